@@ -1,0 +1,415 @@
+"""The vocabulary: what can happen in a conversation.
+
+An event is an immutable fact. It has two halves. The **envelope** says what kind of thing it is, when it
+happened, and how it hangs together with others (role, call id, tool name); it is never erased. The **body** is the
+content; it is stored as the event's *payload* and can be erased without breaking the chain of digests. An
+event's id is its **position**.
+
+Everything here is frozen data with tuples inside, so it is hashable and can be shared by any number of
+conversations, threads and caches. JSON that must come back byte for byte (provider items, tool arguments,
+state values) is kept as text (`JsonText`): no parser between the model and the disk ever sorts a key or
+prints a number its own way.
+
+A kind that this version does not know loads as `Opaque` and is written back exactly as it was read.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from forkpoint.errors import NotWhole
+
+JsonText: TypeAlias = str
+"""JSON kept as the exact text it was, never parsed and printed again."""
+
+Role: TypeAlias = Literal["user", "assistant", "system", "tool"]
+
+
+class Position(Struct, frozen=True, order=True, gc=False):
+    """A place in history. Ordinals count along the path, so the ordinal alone is the depth."""
+
+    segment: int
+    ordinal: int
+
+    def __str__(self) -> str:
+        return f"{self.segment}-{self.ordinal}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Position":
+        """The position that ``str(position)`` gave. Raises ``ValueError`` for anything else."""
+        segment, dash, ordinal = text.partition("-")
+        if not (dash and segment.isascii() and segment.isdigit() and ordinal.isascii() and ordinal.isdigit()):
+            raise ValueError(f"{text!r} is not a position")
+        return cls(int(segment), int(ordinal))
+
+
+# Parts of a message or a tool's result.
+
+
+class Text(Struct, frozen=True, gc=False, tag_field="type", tag="text"):
+    text: str
+
+
+class Image(Struct, frozen=True, gc=False, tag_field="type", tag="image", omit_defaults=True):
+    """A picture: base64 ``data``, or a ``url`` that the provider fetches."""
+
+    media_type: str
+    data: str | None = None
+    url: str | None = None
+
+
+class File(Struct, frozen=True, gc=False, tag_field="type", tag="file", omit_defaults=True):
+    """A document: base64 ``data``, or a ``url`` that the provider fetches."""
+
+    name: str
+    media_type: str
+    data: str | None = None
+    url: str | None = None
+
+
+Part: TypeAlias = Text | Image | File
+
+
+# Bodies, one class for each kind.
+
+
+class Body(Struct, frozen=True, gc=False, tag_field="kind", omit_defaults=True):
+    """What all kinds of content have in common: nothing but their tag, which is the event's kind."""
+
+    role: ClassVar[Role | None] = None
+
+
+class UserMessage(Body, frozen=True, tag="user_message"):
+    role: ClassVar[Role | None] = "user"
+    parts: tuple[Part, ...]
+
+
+class AssistantMessage(Body, frozen=True, tag="assistant_message"):
+    """What the model said. ``item`` is the provider's own item, if it must go back untouched."""
+
+    role: ClassVar[Role | None] = "assistant"
+    parts: tuple[Part, ...]
+    provider: str | None = None
+    item: JsonText | None = None
+
+
+class SystemMessage(Body, frozen=True, tag="system_message"):
+    role: ClassVar[Role | None] = "system"
+    parts: tuple[Part, ...]
+
+
+class Reasoning(Body, frozen=True, tag="reasoning"):
+    """What the model thought. Signature and encrypted content are the provider's and go back verbatim."""
+
+    role: ClassVar[Role | None] = "assistant"
+    text: str | None = None
+    signature: str | None = None
+    encrypted: str | None = None
+    provider: str | None = None
+    item: JsonText | None = None
+
+
+class ToolCall(Body, frozen=True, tag="tool_call"):
+    """The model asks for a tool. ``arguments`` is the exact text it wrote, valid JSON or not."""
+
+    role: ClassVar[Role | None] = "assistant"
+    call_id: str
+    tool: str
+    arguments: str
+    client: bool = False  # handed to the client's own tools; only such a call may be open at the head
+    provider: str | None = None
+    item: JsonText | None = None
+
+
+class ToolResult(Body, frozen=True, tag="tool_result"):
+    """What a call came to. Anything but ``done`` is shown to the model as an error.
+
+    ``unknown``: it was started, and whether it finished is not known. ``denied``: approval was refused.
+    ``not_run``: not in this branch. ``not_answered``: the client sent a new message instead of a result.
+    """
+
+    role: ClassVar[Role | None] = "tool"
+    call_id: str
+    tool: str
+    parts: tuple[Part, ...] = ()
+    status: Literal["done", "failed", "unknown", "denied", "not_run", "not_answered"] = "done"
+    duration: float | None = None  # seconds
+
+    @property
+    def error(self) -> bool:
+        """Whether the model is told that the call failed."""
+        return self.status != "done"
+
+
+class StateChange(Body, frozen=True, tag="state_change"):
+    """The agent's state: keys that were set, each to a JSON value, and keys that were removed."""
+
+    set: tuple[tuple[str, JsonText], ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+class SkillActivated(Body, frozen=True, tag="skill_activated"):
+    name: str
+    content: str
+    source: str | None = None
+
+
+class SettingsChanged(Body, frozen=True, tag="settings_changed"):
+    settings: JsonText
+    reason: str | None = None
+
+
+class ManifestChanged(Body, frozen=True, tag="manifest_changed"):
+    """What stands before the history in a prompt is another from here on."""
+
+    hash: str
+    manifest: JsonText
+    reason: str | None = None
+
+
+class Condensation(Body, frozen=True, tag="condensation"):
+    """The path before ordinal ``kept_from`` is shown to models as ``summary``; the events stay readable."""
+
+    summary: str
+    kept_from: int
+
+
+class HookRun(Body, frozen=True, tag="hook_run"):
+    hook: str
+    moment: str  # before_tool, after_tool, user_message, turn_start, turn_end
+    command: str | None = None
+    exit_code: int | None = None
+    output: str = ""
+    blocked: bool = False
+    reason: str | None = None
+    call_id: str | None = None
+
+
+class ApprovalAsked(Body, frozen=True, tag="approval_asked"):
+    call_id: str
+    tool: str
+    reason: str | None = None
+
+
+class ApprovalGiven(Body, frozen=True, tag="approval_given"):
+    call_id: str
+    tool: str
+    by: str | None = None
+
+
+class ApprovalDenied(Body, frozen=True, tag="approval_denied"):
+    call_id: str
+    tool: str
+    by: str | None = None
+    reason: str | None = None
+
+
+class SubAgentSpawned(Body, frozen=True, tag="sub_agent_spawned"):
+    call_id: str
+    conversation: str
+    task: str
+    nickname: str | None = None
+    agent_role: str | None = None
+
+
+class SubAgentFinished(Body, frozen=True, tag="sub_agent_finished"):
+    call_id: str
+    conversation: str
+    outcome: str
+
+
+class Imported(Body, frozen=True, tag="imported"):
+    """The events that follow in this commit came from elsewhere."""
+
+    source: str
+    count: int
+
+
+class Erased(Body, frozen=True, tag="erased"):
+    """The payloads of these events were erased, and why."""
+
+    positions: tuple[str, ...]
+    reason: str
+
+
+class Opaque(Struct, frozen=True):
+    """An event of a kind, or in a form, that only a newer version knows: kept exactly, never interpreted."""
+
+    kind: str
+    payload: JsonText
+
+
+class Gone(Struct, frozen=True):
+    """The content was erased; the envelope and the digests remain."""
+
+
+AnyBody: TypeAlias = (
+    UserMessage
+    | AssistantMessage
+    | SystemMessage
+    | Reasoning
+    | ToolCall
+    | ToolResult
+    | StateChange
+    | SkillActivated
+    | SettingsChanged
+    | ManifestChanged
+    | Condensation
+    | HookRun
+    | ApprovalAsked
+    | ApprovalGiven
+    | ApprovalDenied
+    | SubAgentSpawned
+    | SubAgentFinished
+    | Imported
+    | Erased
+)
+"""A body whose kind this version knows."""
+
+Content: TypeAlias = AnyBody | Opaque | Gone
+
+
+# Events.
+
+
+class Envelope(Struct, frozen=True, gc=False, omit_defaults=True):
+    """What stays known of an event even when its content is erased."""
+
+    kind: str
+    time: int  # microseconds since 1970, UTC
+    role: Role | None = None
+    call_id: str | None = None
+    tool: str | None = None
+    client: bool = False
+    parts: tuple[str, ...] = ()  # the types of the parts, in order
+    response: int | None = None  # which model response of its turn it belongs to; None if no model wrote it
+    origin: str | None = None  # the event id that this one is a copy of
+
+
+class NewEvent(Struct, frozen=True):
+    """An event that somebody wants to commit. ``time`` is filled in by the store if it is None."""
+
+    body: AnyBody | Opaque
+    response: int | None = None
+    origin: str | None = None
+    time: int | None = None
+
+
+class StagedEvent(Struct, frozen=True):
+    """An event of a turn that is not committed: it has no position yet, and may never get one."""
+
+    envelope: Envelope
+    body: Content
+
+
+class Event(Struct, frozen=True, gc=False):
+    """A committed event. Its id is its position."""
+
+    id: Position
+    turn: str
+    envelope: Envelope
+    body: Content
+
+    @property
+    def kind(self) -> str:
+        return self.envelope.kind
+
+
+class Usage(Struct, frozen=True, omit_defaults=True):
+    """What models reported as used, and what it cost.
+
+    A call whose price is not known counts in ``unpriced``; its cost is unknown, never zero.
+    """
+
+    calls: int = 0
+    input: int = 0  # all prompt tokens, cached and written ones included
+    cached: int = 0
+    written: int = 0
+    output: int = 0
+    reasoning: int = 0
+    nanodollars: int = 0
+    unpriced: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(*(a + b for a, b in zip(_numbers(self), _numbers(other), strict=True)))
+
+    def __sub__(self, other: "Usage") -> "Usage":
+        return Usage(*(a - b for a, b in zip(_numbers(self), _numbers(other), strict=True)))
+
+    def __bool__(self) -> bool:
+        return any(_numbers(self))
+
+
+# Between these and the bytes on disk.
+
+
+def seal(new: NewEvent, now: int) -> Envelope:
+    """The envelope of an event that is about to be stored."""
+    body = new.body
+    parts = getattr(body, "parts", ())
+    return Envelope(
+        kind=kind_of(body),
+        time=now if new.time is None else new.time,
+        role=getattr(body, "role", None),
+        call_id=getattr(body, "call_id", None),
+        tool=getattr(body, "tool", None),
+        client=getattr(body, "client", False),
+        parts=tuple(part_type(part) for part in parts),
+        response=new.response,
+        origin=new.origin,
+    )
+
+
+def kind_of(body: AnyBody | Opaque) -> str:
+    """The kind of an event with this body."""
+    if isinstance(body, Opaque):
+        return body.kind
+    return str(body.__struct_config__.tag)
+
+
+def part_type(part: Part) -> str:
+    return str(part.__struct_config__.tag)
+
+
+def encode_body(body: AnyBody | Opaque) -> JsonText:
+    """The payload of a body. Raises `NotWhole` for text that is not valid Unicode."""
+    if isinstance(body, Opaque):
+        return body.payload
+    try:
+        return msgspec.json.encode(body).decode()
+    except UnicodeEncodeError as error:
+        raise NotWhole(kind_of(body), f"its text is not valid Unicode ({error.reason})") from None
+
+
+def decode_body(payload: str | bytes | None) -> Content:
+    """The body of a payload: `Gone` if it was erased, `Opaque` if only a newer version knows its form.
+
+    Raises ``msgspec.DecodeError`` for a payload that is not JSON, which no version ever wrote.
+    """
+    if payload is None:
+        return GONE
+    try:
+        return _decode_known(payload)
+    except msgspec.ValidationError:
+        kind = _decode_tag(payload).kind
+        return Opaque(kind, payload if isinstance(payload, str) else payload.decode())
+
+
+def encode_envelope(envelope: Envelope) -> JsonText:
+    return msgspec.json.encode(envelope).decode()
+
+
+class _Tag(Struct, frozen=True):
+    kind: str = ""
+
+
+GONE = Gone()
+_decode_known: Callable[[str | bytes], AnyBody] = msgspec.json.Decoder(AnyBody).decode
+_decode_tag = msgspec.json.Decoder(_Tag).decode
+decode_envelope = msgspec.json.Decoder(Envelope).decode
+
+
+def _numbers(usage: Usage) -> tuple[int, ...]:
+    return msgspec.structs.astuple(usage)

@@ -1,0 +1,56 @@
+"""Digests: the chain that makes any change to history visible.
+
+``payload digest = SHA-256(salt + payload)``, with 16 random bytes of salt for each event: without it, a short
+text could be guessed from its digest after it was erased. ``chain digest = SHA-256(previous chain digest +
+envelope + payload digest)``. A segment's first event chains to its base, a root's first event to a digest of
+its family. Erasing drops payload and salt and keeps the payload digest, so the chain still verifies.
+"""
+
+import os
+from hashlib import sha256
+
+from msgspec import Struct
+
+SALT_BYTES = 16
+
+
+class Link(Struct, frozen=True):
+    """One event as the chain sees it. Payload and salt are None once it was erased."""
+
+    envelope: str
+    payload: str | None
+    salt: bytes | None
+    payload_digest: bytes
+    chain_digest: bytes
+
+
+def root_digest(family: bytes) -> bytes:
+    """What the first event of a family chains to, so that no family's history passes for another's."""
+    return sha256(b"forkpoint family " + family).digest()
+
+
+def payload_digest(salt: bytes, payload: str) -> bytes:
+    return sha256(salt + payload.encode()).digest()
+
+
+def chain_digest(previous: bytes, envelope: str, payload: bytes) -> bytes:
+    """The digest of an event: it vouches for the event and for all that came before it."""
+    return sha256(previous + envelope.encode() + payload).digest()
+
+
+def forge(previous: bytes, envelope: str, payload: str) -> Link:
+    """The link of a new event that follows the one with digest ``previous``."""
+    salt = os.urandom(SALT_BYTES)
+    digest = payload_digest(salt, payload)
+    return Link(envelope, payload, salt, digest, chain_digest(previous, envelope, digest))
+
+
+def flaw(previous: bytes, link: Link) -> str | None:
+    """What is wrong with a stored link, in words, or None if it verifies."""
+    if chain_digest(previous, link.envelope, link.payload_digest) != link.chain_digest:
+        return "its envelope or its place in the chain was changed"
+    if link.payload is None:
+        return None
+    if link.salt is None or payload_digest(link.salt, link.payload) != link.payload_digest:
+        return "its payload was changed"
+    return None

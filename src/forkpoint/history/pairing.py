@@ -1,0 +1,103 @@
+"""Pairing: in committed history every tool call has exactly one result, in order, and no result lacks its call.
+
+Only calls that were handed to the client's tools may be open, and only at the head; the next turn first
+answers each. All of this is decided from envelopes, so it holds for erased events too.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from forkpoint.errors import Unpaired
+from forkpoint.events import Envelope
+
+_RESPONSE = {"assistant_message", "reasoning", "tool_call"}
+_MESSAGES = {"user_message", "system_message"} | _RESPONSE
+
+
+class OpenCalls(Struct, frozen=True, omit_defaults=True):
+    """The calls that wait for a result: ours, and those that the client was handed."""
+
+    ours: tuple[str, ...] = ()
+    client: tuple[str, ...] = ()
+    answering: bool = False  # some result of the same response is in already, so no further call may come
+
+    def __bool__(self) -> bool:
+        return bool(self.ours or self.client)
+
+    def then(self, envelope: Envelope) -> "OpenCalls":
+        """What is open after one more event. Raises `Unpaired` if that event may not come here."""
+        match envelope.kind:
+            case "tool_call":
+                return self._asked(envelope)
+            case "tool_result":
+                return self._answered(envelope)
+            case kind if self and kind in _MESSAGES and (self.answering or kind not in _RESPONSE):
+                waiting = (self.ours + self.client)[0]
+                raise Unpaired(f"call {waiting!r} has no result before the next {kind}", waiting)
+            case _:
+                return self
+
+    def after(self, envelopes: Iterable[Envelope]) -> "OpenCalls":
+        """What is open after these events. Raises `Unpaired` where one of them may not come."""
+        calls = self
+        for envelope in envelopes:
+            calls = calls.then(envelope)
+        return calls
+
+    def at_a_commit(self) -> "OpenCalls":
+        """The same calls, seen from the next turn. Raises `Unpaired` if one of ours is open."""
+        if self.ours:
+            raise Unpaired(f"call {self.ours[0]!r} has no result", self.ours[0])
+        return replace(self, answering=True) if self.client else NO_CALLS
+
+    def _asked(self, envelope: Envelope) -> "OpenCalls":
+        call_id = envelope.call_id or ""
+        if not call_id:
+            raise Unpaired("a call has no id", call_id)
+        if self and self.answering:
+            waiting = (self.ours + self.client)[0]
+            raise Unpaired(f"call {waiting!r} has no result before the next call {call_id!r}", waiting)
+        if call_id in self.ours or call_id in self.client:
+            raise Unpaired(f"call {call_id!r} stands twice in one response", call_id)
+        if envelope.client:
+            return OpenCalls(self.ours, (*self.client, call_id))
+        return OpenCalls((*self.ours, call_id), self.client)
+
+    def _answered(self, envelope: Envelope) -> "OpenCalls":
+        call_id = envelope.call_id or ""
+        due = self.ours or self.client  # ours run first; the client's come with a later turn
+        if not due:
+            raise Unpaired(f"the result for {call_id!r} answers no open call", call_id)
+        if call_id != due[0]:
+            raise Unpaired(f"the result for {call_id!r} came where that for {due[0]!r} was due", call_id)
+        if self.ours:
+            left = OpenCalls(self.ours[1:], self.client, answering=True)
+        else:
+            left = OpenCalls((), self.client[1:], answering=True)
+        return left or NO_CALLS
+
+
+NO_CALLS = OpenCalls()
+
+
+def safe_cuts(envelopes: Sequence[Envelope], open_before: OpenCalls = NO_CALLS) -> list[int]:
+    """After how many of a turn's events a path may end, from 0 (before the turn) to all of them.
+
+    Unsafe are places inside a tool exchange, and inside one model response: a reasoning item without its
+    follower would be refused by its provider for good.
+    """
+    cuts = [0]
+    calls = open_before
+    for count, envelope in enumerate(envelopes, start=1):
+        calls = calls.then(envelope)
+        if count == len(envelopes):
+            cuts.append(count)  # a commit stood here, so it is safe, open client calls included
+        elif not calls and not _same_response(envelope, envelopes[count]):
+            cuts.append(count)
+    return cuts
+
+
+def _same_response(envelope: Envelope, following: Envelope) -> bool:
+    return envelope.response is not None and envelope.response == following.response

@@ -1,0 +1,79 @@
+"""Wholeness: no empty or cut-off content is ever committed.
+
+An empty text block, a thinking block whose text and signature are gone, a call without a name: stored once,
+each would make a provider refuse the conversation for good. So they are refused here, before the commit,
+instead of being repaired on every read.
+"""
+
+import msgspec
+
+from forkpoint.errors import NotWhole
+from forkpoint.events import (
+    AssistantMessage,
+    Condensation,
+    File,
+    Image,
+    NewEvent,
+    Opaque,
+    Part,
+    Reasoning,
+    StateChange,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolResult,
+    UserMessage,
+    kind_of,
+)
+
+
+def check_whole(event: NewEvent) -> None:
+    """Raises `NotWhole` for an event that must not become history."""
+    body = event.body
+    match body:
+        case UserMessage(parts=parts) | AssistantMessage(parts=parts) | SystemMessage(parts=parts):
+            _refuse(not parts, body, "it has no parts")
+            for part in parts:
+                _refuse(isinstance(part, Text) and not part.text.strip(), body, "it has a blank text part")
+                _check_source(part, body)
+        case ToolResult(parts=parts):
+            _refuse(not body.call_id, body, "it has no call id")
+            for part in parts:
+                _refuse(isinstance(part, Text) and not part.text, body, "it has an empty text part")
+                _check_source(part, body)
+        case ToolCall():
+            _refuse(not body.call_id, body, "it has no call id")
+            _refuse(not body.tool, body, "it has no tool name")
+        case Reasoning():
+            thought = body.text or body.encrypted or body.item
+            _refuse(not thought, body, "it has no text, no encrypted content and no provider item")
+        case StateChange():
+            _refuse(not (body.set or body.removed), body, "it changes nothing")
+            for key, value in body.set:
+                _refuse(not _is_json(value), body, f"the value of {key!r} is not JSON")
+        case Condensation():
+            _refuse(not body.summary.strip(), body, "its summary is blank")
+            _refuse(body.kept_from < 1, body, "it keeps history from before the first event")
+        case Opaque():
+            _refuse(not body.kind, body, "it has no kind")
+            _refuse(not _is_json(body.payload), body, "its payload is not JSON")
+        case _:
+            pass
+
+
+def _check_source(part: Part, body: UserMessage | AssistantMessage | SystemMessage | ToolResult) -> None:
+    if isinstance(part, Image | File):
+        _refuse(not (part.data or part.url), body, "a part has neither data nor a url")
+
+
+def _refuse(wrong: bool, body: object, why: str) -> None:
+    if wrong:
+        raise NotWhole(kind_of(body), why)  # type: ignore[arg-type]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return False
+    return True

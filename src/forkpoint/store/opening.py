@@ -1,0 +1,23 @@
+"""Opening a store by its address."""
+
+from urllib.parse import unquote
+
+from forkpoint.errors import BadStoreUrl
+from forkpoint.store.protocol import Store
+from forkpoint.store.records import DEFAULT_TENANT
+
+_FILE = "sqlite:///"
+
+
+async def open_store(url: str, *, tenant: str = DEFAULT_TENANT) -> Store:
+    """The store at ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``memory:``, seen from a tenant."""
+    from forkpoint.store.sqlite import SqliteStore
+
+    if url == "memory:":
+        return await SqliteStore.open(None, tenant=tenant)
+    if url.startswith(_FILE):
+        path = unquote(url.removeprefix(_FILE))
+        if not path or "\0" in path:
+            raise BadStoreUrl(url, "it names no file")
+        return await SqliteStore.open(path, tenant=tenant)
+    raise BadStoreUrl(url, "its kind is not known")

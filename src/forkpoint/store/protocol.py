@@ -1,0 +1,282 @@
+"""The store: conversations on disk, in which turns commit whole or not at all.
+
+Every database offers exactly this. `forkpoint.testing.StoreConformance` is the suite that a store must pass
+to be one.
+
+How a turn goes through it::
+
+    turn = await store.begin(conversation, input=...)      # the lock; other turns hear `Busy`
+    turn = await store.journal(turn, [response, ...])      # before the first tool starts
+    done = await store.commit(turn, [last_response])       # the head moves, once
+
+and what may happen instead of the last line: `fail`, `cancel`, `wait`, or nothing at all because the process
+died, in which case another process may `resume` the turn.
+
+A store object is seen from one tenant. `within` gives the same store seen from another; nothing of one tenant
+can be read, named or guessed from another, everything there is `NotFound`.
+
+A call that is cancelled either had no effect or has finished when the cancellation goes on: no write is ever
+left behind running. What a cancelled call did is what the store says afterwards.
+"""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
+from forkpoint.history.paths import Path
+from forkpoint.history.state import State
+from forkpoint.store.records import (
+    Capabilities,
+    Collected,
+    Committed,
+    ConversationRecord,
+    Deleted,
+    IdempotencyKey,
+    NewConversation,
+    NewFork,
+    OpenTurn,
+    Outcome,
+    Page,
+    Status,
+    Tags,
+    TurnError,
+    TurnRecord,
+    Verification,
+)
+
+
+class Store(Protocol):
+    """Conversations, seen from one tenant."""
+
+    @property
+    def tenant(self) -> str: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def within(self, tenant: str) -> Self:
+        """The same store, seen from another tenant."""
+        ...
+
+    async def close(self) -> None:
+        """Finishes what is queued and lets go of the database. Turns still open here become `interrupted`."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    # Conversations.
+
+    async def create(
+        self,
+        new: NewConversation,
+        events: Sequence[NewEvent] = (),
+        *,
+        key: IdempotencyKey | None = None,
+    ) -> ConversationRecord:
+        """Makes a conversation; ``events``, if any, are its first note. Raises `AlreadyExists`."""
+        ...
+
+    async def read(self, id: str) -> ConversationRecord:
+        """The conversation with this inner id."""
+        ...
+
+    async def find(self, name: str) -> ConversationRecord:
+        """The conversation with this outer name."""
+        ...
+
+    async def conversations(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        tags: Tags = (),
+        status: Status | None = None,
+        family: str | None = None,
+    ) -> Page[ConversationRecord]:
+        """Conversations that are not drafts, the newest first; all given tags must match."""
+        ...
+
+    async def describe(self, id: str, *, title: str | None = None, tags: Tags | None = None) -> ConversationRecord:
+        """Sets the title ("" removes it) or all tags. Not part of the revision: disturbs no turn."""
+        ...
+
+    async def fork(
+        self,
+        source: str,
+        new: NewFork,
+        *,
+        at: str | Position | None = None,
+        before: str | Position | None = None,
+        if_revision: int | None = None,
+        key: IdempotencyKey | None = None,
+    ) -> ConversationRecord:
+        """A new conversation that shares the source's path: one row, however long the history.
+
+        ``at`` is a turn's id or a position, included; ``before`` the same, excluded; default is the head.
+        Raises `BadPosition` inside a tool exchange or a model response, or off the path. Never waits for a
+        running turn.
+        """
+        ...
+
+    async def rewind(
+        self,
+        id: str,
+        aside: NewFork,
+        *,
+        at: str | Position | None = None,
+        before: str | Position | None = None,
+        if_revision: int | None = None,
+        key: IdempotencyKey | None = None,
+    ) -> ConversationRecord:
+        """Moves the head back; what stood after it is kept under ``aside``, in the same transaction."""
+        ...
+
+    async def note(
+        self,
+        id: str,
+        note: str,
+        events: Sequence[NewEvent],
+        *,
+        settings: JsonText | None = None,
+        cache: JsonText | None = None,
+        usage: Usage = Usage(),
+        if_revision: int | None = None,
+    ) -> Committed:
+        """Commits events that are not a turn, under the id ``note``, and new settings or cache identity."""
+        ...
+
+    async def delete(self, id: str) -> Deleted:
+        """Removes a conversation and its sub-agents, never a fork. Usage stays, without content."""
+        ...
+
+    # Turns.
+
+    async def begin(
+        self,
+        conversation: str,
+        turn: str,
+        *,
+        input: JsonText | None = None,
+        retry_of: str | None = None,
+        create: NewConversation | None = None,
+        supersede: bool = False,
+        if_revision: int | None = None,
+        key: IdempotencyKey | None = None,
+    ) -> OpenTurn | TurnRecord:
+        """Takes the conversation for a new turn with this id.
+
+        With ``create`` a conversation that does not exist comes into being as a draft: unlisted until a first
+        turn commits. A key that was used for the same request returns that request's turn as it stands.
+        Raises `Busy` while another turn runs, `TurnOpen` while one waits or was interrupted (unless
+        ``supersede``, which discards it).
+        """
+        ...
+
+    async def journal(self, turn: OpenTurn, events: Sequence[NewEvent], *, usage: Usage = Usage()) -> OpenTurn:
+        """Stores steps of the turn durably, outside history. ``usage`` is what was spent since the last call."""
+        ...
+
+    async def commit(self, turn: OpenTurn, events: Sequence[NewEvent] = (), *, usage: Usage = Usage()) -> Committed:
+        """Makes the journalled events and these history, and moves the head. On disk when it returns.
+
+        Raises `TurnLost` if the turn is no longer this writer's, `OutcomeUnknown` if the disk did not say.
+        """
+        ...
+
+    async def fail(self, turn: OpenTurn, error: TurnError, *, usage: Usage = Usage()) -> TurnRecord:
+        """Ends the turn as failed. The head has not moved; its steps and cost stay readable."""
+        ...
+
+    async def cancel(self, turn: OpenTurn, *, usage: Usage = Usage()) -> TurnRecord:
+        """Ends the turn as cancelled. The head has not moved; its steps and cost stay readable."""
+        ...
+
+    async def wait(self, turn: OpenTurn, events: Sequence[NewEvent] = (), *, usage: Usage = Usage()) -> TurnRecord:
+        """Leaves the turn as `awaiting_approval`: open, durable, held by no process."""
+        ...
+
+    async def resume(self, turn: str) -> OpenTurn:
+        """Takes over a turn that no process runs, with a new token.
+
+        It waited or was interrupted; or it failed or was cancelled, and the head is still its base. Raises
+        `Busy` or `NotResumable` otherwise.
+        """
+        ...
+
+    async def discard(self, turn: str) -> TurnRecord:
+        """Ends an open turn that no process runs, as cancelled. Raises `Busy` if one does."""
+        ...
+
+    async def settle(self, turn: str) -> Outcome:
+        """After `OutcomeUnknown`: what became of the turn. If it can still not be told, raises that again."""
+        ...
+
+    async def turn(self, id: str) -> TurnRecord:
+        """One turn or note."""
+        ...
+
+    async def turns(self, conversation: str, *, cursor: str | None = None, limit: int = 50) -> Page[TurnRecord]:
+        """The path's turns and notes in order, with the conversation's own tries that did not commit."""
+        ...
+
+    # History.
+
+    async def path(self, conversation: str) -> Path:
+        """Which stretches of which segments make up the conversation."""
+        ...
+
+    async def events(
+        self,
+        conversation: str,
+        *,
+        at: Position | None = None,
+        after: int = 0,
+        limit: int | None = None,
+        kinds: Sequence[str] = (),
+    ) -> list[Event]:
+        """Committed events in order: those after an ordinal, up to ``at`` (default: the head).
+
+        ``limit`` bounds how much of the path is read; ``kinds`` then selects from that.
+        """
+        ...
+
+    async def tail(self, conversation: str, count: int) -> list[Event]:
+        """The last events, in order."""
+        ...
+
+    async def steps(self, turn: str) -> list[StagedEvent]:
+        """The journalled events of a turn that has not committed."""
+        ...
+
+    async def state(self, conversation: str) -> State:
+        """The folded state at the head."""
+        ...
+
+    async def family_usage(self, family: str) -> Usage:
+        """All that was ever spent in a family, each token once; failed turns and deleted branches too."""
+        ...
+
+    # Care.
+
+    async def heartbeat(self) -> None:
+        """Says that this process is alive. A store does so by itself while it has open turns."""
+        ...
+
+    async def verify(self, conversation: str | None = None, *, head_digest: bytes | None = None) -> Verification:
+        """Checks digests, pairing and reachability of one conversation's path, or of all of the tenant.
+
+        ``head_digest``, kept outside earlier, must be on the path: then not even a rewritten history passes.
+        """
+        ...
+
+    async def collect(self, *, dry_run: bool = False) -> Collected:
+        """Removes what no conversation of the tenant reaches any more, and drafts and keys that ran out."""
+        ...

@@ -1,0 +1,253 @@
+"""What a store hands out and takes in: frozen data, the same for every database."""
+
+import re
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+from msgspec import Struct
+
+from forkpoint.errors import BadName
+from forkpoint.events import Event, JsonText, Position, Usage
+from forkpoint.history.pairing import NO_CALLS, OpenCalls
+from forkpoint.history.state import EMPTY, State
+
+DEFAULT_TENANT = "default"
+
+Outcome: TypeAlias = Literal["running", "awaiting_approval", "interrupted", "committed", "failed", "cancelled"]
+"""How a turn stands. `interrupted` is never stored: it is a running turn whose process is known dead."""
+
+Status: TypeAlias = Literal["idle", "running", "awaiting_approval", "interrupted"]
+
+Tags: TypeAlias = tuple[tuple[str, str], ...]
+
+T = TypeVar("T")
+
+
+class Head(Struct, frozen=True):
+    """Where a conversation stands, and what is true there. All of it moves together, or not at all."""
+
+    position: Position | None  # None: no events yet
+    digest: bytes
+    turn: str | None = None  # the turn or note that wrote the event there
+    totals: Usage = Usage()  # along the path, committed turns only
+    state_of: str | None = None  # the turn or note whose folded state is in force
+    state: State | None = None  # only where no commit stood: the state in the middle of a turn
+    open_calls: OpenCalls = NO_CALLS
+
+    @property
+    def ordinal(self) -> int:
+        """How many events the path has."""
+        return self.position.ordinal if self.position else 0
+
+
+class Lineage(Struct, frozen=True):
+    """Where a conversation came from. Provenance only: nothing is looked up through it."""
+
+    kind: Literal["root", "fork", "aside", "sub_agent"] = "root"
+    source: str | None = None  # forked from, set aside from, or spawned by this conversation
+    at: Position | None = None  # where the two paths part
+    turn: str | None = None  # the parent's turn that spawned it
+    call: str | None = None  # and the call in it
+
+
+class ConversationRecord(Struct, frozen=True):
+    """One conversation, as it stood when it was read."""
+
+    id: str
+    tenant: str
+    name: str
+    family: str
+    revision: int
+    head: Head
+    settings: JsonText
+    cache: JsonText  # the cache identity, a document of the model layer
+    lineage: Lineage
+    own_from: int  # the ordinal after which the path is this conversation's own spend
+    inherited: Usage  # totals up to there
+    carries_metrics: bool  # whether the inherited part is shown as its own
+    title: str | None
+    tags: Tags
+    status: Status
+    open_turn: str | None
+    draft: bool
+    created: int
+    updated: int
+
+    @property
+    def spent(self) -> Usage:
+        """What committed turns of this branch have used since it began."""
+        return self.head.totals if self.carries_metrics else self.head.totals - self.inherited
+
+
+class TurnError(Struct, frozen=True):
+    """Why a turn did not commit."""
+
+    code: str
+    message: str
+
+
+class TurnRecord(Struct, frozen=True):
+    """One try at answering, or one note."""
+
+    id: str
+    conversation: str
+    kind: Literal["turn", "note"]
+    outcome: Outcome
+    base: Position | None
+    end: Position | None
+    input: JsonText | None
+    usage: Usage
+    totals: Usage
+    open_calls: OpenCalls
+    error: TurnError | None
+    retry_of: str | None
+    started: int
+    ended: int | None
+
+
+class OpenTurn(Struct, frozen=True):
+    """A turn that this process may write to, as far as it has come. Journalling returns the next one.
+
+    The token fences it: after somebody took the turn over, no write with the old token has any effect.
+    """
+
+    id: str
+    conversation: str
+    token: bytes
+    revision: int  # of the conversation at the turn's base
+    base: Head
+    segment: int | None  # where the conversation appends; None: the commit opens one
+    family: str
+    digest: bytes  # of the last staged event, or of the base
+    staged: int = 0  # how many events are journalled
+    calls: OpenCalls = NO_CALLS  # what is open after them
+    state: State = EMPTY  # folded over base and staged events
+    state_changed: bool = False
+    usage: Usage = Usage()  # spent so far and recorded
+
+
+class Committed(Struct, frozen=True):
+    """What a commit did: the conversation's new head, and the positions that it added."""
+
+    conversation: str
+    turn: str
+    revision: int
+    head: Head
+    first: Position
+    last: Position
+
+
+class NewConversation(Struct, frozen=True, kw_only=True):
+    """A conversation that somebody wants to exist. Ids are chosen by the caller, names default to them."""
+
+    id: str
+    name: str | None = None
+    settings: JsonText = "{}"
+    cache: JsonText = "{}"
+    lineage: Lineage = Lineage()
+    family: str | None = None  # None: it is a root, and the family has its id
+    title: str | None = None
+    tags: Tags = ()
+
+
+class NewFork(Struct, frozen=True, kw_only=True):
+    """A fork that somebody wants to exist. ``settings`` None means: as the source's are today."""
+
+    id: str
+    cache: JsonText
+    name: str | None = None
+    settings: JsonText | None = None
+    title: str | None = None
+    tags: Tags = ()
+    carries_metrics: bool = False
+
+
+class IdempotencyKey(Struct, frozen=True):
+    """A caller's name for one request, and the digest of the request that it named."""
+
+    key: str
+    request: bytes
+
+
+class Page(Struct, Generic[T], frozen=True):
+    """Part of a list, and the cursor for the rest (None at the end)."""
+
+    items: tuple[T, ...]
+    next: str | None = None
+
+
+class Capabilities(Struct, frozen=True):
+    """What an engine has, for callers that can do better with it."""
+
+    durable: bool  # survives its process
+    shared: bool  # several processes may use it at once
+    notify: bool  # tells other processes of commits by itself
+
+
+class Limits(Struct, frozen=True):
+    """How large things may be. A store refuses what is larger, with nothing changed."""
+
+    payload: int = 32 * 1024 * 1024
+    commit: int = 256 * 1024 * 1024
+    document: int = 4 * 1024 * 1024  # settings, cache identity, input
+    title: int = 1024
+    tags: int = 64
+    tag: int = 1024
+
+
+class Flaw(Struct, frozen=True):
+    """Something that `verify` found, and where."""
+
+    where: str
+    what: str
+
+
+class Verification(Struct, frozen=True):
+    """What `verify` looked at and what it found; no flaws means that history is as it was written."""
+
+    conversations: int
+    events: int
+    erased: int
+    flaws: tuple[Flaw, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.flaws
+
+
+class Deleted(Struct, frozen=True):
+    """The conversations that a delete removed: the one asked for, and its sub-agents."""
+
+    conversations: tuple[str, ...]
+
+
+class Collected(Struct, frozen=True):
+    """What the collector removed, or in a dry run would remove."""
+
+    events: int = 0
+    payload_bytes: int = 0
+    segments: int = 0
+    drafts: int = 0
+    turns: int = 0  # stripped of content; their usage stays as a ledger
+    keys: int = 0
+
+    def __add__(self, other: "Collected") -> "Collected":
+        return Collected(
+            self.events + other.events,
+            self.payload_bytes + other.payload_bytes,
+            self.segments + other.segments,
+            self.drafts + other.drafts,
+            self.turns + other.turns,
+            self.keys + other.keys,
+        )
+
+
+EventPage: TypeAlias = Page[Event]
+
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+def check_name(what: str, name: str) -> str:
+    """The name, if it is one that the outside may use. Raises `BadName` otherwise."""
+    if not _NAME.fullmatch(name):
+        raise BadName(what, name if len(name) <= 200 else name[:200] + "...")
+    return name

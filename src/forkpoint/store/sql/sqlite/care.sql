@@ -1,0 +1,103 @@
+-- name: beat
+-- This process is alive.
+INSERT INTO holder (id, seen) VALUES (:id, :now) ON CONFLICT (id) DO UPDATE SET seen = :now;
+
+-- name: leave
+-- This process is going: turns that it still holds are interrupted from now on.
+DELETE FROM holder WHERE id = :id;
+
+-- name: read_holders
+-- All processes that said they hold turns.
+SELECT id, seen FROM holder;
+
+-- name: forget_holders
+-- Processes that are gone and hold nothing.
+DELETE FROM holder
+WHERE seen < :before
+  AND NOT EXISTS (SELECT 1 FROM turn WHERE outcome <> 'committed' AND outcome = 'running' AND turn.holder = holder.id);
+
+-- name: raise_barrier
+-- A write whose durable commit settles what a failed COMMIT before it left behind: once this one is on disk,
+-- whatever can be read is there for good, and what cannot be read never comes back.
+UPDATE meta SET barrier = barrier + 1;
+
+-- name: find_key
+-- What an idempotency key was used for.
+SELECT operation, target, request FROM idempotency WHERE tenant = :tenant AND key = :key;
+
+-- name: insert_key
+-- An idempotency key is taken.
+INSERT INTO idempotency (tenant, key, operation, target, request, created)
+VALUES (:tenant, :key, :operation, :target, :request, :now);
+
+-- name: free_key
+-- Its turn did not commit, or what it made is deleted: the key may be used again.
+DELETE FROM idempotency WHERE target = :target;
+
+-- name: families
+-- The families of a tenant that have events.
+SELECT DISTINCT family FROM segment WHERE tenant = :tenant;
+
+-- name: family_segments
+-- The segments of a family, children before their parents.
+SELECT id, base FROM segment WHERE family = :family AND tenant = :tenant ORDER BY id DESC;
+
+-- name: family_heads
+-- How far into each segment some conversation stands.
+SELECT head >> 32 AS segment, max(head & 4294967295) AS ordinal
+FROM conversation WHERE family = :family AND head IS NOT NULL GROUP BY head >> 32;
+
+-- name: measure_events
+-- What stands in a stretch of a segment.
+SELECT count(*) AS events, coalesce(sum(length(CAST(payload AS BLOB))), 0) AS bytes
+FROM event WHERE id BETWEEN :first AND :last;
+
+-- name: last_events
+-- The last few events of a stretch: the collector works from the end, so that a prefix always stays whole.
+SELECT id, coalesce(length(CAST(payload AS BLOB)), 0) AS bytes
+FROM event WHERE id BETWEEN :first AND :last ORDER BY id DESC LIMIT :limit;
+
+-- name: delete_events
+-- Refused by the foreign keys if a head or a base came to stand there meanwhile.
+DELETE FROM event WHERE id BETWEEN :first AND :last;
+
+-- name: delete_segment
+-- Nothing is left of it.
+DELETE FROM segment WHERE id = :id;
+
+-- name: turns_in_stretch
+-- Committed turns that began and ended in a stretch at the end of a segment.
+SELECT count(*) AS turns FROM turn
+WHERE "end" BETWEEN :first AND :last AND coalesce(base & 4294967295, 0) >= :after;
+
+-- name: strip_turns
+-- When their events are gone, such turns keep who, when, and what it cost: a ledger without content.
+UPDATE turn SET input = NULL, error = NULL, state = NULL, base = NULL, "end" = NULL
+WHERE "end" BETWEEN :first AND :last AND coalesce(base & 4294967295, 0) >= :after;
+
+-- name: old_drafts
+-- Conversations that never had a committed turn and were left alone.
+SELECT id FROM conversation WHERE draft = 1 AND updated < :before AND tenant = :tenant;
+
+-- name: count_old_keys
+-- Keys whose request nobody will repeat any more.
+SELECT count(*) AS keys FROM idempotency WHERE tenant = :tenant AND created < :before;
+
+-- name: delete_old_keys
+-- They are free again.
+DELETE FROM idempotency WHERE tenant = :tenant AND created < :before;
+
+-- name: all_conversations
+-- The heads that verify looks at.
+SELECT id, family, head, head_digest, head_turn FROM conversation WHERE tenant = :tenant;
+
+-- name: all_segments
+-- The segments that verify looks at, with how far each one goes.
+SELECT id, family, base, base_digest,
+       (SELECT max(event.id) & 4294967295 FROM event
+        WHERE event.id BETWEEN segment.id << 32 AND (segment.id << 32) + 4294967295) AS last
+FROM segment WHERE tenant = :tenant ORDER BY id;
+
+-- name: read_segment
+-- One segment's base.
+SELECT id, family, base, base_digest FROM segment WHERE id = :id AND tenant = :tenant;

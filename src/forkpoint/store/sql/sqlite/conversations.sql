@@ -1,0 +1,97 @@
+-- name: read_conversation
+-- One conversation, with how its open turn stands and when that turn's process was last seen.
+SELECT conversation.*, turn.outcome AS turn_outcome, turn.holder AS turn_holder, holder.seen AS holder_seen
+FROM conversation
+LEFT JOIN turn ON turn.id = conversation.open_turn
+LEFT JOIN holder ON holder.id = turn.holder
+WHERE conversation.tenant = :tenant AND conversation.id = :id;
+
+-- name: find_conversation
+-- The inner id behind an outer name.
+SELECT id FROM conversation WHERE tenant = :tenant AND name = :name;
+
+-- name: list_conversations
+-- A page, the newest first. :tags is a JSON object whose entries must all match; :dead lists, in hex, the
+-- processes that are known dead, so that a running turn of theirs counts as interrupted.
+SELECT conversation.*, turn.outcome AS turn_outcome, turn.holder AS turn_holder, holder.seen AS holder_seen
+FROM conversation
+LEFT JOIN turn ON turn.id = conversation.open_turn
+LEFT JOIN holder ON holder.id = turn.holder
+WHERE conversation.tenant = :tenant
+  AND conversation.draft = 0
+  AND (:below IS NULL OR conversation.id < :below)
+  AND (:family IS NULL OR conversation.family = :family)
+  AND NOT EXISTS (
+    SELECT 1 FROM json_each(:tags) AS wanted
+    WHERE NOT EXISTS (
+      SELECT 1 FROM json_each(conversation.tags) AS tag
+      WHERE tag.key = wanted.key AND tag.value = wanted.value
+    )
+  )
+  AND (
+    :status IS NULL
+    OR :status = CASE
+      WHEN conversation.open_turn IS NULL THEN 'idle'
+      WHEN turn.outcome <> 'running' THEN turn.outcome
+      WHEN holder.id IS NULL OR hex(holder.id) IN (SELECT value FROM json_each(:dead)) THEN 'interrupted'
+      ELSE 'running'
+    END
+  )
+ORDER BY conversation.id DESC
+LIMIT :limit;
+
+-- name: insert_conversation
+-- A new conversation, fork, set-aside branch or draft: always exactly this one row.
+INSERT INTO conversation (
+  tenant, id, name, family, revision,
+  head, head_digest, head_turn, head_totals, head_state_of, head_state, head_open_calls,
+  settings, cache, lineage_kind, lineage_source, lineage_at, lineage_turn, lineage_call,
+  own_from, inherited, carries_metrics, title, tags, draft, created, updated
+) VALUES (
+  :tenant, :id, :name, :family, 0,
+  :head, :head_digest, :head_turn, :head_totals, :head_state_of, :head_state, :head_open_calls,
+  :settings, :cache, :lineage_kind, :lineage_source, :lineage_at, :lineage_turn, :lineage_call,
+  :own_from, :inherited, :carries_metrics, :title, :tags, :draft, :now, :now
+);
+
+-- name: describe_conversation
+-- Title and tags; NULL leaves one as it is, an empty title removes it. Touches neither revision nor lock.
+UPDATE conversation
+SET title = CASE WHEN :title IS NULL THEN title WHEN :title = '' THEN NULL ELSE :title END,
+    tags = coalesce(:tags, tags),
+    updated = :now
+WHERE tenant = :tenant AND id = :id;
+
+-- name: move_head
+-- The one statement that moves a head forward: the commit of the turn that holds the lock, or of a note.
+UPDATE conversation
+SET head = :head, head_digest = :head_digest, head_turn = :head_turn, head_totals = :head_totals,
+    head_state_of = :head_state_of, head_state = NULL, head_open_calls = :head_open_calls,
+    open_segment = :open_segment, open_turn = NULL, revision = revision + 1, draft = 0, updated = :now,
+    settings = coalesce(:settings, settings), cache = coalesce(:cache, cache)
+WHERE tenant = :tenant AND id = :id AND open_turn IS :open_turn AND revision = :revision;
+
+-- name: rewind_head
+-- The one statement that moves a head back. The segment is closed: what follows gets a new one.
+UPDATE conversation
+SET head = :head, head_digest = :head_digest, head_turn = :head_turn, head_totals = :head_totals,
+    head_state_of = :head_state_of, head_state = :head_state, head_open_calls = :head_open_calls,
+    own_from = :own_from, inherited = :inherited,
+    open_segment = NULL, revision = revision + 1, updated = :now
+WHERE tenant = :tenant AND id = :id AND open_turn IS NULL AND revision = :revision;
+
+
+-- name: with_sub_agents
+-- A conversation and the sub-agents under it, however deep; forks are not among them.
+WITH RECURSIVE doomed (id) AS (
+  SELECT id FROM conversation WHERE tenant = :tenant AND id = :id
+  UNION
+  SELECT conversation.id
+  FROM doomed JOIN conversation ON conversation.lineage_source = doomed.id
+  WHERE conversation.lineage_kind = 'sub_agent' AND conversation.tenant = :tenant
+)
+SELECT id FROM doomed;
+
+-- name: delete_conversation
+-- The pointer only. What it pointed to is the collector's business.
+DELETE FROM conversation WHERE tenant = :tenant AND id = :id;

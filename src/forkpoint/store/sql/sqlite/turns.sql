@@ -1,0 +1,106 @@
+-- name: take_lock
+-- The compare-and-set that begins a turn. No row: it is taken, or the revision is another, or nothing is there.
+UPDATE conversation
+SET open_turn = :turn
+WHERE tenant = :tenant AND id = :id AND open_turn IS NULL AND (:revision IS NULL OR revision = :revision)
+RETURNING *;
+
+-- name: release_lock
+-- The turn is over, or waits for nobody: the conversation is free.
+UPDATE conversation SET open_turn = NULL, updated = :now WHERE tenant = :tenant AND open_turn = :turn AND id = :id;
+
+-- name: insert_turn
+-- A new try, running; or a note, committed at once.
+INSERT INTO turn (
+  id, tenant, family, conversation, kind, outcome, base, "end", holder, token, input,
+  usage, totals, state_of, state, open_calls, retry_of, started, ended
+) VALUES (
+  :id, :tenant, :family, :conversation, :kind, :outcome, :base, :end, :holder, :token, :input,
+  :usage, :totals, :state_of, :state, :open_calls, :retry_of, :now, :ended
+);
+
+-- name: commit_turn
+-- The compare-and-set that commits: running, and mine. No row: this writer has lost the turn.
+UPDATE turn
+SET outcome = 'committed', "end" = :end, usage = :usage, totals = :totals, state_of = :state_of, state = :state,
+    open_calls = :open_calls, holder = NULL, ended = :now
+WHERE id = :id AND token = :token AND outcome = 'running';
+
+-- name: spend
+-- Records what the turn has used so far, if it is still mine.
+UPDATE turn SET usage = :usage WHERE id = :id AND token = :token AND outcome = 'running';
+
+-- name: end_turn
+-- Ends or parks a running turn without moving the head, if it is still mine.
+UPDATE turn
+SET outcome = :outcome, error = :error, usage = :usage, holder = NULL, ended = :ended
+WHERE id = :id AND token = :token AND outcome = 'running';
+
+-- name: close_turn
+-- Ends a turn that no process runs, whatever its token.
+UPDATE turn SET outcome = :outcome, error = :error, holder = NULL, ended = :now WHERE id = :id;
+
+-- name: take_over
+-- A new holder and a new token; whoever had the old one writes nothing any more.
+UPDATE turn
+SET outcome = 'running', holder = :holder, token = :token, error = NULL, ended = NULL
+WHERE id = :id AND token = :old_token AND outcome = :outcome;
+
+-- name: read_turn
+-- One turn, with when its process was last seen.
+SELECT turn.*, holder.seen AS holder_seen
+FROM turn LEFT JOIN holder ON holder.id = turn.holder
+WHERE turn.tenant = :tenant AND turn.id = :id;
+
+-- name: turns_in_span
+-- Committed turns and notes that end in a stretch of a segment, in order.
+SELECT turn.*, NULL AS holder_seen
+FROM turn
+WHERE "end" BETWEEN :first AND :last
+ORDER BY "end"
+LIMIT :limit;
+
+-- name: uncommitted_turns
+-- A conversation's tries that are not history.
+SELECT turn.*, holder.seen AS holder_seen
+FROM turn LEFT JOIN holder ON holder.id = turn.holder
+WHERE turn.conversation = :conversation AND turn.tenant = :tenant AND outcome <> 'committed';
+
+-- name: state_of_turn
+-- The folded state that a turn left behind.
+SELECT state FROM turn WHERE id = :id;
+
+-- name: insert_step
+-- One journalled event of a running turn.
+INSERT INTO step (ordinal, turn, envelope, payload, salt, payload_digest, chain_digest)
+VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: read_steps
+-- The journal of a turn, in order.
+SELECT envelope, payload, chain_digest FROM step WHERE turn = :turn ORDER BY ordinal;
+
+-- name: has_step
+-- Whether the journal of a turn reaches an ordinal.
+SELECT 1 FROM step WHERE turn = :turn AND ordinal = :ordinal;
+
+-- name: steps_become_events
+-- The journal becomes history.
+INSERT INTO event (id, turn, envelope, payload, salt, payload_digest, chain_digest)
+SELECT (:segment << 32) + ordinal, turn, envelope, payload, salt, payload_digest, chain_digest
+FROM step WHERE turn = :turn ORDER BY ordinal;
+
+-- name: delete_steps
+-- The journal of a turn that is committed, or whose conversation is deleted.
+DELETE FROM step WHERE turn = :turn;
+
+-- name: family_usage
+-- All that was ever spent in a family; every turn's row counts once, whatever became of it.
+SELECT usage FROM turn WHERE family = :family AND tenant = :tenant AND usage <> '{}';
+
+-- name: strip_uncommitted
+-- What is left of the tries of a deleted conversation: who, when, and what it cost.
+UPDATE turn
+SET outcome = CASE WHEN outcome IN ('running', 'awaiting_approval') THEN 'cancelled' ELSE outcome END,
+    input = NULL, error = NULL, state = NULL, holder = NULL, token = NULL
+WHERE conversation = :conversation AND tenant = :tenant AND outcome <> 'committed'
+RETURNING id;

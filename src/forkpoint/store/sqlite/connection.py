@@ -1,0 +1,91 @@
+"""Connections to a database file, and what its errors mean."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from forkpoint.errors import (
+    DiskFull,
+    ForkpointError,
+    NotAStore,
+    ReadOnly,
+    StoreDamaged,
+    StoreUnavailable,
+)
+from forkpoint.store.sql import statements
+
+SQL = statements("sqlite")
+"""Every statement, by name."""
+
+BUSY_TIMEOUT = 5.0
+"""Seconds to wait for a program that writes to the file without queueing at our lock."""
+
+MEMORY = ":memory:"
+
+
+class Connection(sqlite3.Connection):
+    """A connection that knows which file it is to."""
+
+    path: str
+
+
+Connect: TypeAlias = Callable[[str], Connection]
+
+
+def connect(path: str) -> Connection:
+    """A connection for reading and writing in explicit transactions, set up for durability."""
+    db = sqlite3.connect(
+        path,
+        timeout=BUSY_TIMEOUT,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+        factory=Connection,
+    )
+    db.path = path
+    db.row_factory = sqlite3.Row
+    db.execute("PRAGMA foreign_keys = ON")
+    db.execute("PRAGMA secure_delete = ON")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA wal_autocheckpoint = 0")  # the writer does, between two groups
+    db.execute("PRAGMA fullfsync = ON")  # macOS: an fsync that reaches the disk; elsewhere without effect
+    return db
+
+
+def connect_reader(path: str) -> Connection:
+    """A connection that can only read."""
+    db = connect(path)
+    db.execute("PRAGMA query_only = ON")
+    return db
+
+
+@contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Within it, what SQLite raises becomes an error that says what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
+
+
+def translate(error: sqlite3.Error, path: str) -> ForkpointError:
+    """What an error of SQLite means to a caller."""
+    detail = str(error)
+    match code_of(error):
+        case sqlite3.SQLITE_FULL:
+            return DiskFull(path, detail)
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:
+            return ReadOnly(path, detail)
+        case sqlite3.SQLITE_NOTADB:
+            return NotAStore(path, detail)
+        case sqlite3.SQLITE_CORRUPT:
+            return StoreDamaged(path, detail)
+        case _:
+            return StoreUnavailable(path, detail)
+
+
+def code_of(error: sqlite3.Error) -> int:
+    """The primary result code, without the extended part; 0 if SQLite gave none."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF

@@ -1,0 +1,305 @@
+"""Operations on conversations: each a function of its inputs, run inside a transaction."""
+
+import sqlite3
+
+import msgspec
+
+from forkpoint.errors import AlreadyExists, BadCursor, Busy, NotFound, Stale, TurnOpen
+from forkpoint.events import Position, Usage
+from forkpoint.history.digests import root_digest
+from forkpoint.ids import id_from_bytes, id_to_bytes
+from forkpoint.store.records import (
+    ConversationRecord,
+    Deleted,
+    Head,
+    IdempotencyKey,
+    Lineage,
+    NewConversation,
+    NewFork,
+    Page,
+    Status,
+    Tags,
+)
+from forkpoint.store.sqlite import idempotency
+from forkpoint.store.sqlite.connection import SQL, Connection
+from forkpoint.store.sqlite.history import resolve
+from forkpoint.store.sqlite.rows import (
+    Parameters,
+    Scope,
+    blob,
+    conversation_of,
+    dumps,
+    head_columns,
+    head_of,
+    pack,
+)
+
+
+def key_of(id: str, what: str = "conversation") -> bytes:
+    """The bytes of an id that somebody gave. What is not an id names nothing, so it is not found."""
+    try:
+        return id_to_bytes(id)
+    except ValueError:
+        raise NotFound(what, id if len(id) <= 200 else id[:200] + "...") from None
+
+
+def row_of(db: Connection, scope: Scope, id: str, *, drafts: bool = True) -> sqlite3.Row:
+    """A conversation's row. Raises `NotFound`; so does a draft for those to whom it does not exist yet."""
+    row: sqlite3.Row | None = db.execute(
+        SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}
+    ).fetchone()
+    if row is None or (row["draft"] and not drafts):
+        raise NotFound("conversation", id)
+    return row
+
+
+def read(db: Connection, scope: Scope, id: str) -> ConversationRecord:
+    return conversation_of(row_of(db, scope, id), scope)
+
+
+def find(db: Connection, scope: Scope, name: str) -> ConversationRecord:
+    row = db.execute(SQL["find_conversation"], {"tenant": scope.tenant, "name": name}).fetchone()
+    if row is None:
+        raise NotFound("conversation", name if len(name) <= 200 else name[:200] + "...")
+    return read(db, scope, id_from_bytes(row["id"]))
+
+
+def page(
+    db: Connection,
+    scope: Scope,
+    *,
+    cursor: str | None,
+    limit: int,
+    tags: Tags,
+    status: Status | None,
+    family: str | None,
+) -> Page[ConversationRecord]:
+    """One page of the list, the newest first."""
+    holders = db.execute(SQL["read_holders"]).fetchall() if status else []
+    dead = [row["id"].hex().upper() for row in holders if not scope.alive(row["id"], row["seen"])]
+    parameters = {
+        "tenant": scope.tenant,
+        "below": None if cursor is None else _cursor(cursor),
+        "family": None if family is None else key_of(family, "family"),
+        "tags": dumps(dict(tags)),
+        "status": status,
+        "dead": msgspec.json.encode(dead).decode(),
+        "limit": limit + 1,
+    }
+    rows = db.execute(SQL["list_conversations"], parameters).fetchall()
+    items = tuple(conversation_of(row, scope) for row in rows[:limit])
+    return Page(items, items[-1].id if len(rows) > limit else None)
+
+
+def create(
+    db: Connection, scope: Scope, new: NewConversation, *, draft: bool, key: IdempotencyKey | None = None
+) -> ConversationRecord:
+    """A new root, sub-agent or draft, empty."""
+    if made := idempotency.find(db, scope, key, "create"):
+        return read(db, scope, id_from_bytes(made))
+    idempotency.take(db, scope, key, "create", new.id)
+    family = key_of(new.family or new.id, "family")
+    _insert(
+        db,
+        scope,
+        id=new.id,
+        name=new.name,
+        family=family,
+        head=Head(None, root_digest(family)),
+        settings=new.settings,
+        cache=new.cache,
+        lineage=new.lineage,
+        own_from=0,
+        inherited=Usage(),
+        carries_metrics=False,
+        title=new.title,
+        tags=new.tags,
+        draft=draft,
+    )
+    return read(db, scope, new.id)
+
+
+def describe(db: Connection, scope: Scope, id: str, title: str | None, tags: Tags | None) -> ConversationRecord:
+    parameters = {
+        "tenant": scope.tenant,
+        "id": key_of(id),
+        "title": title,
+        "tags": None if tags is None else dumps(dict(tags)),
+        "now": scope.now,
+    }
+    db.execute(SQL["describe_conversation"], parameters)
+    return read(db, scope, id)
+
+
+def fork(
+    db: Connection,
+    scope: Scope,
+    source: str,
+    new: NewFork,
+    *,
+    at: str | Position | None,
+    before: str | Position | None,
+    if_revision: int | None,
+    key: IdempotencyKey | None,
+) -> ConversationRecord:
+    """A new pointer into the source's path: one row."""
+    if made := idempotency.find(db, scope, key, "fork"):
+        return read(db, scope, id_from_bytes(made))
+    row = row_of(db, scope, source, drafts=False)
+    check_revision(row, if_revision)
+    head = resolve(db, scope, row["family"], head_of(row), at, before)
+    idempotency.take(db, scope, key, "fork", new.id)
+    lineage = Lineage("fork", source, head.position)
+    _insert_branch(db, scope, row, new, head, lineage, own_from=head)
+    return read(db, scope, new.id)
+
+
+def rewind(
+    db: Connection,
+    scope: Scope,
+    id: str,
+    aside: NewFork,
+    *,
+    at: str | Position | None,
+    before: str | Position | None,
+    if_revision: int | None,
+    key: IdempotencyKey | None,
+) -> ConversationRecord:
+    """Moves the head back and keeps what stood after it under a branch of its own."""
+    if idempotency.find(db, scope, key, "rewind"):
+        return read(db, scope, id)
+    row = row_of(db, scope, id, drafts=False)
+    check_revision(row, if_revision)
+    check_free(row, scope)
+    old = head_of(row)
+    head = resolve(db, scope, row["family"], old, at, before)
+    idempotency.take(db, scope, key, "rewind", id)
+    if head.position == old.position:
+        return read(db, scope, id)
+    _insert_branch(db, scope, row, aside, old, Lineage("aside", id, head.position), own_from=head)
+    before_its_own = head.ordinal < row["own_from"]
+    parameters = head_columns(head) | {
+        "tenant": scope.tenant,
+        "id": row["id"],
+        "own_from": head.ordinal if before_its_own else row["own_from"],
+        "inherited": dumps(head.totals) if before_its_own else row["inherited"],
+        "revision": row["revision"],
+        "now": scope.now,
+    }
+    db.execute(SQL["rewind_head"], parameters)
+    return read(db, scope, id)
+
+
+def delete(db: Connection, scope: Scope, id: str) -> Deleted:
+    """Removes the pointers of a conversation and its sub-agents, and the content of tries that never committed."""
+    row_of(db, scope, id)
+    doomed = [row["id"] for row in db.execute(SQL["with_sub_agents"], {"tenant": scope.tenant, "id": key_of(id)})]
+    for key in doomed:
+        row = row_of(db, scope, id_from_bytes(key))
+        if row["turn_outcome"] == "running" and scope.alive(row["turn_holder"], row["holder_seen"]):
+            raise Busy(id_from_bytes(key), id_from_bytes(row["open_turn"]))
+    for key in doomed:
+        stripped = db.execute(SQL["strip_uncommitted"], {"conversation": key, "tenant": scope.tenant}).fetchall()
+        for turn in stripped:
+            db.execute(SQL["delete_steps"], {"turn": turn["id"]})
+            idempotency.free(db, turn["id"])
+        idempotency.free(db, key)
+        db.execute(SQL["delete_conversation"], {"tenant": scope.tenant, "id": key})
+    return Deleted(tuple(id_from_bytes(key) for key in doomed))
+
+
+def exists(db: Connection, scope: Scope, id: str) -> bool:
+    return db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone() is not None
+
+
+def check_revision(row: sqlite3.Row, expected: int | None) -> None:
+    """Raises `Stale` if the conversation is not at the revision that the caller decided on."""
+    if expected is not None and row["revision"] != expected:
+        raise Stale(id_from_bytes(row["id"]), expected, row["revision"])
+
+
+def check_free(row: sqlite3.Row, scope: Scope) -> None:
+    """Raises `Busy` or `TurnOpen` if a turn holds the conversation."""
+    if row["open_turn"] is None:
+        return
+    id, turn = id_from_bytes(row["id"]), id_from_bytes(row["open_turn"])
+    if row["turn_outcome"] == "awaiting_approval":
+        raise TurnOpen(id, turn, "awaiting_approval")
+    if not scope.alive(row["turn_holder"], row["holder_seen"]):
+        raise TurnOpen(id, turn, "interrupted")
+    raise Busy(id, turn)
+
+
+def _insert_branch(
+    db: Connection, scope: Scope, source: sqlite3.Row, new: NewFork, head: Head, lineage: Lineage, *, own_from: Head
+) -> None:
+    _insert(
+        db,
+        scope,
+        id=new.id,
+        name=new.name,
+        family=source["family"],
+        head=head,
+        settings=source["settings"] if new.settings is None else new.settings,
+        cache=new.cache,
+        lineage=lineage,
+        own_from=own_from.ordinal,
+        inherited=own_from.totals,
+        carries_metrics=new.carries_metrics,
+        title=new.title,
+        tags=new.tags,
+        draft=False,
+    )
+
+
+def _insert(
+    db: Connection,
+    scope: Scope,
+    *,
+    id: str,
+    name: str | None,
+    family: bytes,
+    head: Head,
+    settings: str,
+    cache: str,
+    lineage: Lineage,
+    own_from: int,
+    inherited: Usage,
+    carries_metrics: bool,
+    title: str | None,
+    tags: Tags,
+    draft: bool,
+) -> None:
+    parameters: Parameters = head_columns(head) | {
+        "tenant": scope.tenant,
+        "id": key_of(id),
+        "name": name or id,
+        "family": family,
+        "settings": settings,
+        "cache": cache,
+        "lineage_kind": lineage.kind,
+        "lineage_source": blob(lineage.source),
+        "lineage_at": pack(lineage.at),
+        "lineage_turn": blob(lineage.turn),
+        "lineage_call": lineage.call,
+        "own_from": own_from,
+        "inherited": dumps(inherited),
+        "carries_metrics": carries_metrics,
+        "title": title or None,
+        "tags": dumps(dict(tags)),
+        "draft": draft,
+        "now": scope.now,
+    }
+    try:
+        db.execute(SQL["insert_conversation"], parameters)
+    except sqlite3.IntegrityError as error:
+        if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
+            raise AlreadyExists(name or id) from None
+        raise
+
+
+def _cursor(cursor: str) -> bytes:
+    try:
+        return id_to_bytes(cursor)
+    except ValueError:
+        raise BadCursor(cursor[:200]) from None

@@ -1,0 +1,177 @@
+"""The database file: finding it, making it, refusing what is not one."""
+
+import os
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+from forkpoint.errors import BadStoreUrl, NetworkFileSystem, NotAStore, ReadOnly, StoreDamaged, StoreNewer
+from forkpoint.store.sql import migrations
+from forkpoint.store.sqlite.connection import Connection, connect, translated
+from forkpoint.store.sqlite.locks import FileLock
+
+APPLICATION_ID = 0x466B5074
+"""Marks a SQLite file as Forkpoint's ("FkPt")."""
+
+MIGRATIONS = migrations("sqlite")
+FORMAT = len(MIGRATIONS)
+"""The newest format that this program knows."""
+
+OLDEST_SQLITE = (3, 38, 0)
+
+_MAGIC = b"SQLite format 3\0"
+_NETWORK = {"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "glusterfs", "ncpfs"}
+_NETWORK_FUSE = ("fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.rclone", "fuse.s3fs", "fuse.gcsfuse", "fuse.davfs")
+
+
+def prepare(path: Path) -> None:
+    """Makes sure that a store of the current format stands at a path: checks, makes or migrates it."""
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        needed = ".".join(map(str, OLDEST_SQLITE))
+        raise BadStoreUrl(str(path), f"it needs SQLite {needed}, and this Python has {sqlite3.sqlite_version}")
+    if not path.parent.is_dir():
+        raise BadStoreUrl(str(path), f"there is no folder {str(path.parent)!r}; make it first")
+    if path.is_dir():
+        raise BadStoreUrl(str(path), "it is a folder")
+    if kind := network_file_system(path, _mounts()):
+        raise NetworkFileSystem(str(path), kind)
+    try:
+        lock = FileLock(lock_path(path))
+    except OSError as error:
+        raise ReadOnly(str(path), error.strerror or str(error)) from error
+    try:
+        with translated(str(path)), lock:
+            if path.exists():
+                _check_header(path)
+                _migrate(path)
+            else:
+                _make(path)
+    except OSError as error:
+        raise ReadOnly(str(path), error.strerror or str(error)) from error
+    finally:
+        lock.close()
+
+
+def lock_path(path: Path) -> Path:
+    """The file at which the writers of all processes queue."""
+    return Path(f"{path}-write")
+
+
+def make_tables(db: Connection) -> None:
+    """Brings a database to the current format in one transaction. Raises before it touches a newer one."""
+    tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    marked = db.execute("PRAGMA application_id").fetchone()[0]
+    if tables and marked != APPLICATION_ID:
+        raise NotAStore(db.path, "it is a SQLite database of another program")
+    found = _format(db) if tables else 0
+    if found >= FORMAT:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        for script in MIGRATIONS[found:]:
+            for statement in split(script):
+                db.execute(statement)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        if found == 0:
+            db.execute("INSERT INTO meta (format, writable_from) VALUES (?, 1)", (FORMAT,))
+        else:
+            db.execute("UPDATE meta SET format = ?", (FORMAT,))
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def split(script: str) -> Iterable[str]:
+    """The statements of a script, one by one."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def network_file_system(path: Path, mounts: str) -> str | None:
+    """The type of the network file system that a path is on, or None. ``mounts`` is Linux's mountinfo."""
+    target = os.path.realpath(path)
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        fields, _, rest = line.partition(" - ")
+        if not rest:
+            continue
+        point = fields.split(" ")[4].encode().decode("unicode_escape")
+        if (target == point or target.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
+            best, kind = point, rest.split(" ")[0]
+    return kind if kind in _NETWORK or kind.startswith(_NETWORK_FUSE) else None
+
+
+def _mounts() -> str:
+    try:
+        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""  # not Linux: there is no portable way to ask
+
+
+def _format(db: Connection) -> int:
+    row = db.execute("SELECT format, writable_from FROM meta").fetchone()
+    if row is None:
+        raise StoreDamaged(db.path, "it does not state its format")
+    if row["writable_from"] > FORMAT:
+        raise StoreNewer(db.path, row["format"], FORMAT)
+    return int(row["format"])
+
+
+def _check_header(path: Path) -> None:
+    """Refuses files that SQLite would silently take for new or fail on late."""
+    with path.open("rb") as file:
+        header = file.read(100)
+    if len(header) < 100:
+        raise NotAStore(str(path), "it is empty" if not header else "it is too short to be a database")
+    if not header.startswith(_MAGIC):
+        raise NotAStore(str(path), "it is not a SQLite database")
+    wal = Path(f"{path}-wal")
+    if wal.exists() and wal.stat().st_size:
+        return  # the file may lag behind its log, and SQLite knows how to read both
+    page = int.from_bytes(header[16:18], "big")
+    page = 65536 if page == 1 else page
+    expected = page * int.from_bytes(header[28:32], "big")
+    actual = path.stat().st_size
+    if actual < expected:
+        raise StoreDamaged(str(path), f"it was cut off: {actual:,} of {expected:,} bytes are there")
+
+
+def _migrate(path: Path) -> None:
+    db = connect(str(path))
+    try:
+        make_tables(db)
+    finally:
+        db.close()
+
+
+def _make(path: Path) -> None:
+    """A new store, made aside and renamed: it is there complete, or not at all."""
+    aside = path.with_name(f".{path.name}-new-{os.urandom(4).hex()}")
+    try:
+        db = connect(str(aside))
+        try:
+            make_tables(db)
+            db.execute("PRAGMA journal_mode = WAL")
+        finally:
+            db.close()
+        os.replace(aside, path)
+        _sync_folder(path.parent)
+    finally:
+        for leftover in (aside, Path(f"{aside}-wal"), Path(f"{aside}-shm"), Path(f"{aside}-journal")):
+            leftover.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # pragma: no cover - Windows has no such thing
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

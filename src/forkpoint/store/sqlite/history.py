@@ -1,0 +1,201 @@
+"""Reading history: paths, events, and the head that stood at a position."""
+
+import sqlite3
+from collections.abc import Sequence
+
+from forkpoint.errors import BadPosition, NotFound, StoreDamaged
+from forkpoint.events import Event, Position, StagedEvent, decode_body, decode_envelope
+from forkpoint.history.digests import root_digest
+from forkpoint.history.pairing import safe_cuts
+from forkpoint.history.paths import Path, Span, join
+from forkpoint.history.state import State, fold
+from forkpoint.ids import id_from_bytes, id_to_bytes
+from forkpoint.store.records import Head
+from forkpoint.store.sqlite.connection import SQL, Connection
+from forkpoint.store.sqlite.rows import (
+    ORDINALS,
+    Scope,
+    load_calls,
+    load_usage,
+    pack,
+    state_or_empty,
+    text,
+    unpack,
+)
+
+
+def read_path(db: Connection, family: bytes, head: Position | None) -> Path:
+    """The path that leads to a position of a family."""
+    if head is None:
+        return Path()
+    parameters = {"segment": head.segment, "ordinal": head.ordinal, "family": family, "after": 0}
+    spans = [Span(*row) for row in db.execute(SQL["path_spans"], parameters)]
+    try:
+        return join(sorted(spans, key=lambda span: span.first))
+    except ValueError as error:
+        raise StoreDamaged(db.path, f"the path to {head} has a gap: {error}") from None
+
+
+def read_events(
+    db: Connection,
+    family: bytes,
+    head: Position | None,
+    after: int,
+    upto: int,
+    kinds: Sequence[str] = (),
+) -> list[Event]:
+    """The events of a path after one ordinal, up to and including another."""
+    if head is None or upto <= after:
+        return []
+    parameters = {
+        "segment": head.segment,
+        "ordinal": head.ordinal,
+        "family": family,
+        "after": after,
+        "upto": upto,
+    }
+    cursor = db.cursor()
+    cursor.row_factory = None  # plain tuples: this is the one place where the cost of a row counts
+    rows = cursor.execute(SQL["path_events"], parameters).fetchall()
+    rows.sort(key=_ordinal)
+    if len(rows) != upto - after or _ordinal(rows[0]) != after + 1 or _ordinal(rows[-1]) != upto:
+        raise StoreDamaged(db.path, f"{upto - after - len(rows)} events are missing between {after + 1} and {upto}")
+    turns: dict[bytes, str] = {}
+    events: list[Event] = []
+    for key, turn, envelope, payload in rows:
+        sealed = decode_envelope(envelope)
+        if kinds and sealed.kind not in kinds:
+            continue
+        turn_id = turns.get(turn) or turns.setdefault(turn, id_from_bytes(turn))
+        events.append(Event(Position(key >> 32, key & ORDINALS), turn_id, sealed, decode_body(payload)))
+    return events
+
+
+def read_steps(db: Connection, turn: str) -> list[tuple[StagedEvent, bytes]]:
+    """The journalled events of a turn, each with its chain digest."""
+    rows = db.execute(SQL["read_steps"], {"turn": id_to_bytes(turn)}).fetchall()
+    return [
+        (StagedEvent(decode_envelope(envelope), decode_body(payload)), digest) for envelope, payload, digest in rows
+    ]
+
+
+def read_state(db: Connection, head: Head) -> State:
+    """The folded state at a head: one read, however long the history."""
+    if head.state is not None:
+        return head.state
+    if head.state_of is None:
+        return state_or_empty(None)
+    row = db.execute(SQL["state_of_turn"], {"id": id_to_bytes(head.state_of)}).fetchone()
+    if row is None:
+        raise StoreDamaged(db.path, f"the state left by turn {head.state_of} is missing")
+    return state_or_empty(row["state"])
+
+
+def resolve(
+    db: Connection,
+    scope: Scope,
+    family: bytes,
+    head: Head,
+    at: str | Position | None,
+    before: str | Position | None,
+) -> Head:
+    """The head as it was at a turn or event of the path (included or excluded), if that is a safe place."""
+    wanted = before if at is None else at
+    if wanted is None:
+        return head
+    path = read_path(db, family, head.position)
+    position = _place(db, scope, path, wanted, excluded=at is None)
+    if position == head.position:
+        return head
+    return head_at(db, family, position)
+
+
+def head_at(db: Connection, family: bytes, position: Position | None) -> Head:
+    """What is true at a position. Constant cost after a turn; in the middle of one, as long as that turn."""
+    if position is None:
+        return Head(None, root_digest(family))
+    event = db.execute(SQL["event_at"], {"id": pack(position)}).fetchone()
+    if event is None:
+        raise StoreDamaged(db.path, f"event {position} is missing")
+    turn = _turn_row(db, event["turn"])
+    if turn["end"] == pack(position):
+        return Head(
+            position,
+            event["chain_digest"],
+            text(turn["id"]),
+            load_usage(turn["totals"]),
+            text(turn["state_of"]),
+            None,
+            load_calls(turn["open_calls"]),
+        )
+    return _head_within(db, family, position, event, turn)
+
+
+def _head_within(db: Connection, family: bytes, position: Position, event: sqlite3.Row, turn: sqlite3.Row) -> Head:
+    base = head_at(db, family, unpack(turn["base"]))
+    last = turn["end"] or (position.segment << 32 | ORDINALS)  # the rest of the turn may be collected
+    first = (position.segment << 32) + base.ordinal + 1
+    rows = db.execute(SQL["links_between"], {"first": first, "last": last, "limit": -1}).fetchall()
+    rows = [row for row in rows if row["turn"] == turn["id"]]
+    cuts = safe_cuts([decode_envelope(row["envelope"]) for row in rows], base.open_calls.at_a_commit())
+    taken = position.ordinal - base.ordinal
+    if taken not in cuts:
+        below = max(cut for cut in cuts if cut < taken)
+        above = min(cut for cut in cuts if cut > taken)
+        nearest = [Position(position.segment, base.ordinal + cut) for cut in (below, above)]
+        if below == 0:
+            nearest[0] = base.position or Position(0, 0)
+        names = " and ".join(str(place) if place.ordinal else "the start" for place in nearest)
+        raise BadPosition(str(position), "it stands inside a tool exchange or a model response", names)
+    before = read_state(db, base)
+    state = fold((decode_body(row["payload"]) for row in rows[:taken]), before)
+    return Head(
+        position,
+        event["chain_digest"],
+        text(turn["id"]),
+        load_usage(turn["totals"]) - load_usage(turn["usage"]),
+        base.state_of,
+        base.state if state is before else state,
+    )
+
+
+def _place(db: Connection, scope: Scope, path: Path, wanted: str | Position, *, excluded: bool) -> Position | None:
+    """The position that is meant by a turn's id or an event's, if it is on the path."""
+    if isinstance(wanted, str) and len(wanted) == 36:
+        turn = db.execute(SQL["read_turn"], {"tenant": scope.tenant, "id": _turn_key(wanted)}).fetchone()
+        end = None if turn is None else unpack(turn["end"])
+        if end is None:
+            raise NotFound("committed turn", wanted)
+        position = unpack(turn["base"]) if excluded else end
+        if end not in path or (position is not None and position not in path):
+            raise BadPosition(wanted, "that turn is not on this conversation's path", _ends(path))
+        return position
+    try:
+        position = wanted if isinstance(wanted, Position) else Position.parse(wanted)
+    except ValueError:
+        raise BadPosition(str(wanted), "it is neither a turn's id nor an event's", _ends(path)) from None
+    if position not in path:
+        raise BadPosition(str(position), "it is not on this conversation's path", _ends(path))
+    return path.at(position.ordinal - 1) if excluded else position
+
+
+def _turn_key(wanted: str) -> bytes:
+    try:
+        return id_to_bytes(wanted)
+    except ValueError:
+        raise NotFound("committed turn", wanted) from None
+
+
+def _turn_row(db: Connection, id: bytes) -> sqlite3.Row:
+    row: sqlite3.Row | None = db.execute(SQL["turn_behind_event"], {"id": id}).fetchone()
+    if row is None:
+        raise StoreDamaged(db.path, f"turn {id_from_bytes(id)} is missing")
+    return row
+
+
+def _ends(path: Path) -> str:
+    return f"the start and {path.head}" if path.head else "the start"
+
+
+def _ordinal(row: tuple[int, bytes, str, str]) -> int:
+    return row[0] & ORDINALS

@@ -1,0 +1,77 @@
+"""Readers: connections that only read, each used by one thread at a time.
+
+Every read is one function that runs to its end in a thread: no cursor is ever open across an await, so no reader
+holds back the log. What it sees is one snapshot.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+
+from forkpoint.errors import StoreClosed
+from forkpoint.store.sqlite.connection import Connect, Connection, translated
+from forkpoint.store.sqlite.writer import Writer
+
+T = TypeVar("T")
+
+
+class Readers:
+    """A few connections to a file, opened when they are needed."""
+
+    def __init__(self, path: str, connect: Connect, most: int) -> None:
+        self._path = path
+        self._connect = connect
+        self._idle: deque[Connection] = deque()
+        self._limiter: anyio.CapacityLimiter | None = None
+        self._most = most
+        self._closed = False
+
+    async def run(self, read: Callable[[Connection], T]) -> T:
+        """What a function reads from one snapshot."""
+        if self._closed:
+            raise StoreClosed(self._path)
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(self._most)
+        return await anyio.to_thread.run_sync(partial(self._run, read), limiter=self._limiter)
+
+    def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    def _run(self, read: Callable[[Connection], T]) -> T:
+        with translated(self._path):
+            try:
+                db = self._idle.pop()
+            except IndexError:
+                db = self._connect(self._path)
+            try:
+                db.execute("BEGIN")
+                try:
+                    return read(db)
+                finally:
+                    db.execute("COMMIT")
+            finally:
+                if self._closed:
+                    db.close()
+                else:
+                    self._idle.append(db)
+
+
+class SharedReaders(Readers):
+    """Reads of a store in memory: through the writer's connection, between two transactions."""
+
+    def __init__(self, writer: Writer) -> None:
+        super().__init__("memory:", lambda path: writer.connection, most=1)
+        self._writer = writer
+
+    def _run(self, read: Callable[[Connection], T]) -> T:
+        with translated(self._path), self._writer.writing:
+            return read(self._writer.connection)
+
+    def close(self) -> None:
+        self._closed = True

@@ -1,0 +1,159 @@
+"""Between rows and records: the only place that knows how a record's fields are spelled in columns."""
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from forkpoint.events import Position, Usage
+from forkpoint.history.pairing import NO_CALLS, OpenCalls
+from forkpoint.history.state import EMPTY, State
+from forkpoint.ids import id_from_bytes, id_to_bytes
+from forkpoint.store.records import ConversationRecord, Head, Lineage, Outcome, Status, Tags, TurnError, TurnRecord
+
+ORDINALS = 0xFFFF_FFFF
+"""How many ordinals a segment can number: a position is ``segment << 32 | ordinal``."""
+
+Parameters: TypeAlias = dict[str, Any]
+
+
+class Scope(Struct, frozen=True):
+    """Who asks, when, and how to tell whether a process is alive: the inputs that all operations share."""
+
+    tenant: str
+    now: int
+    holder: bytes
+    alive: Callable[[bytes | None, int | None], bool]
+
+
+def pack(position: Position | None) -> int | None:
+    """A position as one integer, the key of its event."""
+    return None if position is None else position.segment << 32 | position.ordinal
+
+
+def unpack(key: int | None) -> Position | None:
+    """The position of an event's key."""
+    return None if key is None else Position(key >> 32, key & ORDINALS)
+
+
+def blob(id: str | None) -> bytes | None:
+    return None if id is None else id_to_bytes(id)
+
+
+def text(raw: bytes | None) -> str | None:
+    return None if raw is None else id_from_bytes(raw)
+
+
+def dumps(value: Struct | dict[str, str]) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+load_usage = msgspec.json.Decoder(Usage).decode
+load_state = msgspec.json.Decoder(State).decode
+_load_calls = msgspec.json.Decoder(OpenCalls).decode
+_load_error = msgspec.json.Decoder(TurnError).decode
+_load_tags = msgspec.json.Decoder(dict[str, str]).decode
+
+
+def load_calls(value: str) -> OpenCalls:
+    return NO_CALLS if value == "{}" else _load_calls(value)
+
+
+def head_columns(head: Head) -> Parameters:
+    """A head as the parameters that all statements use for it."""
+    return {
+        "head": pack(head.position),
+        "head_digest": head.digest,
+        "head_turn": blob(head.turn),
+        "head_totals": dumps(head.totals),
+        "head_state_of": blob(head.state_of),
+        "head_state": None if head.state is None else dumps(head.state),
+        "head_open_calls": dumps(head.open_calls),
+    }
+
+
+def head_of(row: sqlite3.Row) -> Head:
+    """The head in a conversation's row."""
+    state = row["head_state"]
+    return Head(
+        position=unpack(row["head"]),
+        digest=row["head_digest"],
+        turn=text(row["head_turn"]),
+        totals=load_usage(row["head_totals"]),
+        state_of=text(row["head_state_of"]),
+        state=None if state is None else load_state(state),
+        open_calls=load_calls(row["head_open_calls"]),
+    )
+
+
+def outcome_of(row: sqlite3.Row, scope: Scope) -> Outcome:
+    """How a turn stands: as stored, but `interrupted` if it runs in a process that is gone."""
+    outcome: Outcome = row["outcome"]
+    if outcome == "running" and not scope.alive(row["holder"], row["holder_seen"]):
+        return "interrupted"
+    return outcome
+
+
+def conversation_of(row: sqlite3.Row, scope: Scope) -> ConversationRecord:
+    """A conversation from its row joined with its open turn."""
+    status: Status = row["turn_outcome"] or "idle"
+    if status == "running" and not scope.alive(row["turn_holder"], row["holder_seen"]):
+        status = "interrupted"
+    return ConversationRecord(
+        id=id_from_bytes(row["id"]),
+        tenant=row["tenant"],
+        name=row["name"],
+        family=id_from_bytes(row["family"]),
+        revision=row["revision"],
+        head=head_of(row),
+        settings=row["settings"],
+        cache=row["cache"],
+        lineage=Lineage(
+            kind=row["lineage_kind"],
+            source=text(row["lineage_source"]),
+            at=unpack(row["lineage_at"]),
+            turn=text(row["lineage_turn"]),
+            call=row["lineage_call"],
+        ),
+        own_from=row["own_from"],
+        inherited=load_usage(row["inherited"]),
+        carries_metrics=bool(row["carries_metrics"]),
+        title=row["title"],
+        tags=load_tags(row["tags"]),
+        status=status,
+        open_turn=text(row["open_turn"]),
+        draft=bool(row["draft"]),
+        created=row["created"],
+        updated=row["updated"],
+    )
+
+
+def turn_of(row: sqlite3.Row, scope: Scope) -> TurnRecord:
+    """A turn from its row joined with its holder."""
+    error = row["error"]
+    return TurnRecord(
+        id=id_from_bytes(row["id"]),
+        conversation=id_from_bytes(row["conversation"]),
+        kind=row["kind"],
+        outcome=outcome_of(row, scope),
+        base=unpack(row["base"]),
+        end=unpack(row["end"]),
+        input=row["input"],
+        usage=load_usage(row["usage"]),
+        totals=load_usage(row["totals"]),
+        open_calls=load_calls(row["open_calls"]),
+        error=None if error is None else _load_error(error),
+        retry_of=text(row["retry_of"]),
+        started=row["started"],
+        ended=row["ended"],
+    )
+
+
+def load_tags(value: str) -> Tags:
+    return tuple(_load_tags(value).items())
+
+
+def state_or_empty(value: str | None) -> State:
+    return EMPTY if value is None else load_state(value)

@@ -1,0 +1,624 @@
+"""`SqliteStore`: the store of one machine, in a file or in memory.
+
+This module says which operation runs where (writer or readers), how durably, and how to find out whether it
+landed. What the operations do stands in `conversations`, `turns`, `history` and `care`.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path as FilePath
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import anyio
+from msgspec import Struct
+from msgspec.structs import replace
+
+from forkpoint.clock import Clock, system_clock
+from forkpoint.errors import NotWhole, OutcomeUnknown, TooLarge
+from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
+from forkpoint.history.paths import Path
+from forkpoint.history.state import State
+from forkpoint.ids import id_to_bytes, new_id
+from forkpoint.store.records import (
+    DEFAULT_TENANT,
+    Capabilities,
+    Collected,
+    Committed,
+    ConversationRecord,
+    Deleted,
+    IdempotencyKey,
+    Limits,
+    NewConversation,
+    NewFork,
+    OpenTurn,
+    Outcome,
+    Page,
+    Status,
+    Tags,
+    TurnError,
+    TurnRecord,
+    Verification,
+    check_name,
+)
+from forkpoint.store.sqlite import care, conversations, history, turns
+from forkpoint.store.sqlite.connection import MEMORY, SQL, Connect, Connection, connect, connect_reader, translated
+from forkpoint.store.sqlite.files import lock_path, make_tables, prepare
+from forkpoint.store.sqlite.holders import Holder
+from forkpoint.store.sqlite.locks import FileLock, NoLock
+from forkpoint.store.sqlite.reader import Readers, SharedReaders
+from forkpoint.store.sqlite.rows import Scope, head_of, load_usage
+from forkpoint.store.sqlite.writer import Job, Writer
+from forkpoint.store.staging import Staged, check_size, stage
+
+T = TypeVar("T")
+
+SECOND = 1_000_000
+HOUR = 3600 * SECOND
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """How a SQLite store behaves. Times are in microseconds."""
+
+    limits: Limits = Limits()
+    readers: int = 4  # reads at once
+    heartbeat: int = 10 * SECOND
+    expiry: int = 60 * SECOND  # after which a silent process may lose its turns
+    keep_drafts: int = 24 * HOUR
+    keep_keys: int = 7 * 24 * HOUR
+
+
+DEFAULTS = Settings()
+
+
+@dataclass
+class _Engine:
+    """What the views of one open store share, whatever tenant they are seen from."""
+
+    path: str
+    settings: Settings
+    clock: Clock
+    holder: Holder
+    writer: Writer = field(init=False)
+    readers: Readers = field(init=False)
+    enrolled: bool = False
+    running: set[str] = field(default_factory=set)  # turns that this process holds
+    unsettled: dict[str, bytes] = field(default_factory=dict)  # tokens of turns whose commit is unknown
+    closed: bool = False
+
+    def beat(self) -> Job[Any] | None:
+        """The heartbeat, while there is something to hold."""
+        if not self.running:
+            return None
+        return Job("heartbeat", "", self.say_alive, landed=lambda db: True, durable=False)
+
+    def say_alive(self, db: Connection) -> None:
+        db.execute(SQL["beat"], {"id": self.holder.id, "now": self.clock()})
+
+
+class SqliteStore:
+    """Conversations in a SQLite file, or in memory. Open it with `open` or `forkpoint.store.open_store`."""
+
+    def __init__(self, engine: _Engine, tenant: str) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._limits = engine.settings.limits
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | os.PathLike[str] | None,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        settings: Settings = DEFAULTS,
+        clock: Clock = system_clock,
+        connect: Connect = connect,
+    ) -> Self:
+        """Opens a file, making it if there is none; None keeps everything in memory.
+
+        ``clock`` and ``connect`` can be replaced to test what time and broken disks do.
+        """
+        check_name("tenant", tenant)
+        return await anyio.to_thread.run_sync(partial(cls._open, path, tenant, settings, clock, connect))
+
+    @classmethod
+    def _open(
+        cls, path: str | os.PathLike[str] | None, tenant: str, settings: Settings, clock: Clock, connect: Connect
+    ) -> Self:
+        name = MEMORY if path is None else os.path.abspath(path)
+        if path is not None:
+            prepare(FilePath(name))
+        holder = Holder(None if path is None else name, settings.expiry)
+        engine = _Engine(name, settings, clock, holder)
+        lock = NoLock() if path is None else FileLock(lock_path(FilePath(name)))
+        with translated(name):
+            engine.writer = Writer(name, connect, lock, engine.beat, settings.heartbeat / SECOND)
+            if path is None:
+                make_tables(engine.writer.connection)
+                engine.readers = SharedReaders(engine.writer)
+            else:
+                engine.readers = Readers(name, connect_reader, settings.readers)
+        return cls(engine, tenant)
+
+    @property
+    def tenant(self) -> str:
+        return self._tenant
+
+    @property
+    def capabilities(self) -> Capabilities:
+        on_disk = self._engine.path != MEMORY
+        return Capabilities(durable=on_disk, shared=on_disk, notify=False)
+
+    def within(self, tenant: str) -> Self:
+        return type(self)(self._engine, check_name("tenant", tenant))
+
+    async def close(self) -> None:
+        engine = self._engine
+        if engine.closed:
+            return
+        engine.closed = True
+        if engine.enrolled:
+            leave = partial(_leave, holder=engine.holder.id)
+            await engine.writer.submit(Job("leave", "", leave, landed=lambda db: True, durable=False))
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(engine.readers.close)
+            await anyio.to_thread.run_sync(engine.writer.close)
+        engine.holder.leave()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # Conversations.
+
+    async def create(
+        self,
+        new: NewConversation,
+        events: Sequence[NewEvent] = (),
+        *,
+        key: IdempotencyKey | None = None,
+    ) -> ConversationRecord:
+        self._check_new(new)
+        note = new_id(self._engine.clock())
+
+        def run(db: Connection, scope: Scope) -> ConversationRecord:
+            made = conversations.create(db, scope, new, draft=False, key=key)
+            if events and made.id == new.id and made.revision == 0:
+                self._note(db, scope, new.id, note, events)
+            return conversations.read(db, scope, made.id)
+
+        return await self._write("conversation", new.id, run, landed=partial(conversations.exists, id=new.id))
+
+    async def read(self, id: str) -> ConversationRecord:
+        return await self._read(partial(conversations.read, id=id))
+
+    async def find(self, name: str) -> ConversationRecord:
+        return await self._read(partial(conversations.find, name=name))
+
+    async def conversations(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        tags: Tags = (),
+        status: Status | None = None,
+        family: str | None = None,
+    ) -> Page[ConversationRecord]:
+        page = partial(
+            conversations.page, cursor=cursor, limit=_bounded(limit), tags=tags, status=status, family=family
+        )
+        return await self._read(page)
+
+    async def describe(self, id: str, *, title: str | None = None, tags: Tags | None = None) -> ConversationRecord:
+        self._check_description(title, tags or ())
+        run = partial(conversations.describe, id=id, title=title, tags=tags)
+        return await self._write("description of", id, run, landed=lambda db, scope: False)
+
+    async def fork(
+        self,
+        source: str,
+        new: NewFork,
+        *,
+        at: str | Position | None = None,
+        before: str | Position | None = None,
+        if_revision: int | None = None,
+        key: IdempotencyKey | None = None,
+    ) -> ConversationRecord:
+        self._check_new(new)
+        run = partial(
+            conversations.fork, source=source, new=new, at=at, before=before, if_revision=if_revision, key=key
+        )
+        return await self._write("conversation", new.id, run, landed=partial(conversations.exists, id=new.id))
+
+    async def rewind(
+        self,
+        id: str,
+        aside: NewFork,
+        *,
+        at: str | Position | None = None,
+        before: str | Position | None = None,
+        if_revision: int | None = None,
+        key: IdempotencyKey | None = None,
+    ) -> ConversationRecord:
+        self._check_new(aside)
+        run = partial(conversations.rewind, id=id, aside=aside, at=at, before=before, if_revision=if_revision, key=key)
+        return await self._write("rewind of", id, run, landed=partial(conversations.exists, id=aside.id))
+
+    async def note(
+        self,
+        id: str,
+        note: str,
+        events: Sequence[NewEvent],
+        *,
+        settings: JsonText | None = None,
+        cache: JsonText | None = None,
+        usage: Usage = Usage(),
+        if_revision: int | None = None,
+    ) -> Committed:
+        self._check_documents(settings, cache)
+
+        def run(db: Connection, scope: Scope) -> Committed:
+            return self._note(
+                db, scope, id, note, events, settings=settings, cache=cache, usage=usage, if_revision=if_revision
+            )
+
+        return await self._write("note", note, run, landed=partial(turns.exists, id=note))
+
+    async def delete(self, id: str) -> Deleted:
+        run = partial(conversations.delete, id=id)
+        return await self._write(
+            "removal of", id, run, landed=lambda db, scope: not conversations.exists(db, scope, id)
+        )
+
+    # Turns.
+
+    async def begin(
+        self,
+        conversation: str,
+        turn: str,
+        *,
+        input: JsonText | None = None,
+        retry_of: str | None = None,
+        create: NewConversation | None = None,
+        supersede: bool = False,
+        if_revision: int | None = None,
+        key: IdempotencyKey | None = None,
+    ) -> OpenTurn | TurnRecord:
+        check_size("input", input, self._limits.document)
+        if create is not None:
+            self._check_new(create)
+        token = os.urandom(16)
+        run = partial(
+            turns.begin,
+            conversation=conversation,
+            turn=turn,
+            token=token,
+            input=input,
+            retry_of=retry_of,
+            create=create,
+            supersede=supersede,
+            if_revision=if_revision,
+            key=key,
+        )
+        return await self._hold(turn, token, run)
+
+    async def journal(self, turn: OpenTurn, events: Sequence[NewEvent], *, usage: Usage = Usage()) -> OpenTurn:
+        staged = self._stage(turn, events)
+        spent = turn.usage + usage
+        run = partial(turns.journal, turn=turn, staged=staged, usage=spent)
+        last = turn.base.ordinal + turn.staged + len(events)
+        landed = partial(turns.journalled, turn=turn.id, ordinal=last)
+        await self._write("steps of turn", turn.id, run, landed=landed, size=staged.size)
+        return replace(
+            turn,
+            digest=staged.digest,
+            staged=turn.staged + len(events),
+            calls=staged.calls,
+            state=staged.state,
+            state_changed=turn.state_changed or staged.state is not turn.state,
+            usage=spent,
+        )
+
+    async def commit(self, turn: OpenTurn, events: Sequence[NewEvent] = (), *, usage: Usage = Usage()) -> Committed:
+        staged = self._stage(turn, events)
+        if not turn.staged + len(events):
+            raise NotWhole("turn", "it has no events")
+        staged.calls.at_a_commit()
+        run = partial(turns.commit, turn=turn, staged=staged, usage=turn.usage + usage)
+
+        def landed(db: Connection, scope: Scope) -> bool:
+            return turns.settle(db, scope, turn.id, turn.token) == "committed"
+
+        try:
+            done = await self._write("turn", turn.id, run, landed=landed, size=staged.size)
+        except OutcomeUnknown:
+            self._engine.unsettled[turn.id] = turn.token
+            raise
+        self._engine.running.discard(turn.id)
+        return done
+
+    async def fail(self, turn: OpenTurn, error: TurnError, *, usage: Usage = Usage()) -> TurnRecord:
+        return await self._end(turn, partial(turns.end, outcome="failed", error=error), usage)
+
+    async def cancel(self, turn: OpenTurn, *, usage: Usage = Usage()) -> TurnRecord:
+        return await self._end(turn, partial(turns.end, outcome="cancelled", error=None), usage)
+
+    async def wait(self, turn: OpenTurn, events: Sequence[NewEvent] = (), *, usage: Usage = Usage()) -> TurnRecord:
+        staged = self._stage(turn, events)
+        return await self._end(turn, partial(turns.wait, staged=staged), usage)
+
+    async def resume(self, turn: str) -> OpenTurn:
+        token = os.urandom(16)
+        taken = await self._hold(turn, token, partial(turns.resume, id=turn, token=token))
+        assert isinstance(taken, OpenTurn)
+        return taken
+
+    async def discard(self, turn: str) -> TurnRecord:
+        return await self._write("turn", turn, partial(turns.discard, id=turn), landed=lambda db, scope: False)
+
+    async def settle(self, turn: str) -> Outcome:
+        token = self._engine.unsettled.get(turn)
+        if token is None:
+            return (await self.turn(turn)).outcome
+
+        def run(db: Connection, scope: Scope) -> Outcome:
+            db.execute(SQL["raise_barrier"])
+            return turns.settle(db, scope, turn, token)
+
+        outcome = await self._write("turn", turn, run, landed=lambda db, scope: False)
+        self._engine.unsettled.pop(turn, None)
+        self._engine.running.discard(turn)
+        return outcome
+
+    async def turn(self, id: str) -> TurnRecord:
+        return await self._read(partial(turns.read, id=id))
+
+    async def turns(self, conversation: str, *, cursor: str | None = None, limit: int = 50) -> Page[TurnRecord]:
+        return await self._read(partial(turns.page, conversation=conversation, cursor=cursor, limit=_bounded(limit)))
+
+    # History.
+
+    async def path(self, conversation: str) -> Path:
+        def read(db: Connection, scope: Scope) -> Path:
+            row = conversations.row_of(db, scope, conversation)
+            return history.read_path(db, row["family"], head_of(row).position)
+
+        return await self._read(read)
+
+    async def events(
+        self,
+        conversation: str,
+        *,
+        at: Position | None = None,
+        after: int = 0,
+        limit: int | None = None,
+        kinds: Sequence[str] = (),
+    ) -> list[Event]:
+        def read(db: Connection, scope: Scope) -> list[Event]:
+            row = conversations.row_of(db, scope, conversation)
+            head = at or head_of(row).position
+            upto = head.ordinal if head else 0
+            if limit is not None:
+                upto = min(upto, after + max(limit, 0))
+            return history.read_events(db, row["family"], head, max(after, 0), upto, kinds)
+
+        return await self._read(read)
+
+    async def tail(self, conversation: str, count: int) -> list[Event]:
+        def read(db: Connection, scope: Scope) -> list[Event]:
+            row = conversations.row_of(db, scope, conversation)
+            head = head_of(row)
+            after = max(head.ordinal - max(count, 0), 0)
+            return history.read_events(db, row["family"], head.position, after, head.ordinal)
+
+        return await self._read(read)
+
+    async def steps(self, turn: str) -> list[StagedEvent]:
+        def read(db: Connection, scope: Scope) -> list[StagedEvent]:
+            turns.read(db, scope, turn)
+            return [event for event, _ in history.read_steps(db, turn)]
+
+        return await self._read(read)
+
+    async def state(self, conversation: str) -> State:
+        def read(db: Connection, scope: Scope) -> State:
+            return history.read_state(db, head_of(conversations.row_of(db, scope, conversation)))
+
+        return await self._read(read)
+
+    async def family_usage(self, family: str) -> Usage:
+        def read(db: Connection, scope: Scope) -> Usage:
+            parameters = {"family": conversations.key_of(family, "family"), "tenant": scope.tenant}
+            return sum((load_usage(row["usage"]) for row in db.execute(SQL["family_usage"], parameters)), Usage())
+
+        return await self._read(read)
+
+    # Care.
+
+    async def heartbeat(self) -> None:
+        engine = self._engine
+        await engine.writer.submit(Job("heartbeat", "", engine.say_alive, landed=lambda db: True, durable=False))
+
+    async def verify(self, conversation: str | None = None, *, head_digest: bytes | None = None) -> Verification:
+        return await self._read(partial(care.verify, conversation=conversation, head_digest=head_digest))
+
+    async def collect(self, *, dry_run: bool = False) -> Collected:
+        settings, now = self._engine.settings, self._engine.clock()
+        if dry_run:
+            return await self._read(
+                partial(_dry_run, drafts_before=now - settings.keep_drafts, keys_before=now - settings.keep_keys)
+            )
+        total = Collected()
+        for draft in await self._read(partial(care.old_drafts, before=now - settings.keep_drafts)):
+            await self.delete(draft)
+            total += Collected(drafts=1)
+        for family in await self._read(care.families):
+            more = True
+            while more:
+                run = partial(care.collect_some, family=family)
+                some, more = await self._write("collection", "", run, landed=lambda db, scope: False)
+                total += some
+        keys = await self._write(
+            "collection",
+            "",
+            partial(care.delete_old_keys, before=now - settings.keep_keys),
+            landed=lambda db, scope: False,
+        )
+        forget = partial(care.forget_holders, before=now - settings.expiry)
+        await self._write("collection", "", lambda db, scope: forget(db), landed=lambda db, scope: False)
+        return total + Collected(keys=keys)
+
+    # How operations are run.
+
+    def _scope(self) -> Scope:
+        now = self._engine.clock()
+        holder = self._engine.holder
+
+        def alive(id: bytes | None, seen: int | None) -> bool:
+            return holder.is_alive(id, seen, now)
+
+        return Scope(self._tenant, now, holder.id, alive)
+
+    async def _read(self, operation: Callable[[Connection, Scope], T]) -> T:
+        scope = self._scope()
+        return await self._engine.readers.run(lambda db: operation(db, scope))
+
+    async def _write(
+        self,
+        what: str,
+        id: str,
+        operation: Callable[[Connection, Scope], T],
+        *,
+        landed: Callable[[Connection, Scope], bool],
+        durable: bool = True,
+        size: int = 0,
+    ) -> T:
+        scope = self._scope()
+        job = Job(
+            what,
+            id,
+            lambda db: operation(db, scope),
+            landed=lambda db: landed(db, scope),
+            durable=durable,
+            size=size,
+        )
+        return await self._engine.writer.submit(job)
+
+    async def _hold(
+        self, turn: str, token: bytes, operation: Callable[[Connection, Scope], OpenTurn | TurnRecord]
+    ) -> OpenTurn | TurnRecord:
+        """Begins or takes over a turn. Need not reach the disk: it must survive a dead process, not a power cut."""
+        engine = self._engine
+        engine.holder.enrol()
+
+        def run(db: Connection, scope: Scope) -> OpenTurn | TurnRecord:
+            if not engine.enrolled:
+                engine.say_alive(db)
+            return operation(db, scope)
+
+        engine.running.add(turn)
+        try:
+            held = await self._write(
+                "turn", turn, run, landed=partial(turns.is_held, id=turn, token=token), durable=False
+            )
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await self._let_go(turn, token)
+            raise
+        except BaseException:
+            engine.running.discard(turn)
+            raise
+        engine.enrolled = True
+        if not isinstance(held, OpenTurn):
+            engine.running.discard(turn)
+        return held
+
+    async def _let_go(self, turn: str, token: bytes) -> None:
+        """The caller was cancelled while it took a turn: if it got it, nobody else would ever end it."""
+        await self._write(
+            "turn", turn, partial(turns.let_go, id=turn, token=token), landed=lambda db, scope: False, durable=False
+        )
+        self._engine.running.discard(turn)
+
+    async def _end(self, turn: OpenTurn, operation: Callable[..., TurnRecord], usage: Usage) -> TurnRecord:
+        run = partial(operation, turn=turn, usage=turn.usage + usage)
+        record = await self._write(
+            "turn", turn.id, run, landed=partial(turns.is_not_held, id=turn.id, token=turn.token)
+        )
+        self._engine.running.discard(turn.id)
+        return record
+
+    def _note(
+        self,
+        db: Connection,
+        scope: Scope,
+        id: str,
+        note: str,
+        events: Sequence[NewEvent],
+        *,
+        settings: JsonText | None = None,
+        cache: JsonText | None = None,
+        usage: Usage = Usage(),
+        if_revision: int | None = None,
+    ) -> Committed:
+        if not events:
+            raise NotWhole("note", "it has no events")
+        base = turns.base_for_note(db, scope, id, note, if_revision)
+        return turns.note(db, scope, base, self._stage(base, events), usage=usage, settings=settings, cache=cache)
+
+    def _stage(self, turn: OpenTurn, events: Sequence[NewEvent]) -> Staged:
+        return stage(
+            events,
+            digest=turn.digest,
+            calls=turn.calls,
+            state=turn.state,
+            now=self._engine.clock(),
+            limits=self._limits,
+        )
+
+    # What the outside may say.
+
+    def _check_new(self, new: NewConversation | NewFork) -> None:
+        id_to_bytes(new.id)
+        if new.name is not None:
+            check_name("name", new.name)
+        self._check_documents(new.settings, new.cache)
+        self._check_description(new.title, new.tags)
+
+    def _check_documents(self, settings: JsonText | None, cache: JsonText | None) -> None:
+        check_size("settings", settings, self._limits.document)
+        check_size("cache identity", cache, self._limits.document)
+
+    def _check_description(self, title: str | None, tags: Tags) -> None:
+        check_size("title", title, self._limits.title)
+        if len(tags) > self._limits.tags:
+            raise TooLarge("list of tags", len(tags), self._limits.tags)
+        for name, value in tags:
+            check_size("tag", name + value, self._limits.tag)
+
+
+def _leave(db: Connection, holder: bytes) -> None:
+    db.execute(SQL["leave"], {"id": holder})
+
+
+def _dry_run(db: Connection, scope: Scope, drafts_before: int, keys_before: int) -> Collected:
+    total = Collected(
+        drafts=len(care.old_drafts(db, scope, drafts_before)), keys=care.count_old_keys(db, scope, keys_before)
+    )
+    for family in care.families(db, scope):
+        for stretch in care.unreached(db, scope, family):
+            total += care.measure(db, stretch)
+    return total
+
+
+def _bounded(limit: int) -> int:
+    return min(max(limit, 1), 1000)

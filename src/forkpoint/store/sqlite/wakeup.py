@@ -1,0 +1,58 @@
+"""Waking a task from another thread, on asyncio and on trio.
+
+anyio can call into an event loop from a thread, but only by blocking that thread until the loop has answered.
+The writer must not wait for its callers, so it uses what each loop has for this: one call that returns at once.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+import anyio
+
+_CallSoon: TypeAlias = Callable[..., Any]
+
+
+class Wakeup:
+    """One task waits for it; any thread may set it off."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+        self._call_soon = _running_loop()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+    async def wait_shielded(self) -> None:
+        """Waits although the task is being cancelled."""
+        while not self._event.is_set():
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self._event.wait()
+            except anyio.get_cancelled_exc_class():
+                pass  # asyncio's own cancel() knows no shield; the caller is about to pass it on anyway
+
+    @staticmethod
+    def wake_all(wakeups: "Iterable[Wakeup]") -> None:
+        """Sets off many at once, with one call into each loop."""
+        loops: dict[_CallSoon, list[Wakeup]] = {}
+        for wakeup in wakeups:
+            loops.setdefault(wakeup._call_soon, []).append(wakeup)
+        for call_soon, waiting in loops.items():
+            with suppress(RuntimeError):  # that loop has ended, and nobody waits there any more
+                call_soon(_set, waiting)
+
+
+def _set(waiting: list[Wakeup]) -> None:
+    for wakeup in waiting:
+        wakeup._event.set()
+
+
+def _running_loop() -> _CallSoon:
+    try:
+        return asyncio.get_running_loop().call_soon_threadsafe
+    except RuntimeError:
+        import trio
+
+        return trio.lowlevel.current_trio_token().run_sync_soon
