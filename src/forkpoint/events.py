@@ -13,11 +13,13 @@ prints a number its own way.
 A kind that this version does not know loads as `Opaque` and is written back exactly as it was read.
 """
 
+import operator
 from collections.abc import Callable
 from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from forkpoint.errors import NotWhole
 
@@ -333,13 +335,13 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     unpriced: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(*(a + b for a, b in zip(_numbers(self), _numbers(other), strict=True)))
+        return Usage(*map(operator.add, astuple(self), astuple(other)))
 
     def __sub__(self, other: "Usage") -> "Usage":
-        return Usage(*(a - b for a, b in zip(_numbers(self), _numbers(other), strict=True)))
+        return Usage(*map(operator.sub, astuple(self), astuple(other)))
 
     def __bool__(self) -> bool:
-        return any(_numbers(self))
+        return any(astuple(self))
 
 
 # Between these and the bytes on disk.
@@ -409,7 +411,3 @@ GONE = Gone()
 _decode_known: Callable[[str | bytes], AnyBody] = msgspec.json.Decoder(AnyBody).decode
 _decode_tag = msgspec.json.Decoder(_Tag).decode
 decode_envelope = msgspec.json.Decoder(Envelope).decode
-
-
-def _numbers(usage: Usage) -> tuple[int, ...]:
-    return msgspec.structs.astuple(usage)

@@ -227,7 +227,7 @@ class Collected(Struct, frozen=True):
     payload_bytes: int = 0
     segments: int = 0
     drafts: int = 0
-    turns: int = 0  # stripped of content; their usage stays as a ledger
+    turns: int = 0  # what they cost was written off when their conversation was deleted
     keys: int = 0
 
     def __add__(self, other: "Collected") -> "Collected":

@@ -200,7 +200,7 @@ def collect_some(db: Connection, scope: Scope, family: bytes) -> tuple[Collected
             db.execute(SQL["delete_events"], {"first": rows[-1]["id"], "last": rows[0]["id"]})
         if len(rows) == BATCH:
             return done, True
-        turns = db.execute(SQL["strip_turns"], stretch.keys | {"after": stretch.after}).rowcount
+        turns = db.execute(SQL["delete_turns"], stretch.keys | {"after": stretch.after}).rowcount
         done += Collected(turns=turns)
         if stretch.whole:
             db.execute(SQL["delete_segment"], {"id": stretch.segment})

@@ -18,7 +18,7 @@ from forkpoint.store.sql import statements
 SQL = statements("sqlite")
 """Every statement, by name."""
 
-BUSY_TIMEOUT = 5.0
+PATIENCE = 5.0
 """Seconds to wait for a program that writes to the file without queueing at our lock."""
 
 MEMORY = ":memory:"
@@ -37,7 +37,7 @@ def connect(path: str) -> Connection:
     """A connection for reading and writing in explicit transactions, set up for durability."""
     db = sqlite3.connect(
         path,
-        timeout=BUSY_TIMEOUT,
+        timeout=PATIENCE,
         isolation_level=None,
         check_same_thread=False,
         cached_statements=256,

@@ -3,6 +3,7 @@
 import sqlite3
 
 import msgspec
+from msgspec import Struct
 
 from forkpoint.errors import AlreadyExists, BadCursor, Busy, NotFound, Stale, TurnOpen
 from forkpoint.events import Position, Usage
@@ -10,7 +11,6 @@ from forkpoint.history.digests import root_digest
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.store.records import (
     ConversationRecord,
-    Deleted,
     Head,
     IdempotencyKey,
     Lineage,
@@ -31,8 +31,16 @@ from forkpoint.store.sqlite.rows import (
     dumps,
     head_columns,
     head_of,
+    load_usage,
     pack,
 )
+
+
+class Spend(Struct, frozen=True):
+    """From which ordinal on a path's cost is a branch's own, and what the path had cost up to there."""
+
+    own_from: int = 0
+    inherited: Usage = Usage()
 
 
 def key_of(id: str, what: str = "conversation") -> bytes:
@@ -109,8 +117,7 @@ def create(
         settings=new.settings,
         cache=new.cache,
         lineage=new.lineage,
-        own_from=0,
-        inherited=Usage(),
+        own=Spend(),
         carries_metrics=False,
         title=new.title,
         tags=new.tags,
@@ -150,7 +157,7 @@ def fork(
     head = resolve(db, scope, row["family"], head_of(row), at, before)
     idempotency.take(db, scope, key, "fork", new.id)
     lineage = Lineage("fork", source, head.position)
-    _insert_branch(db, scope, row, new, head, lineage, own_from=head)
+    _insert_branch(db, scope, row, new, head, lineage, Spend(head.ordinal, head.totals))
     return read(db, scope, new.id)
 
 
@@ -176,36 +183,22 @@ def rewind(
     idempotency.take(db, scope, key, "rewind", id)
     if head.position == old.position:
         return read(db, scope, id)
-    _insert_branch(db, scope, row, aside, old, Lineage("aside", id, head.position), own_from=head)
-    before_its_own = head.ordinal < row["own_from"]
+    own = Spend(row["own_from"], load_usage(row["inherited"]))
+    here = Spend(head.ordinal, head.totals)
+    # Each stretch of history is the spend of one branch: what stood after the new head moves to the one set aside,
+    # but nothing that this conversation had itself inherited.
+    aside_own, kept = (own, here) if here.own_from < own.own_from else (here, own)
+    _insert_branch(db, scope, row, aside, old, Lineage("aside", id, head.position), aside_own)
     parameters = head_columns(head) | {
         "tenant": scope.tenant,
         "id": row["id"],
-        "own_from": head.ordinal if before_its_own else row["own_from"],
-        "inherited": dumps(head.totals) if before_its_own else row["inherited"],
+        "own_from": kept.own_from,
+        "inherited": dumps(kept.inherited),
         "revision": row["revision"],
         "now": scope.now,
     }
     db.execute(SQL["rewind_head"], parameters)
     return read(db, scope, id)
-
-
-def delete(db: Connection, scope: Scope, id: str) -> Deleted:
-    """Removes the pointers of a conversation and its sub-agents, and the content of tries that never committed."""
-    row_of(db, scope, id)
-    doomed = [row["id"] for row in db.execute(SQL["with_sub_agents"], {"tenant": scope.tenant, "id": key_of(id)})]
-    for key in doomed:
-        row = row_of(db, scope, id_from_bytes(key))
-        if row["turn_outcome"] == "running" and scope.alive(row["turn_holder"], row["holder_seen"]):
-            raise Busy(id_from_bytes(key), id_from_bytes(row["open_turn"]))
-    for key in doomed:
-        stripped = db.execute(SQL["strip_uncommitted"], {"conversation": key, "tenant": scope.tenant}).fetchall()
-        for turn in stripped:
-            db.execute(SQL["delete_steps"], {"turn": turn["id"]})
-            idempotency.free(db, turn["id"])
-        idempotency.free(db, key)
-        db.execute(SQL["delete_conversation"], {"tenant": scope.tenant, "id": key})
-    return Deleted(tuple(id_from_bytes(key) for key in doomed))
 
 
 def exists(db: Connection, scope: Scope, id: str) -> bool:
@@ -231,7 +224,7 @@ def check_free(row: sqlite3.Row, scope: Scope) -> None:
 
 
 def _insert_branch(
-    db: Connection, scope: Scope, source: sqlite3.Row, new: NewFork, head: Head, lineage: Lineage, *, own_from: Head
+    db: Connection, scope: Scope, source: sqlite3.Row, new: NewFork, head: Head, lineage: Lineage, own: Spend
 ) -> None:
     _insert(
         db,
@@ -243,8 +236,7 @@ def _insert_branch(
         settings=source["settings"] if new.settings is None else new.settings,
         cache=new.cache,
         lineage=lineage,
-        own_from=own_from.ordinal,
-        inherited=own_from.totals,
+        own=own,
         carries_metrics=new.carries_metrics,
         title=new.title,
         tags=new.tags,
@@ -263,8 +255,7 @@ def _insert(
     settings: str,
     cache: str,
     lineage: Lineage,
-    own_from: int,
-    inherited: Usage,
+    own: Spend,
     carries_metrics: bool,
     title: str | None,
     tags: Tags,
@@ -282,8 +273,8 @@ def _insert(
         "lineage_at": pack(lineage.at),
         "lineage_turn": blob(lineage.turn),
         "lineage_call": lineage.call,
-        "own_from": own_from,
-        "inherited": dumps(inherited),
+        "own_from": own.own_from,
+        "inherited": dumps(own.inherited),
         "carries_metrics": carries_metrics,
         "title": title or None,
         "tags": dumps(dict(tags)),

@@ -43,13 +43,13 @@ from forkpoint.store.records import (
     Verification,
     check_name,
 )
-from forkpoint.store.sqlite import care, conversations, history, turns
+from forkpoint.store.sqlite import care, conversations, deletion, history, turns
 from forkpoint.store.sqlite.connection import MEMORY, SQL, Connect, Connection, connect, connect_reader, translated
 from forkpoint.store.sqlite.files import lock_path, make_tables, prepare
 from forkpoint.store.sqlite.holders import Holder
 from forkpoint.store.sqlite.locks import FileLock, NoLock
 from forkpoint.store.sqlite.reader import Readers, SharedReaders
-from forkpoint.store.sqlite.rows import Scope, head_of, load_usage
+from forkpoint.store.sqlite.rows import Scope, head_of
 from forkpoint.store.sqlite.writer import Job, Writer
 from forkpoint.store.staging import Staged, check_size, stage
 
@@ -94,6 +94,10 @@ class _Engine:
             return None
         return Job("heartbeat", "", self.say_alive, landed=lambda db: True, durable=False)
 
+    def is_alone(self) -> bool:
+        """Whether at most one turn is open here, so that no other could share its transaction."""
+        return len(self.running) <= 1
+
     def say_alive(self, db: Connection) -> None:
         db.execute(SQL["beat"], {"id": self.holder.id, "now": self.clock()})
 
@@ -134,7 +138,9 @@ class SqliteStore:
         engine = _Engine(name, settings, clock, holder)
         lock = NoLock() if path is None else FileLock(lock_path(FilePath(name)))
         with translated(name):
-            engine.writer = Writer(name, connect, lock, engine.beat, settings.heartbeat / SECOND)
+            engine.writer = Writer(
+                name, connect, lock, beat=engine.beat, every=settings.heartbeat / SECOND, alone=engine.is_alone
+            )
             if path is None:
                 make_tables(engine.writer.connection)
                 engine.readers = SharedReaders(engine.writer)
@@ -274,7 +280,7 @@ class SqliteStore:
         return await self._write("note", note, run, landed=partial(turns.exists, id=note))
 
     async def delete(self, id: str) -> Deleted:
-        run = partial(conversations.delete, id=id)
+        run = partial(deletion.delete, id=id)
         return await self._write(
             "removal of", id, run, landed=lambda db, scope: not conversations.exists(db, scope, id)
         )
@@ -436,11 +442,7 @@ class SqliteStore:
         return await self._read(read)
 
     async def family_usage(self, family: str) -> Usage:
-        def read(db: Connection, scope: Scope) -> Usage:
-            parameters = {"family": conversations.key_of(family, "family"), "tenant": scope.tenant}
-            return sum((load_usage(row["usage"]) for row in db.execute(SQL["family_usage"], parameters)), Usage())
-
-        return await self._read(read)
+        return await self._read(partial(deletion.family_usage, family=family))
 
     # Care.
 

@@ -64,7 +64,6 @@ def begin(
     parameters = {
         "id": id_to_bytes(turn),
         "tenant": scope.tenant,
-        "family": row["family"],
         "conversation": row["id"],
         "kind": "turn",
         "outcome": "running",
@@ -144,7 +143,6 @@ def note(
     parameters = {
         "id": id_to_bytes(base.id),
         "tenant": scope.tenant,
-        "family": id_to_bytes(base.family),
         "conversation": id_to_bytes(base.conversation),
         "kind": "note",
         "outcome": "committed",
@@ -282,12 +280,17 @@ def read(db: Connection, scope: Scope, id: str) -> TurnRecord:
     return turn_of(_turn_row(db, scope, id), scope)
 
 
+def uncommitted(db: Connection, scope: Scope, conversation: sqlite3.Row) -> list[TurnRecord]:
+    """A conversation's tries that are not history: failed, cancelled, and the open one."""
+    own = {"conversation": conversation["id"], "open_turn": conversation["open_turn"], "tenant": scope.tenant}
+    return [turn_of(turn, scope) for turn in db.execute(SQL["uncommitted_turns"], own)]
+
+
 def page(db: Connection, scope: Scope, conversation: str, cursor: str | None, limit: int) -> Page[TurnRecord]:
     """The path's turns and notes with the conversation's own uncommitted tries, by where they started, then when."""
     after = (-1, "") if cursor is None else _parse_cursor(cursor)
     row = conversations.row_of(db, scope, conversation)
-    own = {"conversation": row["id"], "tenant": scope.tenant}
-    found = [turn_of(turn, scope) for turn in db.execute(SQL["uncommitted_turns"], own)]
+    found = uncommitted(db, scope, row)
     committed: list[TurnRecord] = []
     for span in read_path(db, row["family"], head_of(row).position).after(max(after[0], 0)):
         stretch = {"first": span.segment << 32 | span.first, "last": span.segment << 32 | span.last}

@@ -7,19 +7,25 @@ The writer must not wait for its callers, so it uses what each loop has for this
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any
 
 import anyio
-
-_CallSoon: TypeAlias = Callable[..., Any]
 
 
 class Wakeup:
     """One task waits for it; any thread may set it off."""
 
     def __init__(self) -> None:
-        self._event = anyio.Event()
-        self._call_soon = _running_loop()
+        self._event: asyncio.Event | anyio.Event
+        self._call_soon: Callable[..., Any]
+        try:
+            self._call_soon = asyncio.get_running_loop().call_soon_threadsafe
+            self._event = asyncio.Event()
+        except RuntimeError:
+            import trio
+
+            self._call_soon = trio.lowlevel.current_trio_token().run_sync_soon
+            self._event = anyio.Event()
 
     async def wait(self) -> None:
         await self._event.wait()
@@ -27,16 +33,13 @@ class Wakeup:
     async def wait_shielded(self) -> None:
         """Waits although the task is being cancelled."""
         while not self._event.is_set():
-            try:
-                with anyio.CancelScope(shield=True):
-                    await self._event.wait()
-            except anyio.get_cancelled_exc_class():
-                pass  # asyncio's own cancel() knows no shield; the caller is about to pass it on anyway
+            with suppress(asyncio.CancelledError), anyio.CancelScope(shield=True):
+                await self._event.wait()  # asyncio's own cancel() knows no shield; the caller passes it on anyway
 
     @staticmethod
     def wake_all(wakeups: "Iterable[Wakeup]") -> None:
         """Sets off many at once, with one call into each loop."""
-        loops: dict[_CallSoon, list[Wakeup]] = {}
+        loops: dict[Callable[..., Any], list[Wakeup]] = {}
         for wakeup in wakeups:
             loops.setdefault(wakeup._call_soon, []).append(wakeup)
         for call_soon, waiting in loops.items():
@@ -47,12 +50,3 @@ class Wakeup:
 def _set(waiting: list[Wakeup]) -> None:
     for wakeup in waiting:
         wakeup._event.set()
-
-
-def _running_loop() -> _CallSoon:
-    try:
-        return asyncio.get_running_loop().call_soon_threadsafe
-    except RuntimeError:
-        import trio
-
-        return trio.lowlevel.current_trio_token().run_sync_soon

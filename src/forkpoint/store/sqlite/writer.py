@@ -9,22 +9,24 @@ crash could bring it to light. So the writer takes a new connection and writes a
 what can be read is true for good, and each job is told whether it landed. Only when the barrier fails too does a
 caller hear `OutcomeUnknown`.
 
-A job that need not survive a power cut (`durable=False`) costs less than handing it to another thread, so it is run
-where it is submitted, if nobody else is writing.
+Handing a job to another thread and back costs about as much as an fsync on a fast disk. So where nobody else could
+share the transaction, a job runs where it is submitted: always one that need not reach the disk (`durable=False`), and
+a durable one while its turn is the only one open here and the disk has lately been quick.
 """
 
 import sqlite3
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from forkpoint.errors import OutcomeUnknown, StoreClosed
-from forkpoint.store.sqlite.connection import BUSY_TIMEOUT, SQL, Connect, Connection, code_of, translate
+from forkpoint.store.sqlite.connection import MEMORY, PATIENCE, SQL, Connect, Connection, code_of, translate
 from forkpoint.store.sqlite.locks import FileLock
 from forkpoint.store.sqlite.wakeup import Wakeup
 
@@ -32,6 +34,9 @@ T = TypeVar("T")
 
 GROUP_JOBS = 64
 GROUP_BYTES = 1 << 20
+QUICK = 0.002
+"""Seconds of fsync that a loop's thread may be asked to wait; beyond that, another thread does."""
+
 CHECKPOINT_BYTES = 4 << 20
 _OVERHEAD_BYTES = 40 << 10  # about what one small transaction adds to the log
 
@@ -70,22 +75,43 @@ class Job(Generic[T]):
 class Writer:
     """Owns the connection that writes, and the thread that uses it."""
 
-    def __init__(self, path: str, connect: Connect, lock: FileLock, beat: Callable[[], Job[Any] | None], every: float):
+    def __init__(
+        self,
+        path: str,
+        connect: Connect,
+        lock: FileLock,
+        *,
+        beat: Callable[[], Job[Any] | None],
+        every: float,
+        alone: Callable[[], bool],
+    ) -> None:
         self._path = path
         self._connect = connect
         self._gate = lock  # between processes
         self._beat = beat
         self._every = every
-        self._db = connect(path)
-        self._synced = True
+        self._alone = alone
+        self._pace = 0.0  # seconds that durable transactions have taken lately
+        self._db, self._quick = self._connections()
         self._logged = 0  # bytes, roughly, since the last checkpoint
         self._last_beat = time.monotonic()
-        self._jobs: deque[Job[Any]] = deque()
-        self._arrived = threading.Condition()
+        self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()  # None: stop once all before it are done
+        self._taking = threading.Lock()
         self._closing = False
         self.writing = threading.Lock()  # between this thread and jobs that run in place
         self._thread = threading.Thread(target=self._work, name=f"forkpoint writer {path}", daemon=True)
         self._thread.start()
+
+    def _connections(self) -> tuple[Connection, Connection]:
+        """One whose commits reach the disk, and one whose commits survive a dead process but not a power cut."""
+        durable = self._connect(self._path)
+        if self._path == MEMORY:
+            return durable, durable
+        quick = self._connect(self._path)
+        quick.execute("PRAGMA synchronous = NORMAL")
+        for db in (durable, quick):
+            db.execute("PRAGMA busy_timeout = 0")  # jobs may run on a loop's thread; the writer's thread waits itself
+        return durable, quick
 
     @property
     def connection(self) -> Connection:
@@ -98,32 +124,30 @@ class Writer:
         Cancelled while the job is queued, it is withdrawn and has no effect. Once the writer has taken it, the
         cancellation waits until the outcome is in the database.
         """
-        if not job.durable and self._run_in_place(job):
-            await anyio.lowlevel.checkpoint()
+        if self._closing:
+            raise StoreClosed(self._path)
+        await checkpoint()
+        if (not job.durable or self._alone_and_quick()) and self._run_in_place(job):
             return job.outcome()
         wakeup = job._wakeup = Wakeup()
-        with self._arrived:
-            if self._closing:
-                raise StoreClosed(self._path)
-            self._jobs.append(job)
-            self._arrived.notify()
+        self._jobs.put(job)
         try:
             await wakeup.wait()
         except anyio.get_cancelled_exc_class():
-            if not self._withdraw(job):
+            if not self._take(job):
                 await wakeup.wait_shielded()
             raise
         return job.outcome()
 
     def close(self) -> None:
         """Finishes what is queued, and closes the connection."""
-        with self._arrived:
-            self._closing = True
-            self._arrived.notify()
+        self._closing = True
+        self._jobs.put(None)
         self._thread.join()
         with self.writing:
             self._gate.acquire()  # closing the last connection checkpoints, and only a writer may
             try:
+                self._quick.close()
                 self._db.close()
             finally:
                 self._gate.release()
@@ -133,42 +157,40 @@ class Writer:
 
     def _work(self) -> None:
         while (group := self._next_group()) is not None:
-            if group:
-                with self.writing:
-                    self._run_group(group)
-                Wakeup.wake_all([job._wakeup for job in group if job._wakeup is not None])
+            with self.writing:
+                self._run_group(group)
+            Wakeup.wake_all([job._wakeup for job in group if job._wakeup is not None])
             if self._logged > CHECKPOINT_BYTES:
                 self._checkpoint()
 
     def _next_group(self) -> list[Job[Any]] | None:
         """The jobs that share the next transaction; empty for none yet; None when it is time to stop."""
-        with self._arrived:
-            while not self._jobs and not self._closing:
-                if not self._arrived.wait(timeout=self._every):
+        group: list[Job[Any]] = []
+        size = 0
+        with suppress(Empty):
+            job = self._jobs.get(timeout=self._every)
+            while job is not None:
+                if job is not _CHECKPOINT and self._take(job):
+                    group.append(job)
+                    size += job.size
+                if len(group) == GROUP_JOBS or size > GROUP_BYTES:
                     break
-            group: list[Job[Any]] = []
-            size = 0
-            while self._jobs and len(group) < GROUP_JOBS:
-                if group and size + self._jobs[0].size > GROUP_BYTES:
-                    break
-                job = self._jobs.popleft()
-                job.taken = True
-                group.append(job)
-                size += job.size
-            if not group and self._closing:
-                return None
+                job = self._jobs.get_nowait()
+            if job is None:
+                if not group:
+                    return None
+                self._jobs.put(None)
         if time.monotonic() - self._last_beat >= self._every:
             self._last_beat = time.monotonic()
             if (beat := self._beat()) is not None:
                 group.append(beat)
         return group
 
-    def _withdraw(self, job: Job[Any]) -> bool:
-        with self._arrived:
-            if job.taken:
-                return False
-            self._jobs.remove(job)
-            return True
+    def _take(self, job: Job[Any]) -> bool:
+        """Decides between the writer, who would run a job, and its caller, who would withdraw it: once."""
+        with self._taking:
+            taken, job.taken = job.taken, True
+            return not taken
 
     def _checkpoint(self) -> None:
         """Moves the log into the database file: here, so that no caller waits for it."""
@@ -176,31 +198,40 @@ class Writer:
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         self._logged = 0
 
-    # With `writing` held.
+    # On the caller's thread.
+
+    def _alone_and_quick(self) -> bool:
+        return self._pace < QUICK and self._alone()
 
     def _run_in_place(self, job: Job[Any]) -> bool:
-        """Runs a job on the caller's thread if nobody else is writing; False if it has to queue."""
-        if self._jobs or self._closing or not self.writing.acquire(blocking=False):
+        """Runs a job if nobody else is writing; False if it has to queue."""
+        if not self._jobs.empty() or not self.writing.acquire(blocking=False):
             return False
         try:
             if not self._gate.try_acquire():
                 return False
             try:
-                self._db.execute("PRAGMA busy_timeout = 0")
                 self._transact([job])
             finally:
-                self._db.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT * 1000)}")
                 self._gate.release()
-            if isinstance(job.error, sqlite3.Error) and code_of(job.error) == sqlite3.SQLITE_BUSY:
+            if _is_busy(job):
                 return False  # somebody writes without our lock: let the thread wait for it
             self._translate([job])
             return True
         finally:
             self.writing.release()
+            if self._logged > CHECKPOINT_BYTES:
+                self._jobs.put(_CHECKPOINT)
+
+    # On either, with `writing` held.
 
     def _run_group(self, group: Sequence[Job[Any]]) -> None:
         with self._gate:
             self._transact(group)
+            deadline = time.monotonic() + PATIENCE
+            while group and all(map(_is_busy, group)) and time.monotonic() < deadline:
+                time.sleep(0.01)
+                self._transact(group)
         self._translate(group)
 
     def _translate(self, group: Sequence[Job[Any]]) -> None:
@@ -210,65 +241,67 @@ class Writer:
 
     def _transact(self, group: Sequence[Job[Any]]) -> None:
         """Runs jobs in one transaction; afterwards each has its result or its error."""
+        if not group:
+            return
         for job in group:
             job.error = job.result = None
+        durable = any(job.durable for job in group)
+        db = self._db if durable else self._quick
+        started = time.perf_counter()
         try:
-            self._begin(durable=any(job.durable for job in group))
+            db.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             for job in group:
                 job.error = error
             return
         if len(group) == 1:
-            self._run_alone(group[0])
-        elif not self._run_together(group):
+            self._run_alone(db, group[0])
+        elif not self._run_together(db, group):
             for job in group:
                 self._transact([job])
             return
-        if not self._db.in_transaction:
+        if not db.in_transaction:
             return
         self._logged += _OVERHEAD_BYTES + sum(job.size for job in group)
         try:
-            self._db.execute("COMMIT")
+            db.execute("COMMIT")
         except sqlite3.Error as error:
+            self._rollback(db)
             self._commit_failed([job for job in group if job.error is None], error)
+        if durable:
+            self._pace += (time.perf_counter() - started - self._pace) / 8
 
-    def _run_alone(self, job: Job[Any]) -> None:
+    def _run_alone(self, db: Connection, job: Job[Any]) -> None:
         try:
-            job.result = job.run(self._db)
+            job.result = job.run(db)
         except BaseException as error:
             job.error = error
-            self._rollback()
+            self._rollback(db)
 
-    def _run_together(self, group: Sequence[Job[Any]]) -> bool:
+    def _run_together(self, db: Connection, group: Sequence[Job[Any]]) -> bool:
         """Runs each job in a savepoint. False if the transaction broke, and with it all that was done."""
         for job in group:
             try:
-                self._db.execute("SAVEPOINT job")
+                db.execute("SAVEPOINT job")
                 try:
-                    job.result = job.run(self._db)
+                    job.result = job.run(db)
                 except BaseException as error:
                     job.error = error
-                    self._db.execute("ROLLBACK TO job")
-                self._db.execute("RELEASE job")
+                    db.execute("ROLLBACK TO job")
+                db.execute("RELEASE job")
             except sqlite3.Error:
-                self._rollback()
+                self._rollback(db)
                 return False
-            if not self._db.in_transaction:
+            if not db.in_transaction:
                 return False
         return True
 
-    def _begin(self, *, durable: bool) -> None:
-        if durable != self._synced:
-            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            self._synced = durable
-        self._db.execute("BEGIN IMMEDIATE")
-
-    def _rollback(self) -> None:
-        if self._db.in_transaction:
-            try:
-                self._db.execute("ROLLBACK")
-            except sqlite3.Error:
-                self._replace_connection()
+    def _rollback(self, db: Connection) -> None:
+        if db.in_transaction:
+            with suppress(sqlite3.Error):
+                db.execute("ROLLBACK")
+        if db.in_transaction:
+            self._reconnect()
 
     # After a failed COMMIT.
 
@@ -276,27 +309,37 @@ class Writer:
         if code_of(error) == sqlite3.SQLITE_FULL:
             # Only a write says "full", never an fsync; and the frame that commits is written last. So it is
             # certain that it is not in the log, and no space is needed to find out.
-            self._rollback()
             for job in jobs:
                 job.error = error
             return
         try:
-            self._replace_connection()
-            self._begin(durable=True)
+            self._reconnect()
+            self._db.execute("BEGIN IMMEDIATE")
             self._db.execute(SQL["raise_barrier"])
             landed = [job.landed(self._db) for job in jobs]
             self._db.execute("COMMIT")
         except sqlite3.Error as second:
-            self._rollback()
+            self._rollback(self._db)
             for job in jobs:
                 job.error = OutcomeUnknown(self._path, job.what, job.id, f"{error}; then {second}")
         else:
             for job, is_there in zip(jobs, landed, strict=True):
                 job.error = None if is_there else error
 
-    def _replace_connection(self) -> None:
-        old = self._db
-        self._db = self._connect(self._path)  # before the old one is closed: never without a connection
-        self._synced = True
-        with suppress(sqlite3.Error):  # it broke; that is why it is replaced
-            old.close()
+    def _reconnect(self) -> None:
+        """New connections in place of ones that broke. A store in memory has only the one it lives in."""
+        if self._path == MEMORY:
+            return
+        broken = {self._db, self._quick}
+        self._db, self._quick = self._connections()  # before the old ones go: never without a connection
+        for db in broken:
+            with suppress(sqlite3.Error):
+                db.close()
+
+
+_CHECKPOINT: Job[None] = Job("checkpoint", "", lambda db: None, landed=lambda db: True)
+"""Wakes the thread up, which then sees that a checkpoint is due."""
+
+
+def _is_busy(job: Job[Any]) -> bool:
+    return isinstance(job.error, sqlite3.Error) and code_of(job.error) == sqlite3.SQLITE_BUSY

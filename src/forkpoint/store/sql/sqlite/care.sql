@@ -14,7 +14,9 @@ SELECT id, seen FROM holder;
 -- Processes that are gone and hold nothing.
 DELETE FROM holder
 WHERE seen < :before
-  AND NOT EXISTS (SELECT 1 FROM turn WHERE outcome <> 'committed' AND outcome = 'running' AND turn.holder = holder.id);
+  AND NOT EXISTS (
+    SELECT 1 FROM conversation JOIN turn ON turn.id = conversation.open_turn WHERE turn.holder = holder.id
+  );
 
 -- name: raise_barrier
 -- A write whose durable commit settles what a failed COMMIT before it left behind: once this one is on disk,
@@ -70,9 +72,9 @@ DELETE FROM segment WHERE id = :id;
 SELECT count(*) AS turns FROM turn
 WHERE "end" BETWEEN :first AND :last AND coalesce(base & 4294967295, 0) >= :after;
 
--- name: strip_turns
--- When their events are gone, such turns keep who, when, and what it cost: a ledger without content.
-UPDATE turn SET input = NULL, error = NULL, state = NULL, base = NULL, "end" = NULL
+-- name: delete_turns
+-- Their events are gone, and what they cost was written off with their conversation.
+DELETE FROM turn
 WHERE "end" BETWEEN :first AND :last AND coalesce(base & 4294967295, 0) >= :after;
 
 -- name: old_drafts

@@ -12,10 +12,10 @@ UPDATE conversation SET open_turn = NULL, updated = :now WHERE tenant = :tenant 
 -- name: insert_turn
 -- A new try, running; or a note, committed at once.
 INSERT INTO turn (
-  id, tenant, family, conversation, kind, outcome, base, "end", holder, token, input,
+  id, tenant, conversation, kind, outcome, base, "end", holder, token, input,
   usage, totals, state_of, state, open_calls, retry_of, started, ended
 ) VALUES (
-  :id, :tenant, :family, :conversation, :kind, :outcome, :base, :end, :holder, :token, :input,
+  :id, :tenant, :conversation, :kind, :outcome, :base, :end, :holder, :token, :input,
   :usage, :totals, :state_of, :state, :open_calls, :retry_of, :now, :ended
 );
 
@@ -61,10 +61,14 @@ ORDER BY "end"
 LIMIT :limit;
 
 -- name: uncommitted_turns
--- A conversation's tries that are not history.
-SELECT turn.*, holder.seen AS holder_seen
+-- A conversation's tries that are not history: those that ended otherwise, and the open one.
+SELECT turn.*, NULL AS holder_seen
+FROM turn
+WHERE conversation = :conversation AND tenant = :tenant AND outcome IN ('failed', 'cancelled')
+UNION ALL
+SELECT turn.*, holder.seen
 FROM turn LEFT JOIN holder ON holder.id = turn.holder
-WHERE turn.conversation = :conversation AND turn.tenant = :tenant AND outcome <> 'committed';
+WHERE turn.id = :open_turn AND turn.tenant = :tenant;
 
 -- name: state_of_turn
 -- The folded state that a turn left behind.
@@ -93,14 +97,19 @@ FROM step WHERE turn = :turn ORDER BY ordinal;
 -- The journal of a turn that is committed, or whose conversation is deleted.
 DELETE FROM step WHERE turn = :turn;
 
--- name: family_usage
--- All that was ever spent in a family; every turn's row counts once, whatever became of it.
-SELECT usage FROM turn WHERE family = :family AND tenant = :tenant AND usage <> '{}';
+-- name: branches
+-- The conversations of a family, drafts too.
+SELECT id, head_totals, inherited, open_turn FROM conversation WHERE family = :family AND tenant = :tenant;
 
--- name: strip_uncommitted
--- What is left of the tries of a deleted conversation: who, when, and what it cost.
-UPDATE turn
-SET outcome = CASE WHEN outcome IN ('running', 'awaiting_approval') THEN 'cancelled' ELSE outcome END,
-    input = NULL, error = NULL, state = NULL, holder = NULL, token = NULL
-WHERE conversation = :conversation AND tenant = :tenant AND outcome <> 'committed'
-RETURNING id;
+-- name: written_off
+-- What deleted conversations of a family had spent.
+SELECT usage FROM ledger WHERE family = :family AND tenant = :tenant;
+
+-- name: write_off
+-- A conversation is deleted; what it had spent stays.
+INSERT INTO ledger (tenant, family, conversation, usage, deleted)
+VALUES (:tenant, :family, :conversation, :usage, :now);
+
+-- name: delete_turn
+-- A try of a deleted conversation.
+DELETE FROM turn WHERE id = :id;

@@ -72,7 +72,6 @@ CREATE INDEX conversation_draft ON conversation (updated) WHERE draft = 1;
 CREATE TABLE turn (
   id           BLOB PRIMARY KEY,
   tenant       TEXT NOT NULL,
-  family       BLOB NOT NULL,
   conversation BLOB NOT NULL,
   kind         TEXT NOT NULL,          -- turn, note
   outcome      TEXT NOT NULL,          -- running, awaiting_approval, committed, failed, cancelled
@@ -93,8 +92,7 @@ CREATE TABLE turn (
 ) STRICT;
 
 CREATE INDEX turn_end ON turn ("end") WHERE "end" IS NOT NULL;
-CREATE INDEX turn_family ON turn (family);
-CREATE INDEX turn_uncommitted ON turn (conversation) WHERE outcome <> 'committed';
+CREATE INDEX turn_ended ON turn (conversation) WHERE outcome IN ('failed', 'cancelled');
 
 CREATE TABLE step (
   turn           BLOB NOT NULL,
@@ -106,6 +104,15 @@ CREATE TABLE step (
   chain_digest   BLOB NOT NULL,
   PRIMARY KEY (turn, ordinal)
 ) STRICT;
+
+CREATE TABLE ledger (                  -- what deleted conversations had spent
+  tenant       TEXT NOT NULL,
+  family       BLOB NOT NULL,
+  conversation BLOB NOT NULL,
+  usage        TEXT NOT NULL,
+  deleted      INTEGER NOT NULL,
+  PRIMARY KEY (tenant, family, conversation)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE holder (
   id   BLOB PRIMARY KEY,
