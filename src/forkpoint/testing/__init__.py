@@ -1,1 +1,4 @@
-"""Public tools for testing: small events to build conversations from, and the suite that every store must pass."""
+"""Public tools for testing: small events, a clock that a test can move, and the suite that every store must pass.
+
+`samples` and `clock` need nothing else; `conformance` needs pytest.
+"""

@@ -71,6 +71,12 @@ def read_events(
     return events
 
 
+def check_position(db: Connection, family: bytes, position: Position) -> None:
+    """Raises `NotFound` unless an event of this family stands there."""
+    if db.execute(SQL["event_of_family"], {"id": pack(position), "family": family}).fetchone() is None:
+        raise NotFound("event", str(position))
+
+
 def read_steps(db: Connection, turn: str) -> list[tuple[StagedEvent, bytes]]:
     """The journalled events of a turn, each with its chain digest."""
     rows = db.execute(SQL["read_steps"], {"turn": id_to_bytes(turn)}).fetchall()

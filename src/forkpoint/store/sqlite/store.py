@@ -411,6 +411,8 @@ class SqliteStore:
     ) -> list[Event]:
         def read(db: Connection, scope: Scope) -> list[Event]:
             row = conversations.row_of(db, scope, conversation)
+            if at is not None:
+                history.check_position(db, row["family"], at)
             head = at or head_of(row).position
             upto = head.ordinal if head else 0
             if limit is not None:

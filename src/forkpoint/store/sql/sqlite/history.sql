@@ -40,6 +40,10 @@ VALUES (?, ?, ?, ?, ?, ?, ?);
 -- What a head needs to know of the event it stands on.
 SELECT turn, chain_digest FROM event WHERE id = :id;
 
+-- name: event_of_family
+-- Whether an event belongs to a family: positions are small numbers, and somebody else's must not be guessed.
+SELECT 1 FROM event JOIN segment ON segment.id = event.id >> 32 WHERE event.id = :id AND segment.family = :family;
+
 -- name: links_between
 -- Events of one segment as the chain of digests sees them.
 SELECT id, turn, envelope, payload, salt, payload_digest, chain_digest

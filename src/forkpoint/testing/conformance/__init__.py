@@ -1,0 +1,24 @@
+"""The suite that every store must pass. Subclass it and say how your store is opened::
+
+    class TestMyStore(StoreConformance):
+        @pytest.fixture
+        def opener(self, tmp_path):
+            async def open_mine(clock):
+                return await MyStore.open(tmp_path / "x", clock=clock)
+            return open_mine
+
+Called again, ``opener`` opens the same data a second time, as another process would; a store whose capabilities say
+that it is not shared is not asked to.
+"""
+
+from forkpoint.testing.conformance.care import CareConformance
+from forkpoint.testing.conformance.conversations import ConversationConformance
+from forkpoint.testing.conformance.forks import ForkConformance
+from forkpoint.testing.conformance.sharing import SharingConformance
+from forkpoint.testing.conformance.turns import TurnConformance
+
+__all__ = ["StoreConformance"]
+
+
+class StoreConformance(ConversationConformance, TurnConformance, ForkConformance, SharingConformance, CareConformance):
+    """All that is asked of a store."""

@@ -1,0 +1,152 @@
+"""Conversations: made, found, listed, described."""
+
+import pytest
+
+from forkpoint.errors import AlreadyExists, BadCursor, BadName, KeyReused, NotFound
+from forkpoint.events import Usage
+from forkpoint.ids import new_id
+from forkpoint.store.protocol import Store
+from forkpoint.store.records import IdempotencyKey, NewConversation
+from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
+from forkpoint.testing.samples import exchange, says
+
+
+class ConversationConformance(Conformance):
+    async def test_a_new_conversation_is_empty_and_idle(self, store: Store) -> None:
+        made = await create(store, "first")
+        assert (made.name, made.revision, made.status, made.draft) == ("first", 0, "idle", False)
+        assert made.head.position is None
+        assert made.lineage.kind == "root"
+        assert made.family == made.id
+        assert await store.events(made.id) == []
+        assert await store.read(made.id) == made
+        assert await store.find("first") == made
+
+    async def test_a_conversation_without_a_name_is_found_under_its_id(self, store: Store) -> None:
+        made = await create(store)
+        assert await store.find(made.id) == made
+
+    async def test_events_given_at_creation_are_its_first_note(self, store: Store) -> None:
+        made = await store.create(NewConversation(id=new_id()), exchange("imported"))
+        assert texts(await store.events(made.id)) == ["imported", "You said: imported"]
+        assert made.revision == 1
+        (note,) = (await store.turns(made.id)).items
+        assert (note.kind, note.outcome) == ("note", "committed")
+
+    async def test_a_name_can_be_used_once(self, store: Store) -> None:
+        first = await create(store, "taken")
+        with pytest.raises(AlreadyExists):
+            await create(store, "taken")
+        with pytest.raises(AlreadyExists):
+            await store.create(NewConversation(id=first.id, name="other"))
+        assert await store.find("taken") == first
+
+    @pytest.mark.parametrize("name", ["", "../up", "a b", "nul\0", "ü", "x" * 129, "a/b"])
+    async def test_a_name_with_other_characters_is_refused(self, store: Store, name: str) -> None:
+        with pytest.raises(BadName):
+            await create(store, name)
+
+    async def test_what_does_not_exist_is_not_found(self, store: Store) -> None:
+        for missing in (new_id(), "no-id", ""):
+            with pytest.raises(NotFound):
+                await store.read(missing)
+            with pytest.raises(NotFound):
+                await store.find(missing)
+            with pytest.raises(NotFound):
+                await store.turn(missing)
+            with pytest.raises(NotFound):
+                await store.events(missing)
+            with pytest.raises(NotFound):
+                await store.begin(missing, new_id())
+            with pytest.raises(NotFound):
+                await store.fork(missing, fork_of())
+            with pytest.raises(NotFound):
+                await store.delete(missing)
+            with pytest.raises(NotFound):
+                await store.describe(missing, title="x")
+
+    async def test_a_list_is_paged_newest_first_and_complete(self, store: Store) -> None:
+        made = [(await create(store)).id for _ in range(7)]
+        seen: list[str] = []
+        cursor = None
+        while True:
+            page = await store.conversations(cursor=cursor, limit=3)
+            seen += [record.id for record in page.items]
+            cursor = page.next
+            if cursor is None:
+                break
+        assert seen == sorted(made, reverse=True)
+
+    async def test_a_list_can_be_narrowed_by_tag_status_and_family(self, store: Store) -> None:
+        root, other = await create(store), await create(store)
+        fork = await store.fork(root.id, fork_of(tags=(("kind", "debug"), ("team", "ci"))))
+        await begin(store, other.id)
+
+        async def ids(**filters: object) -> set[str]:
+            return {record.id for record in (await store.conversations(**filters)).items}  # type: ignore[arg-type]
+
+        assert await ids(tags=(("kind", "debug"),)) == {fork.id}
+        assert await ids(tags=(("kind", "debug"), ("team", "ci"))) == {fork.id}
+        assert await ids(tags=(("kind", "debug"), ("team", "web"))) == set()
+        assert await ids(family=root.id) == {root.id, fork.id}
+        assert await ids(status="running") == {other.id}
+        assert await ids(status="idle") == {root.id, fork.id}
+        assert await ids(status="interrupted") == set()
+
+    async def test_a_cursor_that_is_none_of_ours_is_refused(self, store: Store) -> None:
+        made = await create(store)
+        with pytest.raises(BadCursor):
+            await store.conversations(cursor="rubbish")
+        with pytest.raises(BadCursor):
+            await store.turns(made.id, cursor="rubbish")
+
+    async def test_title_and_tags_change_without_touching_the_revision(self, store: Store) -> None:
+        made = await create(store)
+        titled = await store.describe(made.id, title="Build 1234", tags=(("kind", "ci"),))
+        assert (titled.title, titled.tags, titled.revision) == ("Build 1234", (("kind", "ci"),), made.revision)
+        assert (await store.describe(made.id, tags=())).title == "Build 1234"
+        assert (await store.describe(made.id, title="")).title is None
+
+    async def test_the_same_key_makes_one_conversation(self, store: Store) -> None:
+        key = IdempotencyKey("create-1", b"digest")
+        first = await store.create(NewConversation(id=new_id()), exchange("hello"), key=key)
+        again = await store.create(NewConversation(id=new_id()), exchange("hello"), key=key)
+        assert again == first
+        with pytest.raises(KeyReused):
+            await store.create(NewConversation(id=new_id()), key=IdempotencyKey("create-1", b"another"))
+
+    async def test_tenants_do_not_see_each_other(self, store: Store) -> None:
+        mine = await create(store, "shared-name")
+        done = await run(store, mine.id, "secret")
+        theirs = store.within("other")
+        for attempt in (
+            lambda: theirs.read(mine.id),
+            lambda: theirs.find("shared-name"),
+            lambda: theirs.events(mine.id),
+            lambda: theirs.turns(mine.id),
+            lambda: theirs.turn(done.turn),
+            lambda: theirs.steps(done.turn),
+            lambda: theirs.fork(mine.id, fork_of()),
+            lambda: theirs.rewind(mine.id, fork_of(), at=done.turn),
+            lambda: theirs.begin(mine.id, new_id()),
+            lambda: theirs.resume(done.turn),
+            lambda: theirs.discard(done.turn),
+            lambda: theirs.delete(mine.id),
+            lambda: theirs.describe(mine.id, title="mine now"),
+        ):
+            with pytest.raises(NotFound):
+                await attempt()
+        assert (await theirs.conversations()).items == ()
+        assert await theirs.family_usage(mine.id) == Usage()
+        twin = await create(theirs, "shared-name")
+        with pytest.raises(NotFound):
+            await theirs.events(twin.id, at=done.head.position)
+        assert texts(await store.events(mine.id)) == ["secret", "You said: secret"]
+
+    async def test_a_note_commits_events_and_settings_together(self, store: Store) -> None:
+        made = await create(store)
+        done = await store.note(made.id, new_id(), [says("by hand")], settings='{"a":2}', cache='{"key":"new"}')
+        after = await store.read(made.id)
+        assert (after.revision, after.settings, after.cache) == (1, '{"a":2}', '{"key":"new"}')
+        assert after.head == done.head
+        assert texts(await store.events(made.id)) == ["by hand"]
