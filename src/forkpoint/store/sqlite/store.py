@@ -83,7 +83,7 @@ class _Engine:
     holder: Holder
     writer: Writer = field(init=False)
     readers: Readers = field(init=False)
-    enrolled: bool = False
+    beaten: int | None = None  # when this process last said that it is alive
     running: set[str] = field(default_factory=set)  # turns that this process holds
     unsettled: dict[str, bytes] = field(default_factory=dict)  # tokens of turns whose commit is unknown
     closed: bool = False
@@ -99,7 +99,12 @@ class _Engine:
         return len(self.running) <= 1
 
     def say_alive(self, db: Connection) -> None:
-        db.execute(SQL["beat"], {"id": self.holder.id, "now": self.clock()})
+        self.beaten = self.clock()
+        db.execute(SQL["beat"], {"id": self.holder.id, "now": self.beaten})
+
+    def is_silent(self) -> bool:
+        """Whether the last heartbeat is old: nothing was open here, so there was none."""
+        return self.beaten is None or self.clock() - self.beaten > self.settings.heartbeat
 
 
 class SqliteStore:
@@ -165,7 +170,7 @@ class SqliteStore:
         if engine.closed:
             return
         engine.closed = True
-        if engine.enrolled:
+        if engine.beaten is not None:
             leave = partial(_leave, holder=engine.holder.id)
             await engine.writer.submit(Job("leave", "", leave, landed=lambda db: True, durable=False))
         with anyio.CancelScope(shield=True):
@@ -525,7 +530,7 @@ class SqliteStore:
         engine.holder.enrol()
 
         def run(db: Connection, scope: Scope) -> OpenTurn | TurnRecord:
-            if not engine.enrolled:
+            if engine.is_silent():
                 engine.say_alive(db)
             return operation(db, scope)
 
@@ -541,7 +546,6 @@ class SqliteStore:
         except BaseException:
             engine.running.discard(turn)
             raise
-        engine.enrolled = True
         if not isinstance(held, OpenTurn):
             engine.running.discard(turn)
         return held

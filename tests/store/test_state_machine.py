@@ -1,0 +1,485 @@
+"""The store against a simple model in memory: whatever is done to it, in whatever order, the two agree.
+
+The model is a list of events for each conversation, and nothing else: no segments, no heads, no sharing. What the
+store promises (DESIGN 3) are the invariants, checked after every step.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+from msgspec import Struct, field
+
+from forkpoint.errors import BadPosition, Busy, NotFound, NotResumable, Stale, TurnLost, TurnOpen
+from forkpoint.events import NewEvent, Position, StateChange, Usage, kind_of
+from forkpoint.ids import new_id
+from forkpoint.store.records import (
+    Collected,
+    Committed,
+    NewConversation,
+    NewFork,
+    OpenTurn,
+    TurnError,
+    TurnRecord,
+)
+from forkpoint.store.sqlite import SqliteStore
+from forkpoint.testing.clock import ManualClock
+from forkpoint.testing.conformance.base import texts
+from forkpoint.testing.samples import answers, calls, remembers, returns, says, thinks
+
+T = TypeVar("T")
+
+LONG = 3600.0
+SPENT = Usage(calls=1, input=1)
+
+
+class Block(Struct, frozen=True):
+    """Events that belong together: a path may be cut after a block, never inside."""
+
+    events: tuple[NewEvent, ...]
+
+
+class Item(Struct, frozen=True):
+    """One committed event, as the model sees it."""
+
+    position: Position
+    text: str
+    safe: bool  # a path may end here
+    sets: tuple[str, str] | None  # the state that it sets
+    ends: Usage | None  # what its turn cost, on the turn's last event
+
+
+class Branch(Struct):
+    """A conversation, as the model sees it."""
+
+    id: str
+    family: str
+    path: list[Item] = field(default_factory=list)
+    revision: int = 0
+    open: "Try | None" = None
+
+
+class Try(Struct):
+    """A turn that is not committed, as the model sees it."""
+
+    branch: Branch
+    handle: OpenTurn
+    side: int  # which of the two stores holds it
+    held: bool = True
+    blocks: list[Block] = field(default_factory=list)
+    spent: Usage = Usage()
+    outcome: str = "running"
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> Block:
+    word = draw(st.text(st.sampled_from("abcdeé\U0001f600"), min_size=1, max_size=6))
+    match draw(st.sampled_from(["say", "answer", "tools", "state"])):
+        case "say":
+            return Block((says(word),))
+        case "answer":
+            return Block((thinks("hm", response=1), answers(word, response=1)))
+        case "tools":
+            ids = [f"c{n}" for n in range(draw(st.integers(1, 3)))]
+            return Block((*(calls(id, response=2) for id in ids), *(returns(id, word) for id in ids)))
+        case _:
+            return Block((remembers(draw(st.sampled_from("xy")), f'"{word}"'),))
+
+
+turns_of_blocks = st.lists(blocks(), min_size=1, max_size=4)
+sides = st.sampled_from([0, 1])
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Two processes, here two stores on one file, and all that they can do to it."""
+
+    branches = Bundle("branches")
+    tries = Bundle("tries")
+
+    @initialize()
+    def open_both(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="forkpoint-"))
+        self.clock = ManualClock()
+        self.portal_context = start_blocking_portal("asyncio")
+        self.portal = self.portal_context.__enter__()
+        self.stores = [self._open(), self._open()]
+        self.live: dict[str, Branch] = {}
+        self.spent: dict[str, Usage] = {}
+        self.all_tries: list[Try] = []
+        self.heard = [True, True]  # whether each store's heartbeat is recent
+
+    def teardown(self) -> None:
+        if not hasattr(self, "stores"):
+            return
+        for store in self.stores:
+            self.portal.call(store.close)
+        self.portal_context.__exit__(None, None, None)
+        shutil.rmtree(self.folder)
+
+    # What can be done.
+
+    @rule(target=branches, side=sides)
+    def create(self, side: int) -> Branch:
+        id = new_id()
+        self.call(self.stores[side].create, NewConversation(id=id))
+        self.live[id] = branch = Branch(id, id)
+        self.spent[id] = Usage()
+        return branch
+
+    @rule(target=tries, branch=branches, side=sides, supersede=st.booleans())
+    def begin(self, branch: Branch, side: int, supersede: bool) -> Any:
+        def attempt() -> OpenTurn | TurnRecord:
+            return self.call(self.stores[side].begin, branch.id, new_id(), supersede=supersede)
+
+        if branch.id not in self.live:
+            self.refused(NotFound, attempt)
+            return nothing()
+        if branch.open is not None:
+            if branch.open.held and self.is_alive(branch.open, side):
+                self.refused(Busy, attempt)
+                return nothing()
+            if not supersede:
+                self.refused(TurnOpen, attempt)
+                return nothing()
+            self.ended(branch.open, "cancelled")
+        handle = attempt()
+        assert isinstance(handle, OpenTurn)
+        assert handle.revision == branch.revision
+        branch.open = Try(branch, handle, side)
+        self.heard[side] = True
+        self.all_tries.append(branch.open)
+        return branch.open
+
+    @rule(branch=branches, side=sides, content=turns_of_blocks)
+    def run_a_turn(self, branch: Branch, side: int, content: list[Block]) -> None:
+        """Begin and commit at once: most of what a store is asked to do."""
+        if branch.id in self.live and branch.open is None:
+            self.commit(self.begin(branch, side, supersede=False), content)
+
+    @rule(target=branches, source=branches, side=sides, where=st.integers(0, 40), content=turns_of_blocks)
+    def fork_and_run(self, source: Branch, side: int, where: int, content: list[Block]) -> Any:
+        fork = self.fork(source, side, where, excluded=False)
+        if isinstance(fork, Branch):
+            self.run_a_turn(fork, side, content)
+        return fork
+
+    @rule(target=branches, branch=branches, side=sides, where=st.integers(0, 40), content=turns_of_blocks)
+    def rewind_and_run(self, branch: Branch, side: int, where: int, content: list[Block]) -> Any:
+        aside = self.rewind(branch, side, where, excluded=False)
+        self.run_a_turn(branch, side, content)
+        return aside
+
+    @rule(branch=branches, content=turns_of_blocks, block=blocks())
+    def take_over(self, branch: Branch, content: list[Block], block: Block) -> None:
+        """One store falls silent in the middle of a turn, the other goes on with it."""
+        if branch.id in self.live and branch.open is None:
+            attempt = self.begin(branch, 0, supersede=False)
+            self.journal(attempt, block)
+            late = Try(branch, attempt.handle, 0, held=False, outcome="lost")
+            self.time_goes_by()
+            self.resume(attempt, 1)
+            self.journal(late, block)
+            self.commit(late, content)
+            self.commit(attempt, content)
+
+    @rule(branch=branches, side=sides)
+    def delete_and_collect(self, branch: Branch, side: int) -> None:
+        self.delete(branch, side)
+        self.collect(side)
+
+    @rule(attempt=tries, block=blocks())
+    def journal(self, attempt: Try, block: Block) -> None:
+        if self.lost(attempt, lambda: self.store_of(attempt).journal(attempt.handle, block.events, usage=SPENT)):
+            return
+        attempt.handle = self.call(self.store_of(attempt).journal, attempt.handle, block.events, usage=SPENT)
+        attempt.blocks.append(block)
+        self.spend(attempt)
+
+    @rule(attempt=tries, last=turns_of_blocks)
+    def commit(self, attempt: Try, last: list[Block]) -> None:
+        events = [event for block in last for event in block.events]
+        if self.lost(attempt, lambda: self.store_of(attempt).commit(attempt.handle, events, usage=SPENT)):
+            return
+        done = self.call(self.store_of(attempt).commit, attempt.handle, events, usage=SPENT)
+        self.spend(attempt)
+        branch = attempt.branch
+        branch.path = branch.path + items([*attempt.blocks, *last], done, attempt.spent)
+        branch.revision += 1
+        self.ended(attempt, "committed")
+        assert done.revision == branch.revision
+
+    @rule(attempt=tries, failing=st.booleans())
+    def end_without_commit(self, attempt: Try, failing: bool) -> None:
+        store = self.store_of(attempt)
+
+        def end() -> Awaitable[TurnRecord]:
+            if failing:
+                return store.fail(attempt.handle, TurnError("x", "y"), usage=SPENT)
+            return store.cancel(attempt.handle, usage=SPENT)
+
+        if self.lost(attempt, end):
+            return
+        self.call(end)
+        self.spend(attempt)
+        self.ended(attempt, "failed" if failing else "cancelled")
+
+    @rule(attempt=tries)
+    def wait(self, attempt: Try) -> None:
+        if self.lost(attempt, lambda: self.store_of(attempt).wait(attempt.handle)):
+            return
+        self.call(self.store_of(attempt).wait, attempt.handle)
+        attempt.held = False
+        attempt.outcome = "awaiting_approval"
+
+    @rule(attempt=tries, side=sides)
+    def resume(self, attempt: Try, side: int) -> None:
+        branch = attempt.branch
+        resume = lambda: self.call(self.stores[side].resume, attempt.handle.id)  # noqa: E731
+        if branch.id not in self.live:
+            # Committed turns stay readable as long as a fork stands on them.
+            self.refused((NotFound, NotResumable), resume)
+            return
+        match attempt.outcome:
+            case "committed":
+                # Its row goes when nobody reaches its events any more.
+                self.refused((NotResumable, NotFound), resume)
+                return
+            case "running" if self.is_alive(attempt, side):
+                self.refused(Busy, resume)
+                return
+            case "failed" | "cancelled" if branch.open is not None:
+                self.refused((Busy, TurnOpen), resume)
+                return
+            case "failed" | "cancelled":
+                head = branch.path[-1].position if branch.path else None
+                if head != attempt.handle.base.position:
+                    self.refused(NotResumable, resume)
+                    return
+        before = attempt.handle.token
+        attempt.handle = resume()
+        assert attempt.handle.token != before
+        assert attempt.handle.staged == sum(len(block.events) for block in attempt.blocks)
+        assert attempt.handle.usage == attempt.spent
+        attempt.side, attempt.held, attempt.outcome = side, True, "running"
+        self.heard[side] = True
+        branch.open = attempt
+
+    @rule(attempt=tries, side=sides)
+    def discard(self, attempt: Try, side: int) -> None:
+        if attempt.branch.id not in self.live or attempt.outcome == "committed":
+            return
+        discard = lambda: self.call(self.stores[side].discard, attempt.handle.id)  # noqa: E731
+        if attempt.outcome == "running" and self.is_alive(attempt, side):
+            self.refused(Busy, discard)
+        elif discard().outcome == "cancelled" and attempt.outcome not in ("failed", "cancelled"):
+            self.ended(attempt, "cancelled")
+
+    @rule(target=branches, source=branches, side=sides, where=st.integers(0, 40), excluded=st.booleans())
+    def fork(self, source: Branch, side: int, where: int, excluded: bool) -> Any:
+        new = NewFork(id=new_id(), cache="{}")
+        if source.id not in self.live:
+            self.refused(NotFound, lambda: self.call(self.stores[side].fork, source.id, new))
+            return nothing()
+        arguments, kept = self.place(source, where, excluded)
+        attempt = lambda: self.call(self.stores[side].fork, source.id, new, **arguments)  # noqa: E731
+        if kept is None:
+            self.refused(BadPosition, attempt)
+            return nothing()
+        attempt()
+        self.live[new.id] = branch = Branch(new.id, source.family, source.path[:kept])
+        return branch
+
+    @rule(target=branches, branch=branches, side=sides, where=st.integers(0, 40), excluded=st.booleans())
+    def rewind(self, branch: Branch, side: int, where: int, excluded: bool) -> Any:
+        if branch.id not in self.live:
+            return nothing()
+        aside = NewFork(id=new_id(), cache="{}")
+        arguments, kept = self.place(branch, where, excluded)
+        attempt = lambda: self.call(self.stores[side].rewind, branch.id, aside, **arguments)  # noqa: E731
+        if branch.open is not None:
+            self.refused((Busy, TurnOpen), attempt)
+            return nothing()
+        if kept is None:
+            self.refused(BadPosition, attempt)
+            return nothing()
+        attempt()
+        if kept == len(branch.path):
+            return nothing()
+        self.live[aside.id] = kept_aside = Branch(aside.id, branch.family, branch.path)
+        branch.path = branch.path[:kept]
+        branch.revision += 1
+        return kept_aside
+
+    @rule(branch=branches, side=sides, content=turns_of_blocks, stale=st.booleans())
+    def note(self, branch: Branch, side: int, content: list[Block], stale: bool) -> None:
+        if branch.id not in self.live:
+            return
+        events = [event for block in content for event in block.events]
+        revision = branch.revision + 1 if stale else branch.revision
+
+        def attempt() -> Committed:
+            return self.call(self.stores[side].note, branch.id, new_id(), events, if_revision=revision)
+
+        if stale:
+            self.refused(Stale, attempt)
+        elif branch.open is not None:
+            self.refused((Busy, TurnOpen), attempt)
+        else:
+            branch.path = branch.path + items(content, attempt(), Usage())
+            branch.revision += 1
+
+    @rule(branch=branches, side=sides)
+    def rename(self, branch: Branch, side: int) -> None:
+        if branch.id in self.live:
+            self.call(self.stores[side].describe, branch.id, title="renamed")
+
+    @rule(branch=consumes(branches), side=sides)
+    def delete(self, branch: Branch, side: int) -> None:
+        delete = lambda: self.call(self.stores[side].delete, branch.id)  # noqa: E731
+        if branch.id not in self.live:
+            self.refused(NotFound, delete)
+        elif branch.open is not None and branch.open.held and self.is_alive(branch.open, side):
+            self.refused(Busy, delete)
+        else:
+            delete()
+            if branch.open is not None:
+                self.ended(branch.open, "cancelled")
+            del self.live[branch.id]
+
+    @rule(side=sides)
+    def collect(self, side: int) -> None:
+        expected = self.call(self.stores[side].collect, dry_run=True)
+        assert self.call(self.stores[side].collect) == expected
+        assert self.call(self.stores[side].collect) == Collected()
+
+    @rule()
+    def time_goes_by(self) -> None:
+        self.clock.pass_by(LONG)
+        self.heard = [False, False]
+
+    @rule(side=sides)
+    def beat(self, side: int) -> None:
+        self.call(self.stores[side].heartbeat)
+        self.heard[side] = True
+
+    @rule(side=sides)
+    def reopen(self, side: int) -> None:
+        self.call(self.stores[side].close)
+        for attempt in self.all_tries:
+            if attempt.side == side and attempt.outcome == "running":
+                attempt.held = False
+        self.stores[side] = self._open()
+
+    # What always holds.
+
+    @invariant()
+    def every_conversation_is_as_the_model_has_it(self) -> None:
+        for branch in getattr(self, "live", {}).values():
+            store = self.stores[0]
+            record = self.call(store.read, branch.id)
+            events = self.call(store.events, branch.id)
+            assert [(event.id, text) for event, text in zip(events, texts(events), strict=True)] == [
+                (item.position, item.text) for item in branch.path
+            ], f"history of {branch.id}"
+            assert record.revision == branch.revision
+            assert (record.status == "idle") == (branch.open is None)
+            state = dict(self.call(store.state, branch.id).values)
+            assert state == dict(item.sets for item in branch.path if item.sets)
+            totals = sum((item.ends for item in branch.path if item.ends), Usage())
+            assert record.head.totals == totals, "what the path has cost"
+
+    @invariant()
+    def every_token_is_counted_once(self) -> None:
+        for family, spent in getattr(self, "spent", {}).items():
+            assert self.call(self.stores[1].family_usage, family) == spent, f"spent in {family}"
+
+    @invariant()
+    def the_chain_verifies(self) -> None:
+        if hasattr(self, "stores"):
+            report = self.call(self.stores[1].verify)
+            assert report.ok, report.flaws
+
+    # Helpers.
+
+    def _open(self) -> SqliteStore:
+        return self.portal.call(_open_store, self.folder / "store.db", self.clock)
+
+    def call(self, function: Callable[..., Awaitable[T]], *arguments: Any, **named: Any) -> T:
+        async def run() -> T:
+            return await function(*arguments, **named)
+
+        return self.portal.call(run)
+
+    def refused(self, error: type[Exception] | tuple[type[Exception], ...], attempt: Callable[[], object]) -> None:
+        with pytest.raises(error):
+            attempt()
+
+    def store_of(self, attempt: Try) -> SqliteStore:
+        return self.stores[attempt.side]
+
+    def is_alive(self, attempt: Try, asker: int) -> bool:
+        """Whether the asker must take the holder of a running turn for alive."""
+        return attempt.held and (attempt.side == asker or self.heard[attempt.side])
+
+    def lost(self, attempt: Try, write: Callable[[], Awaitable[object]]) -> bool:
+        """Whether the turn is no longer its holder's; then the write must be refused."""
+        if attempt.outcome == "running" and attempt.held:
+            return False
+        if attempt.outcome == "running" and attempt.branch.open is attempt:
+            return False  # its store was reopened, but nobody took over: a late write with the token still stands
+        self.refused(TurnLost, lambda: self.call(write))
+        return True
+
+    def spend(self, attempt: Try) -> None:
+        attempt.spent += SPENT
+        self.spent[attempt.branch.family] += SPENT
+
+    def ended(self, attempt: Try, outcome: str) -> None:
+        attempt.outcome, attempt.held = outcome, False
+        if attempt.branch.open is attempt:
+            attempt.branch.open = None
+
+    def place(self, branch: Branch, where: int, excluded: bool) -> tuple[dict[str, Position], int | None]:
+        """Arguments for a place on the path, and how many events stay; None if it is no safe place."""
+        if not branch.path:
+            return {}, 0
+        index = where % len(branch.path)
+        kept = index if excluded else index + 1
+        safe = kept == 0 or branch.path[kept - 1].safe
+        return {"before" if excluded else "at": branch.path[index].position}, kept if safe else None
+
+
+async def _open_store(path: Path, clock: ManualClock) -> SqliteStore:
+    return await SqliteStore.open(path, clock=clock)
+
+
+def nothing() -> Any:
+    """What a rule returns that added nothing to its bundle."""
+    return multiple()  # type: ignore[no-untyped-call]
+
+
+def items(content: list[Block], done: Committed, usage: Usage) -> list[Item]:
+    """The model's view of what a commit added."""
+    flat = [(event, event is block.events[-1]) for block in content for event in block.events]
+    assert done.last.ordinal - done.first.ordinal + 1 == len(flat)
+    found = []
+    for n, (event, safe) in enumerate(flat):
+        parts = getattr(event.body, "parts", ())
+        text = " ".join(part.text for part in parts) or kind_of(event.body)
+        sets = event.body.set[0] if isinstance(event.body, StateChange) else None
+        ends = usage if n == len(flat) - 1 else None
+        found.append(Item(Position(done.first.segment, done.first.ordinal + n), text, safe, sets, ends))
+    return found
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(
+    max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
