@@ -7,8 +7,9 @@ store promises (DESIGN 3) are the invariants, checked after every step.
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 from anyio.from_thread import start_blocking_portal
@@ -38,6 +39,7 @@ T = TypeVar("T")
 
 LONG = 3600.0
 SPENT = Usage(calls=1, input=1)
+NOTHING: Any = multiple()  # what a rule returns that added nothing to its bundle
 
 
 class Block(Struct, frozen=True):
@@ -80,15 +82,16 @@ class Try(Struct):
 
 @st.composite
 def blocks(draw: st.DrawFn) -> Block:
+    response = draw(st.integers(1, 1 << 30))
     word = draw(st.text(st.sampled_from("abcdeé\U0001f600"), min_size=1, max_size=6))
     match draw(st.sampled_from(["say", "answer", "tools", "state"])):
         case "say":
             return Block((says(word),))
         case "answer":
-            return Block((thinks("hm", response=1), answers(word, response=1)))
+            return Block((thinks("hm", response=response), answers(word, response=response)))
         case "tools":
             ids = [f"c{n}" for n in range(draw(st.integers(1, 3)))]
-            return Block((*(calls(id, response=2) for id in ids), *(returns(id, word) for id in ids)))
+            return Block((*(calls(id, response=response) for id in ids), *(returns(id, word) for id in ids)))
         case _:
             return Block((remembers(draw(st.sampled_from("xy")), f'"{word}"'),))
 
@@ -140,14 +143,14 @@ class StoreMachine(RuleBasedStateMachine):
 
         if branch.id not in self.live:
             self.refused(NotFound, attempt)
-            return nothing()
+            return NOTHING
         if branch.open is not None:
             if branch.open.held and self.is_alive(branch.open, side):
                 self.refused(Busy, attempt)
-                return nothing()
+                return NOTHING
             if not supersede:
                 self.refused(TurnOpen, attempt)
-                return nothing()
+                return NOTHING
             self.ended(branch.open, "cancelled")
         handle = attempt()
         assert isinstance(handle, OpenTurn)
@@ -180,7 +183,7 @@ class StoreMachine(RuleBasedStateMachine):
     def take_over(self, branch: Branch, content: list[Block], block: Block) -> None:
         """One store falls silent in the middle of a turn, the other goes on with it."""
         if branch.id in self.live and branch.open is None:
-            attempt = self.begin(branch, 0, supersede=False)
+            attempt = cast(Try, self.begin(branch, 0, supersede=False))
             self.journal(attempt, block)
             late = Try(branch, attempt.handle, 0, held=False, outcome="lost")
             self.time_goes_by()
@@ -241,7 +244,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(attempt=tries, side=sides)
     def resume(self, attempt: Try, side: int) -> None:
         branch = attempt.branch
-        resume = lambda: self.call(self.stores[side].resume, attempt.handle.id)  # noqa: E731
+        resume = partial(self.call, self.stores[side].resume, attempt.handle.id)
         if branch.id not in self.live:
             # Committed turns stay readable as long as a fork stands on them.
             self.refused((NotFound, NotResumable), resume)
@@ -275,7 +278,7 @@ class StoreMachine(RuleBasedStateMachine):
     def discard(self, attempt: Try, side: int) -> None:
         if attempt.branch.id not in self.live or attempt.outcome == "committed":
             return
-        discard = lambda: self.call(self.stores[side].discard, attempt.handle.id)  # noqa: E731
+        discard = partial(self.call, self.stores[side].discard, attempt.handle.id)
         if attempt.outcome == "running" and self.is_alive(attempt, side):
             self.refused(Busy, discard)
         elif discard().outcome == "cancelled" and attempt.outcome not in ("failed", "cancelled"):
@@ -286,12 +289,12 @@ class StoreMachine(RuleBasedStateMachine):
         new = NewFork(id=new_id(), cache="{}")
         if source.id not in self.live:
             self.refused(NotFound, lambda: self.call(self.stores[side].fork, source.id, new))
-            return nothing()
+            return NOTHING
         arguments, kept = self.place(source, where, excluded)
-        attempt = lambda: self.call(self.stores[side].fork, source.id, new, **arguments)  # noqa: E731
+        attempt = partial(self.call, self.stores[side].fork, source.id, new, **arguments)
         if kept is None:
             self.refused(BadPosition, attempt)
-            return nothing()
+            return NOTHING
         attempt()
         self.live[new.id] = branch = Branch(new.id, source.family, source.path[:kept])
         return branch
@@ -299,19 +302,19 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(target=branches, branch=branches, side=sides, where=st.integers(0, 40), excluded=st.booleans())
     def rewind(self, branch: Branch, side: int, where: int, excluded: bool) -> Any:
         if branch.id not in self.live:
-            return nothing()
+            return NOTHING
         aside = NewFork(id=new_id(), cache="{}")
         arguments, kept = self.place(branch, where, excluded)
-        attempt = lambda: self.call(self.stores[side].rewind, branch.id, aside, **arguments)  # noqa: E731
+        attempt = partial(self.call, self.stores[side].rewind, branch.id, aside, **arguments)
         if branch.open is not None:
             self.refused((Busy, TurnOpen), attempt)
-            return nothing()
+            return NOTHING
         if kept is None:
             self.refused(BadPosition, attempt)
-            return nothing()
+            return NOTHING
         attempt()
         if kept == len(branch.path):
-            return nothing()
+            return NOTHING
         self.live[aside.id] = kept_aside = Branch(aside.id, branch.family, branch.path)
         branch.path = branch.path[:kept]
         branch.revision += 1
@@ -342,7 +345,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(branch=consumes(branches), side=sides)
     def delete(self, branch: Branch, side: int) -> None:
-        delete = lambda: self.call(self.stores[side].delete, branch.id)  # noqa: E731
+        delete = partial(self.call, self.stores[side].delete, branch.id)
         if branch.id not in self.live:
             self.refused(NotFound, delete)
         elif branch.open is not None and branch.open.held and self.is_alive(branch.open, side):
@@ -458,11 +461,6 @@ class StoreMachine(RuleBasedStateMachine):
 
 async def _open_store(path: Path, clock: ManualClock) -> SqliteStore:
     return await SqliteStore.open(path, clock=clock)
-
-
-def nothing() -> Any:
-    """What a rule returns that added nothing to its bundle."""
-    return multiple()  # type: ignore[no-untyped-call]
 
 
 def items(content: list[Block], done: Committed, usage: Usage) -> list[Item]:

@@ -107,7 +107,7 @@ def create(
         return read(db, scope, id_from_bytes(made))
     idempotency.take(db, scope, key, "create", new.id)
     family = key_of(new.family or new.id, "family")
-    _insert(
+    return _insert(
         db,
         scope,
         id=new.id,
@@ -123,7 +123,6 @@ def create(
         tags=new.tags,
         draft=draft,
     )
-    return read(db, scope, new.id)
 
 
 def describe(db: Connection, scope: Scope, id: str, title: str | None, tags: Tags | None) -> ConversationRecord:
@@ -157,8 +156,7 @@ def fork(
     head = resolve(db, scope, row["family"], head_of(row), at, before)
     idempotency.take(db, scope, key, "fork", new.id)
     lineage = Lineage("fork", source, head.position)
-    _insert_branch(db, scope, row, new, head, lineage, Spend(head.ordinal, head.totals))
-    return read(db, scope, new.id)
+    return _insert_branch(db, scope, row, new, head, lineage, Spend(head.ordinal, head.totals))
 
 
 def rewind(
@@ -225,8 +223,8 @@ def check_free(row: sqlite3.Row, scope: Scope) -> None:
 
 def _insert_branch(
     db: Connection, scope: Scope, source: sqlite3.Row, new: NewFork, head: Head, lineage: Lineage, own: Spend
-) -> None:
-    _insert(
+) -> ConversationRecord:
+    return _insert(
         db,
         scope,
         id=new.id,
@@ -260,7 +258,7 @@ def _insert(
     title: str | None,
     tags: Tags,
     draft: bool,
-) -> None:
+) -> ConversationRecord:
     parameters: Parameters = head_columns(head) | {
         "tenant": scope.tenant,
         "id": key_of(id),
@@ -282,11 +280,12 @@ def _insert(
         "now": scope.now,
     }
     try:
-        db.execute(SQL["insert_conversation"], parameters)
+        (row,) = db.execute(SQL["insert_conversation"], parameters).fetchall()
     except sqlite3.IntegrityError as error:
         if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
             raise AlreadyExists(name or id) from None
         raise
+    return conversation_of(row, scope)
 
 
 def _cursor(cursor: str) -> bytes:

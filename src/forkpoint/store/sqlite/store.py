@@ -83,7 +83,7 @@ class _Engine:
     holder: Holder
     writer: Writer = field(init=False)
     readers: Readers = field(init=False)
-    beaten: int | None = None  # when this process last said that it is alive
+    beaten: int | None = None  # when this process last said, in a committed transaction, that it is alive
     running: set[str] = field(default_factory=set)  # turns that this process holds
     unsettled: dict[str, bytes] = field(default_factory=dict)  # tokens of turns whose commit is unknown
     closed: bool = False
@@ -98,9 +98,10 @@ class _Engine:
         """Whether at most one turn is open here, so that no other could share its transaction."""
         return len(self.running) <= 1
 
-    def say_alive(self, db: Connection) -> None:
-        self.beaten = self.clock()
-        db.execute(SQL["beat"], {"id": self.holder.id, "now": self.beaten})
+    def say_alive(self, db: Connection) -> int:
+        now = self.clock()
+        db.execute(SQL["beat"], {"id": self.holder.id, "now": now})
+        return now
 
     def is_silent(self) -> bool:
         """Whether the last heartbeat is old: nothing was open here, so there was none."""
@@ -455,7 +456,8 @@ class SqliteStore:
 
     async def heartbeat(self) -> None:
         engine = self._engine
-        await engine.writer.submit(Job("heartbeat", "", engine.say_alive, landed=lambda db: True, durable=False))
+        beat = Job("heartbeat", "", engine.say_alive, landed=lambda db: True, durable=False)
+        engine.beaten = await engine.writer.submit(beat)
 
     async def verify(self, conversation: str | None = None, *, head_digest: bytes | None = None) -> Verification:
         return await self._read(partial(care.verify, conversation=conversation, head_digest=head_digest))
@@ -529,14 +531,13 @@ class SqliteStore:
         engine = self._engine
         engine.holder.enrol()
 
-        def run(db: Connection, scope: Scope) -> OpenTurn | TurnRecord:
-            if engine.is_silent():
-                engine.say_alive(db)
-            return operation(db, scope)
+        def run(db: Connection, scope: Scope) -> tuple[OpenTurn | TurnRecord, int | None]:
+            beaten = engine.say_alive(db) if engine.is_silent() else engine.beaten
+            return operation(db, scope), beaten
 
         engine.running.add(turn)
         try:
-            held = await self._write(
+            held, engine.beaten = await self._write(
                 "turn", turn, run, landed=partial(turns.is_held, id=turn, token=token), durable=False
             )
         except anyio.get_cancelled_exc_class():

@@ -98,16 +98,13 @@ def journal(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage:
 def commit(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> Committed:
     """Makes the turn history: its row by compare-and-set, its events, and the head, in this order."""
     count = turn.staged + len(staged.links)
-    family = id_to_bytes(turn.family)
-    segment = turn.segment or _open_segment(db, scope, family, turn.base)
-    first = Position(segment, turn.base.ordinal + 1)
-    last = Position(segment, turn.base.ordinal + count)
-    head = _head_after(turn, staged, usage, last)
     id = id_to_bytes(turn.id)
+    ordinal = turn.base.ordinal + count
+    head = _head_after(turn, staged, usage)
     parameters = {
         "id": id,
         "token": turn.token,
-        "end": pack(last),
+        "end": None if turn.segment is None else turn.segment << 32 | ordinal,
         "usage": dumps(usage),
         "totals": dumps(head.totals),
         "state_of": blob(head.state_of),
@@ -117,6 +114,13 @@ def commit(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: 
     }
     if db.execute(SQL["commit_turn"], parameters).rowcount != 1:
         raise _lost(db, scope, turn.id)
+    segment = turn.segment
+    if segment is None:
+        segment = _open_segment(db, scope, id_to_bytes(turn.family), turn.base)
+        db.execute(SQL["place_turn"], {"id": id, "end": segment << 32 | ordinal})
+    first = Position(segment, turn.base.ordinal + 1)
+    last = Position(segment, ordinal)
+    head = replace(head, position=last)
     if turn.staged:
         db.execute(SQL["steps_become_events"], {"turn": id, "segment": segment})
         db.execute(SQL["delete_steps"], {"turn": id})
@@ -139,7 +143,7 @@ def note(
     segment = base.segment or _open_segment(db, scope, id_to_bytes(base.family), base.base)
     first = Position(segment, base.base.ordinal + 1)
     last = Position(segment, base.base.ordinal + len(staged.links))
-    head = _head_after(base, staged, usage, last)
+    head = replace(_head_after(base, staged, usage), position=last)
     parameters = {
         "id": id_to_bytes(base.id),
         "tenant": scope.tenant,
@@ -372,11 +376,11 @@ def _caught_up(db: Connection, turn: OpenTurn, usage: Usage) -> OpenTurn:
     )
 
 
-def _head_after(turn: OpenTurn, staged: Staged, usage: Usage, last: Position) -> Head:
-    """Where the conversation stands once these events are history. Raises `Unpaired` if a call of ours is open."""
+def _head_after(turn: OpenTurn, staged: Staged, usage: Usage) -> Head:
+    """What is true once these events are history, wherever they will stand. Raises `Unpaired` if a call is open."""
     changed = turn.state_changed or staged.state is not turn.state
     return Head(
-        position=last,
+        position=None,
         digest=staged.digest,
         turn=turn.id,
         totals=turn.base.totals + usage,

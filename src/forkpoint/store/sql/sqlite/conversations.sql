@@ -52,7 +52,8 @@ INSERT INTO conversation (
   :head, :head_digest, :head_turn, :head_totals, :head_state_of, :head_state, :head_open_calls,
   :settings, :cache, :lineage_kind, :lineage_source, :lineage_at, :lineage_turn, :lineage_call,
   :own_from, :inherited, :carries_metrics, :title, :tags, :draft, :now, :now
-);
+)
+RETURNING *, NULL AS turn_outcome, NULL AS turn_holder, NULL AS holder_seen;
 
 -- name: describe_conversation
 -- Title and tags; NULL leaves one as it is, an empty title removes it. Touches neither revision nor lock.

@@ -26,6 +26,10 @@ SET outcome = 'committed', "end" = :end, usage = :usage, totals = :totals, state
     open_calls = :open_calls, holder = NULL, ended = :now
 WHERE id = :id AND token = :token AND outcome = 'running';
 
+-- name: place_turn
+-- Where a turn ends, if its segment was only opened by its commit.
+UPDATE turn SET "end" = :end WHERE id = :id;
+
 -- name: spend
 -- Records what the turn has used so far, if it is still mine.
 UPDATE turn SET usage = :usage WHERE id = :id AND token = :token AND outcome = 'running';
