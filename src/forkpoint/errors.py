@@ -20,12 +20,14 @@ class ForkpointError(Exception):
         dataclasses.dataclass(eq=False, repr=False)(cls)
 
     def __str__(self) -> str:
+        if type(self).__doc__ is None:  # python -OO drops docstrings; what happened must still be told
+            return f"{self.code}: {vars(self)}"
         text = " ".join(inspect.cleandoc(type(self).__doc__ or "").split())
-        return text.format(**vars(self))
+        return text.format(**vars(self)).encode(errors="backslashreplace").decode()
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        return type(self), tuple(getattr(self, field.name) for field in fields)
+        fields = getattr(self, "__dataclass_fields__", {})
+        return type(self), tuple(getattr(self, name) for name in fields)
 
 
 # What the caller asked for does not fit.
@@ -56,6 +58,14 @@ class BadName(ForkpointError):
     name: str
 
 
+class BadId(ForkpointError):
+    """{id!r} cannot be the id of a {what}. Make one with forkpoint.ids.new_id()."""
+
+    code = "bad_id"
+    what: str
+    id: str
+
+
 class BadPosition(ForkpointError):
     """{position} is not a place to fork at or rewind to: {why}. The nearest safe positions: {nearest}."""
 
@@ -82,16 +92,18 @@ class BadStoreUrl(ForkpointError):
 
 
 class TooLarge(ForkpointError):
-    """The {what} has {size:,} bytes; the limit is {limit:,}. Make it smaller, or raise the store's limit."""
+    """The {what} has {size:,} {unit}; the limit is {limit:,}. Make it smaller, or raise the store's limit."""
 
     code = "too_large"
     what: str
     size: int
     limit: int
+    unit: str = "bytes"
 
 
 class NotWhole(ForkpointError):
-    """The {kind} cannot be stored: {why}. A provider would refuse the whole conversation from then on."""
+    """The {kind} cannot be stored: {why}. A provider would refuse the whole conversation from then on;
+    leave it out, or make it whole."""
 
     code = "not_whole"
     kind: str
@@ -146,7 +158,8 @@ class TurnLost(ForkpointError):
 
 
 class NotResumable(ForkpointError):
-    """Turn {turn} ({outcome}) cannot be resumed: {why}."""
+    """Turn {turn} ({outcome}) cannot be resumed: {why}. Read the
+    conversation, and retry the turn or begin a new one."""
 
     code = "not_resumable"
     turn: str

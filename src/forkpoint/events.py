@@ -44,7 +44,10 @@ class Position(Struct, frozen=True, order=True, gc=False):
         segment, dash, ordinal = text.partition("-")
         if not (dash and segment.isascii() and segment.isdigit() and ordinal.isascii() and ordinal.isdigit()):
             raise ValueError(f"{text!r} is not a position")
-        return cls(int(segment), int(ordinal))
+        position = cls(int(segment), int(ordinal))
+        if str(position) != text:
+            raise ValueError(f"{text!r} is not a position")
+        return position
 
 
 # Parts of a message or a tool's result.
@@ -393,14 +396,22 @@ def decode_body(payload: str | bytes | None) -> Content:
     if payload is None:
         return GONE
     try:
+        payload = payload if isinstance(payload, str) else payload.decode()
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"it is not UTF-8: {error.reason}") from None
+    try:
         return _decode_known(payload)
     except msgspec.ValidationError:
         kind = _decode_tag(payload).kind
-        return Opaque(kind, payload if isinstance(payload, str) else payload.decode())
+        return Opaque(kind, payload)
 
 
 def encode_envelope(envelope: Envelope) -> JsonText:
-    return msgspec.json.encode(envelope).decode()
+    """Raises `NotWhole` for text that is not valid Unicode."""
+    try:
+        return msgspec.json.encode(envelope).decode()
+    except UnicodeEncodeError as error:
+        raise NotWhole("envelope", f"its text is not valid Unicode ({error.reason})") from None
 
 
 class _Tag(Struct, frozen=True):

@@ -22,7 +22,7 @@ def id_to_bytes(id: str) -> bytes:
     if len(id) == 36 and id[8] == id[13] == id[18] == id[23] == "-":
         digits = id.replace("-", "")
         raw = bytes.fromhex(digits)
-        if raw.hex() == digits:
+        if len(raw) == 16 and raw.hex() == digits:
             return raw
     raise ValueError(f"{id!r} is not an id")
 

@@ -183,7 +183,7 @@ class StoreMachine(RuleBasedStateMachine):
     def take_over(self, branch: Branch, content: list[Block], block: Block) -> None:
         """One store falls silent in the middle of a turn, the other goes on with it."""
         if branch.id in self.live and branch.open is None:
-            attempt = cast(Try, self.begin(branch, 0, supersede=False))
+            attempt = cast("Try", self.begin(branch, 0, supersede=False))
             self.journal(attempt, block)
             late = Try(branch, attempt.handle, 0, held=False, outcome="lost")
             self.time_goes_by()

@@ -51,6 +51,7 @@ def flaw(previous: bytes, link: Link) -> str | None:
         return "its envelope or its place in the chain was changed"
     if link.payload is None:
         return None
-    if link.salt is None or payload_digest(link.salt, link.payload) != link.payload_digest:
+    salt = link.salt
+    if salt is None or len(salt) != SALT_BYTES or payload_digest(salt, link.payload) != link.payload_digest:
         return "its payload was changed"
     return None

@@ -14,6 +14,7 @@ from forkpoint.events import Envelope
 
 _RESPONSE = {"assistant_message", "reasoning", "tool_call"}
 _MESSAGES = {"user_message", "system_message"} | _RESPONSE
+_SAID = _MESSAGES | {"tool_result"}
 
 
 class OpenCalls(Struct, frozen=True, omit_defaults=True):
@@ -21,6 +22,7 @@ class OpenCalls(Struct, frozen=True, omit_defaults=True):
 
     ours: tuple[str, ...] = ()
     client: tuple[str, ...] = ()
+    response: int | None = None  # which model response the calls stand in
     answering: bool = False  # some result of the same response is in already, so no further call may come
 
     def __bool__(self) -> bool:
@@ -33,7 +35,7 @@ class OpenCalls(Struct, frozen=True, omit_defaults=True):
                 return self._asked(envelope)
             case "tool_result":
                 return self._answered(envelope)
-            case kind if self and kind in _MESSAGES and (self.answering or kind not in _RESPONSE):
+            case kind if self and kind in _MESSAGES and (self._over(envelope) or kind not in _RESPONSE):
                 waiting = (self.ours + self.client)[0]
                 raise Unpaired(f"call {waiting!r} has no result before the next {kind}", waiting)
             case _:
@@ -50,20 +52,24 @@ class OpenCalls(Struct, frozen=True, omit_defaults=True):
         """The same calls, seen from the next turn. Raises `Unpaired` if one of ours is open."""
         if self.ours:
             raise Unpaired(f"call {self.ours[0]!r} has no result", self.ours[0])
-        return replace(self, answering=True) if self.client else NO_CALLS
+        return replace(self, answering=True, response=None) if self.client else NO_CALLS
 
     def _asked(self, envelope: Envelope) -> "OpenCalls":
         call_id = envelope.call_id or ""
         if not call_id:
             raise Unpaired("a call has no id", call_id)
-        if self and self.answering:
+        if self and self._over(envelope):
             waiting = (self.ours + self.client)[0]
             raise Unpaired(f"call {waiting!r} has no result before the next call {call_id!r}", waiting)
         if call_id in self.ours or call_id in self.client:
             raise Unpaired(f"call {call_id!r} stands twice in one response", call_id)
         if envelope.client:
-            return OpenCalls(self.ours, (*self.client, call_id))
-        return OpenCalls((*self.ours, call_id), self.client)
+            return OpenCalls(self.ours, (*self.client, call_id), envelope.response)
+        return OpenCalls((*self.ours, call_id), self.client, envelope.response)
+
+    def _over(self, envelope: Envelope) -> bool:
+        """Whether the response that the calls stand in has ended before this event."""
+        return self.answering or envelope.response != self.response
 
     def _answered(self, envelope: Envelope) -> "OpenCalls":
         call_id = envelope.call_id or ""
@@ -90,14 +96,19 @@ def safe_cuts(envelopes: Sequence[Envelope], open_before: OpenCalls = NO_CALLS) 
     """
     cuts = [0]
     calls = open_before
+    following: list[int | None] = []  # of which response is what is said next, after each event
+    response: int | None = None
+    for envelope in reversed(envelopes):
+        following.append(response)
+        if envelope.kind in _SAID:
+            response = envelope.response
+    said: int | None = None
     for count, envelope in enumerate(envelopes, start=1):
         calls = calls.then(envelope)
+        if envelope.kind in _SAID:
+            said = envelope.response
         if count == len(envelopes):
             cuts.append(count)  # a commit stood here, so it is safe, open client calls included
-        elif not calls and not _same_response(envelope, envelopes[count]):
+        elif not calls and (said is None or said != following[-count]):
             cuts.append(count)
     return cuts
-
-
-def _same_response(envelope: Envelope, following: Envelope) -> bool:
-    return envelope.response is not None and envelope.response == following.response

@@ -37,6 +37,10 @@ class State(Struct, frozen=True, omit_defaults=True):
 
     def then(self, body: Content) -> "State":
         """The state after one more event; the very same object if it changed nothing."""
+        after = self._then(body)
+        return self if after is self or after == self else after
+
+    def _then(self, body: Content) -> "State":
         match body:
             case StateChange():
                 values = dict(self.values) | dict(body.set)

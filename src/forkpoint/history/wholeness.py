@@ -13,16 +13,19 @@ from forkpoint.events import (
     Condensation,
     File,
     Image,
+    ManifestChanged,
     NewEvent,
     Opaque,
     Part,
     Reasoning,
+    SettingsChanged,
     StateChange,
     SystemMessage,
     Text,
     ToolCall,
     ToolResult,
     UserMessage,
+    decode_body,
     kind_of,
 )
 
@@ -36,6 +39,8 @@ def check_whole(event: NewEvent) -> None:
             for part in parts:
                 _refuse(isinstance(part, Text) and not part.text.strip(), body, "it has a blank text part")
                 _check_source(part, body)
+            if isinstance(body, AssistantMessage):
+                _check_json(body.item, body, "its provider item")
         case ToolResult(parts=parts):
             _refuse(not body.call_id, body, "it has no call id")
             for part in parts:
@@ -44,9 +49,15 @@ def check_whole(event: NewEvent) -> None:
         case ToolCall():
             _refuse(not body.call_id, body, "it has no call id")
             _refuse(not body.tool, body, "it has no tool name")
+            _check_json(body.item, body, "its provider item")
         case Reasoning():
-            thought = body.text or body.encrypted or body.item
-            _refuse(not thought, body, "it has no text, no encrypted content and no provider item")
+            thought = body.text or body.signature or body.encrypted or body.item
+            _refuse(not thought, body, "it has no text, no signature, no encrypted content and no provider item")
+            _check_json(body.item, body, "its provider item")
+        case SettingsChanged():
+            _check_json(body.settings, body, "its document")
+        case ManifestChanged():
+            _check_json(body.manifest, body, "its document")
         case StateChange():
             _refuse(not (body.set or body.removed), body, "it changes nothing")
             for key, value in body.set:
@@ -57,6 +68,11 @@ def check_whole(event: NewEvent) -> None:
         case Opaque():
             _refuse(not body.kind, body, "it has no kind")
             _refuse(not _is_json(body.payload), body, "its payload is not JSON")
+            try:
+                again = decode_body(body.payload)
+            except msgspec.DecodeError:
+                again = None
+            _refuse(again != body, body, "its payload is not an object of its kind, or of a kind that is known")
         case _:
             pass
 
@@ -64,6 +80,10 @@ def check_whole(event: NewEvent) -> None:
 def _check_source(part: Part, body: UserMessage | AssistantMessage | SystemMessage | ToolResult) -> None:
     if isinstance(part, Image | File):
         _refuse(not (part.data or part.url), body, "a part has neither data nor a url")
+
+
+def _check_json(text: str | None, body: object, what: str) -> None:
+    _refuse(text is not None and not _is_json(text), body, f"{what} is not JSON")
 
 
 def _refuse(wrong: bool, body: object, why: str) -> None:
@@ -74,6 +94,6 @@ def _refuse(wrong: bool, body: object, why: str) -> None:
 def _is_json(text: str) -> bool:
     try:
         msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return False
     return True

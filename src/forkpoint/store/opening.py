@@ -1,5 +1,6 @@
 """Opening a store by its address."""
 
+import re
 from urllib.parse import unquote
 
 from forkpoint.errors import BadStoreUrl
@@ -16,8 +17,13 @@ async def open_store(url: str, *, tenant: str = DEFAULT_TENANT) -> Store:
     if url == "memory:":
         return await SqliteStore.open(None, tenant=tenant)
     if url.startswith(_FILE):
-        path = unquote(url.removeprefix(_FILE))
+        path = unquote(url.removeprefix(_FILE), errors="surrogateescape")
         if not path or "\0" in path:
             raise BadStoreUrl(url, "it names no file")
         return await SqliteStore.open(path, tenant=tenant)
-    raise BadStoreUrl(url, "its kind is not known")
+    raise BadStoreUrl(_without_password(url), "its kind is not known")
+
+
+def _without_password(url: str) -> str:
+    """Errors end up in logs."""
+    return re.sub(r"(?<=//)[^/@]*@", "***@", url)

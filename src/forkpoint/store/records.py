@@ -5,10 +5,11 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from forkpoint.errors import BadName
+from forkpoint.errors import BadId, BadName
 from forkpoint.events import Event, JsonText, Position, Usage
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.state import EMPTY, State
+from forkpoint.ids import id_to_bytes
 
 DEFAULT_TENANT = "default"
 
@@ -251,3 +252,12 @@ def check_name(what: str, name: str) -> str:
     if not _NAME.fullmatch(name):
         raise BadName(what, name if len(name) <= 200 else name[:200] + "...")
     return name
+
+
+def check_id(what: str, id: str) -> str:
+    """The id, if it is one. Raises `BadId` otherwise."""
+    try:
+        id_to_bytes(id)
+    except ValueError:
+        raise BadId(what, id if len(id) <= 200 else id[:200] + "...") from None
+    return id

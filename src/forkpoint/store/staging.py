@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from forkpoint.errors import TooLarge
+from forkpoint.errors import NotWhole, TooLarge
 from forkpoint.events import NewEvent, encode_body, encode_envelope, seal
 from forkpoint.history.digests import Link, forge
 from forkpoint.history.pairing import OpenCalls
@@ -39,12 +39,13 @@ def stage(
         envelope = seal(event, now)
         calls = calls.then(envelope)
         payload = encode_body(event.body)
-        if len(payload) > limits.payload // 4:  # only then can it be too long in bytes
-            check_size("payload", payload, limits.payload)
+        bytes = len(payload.encode())
+        if bytes > limits.payload:
+            raise TooLarge("payload", bytes, limits.payload)
         link = forge(digest, encode_envelope(envelope), payload)
         digest = link.chain_digest
         state = state.then(event.body)
-        size += len(payload) + len(link.envelope)
+        size += bytes + len(link.envelope)
         links.append(link)
     if size > limits.commit:
         raise TooLarge("commit", size, limits.commit)
@@ -52,6 +53,17 @@ def stage(
 
 
 def check_size(what: str, text: str | None, limit: int) -> None:
-    """Raises `TooLarge` for a text of more bytes than the limit."""
-    if text is not None and (size := len(text.encode(errors="surrogatepass"))) > limit:
+    """Raises `TooLarge` for a text of more bytes than the limit, `NotWhole` for one that is not valid Unicode."""
+    if text is None:
+        return
+    check_text(what, text)
+    if (size := len(text.encode())) > limit:
         raise TooLarge(what, size, limit)
+
+
+def check_text(what: str, text: str | None) -> None:
+    """Raises `NotWhole` for a text that is not valid Unicode."""
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError as error:
+        raise NotWhole(what, f"its text is not valid Unicode ({error.reason})") from None

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
+import msgspec
+
 from forkpoint.errors import (
     DiskFull,
     ForkpointError,
@@ -67,6 +69,8 @@ def translated(path: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise translate(error, path) from error
+    except msgspec.DecodeError as error:
+        raise StoreDamaged(path, f"a row cannot be read ({error})") from error
 
 
 def translate(error: sqlite3.Error, path: str) -> ForkpointError:

@@ -1,13 +1,14 @@
 """The database file: finding it, making it, refusing what is not one."""
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
 from forkpoint.errors import BadStoreUrl, NetworkFileSystem, NotAStore, ReadOnly, StoreDamaged, StoreNewer
 from forkpoint.store.sql import migrations
-from forkpoint.store.sqlite.connection import Connection, connect, translated
+from forkpoint.store.sqlite.connection import Connection, code_of, connect, translated
 from forkpoint.store.sqlite.locks import FileLock
 
 APPLICATION_ID = 0x466B5074
@@ -29,10 +30,15 @@ def prepare(path: Path) -> None:
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         needed = ".".join(map(str, OLDEST_SQLITE))
         raise BadStoreUrl(str(path), f"it needs SQLite {needed}, and this Python has {sqlite3.sqlite_version}")
-    if not path.parent.is_dir():
-        raise BadStoreUrl(str(path), f"there is no folder {str(path.parent)!r}; make it first")
-    if path.is_dir():
-        raise BadStoreUrl(str(path), "it is a folder")
+    try:
+        if not path.parent.is_dir():
+            raise BadStoreUrl(str(path), f"there is no folder {str(path.parent)!r}; make it first")
+        if path.is_dir():
+            raise BadStoreUrl(str(path), "it is a folder")
+        if path.exists() and not path.is_file():
+            raise BadStoreUrl(str(path), "it is not a file")
+    except OSError as error:
+        raise BadStoreUrl(str(path), error.strerror or str(error)) from error
     if kind := network_file_system(path, _mounts()):
         raise NetworkFileSystem(str(path), kind)
     try:
@@ -43,7 +49,10 @@ def prepare(path: Path) -> None:
         with translated(str(path)), lock:
             if path.exists():
                 _check_header(path)
+                _look(path)
                 _migrate(path)
+            elif Path(f"{path}-wal").exists():
+                raise StoreDamaged(str(path), "its log (-wal) is there, and the file itself is not")
             else:
                 _make(path)
     except OSError as error:
@@ -59,23 +68,18 @@ def lock_path(path: Path) -> Path:
 
 def make_tables(db: Connection) -> None:
     """Brings a database to the current format in one transaction. Raises before it touches a newer one."""
-    tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    marked = db.execute("PRAGMA application_id").fetchone()[0]
-    if tables and marked != APPLICATION_ID:
-        raise NotAStore(db.path, "it is a SQLite database of another program")
-    found = _format(db) if tables else 0
+    found = format_of(db)
     if found >= FORMAT:
         return
     db.execute("BEGIN IMMEDIATE")
     try:
-        for script in MIGRATIONS[found:]:
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        for number, script in enumerate(MIGRATIONS[found:], start=found + 1):
             for statement in split(script):
                 db.execute(statement)
-        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        if found == 0:
-            db.execute("INSERT INTO meta (format, writable_from) VALUES (?, 1)", (FORMAT,))
-        else:
-            db.execute("UPDATE meta SET format = ?", (FORMAT,))
+            if number == 1:  # before the others run: they may raise `writable_from`
+                db.execute("INSERT INTO meta (format, writable_from) VALUES (1, 1)")
+        db.execute("UPDATE meta SET format = ?", (FORMAT,))
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:
@@ -91,6 +95,8 @@ def split(script: str) -> Iterable[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
+    if any(line.strip() and not line.lstrip().startswith("--") for line in statement.splitlines()):
+        yield statement
 
 
 def network_file_system(path: Path, mounts: str) -> str | None:
@@ -101,7 +107,7 @@ def network_file_system(path: Path, mounts: str) -> str | None:
         fields, _, rest = line.partition(" - ")
         if not rest:
             continue
-        point = fields.split(" ")[4].encode().decode("unicode_escape")
+        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), (fields.split(" ") + [""] * 5)[4])
         if (target == point or target.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
             best, kind = point, rest.split(" ")[0]
     return kind if kind in _NETWORK or kind.startswith(_NETWORK_FUSE) else None
@@ -114,8 +120,20 @@ def _mounts() -> str:
         return ""  # not Linux: there is no portable way to ask
 
 
-def _format(db: Connection) -> int:
-    row = db.execute("SELECT format, writable_from FROM meta").fetchone()
+def format_of(db: Connection) -> int:
+    """The format of a store, 0 for an empty database. Raises if it is not ours, or not ours to write."""
+    tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    marked = db.execute("PRAGMA application_id").fetchone()[0]
+    if marked != APPLICATION_ID and (tables or marked):
+        raise NotAStore(db.path, "it is a SQLite database of another program")
+    if not tables:
+        return 0
+    try:
+        row = db.execute("SELECT format, writable_from FROM meta").fetchone()
+    except sqlite3.OperationalError as error:
+        if code_of(error) != sqlite3.SQLITE_ERROR:
+            raise
+        raise StoreDamaged(db.path, f"it does not state its format ({error})") from error
     if row is None:
         raise StoreDamaged(db.path, "it does not state its format")
     if row["writable_from"] > FORMAT:
@@ -140,6 +158,17 @@ def _check_header(path: Path) -> None:
     actual = path.stat().st_size
     if actual < expected:
         raise StoreDamaged(str(path), f"it was cut off: {actual:,} of {expected:,} bytes are there")
+
+
+def _look(path: Path) -> None:
+    """Refuses what is not ours to write, through a connection that cannot even move a log into its database."""
+    db = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, factory=Connection)
+    db.path = str(path)
+    db.row_factory = sqlite3.Row
+    try:
+        format_of(db)
+    finally:
+        db.close()
 
 
 def _migrate(path: Path) -> None:

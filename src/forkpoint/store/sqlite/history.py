@@ -73,6 +73,8 @@ def read_events(
 
 def check_position(db: Connection, family: bytes, position: Position) -> None:
     """Raises `NotFound` unless an event of this family stands there."""
+    if not (0 < position.segment < 1 << 31 and 0 < position.ordinal <= ORDINALS):
+        raise NotFound("event", str(position))
     if db.execute(SQL["event_of_family"], {"id": pack(position), "family": family}).fetchone() is None:
         raise NotFound("event", str(position))
 
@@ -179,7 +181,7 @@ def _place(db: Connection, scope: Scope, path: Path, wanted: str | Position, *, 
     try:
         position = wanted if isinstance(wanted, Position) else Position.parse(wanted)
     except ValueError:
-        raise BadPosition(str(wanted), "it is neither a turn's id nor an event's", _ends(path)) from None
+        raise BadPosition(str(wanted)[:200], "it is neither a turn's id nor an event's", _ends(path)) from None
     if position not in path:
         raise BadPosition(str(position), "it is not on this conversation's path", _ends(path))
     return path.at(position.ordinal - 1) if excluded else position

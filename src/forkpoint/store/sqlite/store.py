@@ -17,11 +17,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.clock import Clock, system_clock
-from forkpoint.errors import NotWhole, OutcomeUnknown, TooLarge
+from forkpoint.errors import BadName, BadStoreUrl, NotFound, NotWhole, OutcomeUnknown, ReadOnly, TooLarge
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
 from forkpoint.history.paths import Path
 from forkpoint.history.state import State
-from forkpoint.ids import id_to_bytes, new_id
+from forkpoint.ids import new_id
 from forkpoint.store.records import (
     DEFAULT_TENANT,
     Capabilities,
@@ -41,6 +41,7 @@ from forkpoint.store.records import (
     TurnError,
     TurnRecord,
     Verification,
+    check_id,
     check_name,
 )
 from forkpoint.store.sqlite import care, conversations, deletion, history, turns
@@ -51,7 +52,7 @@ from forkpoint.store.sqlite.locks import FileLock, NoLock
 from forkpoint.store.sqlite.reader import Readers, SharedReaders
 from forkpoint.store.sqlite.rows import Scope, head_of
 from forkpoint.store.sqlite.writer import Job, Writer
-from forkpoint.store.staging import Staged, check_size, stage
+from forkpoint.store.staging import Staged, check_size, check_text, stage
 
 T = TypeVar("T")
 
@@ -137,7 +138,10 @@ class SqliteStore:
     def _open(
         cls, path: str | os.PathLike[str] | None, tenant: str, settings: Settings, clock: Clock, connect: Connect
     ) -> Self:
-        name = MEMORY if path is None else os.path.abspath(path)
+        try:
+            name = MEMORY if path is None else os.path.realpath(path)
+        except ValueError as error:
+            raise BadStoreUrl(str(path), f"no file can have that name ({error})") from None
         if path is not None:
             prepare(FilePath(name))
         holder = Holder(None if path is None else name, settings.expiry)
@@ -200,6 +204,7 @@ class SqliteStore:
         key: IdempotencyKey | None = None,
     ) -> ConversationRecord:
         self._check_new(new)
+        self._check_key(key)
         note = new_id(self._engine.clock())
 
         def run(db: Connection, scope: Scope) -> ConversationRecord:
@@ -214,6 +219,10 @@ class SqliteStore:
         return await self._read(partial(conversations.read, id=id))
 
     async def find(self, name: str) -> ConversationRecord:
+        try:
+            check_name("name", name)
+        except BadName:
+            raise NotFound("conversation", name if len(name) <= 200 else name[:200] + "...") from None
         return await self._read(partial(conversations.find, name=name))
 
     async def conversations(
@@ -225,6 +234,7 @@ class SqliteStore:
         status: Status | None = None,
         family: str | None = None,
     ) -> Page[ConversationRecord]:
+        self._check_description(None, tags)
         page = partial(
             conversations.page, cursor=cursor, limit=_bounded(limit), tags=tags, status=status, family=family
         )
@@ -246,6 +256,7 @@ class SqliteStore:
         key: IdempotencyKey | None = None,
     ) -> ConversationRecord:
         self._check_new(new)
+        self._check_key(key)
         run = partial(
             conversations.fork, source=source, new=new, at=at, before=before, if_revision=if_revision, key=key
         )
@@ -262,6 +273,7 @@ class SqliteStore:
         key: IdempotencyKey | None = None,
     ) -> ConversationRecord:
         self._check_new(aside)
+        self._check_key(key)
         run = partial(conversations.rewind, id=id, aside=aside, at=at, before=before, if_revision=if_revision, key=key)
         return await self._write("rewind of", id, run, landed=partial(conversations.exists, id=aside.id))
 
@@ -277,6 +289,8 @@ class SqliteStore:
         if_revision: int | None = None,
     ) -> Committed:
         self._check_documents(settings, cache)
+        conversations.key_of(id)
+        check_id("note", note)
 
         def run(db: Connection, scope: Scope) -> Committed:
             return self._note(
@@ -306,6 +320,11 @@ class SqliteStore:
         key: IdempotencyKey | None = None,
     ) -> OpenTurn | TurnRecord:
         check_size("input", input, self._limits.document)
+        conversations.key_of(conversation)
+        check_id("turn", turn)
+        if retry_of is not None:
+            check_id("turn", retry_of)
+        self._check_key(key)
         if create is not None:
             self._check_new(create)
         token = os.urandom(16)
@@ -359,6 +378,7 @@ class SqliteStore:
         return done
 
     async def fail(self, turn: OpenTurn, error: TurnError, *, usage: Usage = Usage()) -> TurnRecord:
+        error = TurnError(_printable(error.code), _printable(error.message))
         return await self._end(turn, partial(turns.end, outcome="failed", error=error), usage)
 
     async def cancel(self, turn: OpenTurn, *, usage: Usage = Usage()) -> TurnRecord:
@@ -422,7 +442,7 @@ class SqliteStore:
             head = at or head_of(row).position
             upto = head.ordinal if head else 0
             if limit is not None:
-                upto = min(upto, after + max(limit, 0))
+                upto = min(upto, max(after, 0) + max(limit, 0))
             return history.read_events(db, row["family"], head, max(after, 0), upto, kinds)
 
         return await self._read(read)
@@ -529,7 +549,10 @@ class SqliteStore:
     ) -> OpenTurn | TurnRecord:
         """Begins or takes over a turn. Need not reach the disk: it must survive a dead process, not a power cut."""
         engine = self._engine
-        engine.holder.enrol()
+        try:
+            engine.holder.enrol()
+        except OSError as error:
+            raise ReadOnly(engine.path, error.strerror or str(error)) from error
 
         def run(db: Connection, scope: Scope) -> tuple[OpenTurn | TurnRecord, int | None]:
             beaten = engine.say_alive(db) if engine.is_silent() else engine.beaten
@@ -597,11 +620,22 @@ class SqliteStore:
     # What the outside may say.
 
     def _check_new(self, new: NewConversation | NewFork) -> None:
-        id_to_bytes(new.id)
+        check_id("conversation", new.id)
+        if isinstance(new, NewConversation):
+            if new.family is not None:
+                check_id("family", new.family)
+            for id in (new.lineage.source, new.lineage.turn):
+                if id is not None:
+                    check_id("conversation or turn", id)
+            check_text("lineage", new.lineage.call)
         if new.name is not None:
             check_name("name", new.name)
         self._check_documents(new.settings, new.cache)
         self._check_description(new.title, new.tags)
+
+    def _check_key(self, key: IdempotencyKey | None) -> None:
+        if key is not None:
+            check_size("idempotency key", key.key, self._limits.title)
 
     def _check_documents(self, settings: JsonText | None, cache: JsonText | None) -> None:
         check_size("settings", settings, self._limits.document)
@@ -610,7 +644,7 @@ class SqliteStore:
     def _check_description(self, title: str | None, tags: Tags) -> None:
         check_size("title", title, self._limits.title)
         if len(tags) > self._limits.tags:
-            raise TooLarge("list of tags", len(tags), self._limits.tags)
+            raise TooLarge("list of tags", len(tags), self._limits.tags, "tags")
         for name, value in tags:
             check_size("tag", name + value, self._limits.tag)
 
@@ -631,3 +665,8 @@ def _dry_run(db: Connection, scope: Scope, drafts_before: int, keys_before: int)
 
 def _bounded(limit: int) -> int:
     return min(max(limit, 1), 1000)
+
+
+def _printable(text: str) -> str:
+    """A text without half surrogate pairs: why a turn failed must not keep it from ending."""
+    return text.encode(errors="backslashreplace").decode()

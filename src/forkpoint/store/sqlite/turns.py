@@ -312,7 +312,7 @@ def _take_lock(db: Connection, scope: Scope, conversation: str, turn: str, revis
         "tenant": scope.tenant,
         "id": conversations.key_of(conversation),
         "turn": id_to_bytes(turn),
-        "revision": revision,
+        "revision": revision if revision is None or 0 <= revision < 1 << 63 else -1,  # no revision is negative
     }
     rows = db.execute(SQL["take_lock"], parameters).fetchall()
     return rows[0] if rows else None
@@ -511,5 +511,7 @@ def _order(turn: TurnRecord) -> tuple[int, str]:
 def _parse_cursor(cursor: str) -> tuple[int, str]:
     ordinal, colon, id = cursor.partition(":")
     if not (colon and ordinal.isascii() and ordinal.isdigit()):
+        raise BadCursor(cursor[:200])
+    if len(ordinal) > 10:
         raise BadCursor(cursor[:200])
     return int(ordinal), id

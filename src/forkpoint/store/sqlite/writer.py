@@ -23,9 +23,10 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 import anyio
+import msgspec
 from anyio.lowlevel import checkpoint
 
-from forkpoint.errors import OutcomeUnknown, StoreClosed
+from forkpoint.errors import OutcomeUnknown, StoreClosed, StoreDamaged
 from forkpoint.store.sqlite.connection import MEMORY, PATIENCE, SQL, Connect, Connection, code_of, translate
 from forkpoint.store.sqlite.locks import FileLock
 from forkpoint.store.sqlite.wakeup import Wakeup
@@ -238,6 +239,8 @@ class Writer:
         for job in group:
             if isinstance(job.error, sqlite3.Error):
                 job.error = translate(job.error, self._path)
+            elif isinstance(job.error, msgspec.DecodeError):
+                job.error = StoreDamaged(self._path, f"a row cannot be read ({job.error})")
 
     def _transact(self, group: Sequence[Job[Any]]) -> None:
         """Runs jobs in one transaction; afterwards each has its result or its error."""

@@ -1,0 +1,207 @@
+"""Migrations: from every earlier format the same database comes out, or the old one stays as it was."""
+# ruff: noqa: ASYNC221 - nothing else runs on these loops, so blocking them holds nobody up
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from forkpoint.errors import ForkpointError, StoreNewer
+from forkpoint.ids import new_id
+from forkpoint.store.records import NewConversation
+from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.sqlite.files import APPLICATION_ID, FORMAT, MIGRATIONS, split
+from forkpoint.testing.samples import exchange
+
+pytestmark = pytest.mark.anyio
+
+# What a later version might bring.
+HARMLESS = "ALTER TABLE conversation ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue';\nCREATE TABLE extra (a TEXT);\n"
+BREAKING = "CREATE TABLE needed (a TEXT);\nUPDATE meta SET writable_from = {format};\n"
+FAILING = "ALTER TABLE conversation ADD COLUMN colour TEXT;\nDROP TABLE holder;\nINSERT INTO nowhere VALUES (1);\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+def later_version(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> int:
+    """Makes this program one that has more migrations; returns the format that it knows."""
+    known = FORMAT + len(scripts)
+    monkeypatch.setattr("forkpoint.store.sqlite.files.MIGRATIONS", [*MIGRATIONS, *scripts])
+    monkeypatch.setattr("forkpoint.store.sqlite.files.FORMAT", known)
+    return known
+
+
+def build(path: Path, format: int) -> None:
+    """A database as a program that knew only the first so many migrations would have left it."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        for number, script in enumerate(MIGRATIONS[:format], start=1):
+            for statement in split(script):
+                db.execute(statement)
+            if number == 1:
+                db.execute("INSERT INTO meta (format, writable_from) VALUES (1, 1)")
+        if format:
+            db.execute("UPDATE meta SET format = ?", (format,))
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("VACUUM")
+
+
+def schema(path: Path) -> list[tuple[Any, ...]]:
+    """All tables and indexes, as SQLite keeps them, and every column of each table."""
+    with closing(sqlite3.connect(path)) as db:
+        objects = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name").fetchall()
+        tables = [name for kind, name, *_ in objects if kind == "table"]
+        columns = [(table, *row) for table in tables for row in db.execute(f"PRAGMA table_xinfo({table})")]
+        return objects + columns
+
+
+def stated(path: Path) -> list[tuple[int, int]]:
+    """The format that a database states, and the oldest that may write it."""
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute("SELECT format, writable_from FROM meta").fetchall()
+
+
+def dump(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as db:
+        return list(db.iterdump())
+
+
+async def use(path: Path, name: str = "c") -> None:
+    """Opens a store, writes to it and finds it sound."""
+    async with await SqliteStore.open(path) as store:
+        made = await store.create(NewConversation(id=new_id(), name=name), exchange("hi"))
+        assert len(await store.events(made.id)) == 2
+        assert (await store.verify()).flaws == ()
+
+
+async def refused(path: Path) -> ForkpointError:
+    try:
+        store = await SqliteStore.open(path)
+    except ForkpointError as error:
+        return error
+    await store.close()
+    pytest.fail("the store was opened although its migration failed")
+
+
+@pytest.mark.parametrize("format", range(FORMAT + 1))
+async def test_a_store_of_every_earlier_format_becomes_the_same_as_a_new_one(tmp_path: Path, format: int) -> None:
+    build(tmp_path / "old.db", format)
+    await use(tmp_path / "old.db")
+    await use(tmp_path / "new.db")
+    assert schema(tmp_path / "old.db") == schema(tmp_path / "new.db"), f"format {format} migrates to something else"
+    assert stated(tmp_path / "old.db") == stated(tmp_path / "new.db")
+
+
+async def test_a_store_keeps_what_it_holds_through_a_migration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await use(path, "before")
+    known = later_version(monkeypatch, HARMLESS, "CREATE INDEX extra_a ON extra (a);")
+    await use(path, "after")
+    async with await SqliteStore.open(path) as store:
+        assert {item.name for item in (await store.conversations()).items} == {"before", "after"}
+        assert (await store.find("before")).head.ordinal == 2
+    assert stated(path) == [(known, 1)]
+
+
+async def test_migrating_step_by_step_and_at_once_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripts = [HARMLESS, "CREATE INDEX extra_a ON extra (a);", "DROP INDEX extra_a;\nALTER TABLE extra ADD b TEXT;"]
+    for count in range(len(scripts) + 1):
+        with monkeypatch.context() as version:
+            later_version(version, *scripts[:count])
+            await use(tmp_path / "steps.db", f"c{count}")
+    later_version(monkeypatch, *scripts)
+    await use(tmp_path / "new.db")
+    assert schema(tmp_path / "steps.db") == schema(tmp_path / "new.db")
+    assert stated(tmp_path / "steps.db") == stated(tmp_path / "new.db")
+
+
+async def test_a_store_made_by_a_later_version_shuts_out_the_same_programs_as_one_migrated_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await use(tmp_path / "old.db")
+    with monkeypatch.context() as version:
+        known = later_version(version, BREAKING.format(format=FORMAT + 1))
+        await use(tmp_path / "old.db", "again")
+        await use(tmp_path / "new.db")
+    assert stated(tmp_path / "old.db") == [(known, known)]
+    assert isinstance(await refused(tmp_path / "old.db"), StoreNewer)
+    assert stated(tmp_path / "new.db") == [(known, known)], (
+        "a migration shut older programs out of migrated stores, but not out of stores that are new: "
+        "they would write to a format that they do not know"
+    )
+
+
+async def test_a_migration_that_fails_half_way_leaves_the_database_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await use(path)
+    before = dump(path)
+    with monkeypatch.context() as version:
+        later_version(version, HARMLESS, FAILING)
+        error = await refused(path)
+    assert error.code.startswith("store_"), f"refused as {error!r}"
+    assert dump(path) == before, "half of a migration is in the database"
+    assert stated(path) == [(FORMAT, 1)]
+    await use(path, "again")
+
+
+async def test_a_migration_that_failed_runs_whole_the_next_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await use(path)
+    with monkeypatch.context() as version:
+        later_version(version, HARMLESS, FAILING)
+        await refused(path)
+    known = later_version(monkeypatch, HARMLESS)
+    await use(path, "again")
+    assert stated(path) == [(known, 1)]
+
+
+async def test_a_store_whose_making_fails_is_not_there_at_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    later_version(monkeypatch, FAILING)
+    await refused(path)
+    left = sorted(file.name for file in path.parent.iterdir() if not file.name.endswith("-write"))
+    assert left == [], f"a store that could not be made left {left}"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from forkpoint.store.sqlite import files
+
+def connect(path, connect=files.connect):
+    db = connect(path)
+    db.set_trace_callback(lambda sql: os.kill(os.getpid(), signal.SIGKILL) if "last_straw" in sql else None)
+    return db
+
+files.connect = connect
+files.MIGRATIONS = [*files.MIGRATIONS, sys.argv[2]]
+files.FORMAT += 1
+files.prepare(Path(sys.argv[1]))
+"""
+
+
+async def test_a_program_that_is_killed_in_a_migration_leaves_the_database_as_it_was(path: Path) -> None:
+    await use(path)
+    before = dump(path)
+    script = HARMLESS + "CREATE TABLE last_straw (a);\n"
+    run = subprocess.run([sys.executable, "-c", KILLED, str(path), script], capture_output=True, text=True, check=False)
+    assert run.returncode == -9, f"it was to be killed in the middle: {run.stderr}"
+    assert dump(path) == before
+    await use(path, "again")
+
+
+async def test_many_that_open_an_older_store_at_once_migrate_it_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await use(path)
+    known = later_version(monkeypatch, HARMLESS)
+    async with anyio.create_task_group() as tasks:
+        for n in range(5):
+            tasks.start_soon(use, path, f"c{n}")
+    assert stated(path) == [(known, 1)]

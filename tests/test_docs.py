@@ -1,0 +1,71 @@
+"""The documentation is executed: it cannot say what is not so."""
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+_SHOWN = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
+_TASTE = re.compile(r"## A taste\n\n```python\n(.*?)```", re.DOTALL)
+_LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+
+def run(code: str, folder: Path) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, timeout=60)
+    assert done.returncode == 0, f"it does not run:\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if _SHOWN.search(page.read_text())], ids=lambda p: p.name)
+def test_code_in_the_docs_prints_what_the_docs_show(page: Path, tmp_path: Path) -> None:
+    for code, shown in _SHOWN.findall(page.read_text()):
+        assert run(code, tmp_path) == shown
+
+
+def test_the_taste_in_the_readme_runs(tmp_path: Path) -> None:
+    (taste,) = _TASTE.findall((ROOT / "README.md").read_text())
+    imports, body = taste.split("\n\n", 1)
+    code = f"{imports}\nimport asyncio\nasync def main():\n{textwrap.indent(body, '    ')}\nasyncio.run(main())\n"
+    run(code, tmp_path)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_examples_run(example: Path, tmp_path: Path) -> None:
+    assert run(example.read_text(), tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    missing = [link for link in _LINK.findall(page.read_text()) if not (page.parent / link).exists()]
+    assert not missing, f"{page.name} links to what is not there"
+
+
+def test_every_sentence_about_transactions_names_a_test_that_exists() -> None:
+    page = (ROOT / "docs" / "transactions.md").read_text()
+    named = _TEST.findall(page)
+    assert named
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if not (ROOT / file).exists() or f"def {name}(" not in _source(ROOT / file)
+    ]
+    assert not missing
+    unproven = [line for line in page.splitlines() if line.startswith("- ") and "::" not in line]
+    assert not unproven, "each point needs the test that shows it"
+
+
+def _source(file: Path) -> str:
+    """The tests that a file runs: its own, and those of the conformance suite if it subclasses it."""
+    text = file.read_text()
+    if "StoreConformance" in text:
+        suite = ROOT / "src" / "forkpoint" / "testing" / "conformance"
+        text += "".join(part.read_text() for part in suite.glob("*.py"))
+    return text

@@ -1,0 +1,172 @@
+"""Every error has a code for good, and a message that says what happened and what to do."""
+
+import copy
+import dataclasses
+import pickle
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forkpoint import errors
+from forkpoint.errors import ForkpointError
+
+# Callers and other programs tell errors apart by these. A code is added, never renamed and never used again.
+CODES = {
+    "AlreadyExists": "exists",
+    "BadCursor": "bad_cursor",
+    "BadId": "bad_id",
+    "BadName": "bad_name",
+    "BadPosition": "bad_position",
+    "BadStoreUrl": "bad_store_url",
+    "Busy": "busy",
+    "DiskFull": "disk_full",
+    "ForkpointError": "error",
+    "KeyReused": "key_reused",
+    "NetworkFileSystem": "network_file_system",
+    "NotAStore": "not_a_store",
+    "NotFound": "not_found",
+    "NotResumable": "not_resumable",
+    "NotWhole": "not_whole",
+    "OutcomeUnknown": "outcome_unknown",
+    "ReadOnly": "read_only",
+    "Stale": "stale",
+    "StoreClosed": "store_closed",
+    "StoreDamaged": "store_damaged",
+    "StoreError": "store_error",
+    "StoreNewer": "store_newer",
+    "StoreUnavailable": "store_unavailable",
+    "TooLarge": "too_large",
+    "TurnLost": "turn_lost",
+    "TurnOpen": "turn_open",
+    "Unpaired": "unpaired",
+}
+
+BASES = {"ForkpointError", "StoreError"}  # caught, never raised: nothing can be said on what to do
+
+WHAT_TO_DO = re.compile(
+    r"\b(ask|check|choose|discard|fork|free|leave|make|name|open|pass|raise|read|remove|restore|resume|retry|send|"
+    r"settle|stop|try|upgrade|use|wait|it takes|needs|nearest)\b",
+    re.IGNORECASE,
+)
+
+quick = settings(max_examples=15, deadline=None, database=None)
+
+
+def descendants(cls: type[ForkpointError]) -> list[type[ForkpointError]]:
+    found: list[type[ForkpointError]] = []
+    for child in cls.__subclasses__():
+        found += [child, *descendants(child)]
+    return found
+
+
+BASE: type[ForkpointError] = ForkpointError
+ALL = [cls for cls in (BASE, *descendants(BASE)) if cls.__module__ == errors.__name__]
+each_error = pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
+
+
+def fields_of(cls: type[ForkpointError]) -> dict[str, type]:
+    """The fields of an error and their types, in the order that it takes them."""
+    fields: dict[str, dataclasses.Field[Any]] = getattr(cls, "__dataclass_fields__", {})
+    return {name: field.type for name, field in fields.items() if isinstance(field.type, type)}
+
+
+def sample(cls: type[ForkpointError], text: str = "sample") -> ForkpointError:
+    """An error whose fields are all filled in."""
+    samples: dict[type, Any] = {str: text, int: 1234567}
+    return cls(*(samples[kind] for kind in fields_of(cls).values()))
+
+
+def test_the_codes_are_the_ones_that_callers_know() -> None:
+    assert {cls.__name__: cls.code for cls in ALL} == CODES, (
+        "codes are part of the API: add a new one to this table, and never change one that is in it"
+    )
+
+
+def test_no_two_errors_share_a_code() -> None:
+    codes = [cls.code for cls in ALL]
+    assert len(codes) == len(set(codes)), f"used twice: {sorted(code for code in codes if codes.count(code) > 1)}"
+
+
+@each_error
+def test_a_code_is_set_by_the_class_itself_and_spelled_like_the_others(cls: type[ForkpointError]) -> None:
+    assert "code" in vars(cls), f"{cls.__name__} inherits its code, so callers cannot tell it from its base"
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", cls.code), f"{cls.code!r} is not in snake case"
+
+
+@each_error
+def test_a_message_is_filled_in_from_all_its_fields(cls: type[ForkpointError]) -> None:
+    message = str(sample(cls))
+    assert not re.search(r"[{}]", message), f"a field of {cls.__name__} is not filled in: {message}"
+    assert "  " not in message, f"line breaks of the docstring show: {message!r}"
+    assert "\n" not in message, f"line breaks of the docstring show: {message!r}"
+    assert not message.startswith(f"{cls.__name__}("), f"{cls.__name__} has no message: write its docstring"
+
+
+@each_error
+def test_a_message_shows_each_field_that_tells_where(cls: type[ForkpointError]) -> None:
+    shown = set(re.findall(r"\{(\w+)", cls.__doc__ or ""))
+    hidden = set(fields_of(cls)) - shown - {"call_id"}  # `why` names the call already
+    assert not hidden, f"{cls.__name__} takes {sorted(hidden)} and never shows it"
+
+
+@pytest.mark.parametrize("cls", [cls for cls in ALL if cls.__name__ not in BASES], ids=lambda cls: cls.__name__)
+def test_a_message_says_what_to_do(cls: type[ForkpointError]) -> None:
+    message = str(sample(cls))
+    assert WHAT_TO_DO.search(message), f"whoever reads this does not know what to do next: {message}"
+
+
+@each_error
+@quick
+@given(text=st.text() | st.sampled_from(["{", "}", "{0}", "{path}", "%s", "\ud800", "\0", "x" * 100_000]))
+def test_a_message_never_raises_whatever_the_fields_hold(cls: type[ForkpointError], text: str) -> None:
+    assert str(sample(cls, text))
+    assert repr(sample(cls, text))
+
+
+def test_a_message_can_be_printed_and_sent_even_if_a_field_is_not_valid_unicode() -> None:
+    unprintable = []
+    for cls in ALL:
+        try:
+            str(sample(cls, "a file name that is not UTF-8: \udcff")).encode()
+        except UnicodeEncodeError:
+            unprintable.append(cls.__name__)
+    assert not unprintable, f"print() and every JSON encoder would raise on the messages of {', '.join(unprintable)}"
+
+
+@each_error
+def test_an_error_survives_pickling_and_copying(cls: type[ForkpointError]) -> None:
+    error = sample(cls)
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert type(again) is cls
+        assert str(again) == str(error)
+        assert vars(again) == vars(error)
+        assert again.code == error.code
+
+
+@each_error
+def test_fields_can_be_given_by_name_and_read_back(cls: type[ForkpointError]) -> None:
+    samples: dict[type, Any] = {str: "sample", int: 7}
+    given = {name: samples[kind] for name, kind in fields_of(cls).items()}
+    error = cls(**given)
+    assert {name: getattr(error, name) for name in given} == given
+    assert str(error) == str(cls(*given.values()))
+
+
+@each_error
+def test_errors_are_told_apart_by_identity_like_all_exceptions(cls: type[ForkpointError]) -> None:
+    error, twin = sample(cls), sample(cls)
+    assert error != twin
+    assert len({error, twin}) == 2, "an error must be hashable: tracebacks and task groups rely on it"
+
+
+def test_numbers_of_bytes_are_readable() -> None:
+    assert "52,428,800 bytes; the limit is 33,554,432" in str(errors.TooLarge("payload", 50 << 20, 32 << 20))
+
+
+def test_every_problem_of_a_store_names_the_store() -> None:
+    for cls in descendants(errors.StoreError):
+        assert next(iter(fields_of(cls))) == "path"
+        assert "/data/forkpoint.db" in str(sample(cls, "/data/forkpoint.db"))
