@@ -203,6 +203,11 @@ def exists(db: Connection, scope: Scope, id: str) -> bool:
     return db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone() is not None
 
 
+def was_updated(db: Connection, scope: Scope, id: str) -> bool:
+    """Whether the last change to a conversation is the one made in this scope."""
+    return bool(row_of(db, scope, id)["updated"] == scope.now)
+
+
 def check_revision(row: sqlite3.Row, expected: int | None) -> None:
     """Raises `Stale` if the conversation is not at the revision that the caller decided on."""
     if expected is not None and row["revision"] != expected:

@@ -6,6 +6,7 @@ landed. What the operations do stands in `conversations`, `turns`, `history` and
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path as FilePath
@@ -17,7 +18,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.clock import Clock, system_clock
-from forkpoint.errors import BadName, BadStoreUrl, NotFound, NotWhole, OutcomeUnknown, ReadOnly, TooLarge
+from forkpoint.errors import (
+    BadName,
+    BadStoreUrl,
+    ForkpointError,
+    NotFound,
+    NotWhole,
+    OutcomeUnknown,
+    ReadOnly,
+    TooLarge,
+)
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
 from forkpoint.history.paths import Path
 from forkpoint.history.state import State
@@ -51,6 +61,7 @@ from forkpoint.store.sqlite.holders import Holder
 from forkpoint.store.sqlite.locks import FileLock, NoLock
 from forkpoint.store.sqlite.reader import Readers, SharedReaders
 from forkpoint.store.sqlite.rows import Scope, head_of
+from forkpoint.store.sqlite.wakeup import finish_in_thread
 from forkpoint.store.sqlite.writer import Job, Writer
 from forkpoint.store.staging import Staged, check_size, check_text, stage
 
@@ -94,6 +105,12 @@ class _Engine:
         if not self.running:
             return None
         return Job("heartbeat", "", self.say_alive, landed=lambda db: True, durable=False)
+
+    def let_go(self) -> None:
+        """Closes everything, in an order in which nothing is used after it is gone."""
+        self.readers.close()
+        self.writer.close()
+        self.holder.leave()
 
     def is_alone(self) -> bool:
         """Whether at most one turn is open here, so that no other could share its transaction."""
@@ -175,13 +192,13 @@ class SqliteStore:
         if engine.closed:
             return
         engine.closed = True
-        if engine.beaten is not None:
-            leave = partial(_leave, holder=engine.holder.id)
-            await engine.writer.submit(Job("leave", "", leave, landed=lambda db: True, durable=False))
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(engine.readers.close)
-            await anyio.to_thread.run_sync(engine.writer.close)
-        engine.holder.leave()
+        try:
+            if engine.beaten is not None:
+                leave = partial(_leave, holder=engine.holder.id)
+                with suppress(ForkpointError):  # the lock of its holder says the same
+                    await engine.writer.finish(Job("leave", "", leave, landed=lambda db: True, durable=False))
+        finally:
+            await finish_in_thread(engine.let_go)
 
     async def __aenter__(self) -> Self:
         return self
@@ -243,7 +260,7 @@ class SqliteStore:
     async def describe(self, id: str, *, title: str | None = None, tags: Tags | None = None) -> ConversationRecord:
         self._check_description(title, tags or ())
         run = partial(conversations.describe, id=id, title=title, tags=tags)
-        return await self._write("description of", id, run, landed=lambda db, scope: False)
+        return await self._write("description of", id, run, landed=partial(conversations.was_updated, id=id))
 
     async def fork(
         self,
@@ -395,7 +412,7 @@ class SqliteStore:
         return taken
 
     async def discard(self, turn: str) -> TurnRecord:
-        return await self._write("turn", turn, partial(turns.discard, id=turn), landed=lambda db, scope: False)
+        return await self._write("turn", turn, partial(turns.discard, id=turn), landed=partial(turns.is_over, id=turn))
 
     async def settle(self, turn: str) -> Outcome:
         token = self._engine.unsettled.get(turn)
@@ -403,10 +420,10 @@ class SqliteStore:
             return (await self.turn(turn)).outcome
 
         def run(db: Connection, scope: Scope) -> Outcome:
-            db.execute(SQL["raise_barrier"])
+            _raise_barrier(db, scope)
             return turns.settle(db, scope, turn, token)
 
-        outcome = await self._write("turn", turn, run, landed=lambda db, scope: False)
+        outcome = await self._write("turn", turn, run, landed=partial(turns.is_over, id=turn))
         self._engine.unsettled.pop(turn, None)
         self._engine.running.discard(turn)
         return outcome
@@ -520,6 +537,9 @@ class SqliteStore:
         return Scope(self._tenant, now, holder.id, alive)
 
     async def _read(self, operation: Callable[[Connection, Scope], T]) -> T:
+        if self._engine.writer.in_doubt:
+            # What is not there now might be there after a crash, until a barrier is on disk: never a guess.
+            await self._write("barrier", "", _raise_barrier, landed=lambda db, scope: True)
         scope = self._scope()
         return await self._engine.readers.run(lambda db: operation(db, scope))
 
@@ -564,8 +584,10 @@ class SqliteStore:
                 "turn", turn, run, landed=partial(turns.is_held, id=turn, token=token), durable=False
             )
         except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True):
-                await self._let_go(turn, token)
+            await self._let_go(turn, token)
+            raise
+        except OutcomeUnknown:
+            engine.unsettled[turn] = token
             raise
         except BaseException:
             engine.running.discard(turn)
@@ -576,10 +598,13 @@ class SqliteStore:
 
     async def _let_go(self, turn: str, token: bytes) -> None:
         """The caller was cancelled while it took a turn: if it got it, nobody else would ever end it."""
-        await self._write(
-            "turn", turn, partial(turns.let_go, id=turn, token=token), landed=lambda db, scope: False, durable=False
-        )
-        self._engine.running.discard(turn)
+        scope = self._scope()
+        run = partial(turns.let_go, scope=scope, id=turn, token=token)
+        try:
+            with suppress(ForkpointError):  # then it is interrupted when this process ends, and can be discarded
+                await self._engine.writer.finish(Job("turn", turn, run, landed=lambda db: True, durable=False))
+        finally:
+            self._engine.running.discard(turn)
 
     async def _end(self, turn: OpenTurn, operation: Callable[..., TurnRecord], usage: Usage) -> TurnRecord:
         run = partial(operation, turn=turn, usage=turn.usage + usage)
@@ -647,6 +672,10 @@ class SqliteStore:
             raise TooLarge("list of tags", len(tags), self._limits.tags, "tags")
         for name, value in tags:
             check_size("tag", name + value, self._limits.tag)
+
+
+def _raise_barrier(db: Connection, scope: Scope) -> None:
+    db.execute(SQL["raise_barrier"])
 
 
 def _leave(db: Connection, holder: bytes) -> None:

@@ -266,6 +266,11 @@ def is_held(db: Connection, scope: Scope, id: str, token: bytes) -> bool:
     return row is not None and row["outcome"] == "running" and row["token"] == token
 
 
+def is_over(db: Connection, scope: Scope, id: str) -> bool:
+    """Whether a turn has an outcome that is final unless somebody resumes it."""
+    return read(db, scope, id).outcome in ("committed", "failed", "cancelled")
+
+
 def is_not_held(db: Connection, scope: Scope, id: str, token: bytes) -> bool:
     return not is_held(db, scope, id, token)
 

@@ -5,6 +5,7 @@ The writer must not wait for its callers, so it uses what each loop has for this
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -31,10 +32,16 @@ class Wakeup:
         await self._event.wait()
 
     async def wait_shielded(self) -> None:
-        """Waits although the task is being cancelled."""
+        """Waits although the task is being cancelled. asyncio's own `cancel()` knows no shield: it is passed on after."""
+        cancelled: asyncio.CancelledError | None = None
         while not self._event.is_set():
-            with suppress(asyncio.CancelledError), anyio.CancelScope(shield=True):
-                await self._event.wait()  # asyncio's own cancel() knows no shield; the caller passes it on anyway
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self._event.wait()
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
 
     @staticmethod
     def wake_all(wakeups: "Iterable[Wakeup]") -> None:
@@ -45,6 +52,20 @@ class Wakeup:
         for call_soon, waiting in loops.items():
             with suppress(RuntimeError):  # that loop has ended, and nobody waits there any more
                 call_soon(_set, waiting)
+
+
+async def finish_in_thread(work: Callable[[], None]) -> None:
+    """Does blocking work in a thread of its own, to its end, although the caller may be cancelled meanwhile."""
+    wakeup = Wakeup()
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            Wakeup.wake_all([wakeup])
+
+    threading.Thread(target=run, name="forkpoint finishing").start()
+    await wakeup.wait_shielded()
 
 
 def _set(waiting: list[Wakeup]) -> None:

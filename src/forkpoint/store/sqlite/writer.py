@@ -94,6 +94,8 @@ class Writer:
         self._alone = alone
         self._pace = 0.0  # seconds that durable transactions have taken lately
         self._db, self._quick = self._connections()
+        self._broken = False  # the connections are to be replaced before they are used again
+        self.in_doubt = False  # a COMMIT failed, and no barrier has reached the disk since: reads may not be final
         self._logged = 0  # bytes, roughly, since the last checkpoint
         self._last_beat = time.monotonic()
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()  # None: stop once all before it are done
@@ -140,6 +142,13 @@ class Writer:
             raise
         return job.outcome()
 
+    async def finish(self, job: Job[T]) -> T:
+        """Runs a job to its end although the caller is being cancelled; the cancellation then goes on."""
+        wakeup = job._wakeup = Wakeup()
+        self._jobs.put(job)
+        await wakeup.wait_shielded()
+        return job.outcome()
+
     def close(self) -> None:
         """Finishes what is queued, and closes the connection."""
         self._closing = True
@@ -148,8 +157,9 @@ class Writer:
         with self.writing:
             self._gate.acquire()  # closing the last connection checkpoints, and only a writer may
             try:
-                self._quick.close()
-                self._db.close()
+                for db in {self._quick, self._db}:
+                    with suppress(sqlite3.Error):
+                        db.close()
             finally:
                 self._gate.release()
         self._gate.close()
@@ -227,12 +237,17 @@ class Writer:
     # On either, with `writing` held.
 
     def _run_group(self, group: Sequence[Job[Any]]) -> None:
-        with self._gate:
-            self._transact(group)
-            deadline = time.monotonic() + PATIENCE
-            while group and all(map(_is_busy, group)) and time.monotonic() < deadline:
-                time.sleep(0.01)
+        try:
+            with self._gate:
                 self._transact(group)
+                deadline = time.monotonic() + PATIENCE
+                while group and all(map(_is_busy, group)) and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                    self._transact(group)
+        except Exception as error:  # nothing may end this thread: its callers would wait for good
+            self._broken = True
+            for job in group:
+                job.error = job.error or error
         self._translate(group)
 
     def _translate(self, group: Sequence[Job[Any]]) -> None:
@@ -249,9 +264,11 @@ class Writer:
         for job in group:
             job.error = job.result = None
         durable = any(job.durable for job in group)
-        db = self._db if durable else self._quick
         started = time.perf_counter()
         try:
+            if self._broken:
+                self._reconnect()
+            db = self._db if durable else self._quick
             db.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             for job in group:
@@ -271,6 +288,8 @@ class Writer:
         except sqlite3.Error as error:
             self._rollback(db)
             self._commit_failed([job for job in group if job.error is None], error)
+        else:
+            self.in_doubt = self.in_doubt and not durable
         if durable:
             self._pace += (time.perf_counter() - started - self._pace) / 8
 
@@ -303,8 +322,7 @@ class Writer:
         if db.in_transaction:
             with suppress(sqlite3.Error):
                 db.execute("ROLLBACK")
-        if db.in_transaction:
-            self._reconnect()
+        self._broken = self._broken or db.in_transaction
 
     # After a failed COMMIT.
 
@@ -321,8 +339,10 @@ class Writer:
             self._db.execute(SQL["raise_barrier"])
             landed = [job.landed(self._db) for job in jobs]
             self._db.execute("COMMIT")
+            self.in_doubt = False
         except sqlite3.Error as second:
             self._rollback(self._db)
+            self._broken = self.in_doubt = True
             for job in jobs:
                 job.error = OutcomeUnknown(self._path, job.what, job.id, f"{error}; then {second}")
         else:
@@ -332,10 +352,12 @@ class Writer:
     def _reconnect(self) -> None:
         """New connections in place of ones that broke. A store in memory has only the one it lives in."""
         if self._path == MEMORY:
+            self._broken = False
             return
-        broken = {self._db, self._quick}
+        old = {self._db, self._quick}
         self._db, self._quick = self._connections()  # before the old ones go: never without a connection
-        for db in broken:
+        self._broken = False
+        for db in old:
             with suppress(sqlite3.Error):
                 db.close()
 
