@@ -58,7 +58,9 @@ def test_every_sentence_about_transactions_names_a_test_that_exists() -> None:
         if not (ROOT / file).exists() or f"def {name}(" not in _source(ROOT / file)
     ]
     assert not missing
-    unproven = [line for line in page.splitlines() if line.startswith("- ") and "::" not in line]
+    unproven = [
+        point for point in re.findall(r"^- .*?(?=\n- |\n\n)", page, re.DOTALL | re.MULTILINE) if "::" not in point
+    ]
     assert not unproven, "each point needs the test that shows it"
 
 
