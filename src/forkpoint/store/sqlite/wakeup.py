@@ -32,7 +32,7 @@ class Wakeup:
         await self._event.wait()
 
     async def wait_shielded(self) -> None:
-        """Waits although the task is being cancelled. asyncio's `cancel()`, which no shield stops, is passed on after."""
+        """Waits although the task is being cancelled. asyncio's `cancel()`, which no shield stops, is passed on."""
         cancelled: asyncio.CancelledError | None = None
         while not self._event.is_set():
             try:

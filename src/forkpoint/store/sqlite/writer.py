@@ -99,7 +99,7 @@ class Writer:
         self._logged = 0  # bytes, roughly, since the last checkpoint
         self._last_beat = time.monotonic()
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()  # None: stop once all before it are done
-        self._taking = threading.Lock()
+        self._deciding = threading.Lock()  # who takes a job, and whether one may still be queued
         self._closing = False
         self.writing = threading.Lock()  # between this thread and jobs that run in place
         self._thread = threading.Thread(target=self._work, name=f"forkpoint writer {path}", daemon=True)
@@ -127,13 +127,10 @@ class Writer:
         Cancelled while the job is queued, it is withdrawn and has no effect. Once the writer has taken it, the
         cancellation waits until the outcome is in the database.
         """
-        if self._closing:
-            raise StoreClosed(self._path)
         await checkpoint()
         if (not job.durable or self._alone_and_quick()) and self._run_in_place(job):
             return job.outcome()
-        wakeup = job._wakeup = Wakeup()
-        self._jobs.put(job)
+        wakeup = self._enqueue(job)
         try:
             await wakeup.wait()
         except anyio.get_cancelled_exc_class():
@@ -144,15 +141,14 @@ class Writer:
 
     async def finish(self, job: Job[T]) -> T:
         """Runs a job to its end although the caller is being cancelled; the cancellation then goes on."""
-        wakeup = job._wakeup = Wakeup()
-        self._jobs.put(job)
-        await wakeup.wait_shielded()
+        await self._enqueue(job).wait_shielded()
         return job.outcome()
 
     def close(self) -> None:
         """Finishes what is queued, and closes the connection."""
-        self._closing = True
-        self._jobs.put(None)
+        with self._deciding:
+            self._closing = True
+            self._jobs.put(None)
         self._thread.join()
         with self.writing:
             self._gate.acquire()  # closing the last connection checkpoints, and only a writer may
@@ -163,6 +159,14 @@ class Writer:
             finally:
                 self._gate.release()
         self._gate.close()
+
+    def _enqueue(self, job: Job[Any]) -> Wakeup:
+        job._wakeup = Wakeup()
+        with self._deciding:
+            if self._closing:
+                raise StoreClosed(self._path)
+            self._jobs.put(job)
+        return job._wakeup
 
     # On the writer's thread.
 
@@ -199,7 +203,7 @@ class Writer:
 
     def _take(self, job: Job[Any]) -> bool:
         """Decides between the writer, who would run a job, and its caller, who would withdraw it: once."""
-        with self._taking:
+        with self._deciding:
             taken, job.taken = job.taken, True
             return not taken
 
@@ -219,10 +223,13 @@ class Writer:
         if not self._jobs.empty() or not self.writing.acquire(blocking=False):
             return False
         try:
-            if not self._gate.try_acquire():
+            if self._closing or not self._gate.try_acquire():
                 return False
             try:
                 self._transact([job])
+            except BaseException:
+                self._broken = True
+                raise
             finally:
                 self._gate.release()
             if _is_busy(job):
