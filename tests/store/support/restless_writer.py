@@ -8,12 +8,14 @@ it says, in lines of JSON, what it is about to do (``{"will": "commit", "number"
 has returned, that it was done (``{"did": 7, "head": "3-12"}``). Each event's text begins with its label, which is its
 turn's id and its place in the turn: ``TURN:0``, ``TURN:1`` and so on.
 
-With ``--only-open`` it does nothing but open the store and close it again, which moves the log into the file.
+It starts when a line comes on standard input. With ``--only-open`` it does nothing but open the store and close it
+again, which moves the log into the file.
 """
 
 import argparse
 import os
 import random
+import sys
 from itertools import count
 
 import anyio
@@ -204,6 +206,7 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only-open", action="store_true")
     given = parser.parse_args()
+    sys.stdin.readline()
     if given.only_open:
         anyio.run(only_open, given.file)
     else:

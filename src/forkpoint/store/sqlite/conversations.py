@@ -33,6 +33,7 @@ from forkpoint.store.sqlite.rows import (
     head_of,
     load_usage,
     pack,
+    possible_revision,
 )
 
 
@@ -151,10 +152,12 @@ def fork(
     """A new pointer into the source's path: one row."""
     if made := idempotency.find(db, scope, key, "fork"):
         return read(db, scope, id_from_bytes(made))
+    idempotency.take(db, scope, key, "fork", new.id)
+    if at is None and before is None and (made_at_head := _fork_at_head(db, scope, source, new, if_revision)):
+        return made_at_head
     row = row_of(db, scope, source, drafts=False)
     check_revision(row, if_revision)
     head = resolve(db, scope, row["family"], head_of(row), at, before)
-    idempotency.take(db, scope, key, "fork", new.id)
     lineage = Lineage("fork", source, head.position)
     return _insert_branch(db, scope, row, new, head, lineage, Spend(head.ordinal, head.totals))
 
@@ -226,6 +229,26 @@ def check_free(row: sqlite3.Row, scope: Scope) -> None:
     raise Busy(id, turn)
 
 
+def _fork_at_head(
+    db: Connection, scope: Scope, source: str, new: NewFork, if_revision: int | None
+) -> ConversationRecord | None:
+    """The fork that is asked for most, in one statement; None if there is a reason to refuse it."""
+    parameters = {
+        "tenant": scope.tenant,
+        "source": key_of(source),
+        "id": key_of(new.id),
+        "name": new.name or new.id,
+        "settings": new.settings,
+        "cache": new.cache,
+        "carries_metrics": new.carries_metrics,
+        "title": new.title or None,
+        "tags": dumps(dict(new.tags)),
+        "revision": possible_revision(if_revision),
+        "now": scope.now,
+    }
+    return _inserted(db, scope, SQL["fork_at_head"], parameters)
+
+
 def _insert_branch(
     db: Connection, scope: Scope, source: sqlite3.Row, new: NewFork, head: Head, lineage: Lineage, own: Spend
 ) -> ConversationRecord:
@@ -284,13 +307,20 @@ def _insert(
         "draft": draft,
         "now": scope.now,
     }
+    made = _inserted(db, scope, SQL["insert_conversation"], parameters)
+    assert made is not None
+    return made
+
+
+def _inserted(db: Connection, scope: Scope, statement: str, parameters: Parameters) -> ConversationRecord | None:
+    """The conversation that a statement made, or None if it made none. Raises `AlreadyExists`."""
     try:
-        (row,) = db.execute(SQL["insert_conversation"], parameters).fetchall()
+        rows = db.execute(statement, parameters).fetchall()
     except sqlite3.IntegrityError as error:
         if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
-            raise AlreadyExists(name or id) from None
+            raise AlreadyExists(parameters["name"]) from None
         raise
-    return conversation_of(row, scope)
+    return conversation_of(rows[0], scope) if rows else None
 
 
 def _cursor(cursor: str) -> bytes:

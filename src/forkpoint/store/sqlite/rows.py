@@ -61,6 +61,11 @@ def load_calls(value: str) -> OpenCalls:
     return NO_CALLS if value == "{}" else _load_calls(value)
 
 
+def possible_revision(revision: int | None) -> int | None:
+    """A revision as a parameter; one that no conversation can have becomes one that none has."""
+    return revision if revision is None or 0 <= revision < 1 << 63 else -1
+
+
 def head_columns(head: Head) -> Parameters:
     """A head as the parameters that all statements use for it."""
     return {

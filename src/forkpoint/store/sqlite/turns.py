@@ -32,6 +32,7 @@ from forkpoint.store.sqlite.rows import (
     head_of,
     outcome_of,
     pack,
+    possible_revision,
     turn_of,
 )
 from forkpoint.store.staging import Staged
@@ -317,7 +318,7 @@ def _take_lock(db: Connection, scope: Scope, conversation: str, turn: str, revis
         "tenant": scope.tenant,
         "id": conversations.key_of(conversation),
         "turn": id_to_bytes(turn),
-        "revision": revision if revision is None or 0 <= revision < 1 << 63 else -1,  # no revision is negative
+        "revision": possible_revision(revision),
     }
     rows = db.execute(SQL["take_lock"], parameters).fetchall()
     return rows[0] if rows else None

@@ -55,6 +55,24 @@ INSERT INTO conversation (
 )
 RETURNING *, NULL AS turn_outcome, NULL AS turn_holder, NULL AS holder_seen;
 
+-- name: fork_at_head
+-- A fork at the head, in one statement: a row that points where the source's does. No row: it is not there, is a draft, or
+-- is at another revision.
+INSERT INTO conversation (
+  tenant, id, name, family, revision,
+  head, head_digest, head_turn, head_totals, head_state_of, head_state, head_open_calls,
+  settings, cache, lineage_kind, lineage_source, lineage_at,
+  own_from, inherited, carries_metrics, title, tags, draft, created, updated
+)
+SELECT
+  tenant, :id, :name, family, 0,
+  head, head_digest, head_turn, head_totals, head_state_of, head_state, head_open_calls,
+  coalesce(:settings, settings), :cache, 'fork', id, head,
+  coalesce(head & 4294967295, 0), head_totals, :carries_metrics, :title, :tags, 0, :now, :now
+FROM conversation
+WHERE tenant = :tenant AND id = :source AND draft = 0 AND (:revision IS NULL OR revision = :revision)
+RETURNING *, NULL AS turn_outcome, NULL AS turn_holder, NULL AS holder_seen;
+
 -- name: describe_conversation
 -- Title and tags; NULL leaves one as it is, an empty title removes it. Touches neither revision nor lock.
 UPDATE conversation
