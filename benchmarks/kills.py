@@ -4,13 +4,14 @@
 
 The program commits turns, journals steps, notes, forks, rewinds, deletes and collects in several tasks at once, and
 reports each call as done only after it has returned. It is killed (SIGKILL) at a random moment of what it announced;
-now and then another is killed right after it, while it opens what the first left behind. The same file is carried
-from kill to kill. After each one the store must open without help; everything reported is there; what was announced
-and not reported is there wholly or not at all; nothing else is; `verify` finds no flaw; the turns that the program
-held are interrupted at once, and can be resumed, discarded or superseded; and a new turn commits.
+now and then another is killed right after it, while it opens what the first left behind or makes a new store. The
+same file is carried from kill to kill. After each one the store must open without help; everything reported is there;
+what was announced and not reported is there wholly or not at all; nothing else is; `verify` finds no flaw; the turns
+that the program held are interrupted at once, and can be resumed, discarded or superseded; and a new turn commits.
 """
 
 import argparse
+import os
 import random
 import selectors
 import shutil
@@ -22,16 +23,17 @@ import time
 from collections import Counter
 from itertools import groupby
 from pathlib import Path
+from typing import IO, Self
 
 import anyio
 import msgspec
 from msgspec import Struct
 
 from benchmarks.progress import Progress
-from forkpoint.errors import NotFound
+from forkpoint.errors import ForkpointError, NotFound
 from forkpoint.events import Event, NewEvent, StateChange, Text, ToolCall, ToolResult, Usage
 from forkpoint.ids import new_id
-from forkpoint.store.records import ConversationRecord, OpenTurn, Outcome
+from forkpoint.store.records import ConversationRecord, NewConversation, OpenTurn, Outcome
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.testing.samples import answers, says
 
@@ -156,11 +158,59 @@ class Ledger:
         return path[: [stretch.turn for stretch in path].index(at) + 1]
 
 
-def kill_a_writer(file: Path, ledger: Ledger, chance: random.Random, seen: Counter[str]) -> list[Announced]:
+class Program:
+    """The program, started; it waits for a word before it opens the store. Its errors are shown as they come."""
+
+    def __init__(self, file: Path, *options: str) -> None:
+        command = [sys.executable, str(WRITER), str(file), *options]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def kill(self, *, after: int, moment: float) -> bytes:
+        """Lets it go and kills it, a moment after so many announcements. Returns all that it said."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        said: list[bytes] = []
+        try:
+            process.stdin.write(b"go\n")
+            process.stdin.flush()
+            self._listen(process.stdout, said, after)
+            time.sleep(moment)  # the kill is to come at any moment of what goes on now
+        finally:
+            process.kill()
+            said.append(process.stdout.read())
+            process.wait()
+        if process.returncode != -signal.SIGKILL:
+            raise Torn(f"the program ended by itself, with status {process.returncode}; its errors are above")
+        return b"".join(said)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        with self._process:  # closes the pipes too
+            pass
+
+    def _listen(self, stdout: IO[bytes], said: list[bytes], announcements: int) -> None:
+        """Reads what the program says until it has announced so many calls, or is gone."""
+        with selectors.DefaultSelector() as ready:
+            ready.register(stdout, selectors.EVENT_READ)
+            announced = -1  # its first line only says that it opens the store
+            while announced < announcements:
+                if not ready.select(PATIENCE):
+                    raise Torn(f"the program has hung for {PATIENCE:.0f} s, after {max(announced, 0)} announced calls")
+                chunk = os.read(stdout.fileno(), 1 << 16)
+                if not chunk:
+                    return
+                said.append(chunk)
+                announced += chunk.count(b'{"will"') + chunk.count(b'{"opening"')
+
+
+def kill_a_writer(program: Program, ledger: Ledger, chance: random.Random, seen: Counter[str]) -> list[Announced]:
     """Lets the program write, and kills it. Returns the calls that it had announced and not reported as done."""
     announcements = chance.randint(1, chance.choice([12, 60, 300]))
-    seed = str(chance.randrange(1 << 30))
-    said = _kill(["--seed", seed], file, after=announcements, moment=chance.random() * 0.002)
+    said = program.kill(after=announcements, moment=chance.random() * 0.002)
     pending: dict[int, Announced] = {}
     for line in said.splitlines():
         if line.startswith(b'{"will"'):
@@ -175,47 +225,21 @@ def kill_a_writer(file: Path, ledger: Ledger, chance: random.Random, seen: Count
 
 
 def kill_an_opener(file: Path, chance: random.Random) -> None:
-    """Lets the program open and close what the last kill left, and kills it at that."""
-    _kill(["--only-open"], file, after=0, moment=chance.random() * 0.03)
+    """Lets the program open and close a store, which makes it if there is none, and kills it at that."""
+    with Program(file, "--only-open") as program:
+        program.kill(after=0, moment=chance.random() * 0.03)
 
 
-def _kill(options: list[str], file: Path, *, after: int, moment: float) -> bytes:
-    """Starts the program and kills it a moment after so many announcements. Returns what it said."""
-    with (
-        tempfile.TemporaryFile() as errors,
-        subprocess.Popen(
-            [sys.executable, str(WRITER), str(file), *options], stdout=subprocess.PIPE, stderr=errors
-        ) as program,
-    ):
-        assert program.stdout is not None
-        lines: list[bytes] = []
-        try:
-            _listen(program, lines, after)
-            time.sleep(moment)  # the kill is to come at any moment of what goes on now
-        finally:
-            program.send_signal(signal.SIGKILL)
-            lines.append(program.stdout.read())
-            program.wait()
-        if program.returncode != -signal.SIGKILL:
-            errors.seek(0)
-            raise Torn(f"the program ended by itself ({program.returncode}):\n{errors.read().decode()}")
-    return b"".join(lines)
-
-
-def _listen(program: subprocess.Popen[bytes], lines: list[bytes], announcements: int) -> None:
-    """Reads what the program says until it has announced so many calls."""
-    assert program.stdout is not None
-    with selectors.DefaultSelector() as ready:
-        ready.register(program.stdout, selectors.EVENT_READ)
-        announced = -1  # its first line only says that it opens the store
-        while announced < announcements:
-            if not ready.select(PATIENCE):
-                raise Torn(f"the program has hung for {PATIENCE:.0f} s after {max(announced, 0)} announced calls")
-            chunk = program.stdout.read1()  # type: ignore[attr-defined]
-            if not chunk:
-                return
-            lines.append(chunk)
-            announced += chunk.count(b'{"will"') + chunk.count(b'{"opening"')
+async def use(file: Path) -> None:
+    """Works with a store whose maker was killed: it is whole, or there is none yet."""
+    async with await SqliteStore.open(file) as store:
+        ledger = Ledger()
+        inspection = Inspection(store, ledger, random.Random(0), Counter())
+        await inspection.after([])
+        id = new_id()
+        await store.create(NewConversation(id=id))
+        ledger.enter(Announced("create", 0, id))
+        await inspection.after([])
 
 
 class Inspection:
@@ -428,18 +452,33 @@ def run(kills: int, seed: int, folder: Path, progress: Progress) -> Counter[str]
             if thoroughly:
                 await inspection.all_turns()
 
-    for kill in range(1, kills + 1):
-        unreported: list[Announced] = []
-        try:
-            unreported = kill_a_writer(file, ledger, chance, seen)
-            if chance.random() < 0.3:
-                kill_an_opener(file, chance)
-                seen["killed again while opening"] += 1
-            anyio.run(inspect, unreported, kill == kills)
-        except Exception as error:
-            error.add_note(f"That was after kill {kill} with --seed {seed}; not reported as done were: {unreported}")
-            raise
-        progress.part("kills", kill, kills)
+    def start() -> Program:
+        return Program(file, "--seed", str(chance.randrange(1 << 30)))
+
+    program = start()
+    try:
+        for kill in range(1, kills + 1):
+            unreported: list[Announced] = []
+            try:
+                with program:
+                    unreported = kill_a_writer(program, ledger, chance, seen)
+                if chance.random() < 0.2:
+                    kill_an_opener(file, chance)
+                    seen["killed again while opening"] += 1
+                if chance.random() < 0.1:
+                    kill_an_opener(folder / f"made-{kill}.db", chance)
+                    anyio.run(use, folder / f"made-{kill}.db")
+                    seen["killed while making a store"] += 1
+                if kill < kills:
+                    program = start()  # it gets ready while the store is looked at
+                anyio.run(inspect, unreported, kill == kills)
+            except Exception as error:
+                error.add_note(f"That was after kill {kill} with --seed {seed}; not reported were: {unreported}")
+                raise
+            progress.part("kills", kill, kills)
+    finally:
+        with program:  # one that was started and not used any more
+            pass
     return seen
 
 
@@ -461,8 +500,9 @@ def main() -> int:
     progress.say(f"{given.kills:,} kills, --seed {seed}, in {folder}")
     try:
         seen = run(given.kills, seed, folder, progress)
-    except Torn as torn:
-        print(f"Torn: {torn}", *torn.__notes__, f"The store is kept in {folder}.", sep="\n", file=sys.stderr)
+    except (Torn, ForkpointError) as error:
+        what = f"{type(error).__name__}: {error}"
+        print(what, *error.__notes__, f"The store is kept in {folder}.", sep="\n", file=sys.stderr)
         return 1
     if given.folder is None:
         shutil.rmtree(folder)

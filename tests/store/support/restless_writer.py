@@ -60,17 +60,17 @@ class Task:
         self.paths: dict[str, list[str]] = {}
 
     async def work(self) -> None:
-        acts = [self._turn, self._note, self._fork, self._rewind, self._collect]
+        acts = [self._turn, self._note, self._fork, self._rewind, self._collect, self._create]
         while True:
             if not self.paths:
-                await self._create()
+                await self._create("")
             elif len(self.paths) > MOST_CONVERSATIONS:
                 await self._delete()
             else:
-                (act,) = self._chance.choices(acts, weights=[10, 2, 3, 2, 1])
+                (act,) = self._chance.choices(acts, weights=[10, 2, 3, 2, 1, 1])
                 await act(self._chance.choice(list(self.paths)))
 
-    async def _create(self) -> None:
+    async def _create(self, _: str) -> None:
         id = new_id()
         number = self._reports.will("create", conversation=id)
         await self._store.create(NewConversation(id=id))
@@ -160,7 +160,7 @@ class Task:
         self._reports.did(number)
         del self.paths[conversation]
 
-    async def _collect(self, conversation: str) -> None:
+    async def _collect(self, _: str) -> None:
         number = self._reports.will("collect")
         await self._store.collect()
         self._reports.did(number)

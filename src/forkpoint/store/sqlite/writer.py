@@ -1,8 +1,9 @@
 """The one writer: a thread that drains a queue of jobs in group commits.
 
 A job is a function of its inputs that reads and writes through a connection. Jobs that wait together share one
-transaction and one fsync, each in a savepoint of its own: one that fails, fails alone. Nobody waits for a group
-to fill, and big jobs go alone. If an error throws the whole transaction away, the jobs run again, one by one.
+transaction and one fsync, and one that fails, fails alone: one that was refused before it wrote anything is just left
+out; if one fails half-way, the group runs again, in transactions of their own. Nobody waits for a group to fill, and
+big jobs go alone.
 
 **An error at COMMIT is not a failure, it is unknown**: the log may hold the commit although its fsync failed, and a
 crash could bring it to light. So the writer takes a new connection and writes a barrier; once *that* is on disk,
@@ -308,21 +309,20 @@ class Writer:
             self._rollback(db)
 
     def _run_together(self, db: Connection, group: Sequence[Job[Any]]) -> bool:
-        """Runs each job in a savepoint. False if the transaction broke, and with it all that was done."""
+        """Runs jobs one after the other. False if one failed half-way, and all that was done is undone.
+
+        Why no savepoint for each: it would add two statements to every job, and refusals, which are the common
+        failure, write nothing that would have to be undone.
+        """
         for job in group:
+            written = db.total_changes
             try:
-                db.execute("SAVEPOINT job")
-                try:
-                    job.result = job.run(db)
-                except BaseException as error:
-                    job.error = error
-                    db.execute("ROLLBACK TO job")
-                db.execute("RELEASE job")
-            except sqlite3.Error:
-                self._rollback(db)
-                return False
-            if not db.in_transaction:
-                return False
+                job.result = job.run(db)
+            except BaseException as error:
+                job.error = error
+                if db.total_changes != written or not db.in_transaction:
+                    self._rollback(db)
+                    return False
         return True
 
     def _rollback(self, db: Connection) -> None:
