@@ -43,10 +43,11 @@ class NotFound(ForkpointError):
 
 
 class AlreadyExists(ForkpointError):
-    """A conversation named {name!r} exists already, and nothing was changed. Choose another name, or open
-    the one that exists."""
+    """A {what} {name!r} exists already, and nothing was changed. Choose another name or id, or open the one
+    that exists."""
 
     code = "exists"
+    what: str
     name: str
 
 
@@ -157,6 +158,16 @@ class TurnLost(ForkpointError):
     outcome: str
 
 
+class TurnBehind(ForkpointError):
+    """Turn {turn} has {staged} journalled steps, and this handle knows of {known}: a call that was cancelled had
+    landed. Get a handle that knows them all with refresh(), and go on from there."""
+
+    code = "turn_behind"
+    turn: str
+    known: int
+    staged: int
+
+
 class NotResumable(ForkpointError):
     """Turn {turn} ({outcome}) cannot be resumed: {why}. Read the
     conversation, and retry the turn or begin a new one."""
@@ -194,6 +205,15 @@ class OutcomeUnknown(StoreError):
     code = "outcome_unknown"
     what: str
     id: str
+    detail: str
+
+
+class CommitFailed(StoreError):
+    """Turn {turn} did not reach the disk of the store at {path} ({detail}): it is failed, and nothing of it is in
+    history. Its steps and its cost are kept; resume it, or retry it, once the disk answers."""
+
+    code = "commit_failed"
+    turn: str
     detail: str
 
 

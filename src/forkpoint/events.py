@@ -290,7 +290,7 @@ class Envelope(Struct, frozen=True, gc=False, omit_defaults=True):
     client: bool = False
     parts: tuple[str, ...] = ()  # the types of the parts, in order
     response: int | None = None  # which model response of its turn it belongs to; None if no model wrote it
-    origin: str | None = None  # the event id that this one is a copy of
+    origin: str | None = None  # the chain digest, in hex, of the event that this is a copy of
 
 
 class NewEvent(Struct, frozen=True):

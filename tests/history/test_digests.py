@@ -11,6 +11,7 @@ quick = settings(max_examples=60, deadline=None, database=None)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 chains = st.lists(st.tuples(texts, texts), min_size=1, max_size=6)
+TURN = b"t" * 16
 ROOT = root_digest(b"family")
 
 
@@ -18,7 +19,7 @@ def forged(contents: list[tuple[str, str]], root: bytes = ROOT) -> list[Link]:
     """A chain of events, each an envelope and a payload."""
     links: list[Link] = []
     for envelope, payload in contents:
-        links.append(forge(links[-1].chain_digest if links else root, envelope, payload))
+        links.append(forge(links[-1].chain_digest if links else root, TURN, envelope, payload))
     return links
 
 
@@ -98,7 +99,7 @@ def test_an_event_that_was_slipped_in_is_found(contents: list[tuple[str, str]], 
     links = forged(contents)
     place = data.draw(st.integers(0, len(links) - 1))
     before = links[place - 1].chain_digest if place else ROOT
-    assert flaws([*links[:place], forge(before, "slipped", "in"), *links[place:]])
+    assert flaws([*links[:place], forge(before, TURN, "slipped", "in"), *links[place:]])
 
 
 @quick
@@ -111,7 +112,7 @@ def test_rewriting_an_event_shows_at_the_next_one_or_at_the_head(
     place = data.draw(st.integers(0, len(links) - 1))
     head = links[-1].chain_digest
     before = links[place - 1].chain_digest if place else ROOT
-    links[place] = forge(before, links[place].envelope, "rewritten")
+    links[place] = forge(before, TURN, links[place].envelope, "rewritten")
     assert flaws(links) or links[-1].chain_digest != head
 
 
@@ -133,7 +134,7 @@ def test_an_erased_event_still_vouches_for_its_envelope_and_its_place(
     links = [replace(link, payload=None, salt=None) for link in forged(contents)]
     place = data.draw(st.integers(0, len(links) - 1))
     links[place] = replace(links[place], envelope=links[place].envelope + "x")
-    assert flaws(links) == ["its envelope or its place in the chain was changed"]
+    assert flaws(links) == ["its envelope, its turn or its place in the chain was changed"]
 
 
 def test_a_payload_put_in_place_of_an_erased_one_is_found() -> None:
@@ -146,8 +147,8 @@ def test_a_payload_put_in_place_of_an_erased_one_is_found() -> None:
 @pytest.mark.parametrize("moved", [1, 7, -1], ids=["one byte", "seven bytes", "one byte the other way"])
 def test_bytes_that_move_between_salt_and_payload_are_found(moved: int) -> None:
     """Salt and payload are hashed one after the other, so only the salt's length keeps them apart."""
-    link = Link("envelope", "1234567", b"s" * SALT_BYTES, payload_digest(b"s" * SALT_BYTES, "1234567"), b"")
-    link = replace(link, chain_digest=chain_digest(ROOT, link.envelope, link.payload_digest))
+    link = Link(TURN, "envelope", "1234567", b"s" * SALT_BYTES, payload_digest(b"s" * SALT_BYTES, "1234567"), b"")
+    link = replace(link, chain_digest=chain_digest(ROOT, TURN, link.envelope, link.payload_digest))
     both = b"s" * SALT_BYTES + b"1234567"
     salt, payload = both[: SALT_BYTES + moved], both[SALT_BYTES + moved :].decode()
     assert flaw(ROOT, link) is None
@@ -163,7 +164,7 @@ def test_no_family_s_history_passes_for_another_s(a: bytes, b: bytes, contents: 
 
 
 def test_equal_payloads_have_different_digests_so_that_an_erased_one_cannot_be_guessed() -> None:
-    one, two = forge(ROOT, "envelope", "yes"), forge(ROOT, "envelope", "yes")
+    one, two = forge(ROOT, TURN, "envelope", "yes"), forge(ROOT, TURN, "envelope", "yes")
     assert one.payload_digest != two.payload_digest
     assert one.salt is not None
     assert len(one.salt) == SALT_BYTES
@@ -173,7 +174,13 @@ def test_equal_payloads_have_different_digests_so_that_an_erased_one_cannot_be_g
 @quick
 @given(envelope=texts, payload=texts)
 def test_a_digest_depends_on_the_bytes_and_on_nothing_else(envelope: str, payload: str) -> None:
-    link = forge(ROOT, envelope, payload)
+    link = forge(ROOT, TURN, envelope, payload)
     assert link.salt is not None
     assert payload_digest(link.salt, payload) == link.payload_digest
-    assert chain_digest(ROOT, envelope, link.payload_digest) == link.chain_digest
+    assert chain_digest(ROOT, TURN, envelope, link.payload_digest) == link.chain_digest
+
+
+def test_an_event_that_is_said_to_be_of_another_turn_is_found() -> None:
+    link = forge(ROOT, TURN, "envelope", "payload")
+    assert flaw(ROOT, link) is None
+    assert flaw(ROOT, replace(link, turn=b"u" * 16))

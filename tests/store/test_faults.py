@@ -245,8 +245,9 @@ class Story:
 
         async def recover() -> None:
             """It may be there although nobody has its handle: the journal says how far the turn has come."""
-            await self.store.fail(self.held[turn], TurnError("unknown", "Whether the step was stored is not known."))
-            self.held[turn] = await self.store.resume(turn)
+            if await self.outcome(turn) == "running":
+                await self.store.fail(self.held[turn], TurnError("unknown", "Whether it was stored is not known."))
+            await self.regain(turn)
 
         return Step("journal", call, there, recover, turn)
 
@@ -257,18 +258,14 @@ class Story:
         async def there() -> bool:
             return (await self.store.turn(turn)).usage == usage
 
-        return Step("journal of usage alone", call, there, turn=turn)
+        return Step("journal of usage alone", call, there, lambda: self.regain(turn), turn)
 
     def commit(self, turn: str, *events: NewEvent) -> Step:
-        async def recover() -> None:
-            if await self.outcome(turn) == "failed":
-                self.held[turn] = await self.store.resume(turn)
-
         return Step(
             "commit",
             lambda: self.store.commit(self.held[turn], events),
             self.ended(turn, "committed"),
-            recover,
+            lambda: self.regain(turn),
             turn,
             exact=False,  # if its COMMIT failed, the turn is written down as failed
         )
@@ -278,7 +275,8 @@ class Story:
             "wait",
             lambda: self.store.wait(self.held[turn], events),
             self.ended(turn, "awaiting_approval"),
-            turn=turn,
+            lambda: self.regain(turn),
+            turn,
         )
 
     def resume(self, turn: str) -> Step:
@@ -288,7 +286,13 @@ class Story:
         return Step("resume", call, self.ended(turn, "running"), call, turn)
 
     def end(self, turn: str, outcome: Outcome, verb: Callable[[OpenTurn], Awaitable[object]]) -> Step:
-        return Step(f"end as {outcome}", lambda: verb(self.held[turn]), self.ended(turn, outcome), turn=turn)
+        return Step(
+            f"end as {outcome}",
+            lambda: verb(self.held[turn]),
+            self.ended(turn, outcome),
+            lambda: self.regain(turn),
+            turn,
+        )
 
     def note(self, conversation: str) -> Step:
         note = new_id()
@@ -303,6 +307,11 @@ class Story:
         return Step("fork", lambda: self.store.fork(conversation, new, key=key), lambda: self.exists(id))
 
     # What became of them.
+
+    async def regain(self, turn: str) -> None:
+        """A turn that was settled as failed can be resumed, as far as its journal goes."""
+        if await self.outcome(turn) == "failed":
+            self.held[turn] = await self.store.resume(turn)
 
     async def exists(self, id: str) -> bool:
         try:

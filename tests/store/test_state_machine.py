@@ -301,7 +301,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(target=branches, branch=branches, side=sides, where=st.integers(0, 40), excluded=st.booleans())
     def rewind(self, branch: Branch, side: int, where: int, excluded: bool) -> Any:
-        if branch.id not in self.live:
+        if branch.id not in self.live or not branch.path:
             return NOTHING
         aside = NewFork(id=new_id(), cache="{}")
         arguments, kept = self.place(branch, where, excluded)

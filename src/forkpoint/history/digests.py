@@ -1,7 +1,7 @@
 """Digests: the chain that makes any change to history visible.
 
 ``payload digest = SHA-256(salt + payload)``, with 16 random bytes of salt for each event: without it, a short
-text could be guessed from its digest after it was erased. ``chain digest = SHA-256(previous chain digest +
+text could be guessed from its digest after it was erased. ``chain digest = SHA-256(previous chain digest + turn +
 envelope + payload digest)``. A segment's first event chains to its base, a root's first event to a digest of
 its family. Erasing drops payload and salt and keeps the payload digest, so the chain still verifies.
 """
@@ -17,6 +17,7 @@ SALT_BYTES = 16
 class Link(Struct, frozen=True):
     """One event as the chain sees it. Payload and salt are None once it was erased."""
 
+    turn: bytes
     envelope: str
     payload: str | None
     salt: bytes | None
@@ -33,22 +34,22 @@ def payload_digest(salt: bytes, payload: str) -> bytes:
     return sha256(salt + payload.encode()).digest()
 
 
-def chain_digest(previous: bytes, envelope: str, payload: bytes) -> bytes:
-    """The digest of an event: it vouches for the event and for all that came before it."""
-    return sha256(previous + envelope.encode() + payload).digest()
+def chain_digest(previous: bytes, turn: bytes, envelope: str, payload: bytes) -> bytes:
+    """The digest of an event: it vouches for the event, for whose it is, and for all that came before it."""
+    return sha256(previous + turn + envelope.encode() + payload).digest()
 
 
-def forge(previous: bytes, envelope: str, payload: str) -> Link:
-    """The link of a new event that follows the one with digest ``previous``."""
+def forge(previous: bytes, turn: bytes, envelope: str, payload: str) -> Link:
+    """The link of a new event of a turn that follows the one with digest ``previous``."""
     salt = os.urandom(SALT_BYTES)
     digest = payload_digest(salt, payload)
-    return Link(envelope, payload, salt, digest, chain_digest(previous, envelope, digest))
+    return Link(turn, envelope, payload, salt, digest, chain_digest(previous, turn, envelope, digest))
 
 
 def flaw(previous: bytes, link: Link) -> str | None:
     """What is wrong with a stored link, in words, or None if it verifies."""
-    if chain_digest(previous, link.envelope, link.payload_digest) != link.chain_digest:
-        return "its envelope or its place in the chain was changed"
+    if chain_digest(previous, link.turn, link.envelope, link.payload_digest) != link.chain_digest:
+        return "its envelope, its turn or its place in the chain was changed"
     if link.payload is None:
         return None
     salt = link.salt

@@ -41,6 +41,15 @@ class OpenCalls(Struct, frozen=True, omit_defaults=True):
             case _:
                 return self
 
+    def arrived(self, envelope: Envelope) -> "OpenCalls":
+        """The same for an event of a turn in progress, where results come in whatever order the tools end."""
+        due = self.ours or self.client
+        if envelope.kind == "tool_result" and envelope.call_id in due:
+            ours = tuple(id for id in self.ours if id != envelope.call_id)
+            client = self.client if self.ours else tuple(id for id in self.client if id != envelope.call_id)
+            return replace(self, ours=ours, client=client, answering=True) if ours or client else NO_CALLS
+        return self.then(envelope)
+
     def after(self, envelopes: Iterable[Envelope]) -> "OpenCalls":
         """What is open after these events. Raises `Unpaired` where one of them may not come."""
         calls = self
@@ -86,6 +95,30 @@ class OpenCalls(Struct, frozen=True, omit_defaults=True):
 
 
 NO_CALLS = OpenCalls()
+
+
+def in_call_order(envelopes: Sequence[Envelope], open_before: OpenCalls = NO_CALLS) -> list[int]:
+    """In which order a turn's events become history: as they arrived, but results in the order of their calls."""
+    order = list(range(len(envelopes)))
+    calls = [*open_before.ours, *open_before.client]
+    results: list[int] = []
+
+    def settle() -> None:
+        ranked = sorted(results, key=lambda n: calls.index(envelopes[n].call_id or ""))
+        for place, n in zip(list(results), ranked, strict=True):
+            order[place] = n
+        results.clear()
+
+    for n, envelope in enumerate(envelopes):
+        if envelope.kind == "tool_result":
+            results.append(n)
+        elif envelope.kind == "tool_call":
+            if results:
+                settle()
+                calls.clear()
+            calls.append(envelope.call_id or "")
+    settle()
+    return order
 
 
 def safe_cuts(envelopes: Sequence[Envelope], open_before: OpenCalls = NO_CALLS) -> list[int]:

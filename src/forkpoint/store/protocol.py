@@ -5,7 +5,7 @@ to be one.
 
 How a turn goes through it::
 
-    turn = await store.begin(conversation, input=...)      # the lock; other turns hear `Busy`
+    turn = await store.begin(conversation, new_id())       # the lock; other turns hear `Busy`
     turn = await store.journal(turn, [response, ...])      # before the first tool starts
     done = await store.commit(turn, [last_response])       # the head moves, once
 
@@ -60,7 +60,10 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Finishes what is queued and lets go of the database. Turns still open here become `interrupted`."""
+        """Finishes what is queued and lets go of the database. Turns still open here become `interrupted`.
+
+        Closes the store for all that look at it; on a view that `within` gave it does nothing.
+        """
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -81,7 +84,10 @@ class Store(Protocol):
         *,
         key: IdempotencyKey | None = None,
     ) -> ConversationRecord:
-        """Makes a conversation; ``events``, if any, are its first note. Raises `AlreadyExists`."""
+        """Makes a conversation; ``events``, if any, are its first note. Raises `AlreadyExists`.
+
+        A sub-agent is made once for a call of a turn: asked again, the one that is there is returned.
+        """
         ...
 
     async def read(self, id: str) -> ConversationRecord:
@@ -217,6 +223,10 @@ class Store(Protocol):
 
     async def settle(self, turn: str) -> Outcome:
         """After `OutcomeUnknown`: what became of the turn. If it can still not be told, raises that again."""
+        ...
+
+    async def refresh(self, turn: OpenTurn) -> OpenTurn:
+        """The handle of a running turn as far as its journal goes, after `TurnBehind`."""
         ...
 
     async def turn(self, id: str) -> TurnRecord:

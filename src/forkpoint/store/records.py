@@ -6,7 +6,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 from msgspec import Struct
 
 from forkpoint.errors import BadId, BadName
-from forkpoint.events import Event, JsonText, Position, Usage
+from forkpoint.events import JsonText, Position, Usage
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.state import EMPTY, State
 from forkpoint.ids import id_to_bytes
@@ -118,7 +118,6 @@ class OpenTurn(Struct, frozen=True):
     base: Head
     segment: int | None  # where the conversation appends; None: the commit opens one
     family: str
-    digest: bytes  # of the last staged event, or of the base
     staged: int = 0  # how many events are journalled
     calls: OpenCalls = NO_CALLS  # what is open after them
     state: State = EMPTY  # folded over base and staged events
@@ -241,8 +240,6 @@ class Collected(Struct, frozen=True):
             self.keys + other.keys,
         )
 
-
-EventPage: TypeAlias = Page[Event]
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 

@@ -1,8 +1,7 @@
 """Staging: from events that somebody wants to commit to rows that are ready to be.
 
 Everything that can be wrong with an event is found here, before anything is written and outside any transaction:
-wholeness, pairing, size, Unicode. Digests are made here too; they depend on the base only, which cannot move while
-the turn holds its conversation.
+wholeness, pairing, size, Unicode. What is left for the commit is to put the events in order and to chain them.
 """
 
 from collections.abc import Sequence
@@ -10,46 +9,59 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from forkpoint.errors import NotWhole, TooLarge
-from forkpoint.events import NewEvent, encode_body, encode_envelope, seal
+from forkpoint.events import Envelope, NewEvent, encode_body, encode_envelope, seal
 from forkpoint.history.digests import Link, forge
-from forkpoint.history.pairing import OpenCalls
+from forkpoint.history.pairing import OpenCalls, in_call_order
 from forkpoint.history.state import State
 from forkpoint.history.wholeness import check_whole
 from forkpoint.store.records import Limits
 
 
-class Staged(Struct, frozen=True):
-    """Events as links of the chain, and what is true after them."""
+class Sealed(Struct, frozen=True):
+    """An event as it will be stored, before it has its place in history."""
 
-    links: tuple[Link, ...]
-    digest: bytes
+    envelope: Envelope
+    text: str  # the envelope as it is stored
+    payload: str
+
+
+class Staged(Struct, frozen=True):
+    """Events that may be stored, and what is true after them."""
+
+    events: tuple[Sealed, ...]
     calls: OpenCalls
     state: State
     size: int  # bytes of payload and envelope
 
 
-def stage(
-    events: Sequence[NewEvent], *, digest: bytes, calls: OpenCalls, state: State, now: int, limits: Limits
-) -> Staged:
-    """The events as they will stand after ``digest``. Raises `NotWhole`, `Unpaired` or `TooLarge`."""
-    links = []
+def stage(events: Sequence[NewEvent], *, calls: OpenCalls, state: State, now: int, limits: Limits) -> Staged:
+    """The events, ready to be stored. Raises `NotWhole`, `Unpaired` or `TooLarge`."""
+    sealed = []
     size = 0
     for event in events:
         check_whole(event)
         envelope = seal(event, now)
-        calls = calls.then(envelope)
-        payload = encode_body(event.body)
+        calls = calls.arrived(envelope)
+        text, payload = encode_envelope(envelope), encode_body(event.body)
         bytes = len(payload.encode())
         if bytes > limits.payload:
             raise TooLarge("payload", bytes, limits.payload)
-        link = forge(digest, encode_envelope(envelope), payload)
-        digest = link.chain_digest
         state = state.then(event.body)
-        size += bytes + len(link.envelope)
-        links.append(link)
+        size += bytes + len(text)
+        sealed.append(Sealed(envelope, text, payload))
     if size > limits.commit:
         raise TooLarge("commit", size, limits.commit)
-    return Staged(tuple(links), digest, calls, state, size)
+    return Staged(tuple(sealed), calls, state, size)
+
+
+def chain(events: Sequence[Sealed], *, digest: bytes, turn: bytes, calls: OpenCalls) -> list[Link]:
+    """The events of a turn as history: results in the order of their calls, each chained to the one before it."""
+    links = []
+    for n in in_call_order([event.envelope for event in events], calls):
+        link = forge(digest, turn, events[n].text, events[n].payload)
+        digest = link.chain_digest
+        links.append(link)
+    return links
 
 
 def check_size(what: str, text: str | None, limit: int) -> None:

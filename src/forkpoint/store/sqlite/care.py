@@ -7,16 +7,17 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.errors import StoreDamaged, Unpaired
-from forkpoint.events import Position, decode_body, decode_envelope
+from forkpoint.events import Position, Usage, decode_body, decode_envelope
 from forkpoint.history.digests import Link, flaw, root_digest
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.paths import Span
+from forkpoint.history.state import EMPTY, State
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.records import Collected, Flaw, Verification
 from forkpoint.store.sqlite import conversations
 from forkpoint.store.sqlite.connection import SQL, Connection
-from forkpoint.store.sqlite.history import read_path
-from forkpoint.store.sqlite.rows import ORDINALS, Scope, load_calls, unpack
+from forkpoint.store.sqlite.history import head_at, read_path, read_state
+from forkpoint.store.sqlite.rows import ORDINALS, Scope, load_calls, load_state, load_usage, unpack
 
 BATCH = 500
 """How many events one step of the collector removes, so that no turn waits long for it."""
@@ -48,7 +49,7 @@ def verify(db: Connection, scope: Scope, conversation: str | None, head_digest: 
                 check.span(Span(row["id"], first, row["last"]))
     else:
         heads = [conversations.row_of(db, scope, conversation)]
-        for span in read_path(db, heads[0]["family"], unpack(heads[0]["head"])).spans:
+        for span in read_path(db, scope, heads[0]["family"], unpack(heads[0]["head"])).spans:
             check.span(span)
     for row in heads:
         check.head(row)
@@ -66,7 +67,7 @@ class _Check:
         self.events = 0
         self.erased = 0
         self.flaws: list[Flaw] = []
-        self.digests: set[bytes] = set()
+        self.digests: set[bytes] = set()  # of all that was looked at, the start included
 
     def found(self, where: str, what: str) -> None:
         self.flaws.append(Flaw(where, what))
@@ -76,18 +77,19 @@ class _Check:
         segment = self._db.execute(SQL["read_segment"], {"id": span.segment, "tenant": self._scope.tenant}).fetchone()
         if segment is None:
             return self.found(f"segment {span.segment}", "it is missing")
-        previous, calls = self._base(segment)
+        previous, calls, state, totals = self._base(segment)
         expected, turn = span.first, None
         for row in self._rows(span):
             place = Position(span.segment, row["id"] & ORDINALS)
             if place.ordinal != expected:
                 return self.found(str(place), f"event {span.segment}-{expected} before it is missing")
-            link = Link(row["envelope"], row["payload"], row["salt"], row["payload_digest"], row["chain_digest"])
+            link = Link(*tuple(row)[1:])
             if what := flaw(previous, link):
                 self.found(str(place), what)
             if row["turn"] != turn:
                 calls, turn = self._at_a_commit(calls, place), row["turn"]
-            calls = self._content(link, calls, place)
+            calls, state = self._content(link, calls, state, place)
+            totals = self._turn(row["turn"], place, calls, state, totals)
             previous = link.chain_digest
             self.digests.add(previous)
             self.events += 1
@@ -100,6 +102,7 @@ class _Check:
     def head(self, row: sqlite3.Row) -> None:
         """Checks that a head stands on the event whose digest it names."""
         where = f"conversation {id_from_bytes(row['id'])}"
+        self.digests.add(root_digest(row["family"]))
         if row["head"] is None:
             expected = root_digest(row["family"])
         else:
@@ -109,40 +112,57 @@ class _Check:
             expected = event["chain_digest"]
             if event["turn"] != row["head_turn"]:
                 self.found(where, "its head names another turn than the event there")
+            turn = self._db.execute(SQL["turn_behind_event"], {"id": event["turn"]}).fetchone()
+            if turn is not None and turn["end"] == row["head"]:
+                stated = (row["head_totals"], row["head_state_of"], row["head_open_calls"])
+                if stated != (turn["totals"], turn["state_of"], turn["open_calls"]):
+                    self.found(where, "its head states another cost, state or open call than its last turn")
         if row["head_digest"] != expected:
             self.found(where, "its head names another digest than the event there")
         try:
-            read_path(self._db, row["family"], unpack(row["head"]))
+            read_path(self._db, self._scope, row["family"], unpack(row["head"]))
         except StoreDamaged as damage:
             self.found(where, damage.detail)
 
-    def _base(self, segment: sqlite3.Row) -> tuple[bytes, OpenCalls]:
-        """The digest that a segment's first event follows, and the calls that are open there."""
+    def _base(self, segment: sqlite3.Row) -> tuple[bytes, OpenCalls, State, Usage]:
+        """What is true where a segment starts: the digest that its first event follows, open calls, state, totals."""
         where = f"segment {segment['id']}"
-        if segment["base"] is None:
-            digest, calls = root_digest(segment["family"]), NO_CALLS
-        else:
-            event = self._db.execute(SQL["event_at"], {"id": segment["base"]}).fetchone()
-            if event is None:
-                self.found(where, f"its base {unpack(segment['base'])} is missing")
-                return segment["base_digest"], NO_CALLS
-            turn = self._db.execute(SQL["turn_behind_event"], {"id": event["turn"]}).fetchone()
-            whole = turn is not None and turn["end"] == segment["base"]
-            digest, calls = event["chain_digest"], load_calls(turn["open_calls"]) if whole else NO_CALLS
-        if segment["base_digest"] != digest:
+        try:
+            base = head_at(self._db, segment["family"], unpack(segment["base"]))
+            state = read_state(self._db, base)
+        except StoreDamaged as damage:
+            self.found(where, damage.detail)
+            return segment["base_digest"], NO_CALLS, EMPTY, Usage()
+        if segment["base_digest"] != base.digest:
             self.found(where, "it names another digest than its base has")
-        return segment["base_digest"], calls
+        return segment["base_digest"], base.open_calls, state, base.totals
 
-    def _content(self, link: Link, calls: OpenCalls, place: Position) -> OpenCalls:
+    def _content(self, link: Link, calls: OpenCalls, state: State, place: Position) -> tuple[OpenCalls, State]:
         try:
             envelope = decode_envelope(link.envelope)
-            decode_body(link.payload)
-            return calls.then(envelope)
+            state = state.then(decode_body(link.payload))
+            return calls.then(envelope), state
         except msgspec.DecodeError as error:
             self.found(str(place), f"it cannot be read: {error}")
         except Unpaired as error:
             self.found(str(place), str(error))
-        return calls
+        return calls, state
+
+    def _turn(self, id: bytes, place: Position, calls: OpenCalls, state: State, totals: Usage) -> Usage:
+        """At a turn's last event, checks what its row says is true from there on. Returns the totals there."""
+        turn = self._db.execute(SQL["turn_behind_event"], {"id": id}).fetchone()
+        if turn is None:
+            self.found(str(place), f"its turn {id_from_bytes(id)} is missing")
+        if turn is None or unpack(turn["end"]) != place:
+            return totals
+        where = f"turn {id_from_bytes(id)}"
+        if load_usage(turn["totals"]) != totals + load_usage(turn["usage"]):
+            self.found(where, "its cost does not add up")
+        if turn["state"] is not None and not self.erased and load_state(turn["state"]) != state:
+            self.found(where, "the state that it left is not what its events fold to")
+        if load_calls(turn["open_calls"]) != calls.at_a_commit():
+            self.found(where, "the calls that it left open are not those in its events")
+        return load_usage(turn["totals"])
 
     def _at_a_commit(self, calls: OpenCalls, place: Position) -> OpenCalls:
         try:
@@ -192,32 +212,29 @@ def measure(db: Connection, stretch: Stretch) -> Collected:
 
 
 def collect_some(db: Connection, scope: Scope, family: bytes) -> tuple[Collected, bool]:
-    """Removes a batch of what a family does not reach; says whether there is more."""
+    """Removes at most a batch of what a family does not reach; says whether there is more."""
+    done = Collected()
     for stretch in unreached(db, scope, family):
-        rows = db.execute(SQL["last_events"], stretch.keys | {"limit": BATCH}).fetchall()
-        done = Collected(len(rows), sum(row["bytes"] for row in rows))
+        left = BATCH - done.events
+        rows = db.execute(SQL["last_events"], stretch.keys | {"limit": left}).fetchall()
         if rows:
             db.execute(SQL["delete_events"], {"first": rows[-1]["id"], "last": rows[0]["id"]})
-        if len(rows) == BATCH:
+            done += Collected(len(rows), sum(row["bytes"] for row in rows))
+        if len(rows) == left:
             return done, True
-        turns = db.execute(SQL["delete_turns"], stretch.keys | {"after": stretch.after}).rowcount
-        done += Collected(turns=turns)
+        parameters = stretch.keys | {"after": stretch.after}
+        db.execute(SQL["free_keys_of_turns"], parameters | {"tenant": scope.tenant})
+        done += Collected(turns=db.execute(SQL["delete_turns"], parameters).rowcount)
         if stretch.whole:
             db.execute(SQL["delete_segment"], {"id": stretch.segment})
             done += Collected(segments=1)
-        if done != Collected():
-            return done, True
-    return Collected(), False
+    return done, False
 
 
 def old_drafts(db: Connection, scope: Scope, before: int) -> list[str]:
-    """Drafts that nobody has touched since, except one whose turn is running."""
-    ids = []
-    for row in db.execute(SQL["old_drafts"], {"tenant": scope.tenant, "before": before}).fetchall():
-        record = conversations.read(db, scope, id_from_bytes(row["id"]))
-        if record.status != "running":
-            ids.append(record.id)
-    return ids
+    """Drafts without an open turn that nobody has touched since."""
+    parameters = {"tenant": scope.tenant, "before": before}
+    return [id_from_bytes(row["id"]) for row in db.execute(SQL["old_drafts"], parameters)]
 
 
 def count_old_keys(db: Connection, scope: Scope, before: int) -> int:

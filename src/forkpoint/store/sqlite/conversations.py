@@ -5,7 +5,7 @@ import sqlite3
 import msgspec
 from msgspec import Struct
 
-from forkpoint.errors import AlreadyExists, BadCursor, Busy, NotFound, Stale, TurnOpen
+from forkpoint.errors import AlreadyExists, BadCursor, BadPosition, Busy, NotFound, Stale, TurnOpen
 from forkpoint.events import Position, Usage
 from forkpoint.history.digests import root_digest
 from forkpoint.ids import id_from_bytes, id_to_bytes
@@ -104,10 +104,17 @@ def create(
     db: Connection, scope: Scope, new: NewConversation, *, draft: bool, key: IdempotencyKey | None = None
 ) -> ConversationRecord:
     """A new root, sub-agent or draft, empty."""
-    if made := idempotency.find(db, scope, key, "create"):
+    if made := idempotency.find(db, scope, key, "create", None):
         return read(db, scope, id_from_bytes(made))
-    idempotency.take(db, scope, key, "create", new.id)
+    if new.lineage.kind == "sub_agent" and (child := _child_of(db, scope, new.lineage)):
+        return read(db, scope, id_from_bytes(child))  # a call spawns once: a resumed turn finds its child
     family = key_of(new.family or new.id, "family")
+    if (
+        new.family is not None
+        and not db.execute(SQL["branches"], {"tenant": scope.tenant, "family": family}).fetchone()
+    ):
+        raise NotFound("family", new.family)
+    idempotency.take(db, scope, key, "create", None, new.id)
     return _insert(
         db,
         scope,
@@ -150,16 +157,18 @@ def fork(
     key: IdempotencyKey | None,
 ) -> ConversationRecord:
     """A new pointer into the source's path: one row."""
-    if made := idempotency.find(db, scope, key, "fork"):
+    subject = key_of(source)
+    if made := idempotency.find(db, scope, key, "fork", subject):
         return read(db, scope, id_from_bytes(made))
-    idempotency.take(db, scope, key, "fork", new.id)
-    if at is None and before is None and (made_at_head := _fork_at_head(db, scope, source, new, if_revision)):
-        return made_at_head
-    row = row_of(db, scope, source, drafts=False)
-    check_revision(row, if_revision)
-    head = resolve(db, scope, row["family"], head_of(row), at, before)
-    lineage = Lineage("fork", source, head.position)
-    return _insert_branch(db, scope, row, new, head, lineage, Spend(head.ordinal, head.totals))
+    fork = _fork_at_head(db, scope, source, new, if_revision) if at is None and before is None else None
+    if fork is None:
+        row = row_of(db, scope, source, drafts=False)
+        check_revision(row, if_revision)
+        head = resolve(db, scope, row["family"], head_of(row), at, before)
+        lineage = Lineage("fork", source, head.position)
+        fork = _insert_branch(db, scope, row, new, head, lineage, Spend(head.ordinal, head.totals))
+    idempotency.take(db, scope, key, "fork", subject, new.id)
+    return fork
 
 
 def rewind(
@@ -174,14 +183,16 @@ def rewind(
     key: IdempotencyKey | None,
 ) -> ConversationRecord:
     """Moves the head back and keeps what stood after it under a branch of its own."""
-    if idempotency.find(db, scope, key, "rewind"):
+    if idempotency.find(db, scope, key, "rewind", key_of(id)):
         return read(db, scope, id)
     row = row_of(db, scope, id, drafts=False)
     check_revision(row, if_revision)
     check_free(row, scope)
     old = head_of(row)
+    if at is None and before is None:
+        raise BadPosition("nothing", "a rewind needs `at` or `before`", "any earlier turn or event")
     head = resolve(db, scope, row["family"], old, at, before)
-    idempotency.take(db, scope, key, "rewind", id)
+    idempotency.take(db, scope, key, "rewind", key_of(id), aside.id)
     if head.position == old.position:
         return read(db, scope, id)
     own = Spend(row["own_from"], load_usage(row["inherited"]))
@@ -208,7 +219,8 @@ def exists(db: Connection, scope: Scope, id: str) -> bool:
 
 def was_updated(db: Connection, scope: Scope, id: str) -> bool:
     """Whether the last change to a conversation is the one made in this scope."""
-    return bool(row_of(db, scope, id)["updated"] == scope.now)
+    row = db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
+    return row is not None and bool(row["updated"] == scope.now)
 
 
 def check_revision(row: sqlite3.Row, expected: int | None) -> None:
@@ -227,6 +239,12 @@ def check_free(row: sqlite3.Row, scope: Scope) -> None:
     if not scope.alive(row["turn_holder"], row["holder_seen"]):
         raise TurnOpen(id, turn, "interrupted")
     raise Busy(id, turn)
+
+
+def _child_of(db: Connection, scope: Scope, lineage: Lineage) -> bytes | None:
+    parameters = {"tenant": scope.tenant, "turn": blob(lineage.turn), "call": lineage.call}
+    row = db.execute(SQL["find_child"], parameters).fetchone()
+    return None if row is None else row["id"]
 
 
 def _fork_at_head(
@@ -318,7 +336,7 @@ def _inserted(db: Connection, scope: Scope, statement: str, parameters: Paramete
         rows = db.execute(statement, parameters).fetchall()
     except sqlite3.IntegrityError as error:
         if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
-            raise AlreadyExists(parameters["name"]) from None
+            raise AlreadyExists("conversation", parameters["name"]) from None
         raise
     return conversation_of(rows[0], scope) if rows else None
 

@@ -11,6 +11,15 @@ from forkpoint.store.sqlite.connection import SQL, Connection
 from forkpoint.store.sqlite.rows import Scope, dumps, load_usage
 
 
+def delete_old_draft(db: Connection, scope: Scope, id: str, before: int) -> bool:
+    """Removes a draft, if it still is one that nobody has touched: its turn may have committed a moment ago."""
+    drafts = db.execute(SQL["old_drafts"], {"tenant": scope.tenant, "before": before}).fetchall()
+    if not any(id_from_bytes(row["id"]) == id for row in drafts):
+        return False
+    _delete_one(db, scope, conversations.row_of(db, scope, id))
+    return True
+
+
 def delete(db: Connection, scope: Scope, id: str) -> Deleted:
     """Removes a conversation and its sub-agents. Events under a fork stay; the rest is collected."""
     conversations.row_of(db, scope, id)
@@ -42,8 +51,8 @@ def _delete_one(db: Connection, scope: Scope, row: sqlite3.Row) -> None:
         key = conversations.key_of(turn.id)
         db.execute(SQL["delete_steps"], {"turn": key})
         db.execute(SQL["delete_turn"], {"id": key})
-        idempotency.free(db, key)
-    idempotency.free(db, row["id"])
+        idempotency.free(db, scope, key)
+    idempotency.free(db, scope, row["id"])
     db.execute(SQL["delete_conversation"], parameters)
 
 

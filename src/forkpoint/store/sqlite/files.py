@@ -20,7 +20,6 @@ FORMAT = len(MIGRATIONS)
 
 OLDEST_SQLITE = (3, 38, 0)
 
-_MAGIC = b"SQLite format 3\0"
 _NETWORK = {"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "glusterfs", "ncpfs"}
 _NETWORK_FUSE = ("fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.rclone", "fuse.s3fs", "fuse.gcsfuse", "fuse.davfs")
 
@@ -41,6 +40,9 @@ def prepare(path: Path) -> None:
         raise BadStoreUrl(str(path), error.strerror or str(error)) from error
     if kind := network_file_system(path, _mounts()):
         raise NetworkFileSystem(str(path), kind)
+    with translated(str(path)):
+        if path.exists():
+            _check(path)  # before a lock file is put beside it
     try:
         lock = FileLock(lock_path(path))
     except OSError as error:
@@ -48,8 +50,7 @@ def prepare(path: Path) -> None:
     try:
         with translated(str(path)), lock:
             if path.exists():
-                _check_header(path)
-                _look(path)
+                _check(path)
                 _migrate(path)
             elif Path(f"{path}-wal").exists():
                 raise StoreDamaged(str(path), "its log (-wal) is there, and the file itself is not")
@@ -141,23 +142,16 @@ def format_of(db: Connection) -> int:
     return int(row["format"])
 
 
-def _check_header(path: Path) -> None:
-    """Refuses files that SQLite would silently take for new or fail on late."""
-    with path.open("rb") as file:
-        header = file.read(100)
-    if len(header) < 100:
-        raise NotAStore(str(path), "it is empty" if not header else "it is too short to be a database")
-    if not header.startswith(_MAGIC):
-        raise NotAStore(str(path), "it is not a SQLite database")
-    wal = Path(f"{path}-wal")
-    if wal.exists() and wal.stat().st_size:
-        return  # the file may lag behind its log, and SQLite knows how to read both
-    page = int.from_bytes(header[16:18], "big")
-    page = 65536 if page == 1 else page
-    expected = page * int.from_bytes(header[28:32], "big")
-    actual = path.stat().st_size
-    if actual < expected:
-        raise StoreDamaged(str(path), f"it was cut off: {actual:,} of {expected:,} bytes are there")
+def _check(path: Path) -> None:
+    """Refuses a file that is not ours to write, and leaves it as it is.
+
+    Only through SQLite: a program that opens and closes the file itself drops all locks that SQLite holds on it in
+    this process, on behalf of any other connection.
+    """
+    size = path.stat().st_size
+    if size < 100:
+        raise NotAStore(str(path), "it is too short to be a database" if size else "it is empty")
+    _look(path)
 
 
 def _look(path: Path) -> None:

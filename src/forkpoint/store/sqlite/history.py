@@ -14,6 +14,7 @@ from forkpoint.store.records import Head
 from forkpoint.store.sqlite.connection import SQL, Connection
 from forkpoint.store.sqlite.rows import (
     ORDINALS,
+    Parameters,
     Scope,
     load_calls,
     load_usage,
@@ -22,22 +23,27 @@ from forkpoint.store.sqlite.rows import (
     text,
     unpack,
 )
+from forkpoint.store.staging import Sealed
 
 
-def read_path(db: Connection, family: bytes, head: Position | None) -> Path:
+def read_path(db: Connection, scope: Scope, family: bytes, head: Position | None) -> Path:
     """The path that leads to a position of a family."""
     if head is None:
         return Path()
-    parameters = {"segment": head.segment, "ordinal": head.ordinal, "family": family, "after": 0}
+    parameters = _from(scope, family, head, after=0)
     spans = [Span(*row) for row in db.execute(SQL["path_spans"], parameters)]
     try:
-        return join(sorted(spans, key=lambda span: span.first))
+        path = join(sorted(spans, key=lambda span: span.first))
     except ValueError as error:
         raise StoreDamaged(db.path, f"the path to {head} has a gap: {error}") from None
+    if path.head != head:
+        raise StoreDamaged(db.path, f"the path to {head} does not lead there")
+    return path
 
 
 def read_events(
     db: Connection,
+    scope: Scope,
     family: bytes,
     head: Position | None,
     after: int,
@@ -47,13 +53,7 @@ def read_events(
     """The events of a path after one ordinal, up to and including another."""
     if head is None or upto <= after:
         return []
-    parameters = {
-        "segment": head.segment,
-        "ordinal": head.ordinal,
-        "family": family,
-        "after": after,
-        "upto": upto,
-    }
+    parameters = _from(scope, family, head, after) | {"upto": upto}
     cursor = db.cursor()
     cursor.row_factory = None  # plain tuples: this is the one place where the cost of a row counts
     rows = cursor.execute(SQL["path_events"], parameters).fetchall()
@@ -71,20 +71,16 @@ def read_events(
     return events
 
 
-def check_position(db: Connection, family: bytes, position: Position) -> None:
-    """Raises `NotFound` unless an event of this family stands there."""
-    if not (0 < position.segment < 1 << 31 and 0 < position.ordinal <= ORDINALS):
-        raise NotFound("event", str(position))
-    if db.execute(SQL["event_of_family"], {"id": pack(position), "family": family}).fetchone() is None:
-        raise NotFound("event", str(position))
-
-
-def read_steps(db: Connection, turn: str) -> list[tuple[StagedEvent, bytes]]:
-    """The journalled events of a turn, each with its chain digest."""
+def read_steps(db: Connection, turn: str) -> list[StagedEvent]:
+    """The journalled events of a turn, as they arrived."""
     rows = db.execute(SQL["read_steps"], {"turn": id_to_bytes(turn)}).fetchall()
-    return [
-        (StagedEvent(decode_envelope(envelope), decode_body(payload)), digest) for envelope, payload, digest in rows
-    ]
+    return [StagedEvent(decode_envelope(envelope), decode_body(payload)) for envelope, payload in rows]
+
+
+def read_sealed(db: Connection, turn: str) -> list[Sealed]:
+    """The same, ready to be made history."""
+    rows = db.execute(SQL["read_steps"], {"turn": id_to_bytes(turn)}).fetchall()
+    return [Sealed(decode_envelope(envelope), envelope, payload) for envelope, payload in rows]
 
 
 def read_state(db: Connection, head: Head) -> State:
@@ -109,9 +105,11 @@ def resolve(
 ) -> Head:
     """The head as it was at a turn or event of the path (included or excluded), if that is a safe place."""
     wanted = before if at is None else at
+    if at is not None and before is not None:
+        raise BadPosition(str(at)[:200], "`at` and `before` were both given", "either of the two")
     if wanted is None:
         return head
-    path = read_path(db, family, head.position)
+    path = read_path(db, scope, family, head.position)
     position = _place(db, scope, path, wanted, excluded=at is None)
     if position == head.position:
         return head
@@ -199,6 +197,16 @@ def _turn_row(db: Connection, id: bytes) -> sqlite3.Row:
     if row is None:
         raise StoreDamaged(db.path, f"turn {id_from_bytes(id)} is missing")
     return row
+
+
+def _from(scope: Scope, family: bytes, head: Position, after: int) -> Parameters:
+    return {
+        "segment": head.segment,
+        "ordinal": head.ordinal,
+        "family": family,
+        "tenant": scope.tenant,
+        "after": after,
+    }
 
 
 def _ends(path: Path) -> str:

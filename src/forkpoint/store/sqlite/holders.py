@@ -7,7 +7,6 @@ dead at once, and not only when its heartbeat runs out.
 """
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
 from forkpoint.store.sqlite.locks import HAS_LOCKS, FileLock
@@ -38,8 +37,14 @@ class Holder:
         self._file(self.id).unlink(missing_ok=True)
         self._lock.close()
         self._lock = None
-        with suppress(OSError):  # others are in it
-            self._folder.rmdir()
+
+    def sweep(self) -> None:
+        """Removes what processes left behind that were killed."""
+        if self._folder is None or not HAS_LOCKS or not self._folder.is_dir():
+            return
+        for file in self._folder.iterdir():
+            if file.name != self.id.hex():
+                self._is_locked(file)
 
     def is_alive(self, holder: bytes | None, seen: int | None, now: int) -> bool:
         """Whether the process that holds a turn may still be working on it."""
@@ -54,10 +59,16 @@ class Holder:
     def _holds_its_lock(self, holder: bytes) -> bool:
         if self._folder is None or not HAS_LOCKS:
             return True  # nothing but the heartbeat to go by
-        file = self._file(holder)
+        return self._is_locked(self._file(holder))
+
+    def _is_locked(self, file: Path) -> bool:
+        """Whether a live process holds a file's lock. A file that none holds is removed."""
         if not file.exists():
             return False
-        lock = FileLock(file)
+        try:
+            lock = FileLock(file)
+        except OSError:
+            return True  # not ours to look at: the heartbeat decides
         try:
             if lock.is_held():
                 return True

@@ -7,26 +7,31 @@ from forkpoint.store.sqlite.connection import SQL, Connection
 from forkpoint.store.sqlite.rows import Scope
 
 
-def find(db: Connection, scope: Scope, key: IdempotencyKey | None, operation: str) -> bytes | None:
-    """What an earlier request under this key made; None for a fresh key. Raises `KeyReused`."""
+def find(
+    db: Connection, scope: Scope, key: IdempotencyKey | None, operation: str, subject: bytes | None
+) -> bytes | None:
+    """What an earlier request under this key made; None for a fresh key. Raises `KeyReused` for another request."""
     if key is None:
         return None
     row = db.execute(SQL["find_key"], {"tenant": scope.tenant, "key": key.key}).fetchone()
     if row is None:
         return None
-    if row["operation"] != operation or row["request"] != key.request:
+    if (row["operation"], row["subject"], row["request"]) != (operation, subject, key.request):
         raise KeyReused(key.key)
     target: bytes = row["target"]
     return target
 
 
-def take(db: Connection, scope: Scope, key: IdempotencyKey | None, operation: str, target: str) -> None:
-    """Binds the key to what this request makes, in the transaction that makes it."""
+def take(
+    db: Connection, scope: Scope, key: IdempotencyKey | None, operation: str, subject: bytes | None, target: str
+) -> None:
+    """Binds the key to what this request made, in the transaction that made it."""
     if key is not None:
         parameters = {
             "tenant": scope.tenant,
             "key": key.key,
             "operation": operation,
+            "subject": subject,
             "target": id_to_bytes(target),
             "request": key.request,
             "now": scope.now,
@@ -34,6 +39,6 @@ def take(db: Connection, scope: Scope, key: IdempotencyKey | None, operation: st
         db.execute(SQL["insert_key"], parameters)
 
 
-def free(db: Connection, target: bytes) -> None:
+def free(db: Connection, scope: Scope, target: bytes) -> None:
     """The request had no effect, or its effect is gone: the key may be used again."""
-    db.execute(SQL["free_key"], {"target": target})
+    db.execute(SQL["free_key"], {"tenant": scope.tenant, "target": target})

@@ -49,17 +49,19 @@ class Readers:
                 db = self._idle.pop()
             except IndexError:
                 db = self._connect(self._path)
+            whole = False
             try:
                 db.execute("BEGIN")
                 try:
                     return read(db)
                 finally:
                     db.execute("COMMIT")
+                    whole = True
             finally:
-                if self._closed:
-                    db.close()
-                else:
+                if whole and not self._closed:
                     self._idle.append(db)
+                else:
+                    db.close()
 
 
 class SharedReaders(Readers):

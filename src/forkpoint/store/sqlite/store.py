@@ -5,7 +5,7 @@ landed. What the operations do stands in `conversations`, `turns`, `history` and
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,14 +19,17 @@ from msgspec.structs import replace
 
 from forkpoint.clock import Clock, system_clock
 from forkpoint.errors import (
+    BadId,
     BadName,
     BadStoreUrl,
+    CommitFailed,
     ForkpointError,
     NotFound,
     NotWhole,
     OutcomeUnknown,
     ReadOnly,
     TooLarge,
+    TurnLost,
 )
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
 from forkpoint.history.paths import Path
@@ -96,8 +99,11 @@ class _Engine:
     writer: Writer = field(init=False)
     readers: Readers = field(init=False)
     beaten: int | None = None  # when this process last said, in a committed transaction, that it is alive
-    running: set[str] = field(default_factory=set)  # turns that this process holds
-    unsettled: dict[str, bytes] = field(default_factory=dict)  # tokens of turns whose commit is unknown
+    running: set[bytes] = field(default_factory=set)  # tokens of the turns that this process holds
+    unsettled: dict[tuple[str, str], tuple[bytes, Usage]] = field(
+        default_factory=dict
+    )  # by tenant and turn: its token,
+    # and what was spent last, of turns whose outcome is unknown
     closed: bool = False
 
     def beat(self) -> Job[Any] | None:
@@ -129,9 +135,10 @@ class _Engine:
 class SqliteStore:
     """Conversations in a SQLite file, or in memory. Open it with `open` or `forkpoint.store.open_store`."""
 
-    def __init__(self, engine: _Engine, tenant: str) -> None:
+    def __init__(self, engine: _Engine, tenant: str, *, owner: bool = True) -> None:
         self._engine = engine
         self._tenant = tenant
+        self._owner = owner  # a view from another tenant does not close what it looks at
         self._limits = engine.settings.limits
 
     @classmethod
@@ -185,11 +192,11 @@ class SqliteStore:
         return Capabilities(durable=on_disk, shared=on_disk, notify=False)
 
     def within(self, tenant: str) -> Self:
-        return type(self)(self._engine, check_name("tenant", tenant))
+        return type(self)(self._engine, check_name("tenant", tenant), owner=False)
 
     async def close(self) -> None:
         engine = self._engine
-        if engine.closed:
+        if engine.closed or not self._owner:
             return
         engine.closed = True
         try:
@@ -344,6 +351,8 @@ class SqliteStore:
         self._check_key(key)
         if create is not None:
             self._check_new(create)
+            if create.id != conversation:
+                raise BadId(f"conversation that turn {turn} creates", create.id)
         token = os.urandom(16)
         run = partial(
             turns.begin,
@@ -357,18 +366,16 @@ class SqliteStore:
             if_revision=if_revision,
             key=key,
         )
-        return await self._hold(turn, token, run)
+        return await self._hold(turn, token, begun=True, operation=run)
 
     async def journal(self, turn: OpenTurn, events: Sequence[NewEvent], *, usage: Usage = Usage()) -> OpenTurn:
         staged = self._stage(turn, events)
         spent = turn.usage + usage
         run = partial(turns.journal, turn=turn, staged=staged, usage=spent)
-        last = turn.base.ordinal + turn.staged + len(events)
-        landed = partial(turns.journalled, turn=turn.id, ordinal=last)
-        await self._write("steps of turn", turn.id, run, landed=landed, size=staged.size)
+        landed = partial(turns.journalled, id=turn.id, staged=turn.staged + len(events))
+        await self._as_holder(turn, self._write("steps of turn", turn.id, run, landed=landed, size=staged.size))
         return replace(
             turn,
-            digest=staged.digest,
             staged=turn.staged + len(events),
             calls=staged.calls,
             state=staged.state,
@@ -384,15 +391,13 @@ class SqliteStore:
         run = partial(turns.commit, turn=turn, staged=staged, usage=turn.usage + usage)
 
         def landed(db: Connection, scope: Scope) -> bool:
-            return turns.settle(db, scope, turn.id, turn.token) == "committed"
+            return turns.settle(db, scope, turn.id, turn.token, usage) == "committed"
 
-        try:
-            done = await self._write("turn", turn.id, run, landed=landed, size=staged.size)
-        except OutcomeUnknown:
-            self._engine.unsettled[turn.id] = turn.token
-            raise
-        self._engine.running.discard(turn.id)
-        return done
+        def not_landed(error: Exception) -> CommitFailed:
+            return CommitFailed(self._engine.path, turn.id, str(error))
+
+        write = self._write("turn", turn.id, run, landed=landed, not_landed=not_landed, size=staged.size)
+        return await self._as_holder(turn, write, usage)
 
     async def fail(self, turn: OpenTurn, error: TurnError, *, usage: Usage = Usage()) -> TurnRecord:
         error = TurnError(_printable(error.code), _printable(error.message))
@@ -407,7 +412,7 @@ class SqliteStore:
 
     async def resume(self, turn: str) -> OpenTurn:
         token = os.urandom(16)
-        taken = await self._hold(turn, token, partial(turns.resume, id=turn, token=token))
+        taken = await self._hold(turn, token, begun=False, operation=partial(turns.resume, id=turn, token=token))
         assert isinstance(taken, OpenTurn)
         return taken
 
@@ -415,18 +420,22 @@ class SqliteStore:
         return await self._write("turn", turn, partial(turns.discard, id=turn), landed=partial(turns.is_over, id=turn))
 
     async def settle(self, turn: str) -> Outcome:
-        token = self._engine.unsettled.get(turn)
-        if token is None:
+        unsettled = self._engine.unsettled.get((self._tenant, turn))
+        if unsettled is None:
             return (await self.turn(turn)).outcome
+        token, usage = unsettled
 
         def run(db: Connection, scope: Scope) -> Outcome:
             _raise_barrier(db, scope)
-            return turns.settle(db, scope, turn, token)
+            return turns.settle(db, scope, turn, token, usage)
 
         outcome = await self._write("turn", turn, run, landed=partial(turns.is_over, id=turn))
-        self._engine.unsettled.pop(turn, None)
-        self._engine.running.discard(turn)
+        self._engine.unsettled.pop((self._tenant, turn), None)
+        self._engine.running.discard(token)
         return outcome
+
+    async def refresh(self, turn: OpenTurn) -> OpenTurn:
+        return await self._read(partial(turns.refresh, turn=turn))
 
     async def turn(self, id: str) -> TurnRecord:
         return await self._read(partial(turns.read, id=id))
@@ -439,7 +448,7 @@ class SqliteStore:
     async def path(self, conversation: str) -> Path:
         def read(db: Connection, scope: Scope) -> Path:
             row = conversations.row_of(db, scope, conversation)
-            return history.read_path(db, row["family"], head_of(row).position)
+            return history.read_path(db, scope, row["family"], head_of(row).position)
 
         return await self._read(read)
 
@@ -454,13 +463,15 @@ class SqliteStore:
     ) -> list[Event]:
         def read(db: Connection, scope: Scope) -> list[Event]:
             row = conversations.row_of(db, scope, conversation)
-            if at is not None:
-                history.check_position(db, row["family"], at)
-            head = at or head_of(row).position
+            head = head_of(row).position
+            if at is not None and at != head:
+                if at not in history.read_path(db, scope, row["family"], head):
+                    raise NotFound("event", str(at))
+                head = at
             upto = head.ordinal if head else 0
             if limit is not None:
                 upto = min(upto, max(after, 0) + max(limit, 0))
-            return history.read_events(db, row["family"], head, max(after, 0), upto, kinds)
+            return history.read_events(db, scope, row["family"], head, max(after, 0), upto, kinds)
 
         return await self._read(read)
 
@@ -469,14 +480,14 @@ class SqliteStore:
             row = conversations.row_of(db, scope, conversation)
             head = head_of(row)
             after = max(head.ordinal - max(count, 0), 0)
-            return history.read_events(db, row["family"], head.position, after, head.ordinal)
+            return history.read_events(db, scope, row["family"], head.position, after, head.ordinal)
 
         return await self._read(read)
 
     async def steps(self, turn: str) -> list[StagedEvent]:
         def read(db: Connection, scope: Scope) -> list[StagedEvent]:
             turns.read(db, scope, turn)
-            return [event for event, _ in history.read_steps(db, turn)]
+            return history.read_steps(db, turn)
 
         return await self._read(read)
 
@@ -506,9 +517,11 @@ class SqliteStore:
                 partial(_dry_run, drafts_before=now - settings.keep_drafts, keys_before=now - settings.keep_keys)
             )
         total = Collected()
-        for draft in await self._read(partial(care.old_drafts, before=now - settings.keep_drafts)):
-            await self.delete(draft)
-            total += Collected(drafts=1)
+        before = now - settings.keep_drafts
+        for draft in await self._read(partial(care.old_drafts, before=before)):
+            run_draft = partial(deletion.delete_old_draft, id=draft, before=before)
+            if await self._write("collection", "", run_draft, landed=lambda db, scope: False):
+                total += Collected(drafts=1)
         for family in await self._read(care.families):
             more = True
             while more:
@@ -523,6 +536,7 @@ class SqliteStore:
         )
         forget = partial(care.forget_holders, before=now - settings.expiry)
         await self._write("collection", "", lambda db, scope: forget(db), landed=lambda db, scope: False)
+        await anyio.to_thread.run_sync(self._engine.holder.sweep)
         return total + Collected(keys=keys)
 
     # How operations are run.
@@ -550,6 +564,7 @@ class SqliteStore:
         operation: Callable[[Connection, Scope], T],
         *,
         landed: Callable[[Connection, Scope], bool],
+        not_landed: Callable[[Exception], ForkpointError] | None = None,
         durable: bool = True,
         size: int = 0,
     ) -> T:
@@ -559,13 +574,32 @@ class SqliteStore:
             id,
             lambda db: operation(db, scope),
             landed=lambda db: landed(db, scope),
+            not_landed=not_landed,
             durable=durable,
             size=size,
         )
         return await self._engine.writer.submit(job)
 
+    async def _as_holder(self, turn: OpenTurn, write: Awaitable[T], usage: Usage | None = None) -> T:
+        """Does a write to a turn, and keeps account of whether this process still holds it.
+
+        ``usage`` is given where a success ends the turn.
+        """
+        engine = self._engine
+        try:
+            done = await write
+        except OutcomeUnknown:
+            engine.unsettled[self._tenant, turn.id] = (turn.token, usage or Usage())
+            raise
+        except (TurnLost, CommitFailed):
+            engine.running.discard(turn.token)
+            raise
+        if usage is not None:
+            engine.running.discard(turn.token)
+        return done
+
     async def _hold(
-        self, turn: str, token: bytes, operation: Callable[[Connection, Scope], OpenTurn | TurnRecord]
+        self, turn: str, token: bytes, *, begun: bool, operation: Callable[[Connection, Scope], OpenTurn | TurnRecord]
     ) -> OpenTurn | TurnRecord:
         """Begins or takes over a turn. Need not reach the disk: it must survive a dead process, not a power cut."""
         engine = self._engine
@@ -578,41 +612,31 @@ class SqliteStore:
             beaten = engine.say_alive(db) if engine.is_silent() else engine.beaten
             return operation(db, scope), beaten
 
-        engine.running.add(turn)
         try:
             held, engine.beaten = await self._write(
                 "turn", turn, run, landed=partial(turns.is_held, id=turn, token=token), durable=False
             )
         except anyio.get_cancelled_exc_class():
-            await self._let_go(turn, token)
+            await self._let_go(turn, token, begun=begun)
             raise
         except OutcomeUnknown:
-            engine.unsettled[turn] = token
+            engine.running.add(token)
+            engine.unsettled[self._tenant, turn] = (token, Usage())
             raise
-        except BaseException:
-            engine.running.discard(turn)
-            raise
-        if not isinstance(held, OpenTurn):
-            engine.running.discard(turn)
+        if isinstance(held, OpenTurn):
+            engine.running.add(token)
         return held
 
-    async def _let_go(self, turn: str, token: bytes) -> None:
-        """The caller was cancelled while it took a turn: if it got it, nobody else would ever end it."""
-        scope = self._scope()
-        run = partial(turns.let_go, scope=scope, id=turn, token=token)
-        try:
-            with suppress(ForkpointError):  # then it is interrupted when this process ends, and can be discarded
-                await self._engine.writer.finish(Job("turn", turn, run, landed=lambda db: True, durable=False))
-        finally:
-            self._engine.running.discard(turn)
+    async def _let_go(self, turn: str, token: bytes, *, begun: bool) -> None:
+        """The caller was cancelled while it took a turn: if it got it, nobody else would ever give it back."""
+        run = partial(turns.let_go, scope=self._scope(), id=turn, token=token, begun=begun)
+        with suppress(ForkpointError):  # then it is interrupted when this process ends, and can be discarded
+            await self._engine.writer.finish(Job("turn", turn, run, landed=lambda db: True, durable=False))
 
     async def _end(self, turn: OpenTurn, operation: Callable[..., TurnRecord], usage: Usage) -> TurnRecord:
-        run = partial(operation, turn=turn, usage=turn.usage + usage)
-        record = await self._write(
-            "turn", turn.id, run, landed=partial(turns.is_not_held, id=turn.id, token=turn.token)
-        )
-        self._engine.running.discard(turn.id)
-        return record
+        run = partial(operation, turn=turn, usage=usage)
+        landed = partial(turns.is_not_held, id=turn.id, token=turn.token)
+        return await self._as_holder(turn, self._write("turn", turn.id, run, landed=landed), usage)
 
     def _note(
         self,
@@ -629,13 +653,14 @@ class SqliteStore:
     ) -> Committed:
         if not events:
             raise NotWhole("note", "it has no events")
+        if (done := turns.same_note(db, scope, id, note, events)) is not None:
+            return done
         base = turns.base_for_note(db, scope, id, note, if_revision)
         return turns.note(db, scope, base, self._stage(base, events), usage=usage, settings=settings, cache=cache)
 
     def _stage(self, turn: OpenTurn, events: Sequence[NewEvent]) -> Staged:
         return stage(
             events,
-            digest=turn.digest,
             calls=turn.calls,
             state=turn.state,
             now=self._engine.clock(),

@@ -5,9 +5,19 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from forkpoint.errors import BadCursor, Busy, NotFound, NotResumable, Stale, TurnLost, TurnOpen
-from forkpoint.events import JsonText, Position, Usage
-from forkpoint.history.digests import Link
+from forkpoint.errors import (
+    AlreadyExists,
+    BadCursor,
+    Busy,
+    KeyReused,
+    NotFound,
+    NotResumable,
+    Stale,
+    TurnBehind,
+    TurnLost,
+    TurnOpen,
+)
+from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
 from forkpoint.history.state import fold
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.store.records import (
@@ -23,19 +33,22 @@ from forkpoint.store.records import (
 )
 from forkpoint.store.sqlite import conversations, idempotency
 from forkpoint.store.sqlite.connection import SQL, Connection
-from forkpoint.store.sqlite.history import read_path, read_state, read_steps
+from forkpoint.store.sqlite.history import head_at, read_path, read_sealed, read_state, read_steps
 from forkpoint.store.sqlite.rows import (
+    ORDINALS,
     Scope,
     blob,
     dumps,
     head_columns,
     head_of,
+    load_usage,
     outcome_of,
     pack,
     possible_revision,
     turn_of,
+    unpack,
 )
-from forkpoint.store.staging import Staged
+from forkpoint.store.staging import Sealed, Staged, chain
 
 
 def begin(
@@ -53,15 +66,17 @@ def begin(
     key: IdempotencyKey | None,
 ) -> OpenTurn | TurnRecord:
     """Takes the lock of a conversation for a new turn; or returns the turn that the key already made."""
-    if made := idempotency.find(db, scope, key, "turn"):
+    subject = conversations.key_of(conversation)
+    if made := idempotency.find(db, scope, key, "turn", subject):
         return read(db, scope, id_from_bytes(made))  # before the lock: a repeat joins, it does not hear "busy"
+    if exists(db, scope, turn):
+        raise AlreadyExists("turn", turn)
     row = _take_lock(db, scope, conversation, turn, if_revision)
     if row is None:
         _make_way(db, scope, conversation, create=create, supersede=supersede, if_revision=if_revision)
         row = _take_lock(db, scope, conversation, turn, if_revision)
         if row is None:
             raise NotFound("conversation", conversation)
-    idempotency.take(db, scope, key, "turn", turn)
     parameters = {
         "id": id_to_bytes(turn),
         "tenant": scope.tenant,
@@ -73,6 +88,8 @@ def begin(
         "holder": scope.holder,
         "token": token,
         "input": input,
+        "key": None if key is None else key.key,
+        "request": None if key is None else key.request,
         "usage": "{}",
         "totals": row["head_totals"],
         "state_of": row["head_state_of"],
@@ -83,28 +100,30 @@ def begin(
         "ended": None,
     }
     db.execute(SQL["insert_turn"], parameters)
+    idempotency.take(db, scope, key, "turn", subject, turn)
     return _open_turn(db, row, turn, token)
 
 
 def journal(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> None:
     """Stores steps, if the turn is still this writer's."""
     id = id_to_bytes(turn.id)
-    spent = db.execute(SQL["spend"], {"id": id, "token": turn.token, "usage": dumps(usage)})
-    if spent.rowcount != 1:
-        raise _lost(db, scope, turn.id)
-    first = turn.base.ordinal + turn.staged + 1
-    db.executemany(SQL["insert_step"], _rows(first, id, staged.links))
+    mine = {"id": id, "token": turn.token, "staged": turn.staged}
+    more = {"usage": dumps(usage), "more": len(staged.events)}
+    if db.execute(SQL["journal_turn"], mine | more).rowcount != 1:
+        raise _lost(db, scope, turn)
+    steps = enumerate(staged.events, start=turn.staged + 1)
+    db.executemany(SQL["insert_step"], [(id, number, event.text, event.payload) for number, event in steps])
 
 
 def commit(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> Committed:
     """Makes the turn history: its row by compare-and-set, its events, and the head, in this order."""
-    count = turn.staged + len(staged.links)
     id = id_to_bytes(turn.id)
-    ordinal = turn.base.ordinal + count
+    ordinal = turn.base.ordinal + turn.staged + len(staged.events)
     head = _head_after(turn, staged, usage)
     parameters = {
         "id": id,
         "token": turn.token,
+        "staged": turn.staged,
         "end": None if turn.segment is None else turn.segment << 32 | ordinal,
         "usage": dumps(usage),
         "totals": dumps(head.totals),
@@ -114,18 +133,18 @@ def commit(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: 
         "now": scope.now,
     }
     if db.execute(SQL["commit_turn"], parameters).rowcount != 1:
-        raise _lost(db, scope, turn.id)
+        raise _lost(db, scope, turn)
     segment = turn.segment
     if segment is None:
         segment = _open_segment(db, scope, id_to_bytes(turn.family), turn.base)
         db.execute(SQL["place_turn"], {"id": id, "end": segment << 32 | ordinal})
-    first = Position(segment, turn.base.ordinal + 1)
-    last = Position(segment, ordinal)
-    head = replace(head, position=last)
+    first, last = Position(segment, turn.base.ordinal + 1), Position(segment, ordinal)
+    events = list(staged.events)
     if turn.staged:
-        db.execute(SQL["steps_become_events"], {"turn": id, "segment": segment})
+        events = read_sealed(db, turn.id) + events
         db.execute(SQL["delete_steps"], {"turn": id})
-    _insert_events(db, id, Position(segment, first.ordinal + turn.staged), staged.links)
+    digest = _insert_events(db, id, first, turn.base, events)
+    head = replace(head, position=last, digest=digest)
     _move_head(db, scope, turn.conversation, head, revision=turn.revision, segment=segment, open_turn=turn.id)
     return Committed(turn.conversation, turn.id, turn.revision + 1, head, first, last)
 
@@ -143,10 +162,12 @@ def note(
     """A commit that is not a turn. It needs no lock of its own, only that nobody moved the head meanwhile."""
     segment = base.segment or _open_segment(db, scope, id_to_bytes(base.family), base.base)
     first = Position(segment, base.base.ordinal + 1)
-    last = Position(segment, base.base.ordinal + len(staged.links))
-    head = replace(_head_after(base, staged, usage), position=last)
+    last = Position(segment, base.base.ordinal + len(staged.events))
+    id = id_to_bytes(base.id)
+    digest = _insert_events(db, id, first, base.base, staged.events)
+    head = replace(_head_after(base, staged, usage), position=last, digest=digest)
     parameters = {
-        "id": id_to_bytes(base.id),
+        "id": id,
         "tenant": scope.tenant,
         "conversation": id_to_bytes(base.conversation),
         "kind": "note",
@@ -156,6 +177,8 @@ def note(
         "holder": None,
         "token": None,
         "input": None,
+        "key": None,
+        "request": None,
         "usage": dumps(usage),
         "totals": dumps(head.totals),
         "state_of": blob(head.state_of),
@@ -166,7 +189,6 @@ def note(
         "ended": scope.now,
     }
     db.execute(SQL["insert_turn"], parameters)
-    _insert_events(db, id_to_bytes(base.id), first, staged.links)
     _move_head(
         db,
         scope,
@@ -181,6 +203,23 @@ def note(
     return Committed(base.conversation, base.id, base.revision + 1, head, first, last)
 
 
+def same_note(db: Connection, scope: Scope, conversation: str, id: str, events: Sequence[NewEvent]) -> Committed | None:
+    """What a note with this id did, if it was this one: its id is its idempotency key. Raises `KeyReused`."""
+    row = _find(db, scope, id)
+    if row is None:
+        return None
+    end = unpack(row["end"])
+    if row["kind"] != "note" or row["conversation"] != conversations.key_of(conversation) or end is None:
+        raise KeyReused(id)
+    first = Position(end.segment, ((row["base"] or 0) & ORDINALS) + 1)
+    stretch = {"first": pack(first), "last": pack(end), "limit": -1}
+    payloads = sorted(link["payload"] or "" for link in db.execute(SQL["links_between"], stretch))
+    if payloads != sorted(encode_body(event.body) for event in events):
+        raise KeyReused(id)
+    held = conversations.row_of(db, scope, conversation)
+    return Committed(conversation, id, held["revision"], head_at(db, held["family"], end), first, end)
+
+
 def base_for_note(db: Connection, scope: Scope, conversation: str, note: str, if_revision: int | None) -> OpenTurn:
     """Where a note would stand. Raises if a turn holds the conversation."""
     row = conversations.row_of(db, scope, conversation)
@@ -192,7 +231,7 @@ def base_for_note(db: Connection, scope: Scope, conversation: str, note: str, if
 def end(
     db: Connection, scope: Scope, turn: OpenTurn, outcome: Outcome, error: TurnError | None, usage: Usage
 ) -> TurnRecord:
-    """Ends a running turn as failed or cancelled. The head has not moved."""
+    """Ends a running turn as failed or cancelled, and adds what was spent last. The head has not moved."""
     _leave_running(db, scope, turn, outcome, error, usage, ended=scope.now)
     _release(db, scope, id_to_bytes(turn.id), id_to_bytes(turn.conversation))
     return read(db, scope, turn.id)
@@ -200,8 +239,8 @@ def end(
 
 def wait(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> TurnRecord:
     """Parks a running turn until somebody approves or denies. The conversation stays taken."""
-    if staged.links:
-        journal(db, scope, turn, staged, usage)
+    if staged.events:
+        journal(db, scope, turn, staged, turn.usage)
     _leave_running(db, scope, turn, "awaiting_approval", None, usage, ended=None)
     return read(db, scope, turn.id)
 
@@ -228,9 +267,15 @@ def resume(db: Connection, scope: Scope, id: str, token: bytes) -> OpenTurn:
         "outcome": row["outcome"],
     }
     if db.execute(SQL["take_over"], parameters).rowcount != 1:
-        raise _lost(db, scope, id)
-    taken = _open_turn(db, conversations.row_of(db, scope, conversation), id, token)
-    return _caught_up(db, taken, read(db, scope, id).usage)
+        raise NotResumable(id, outcome, "somebody else has just taken it")
+    return _handle(db, scope, conversation, id, token)
+
+
+def refresh(db: Connection, scope: Scope, turn: OpenTurn) -> OpenTurn:
+    """The handle of a running turn as far as its journal goes."""
+    if not is_held(db, scope, turn.id, turn.token):
+        raise _lost(db, scope, turn)
+    return _handle(db, scope, turn.conversation, turn.id, turn.token)
 
 
 def discard(db: Connection, scope: Scope, id: str) -> TurnRecord:
@@ -244,32 +289,38 @@ def discard(db: Connection, scope: Scope, id: str) -> TurnRecord:
     return read(db, scope, id)
 
 
-def settle(db: Connection, scope: Scope, id: str, token: bytes) -> Outcome:
-    """What became of a turn whose commit failed: if it still runs, it is written down as failed."""
-    row = db.execute(SQL["read_turn"], {"tenant": scope.tenant, "id": id_to_bytes(id)}).fetchone()
+def settle(db: Connection, scope: Scope, id: str, token: bytes, usage: Usage) -> Outcome:
+    """What became of a turn whose commit failed: if it still runs, it is written down as failed, with what it cost."""
+    row = _find(db, scope, id)
     if row is None:
         return "failed"
     if row["outcome"] == "running" and row["token"] == token:
-        _close(db, scope, row, "failed", TurnError("store_unavailable", "its commit did not reach the disk"))
+        _close(db, scope, row, "failed", TurnError("commit_failed", "its commit did not reach the disk"), usage)
         return "failed"
     return outcome_of(row, scope)
 
 
-def let_go(db: Connection, scope: Scope, id: str, token: bytes) -> None:
-    """Ends a turn that was just taken by a caller who is no longer there."""
-    if is_held(db, scope, id, token):
-        _close(db, scope, _turn_row(db, scope, id), "cancelled", None)
+def let_go(db: Connection, scope: Scope, id: str, token: bytes, *, begun: bool) -> None:
+    """Gives back a turn that was just taken by a caller who is no longer there: ended if it was new, else as it was."""
+    row = _find(db, scope, id)
+    if row is None or row["outcome"] != "running" or row["token"] != token:
+        return
+    if begun:
+        _close(db, scope, row, "cancelled", None)
+    else:
+        db.execute(SQL["let_go"], {"id": row["id"]})
 
 
 def is_held(db: Connection, scope: Scope, id: str, token: bytes) -> bool:
     """Whether a turn runs under this token."""
-    row = db.execute(SQL["read_turn"], {"tenant": scope.tenant, "id": id_to_bytes(id)}).fetchone()
+    row = _find(db, scope, id)
     return row is not None and row["outcome"] == "running" and row["token"] == token
 
 
 def is_over(db: Connection, scope: Scope, id: str) -> bool:
     """Whether a turn has an outcome that is final unless somebody resumes it."""
-    return read(db, scope, id).outcome in ("committed", "failed", "cancelled")
+    row = _find(db, scope, id)
+    return row is not None and row["outcome"] in ("committed", "failed", "cancelled")
 
 
 def is_not_held(db: Connection, scope: Scope, id: str, token: bytes) -> bool:
@@ -277,13 +328,13 @@ def is_not_held(db: Connection, scope: Scope, id: str, token: bytes) -> bool:
 
 
 def exists(db: Connection, scope: Scope, id: str) -> bool:
-    return db.execute(SQL["read_turn"], {"tenant": scope.tenant, "id": id_to_bytes(id)}).fetchone() is not None
+    return _find(db, scope, id) is not None
 
 
-def journalled(db: Connection, scope: Scope, turn: str, ordinal: int) -> bool:
-    """Whether the journal of a turn reaches an ordinal."""
-    parameters = {"turn": id_to_bytes(turn), "ordinal": ordinal}
-    return db.execute(SQL["has_step"], parameters).fetchone() is not None
+def journalled(db: Connection, scope: Scope, id: str, staged: int) -> bool:
+    """Whether the journal of a turn has come this far."""
+    row = _find(db, scope, id)
+    return row is not None and bool(row["staged"] == staged)
 
 
 def read(db: Connection, scope: Scope, id: str) -> TurnRecord:
@@ -302,7 +353,7 @@ def page(db: Connection, scope: Scope, conversation: str, cursor: str | None, li
     row = conversations.row_of(db, scope, conversation)
     found = uncommitted(db, scope, row)
     committed: list[TurnRecord] = []
-    for span in read_path(db, row["family"], head_of(row).position).after(max(after[0], 0)):
+    for span in read_path(db, scope, row["family"], head_of(row).position).after(max(after[0], 0)):
         stretch = {"first": span.segment << 32 | span.first, "last": span.segment << 32 | span.last}
         rows = db.execute(SQL["turns_in_span"], stretch | {"limit": limit + 2})  # the cursor's own turn, and one more
         committed += [turn_of(turn, scope) for turn in rows]
@@ -358,24 +409,25 @@ def _open_turn(db: Connection, row: sqlite3.Row, turn: str, token: bytes) -> Ope
         base=base,
         segment=row["open_segment"],
         family=id_from_bytes(row["family"]),
-        digest=base.digest,
         calls=base.open_calls.at_a_commit(),
         state=read_state(db, base),
         state_changed=base.state is not None,  # no commit stood at the base, so this one has to keep the state
     )
 
 
-def _caught_up(db: Connection, turn: OpenTurn, usage: Usage) -> OpenTurn:
-    """The handle as it was after the last journalled step."""
-    steps = read_steps(db, turn.id)
-    if not steps:
-        return replace(turn, usage=usage)
-    state = fold((event.body for event, _ in steps), turn.state)
+def _handle(db: Connection, scope: Scope, conversation: str, id: str, token: bytes) -> OpenTurn:
+    """A turn's handle as far as its journal goes."""
+    turn = _open_turn(db, conversations.row_of(db, scope, conversation), id, token)
+    usage = read(db, scope, id).usage
+    steps = read_steps(db, id)
+    calls = turn.calls
+    for step in steps:
+        calls = calls.arrived(step.envelope)
+    state = fold((step.body for step in steps), turn.state)
     return replace(
         turn,
-        digest=steps[-1][1],
         staged=len(steps),
-        calls=turn.calls.after(event.envelope for event, _ in steps),
+        calls=calls,
         state_changed=turn.state_changed or state is not turn.state,
         state=state,
         usage=usage,
@@ -387,7 +439,7 @@ def _head_after(turn: OpenTurn, staged: Staged, usage: Usage) -> Head:
     changed = turn.state_changed or staged.state is not turn.state
     return Head(
         position=None,
-        digest=staged.digest,
+        digest=b"",
         turn=turn.id,
         totals=turn.base.totals + usage,
         state_of=turn.id if changed else turn.base.state_of,
@@ -407,15 +459,16 @@ def _open_segment(db: Connection, scope: Scope, family: bytes, base: Head) -> in
     return segment
 
 
-def _insert_events(db: Connection, turn: bytes, first: Position, links: Sequence[Link]) -> None:
-    db.executemany(SQL["insert_event"], _rows(first.segment << 32 | first.ordinal, turn, links))
-
-
-def _rows(first: int, turn: bytes, links: Sequence[Link]) -> list[tuple[object, ...]]:
-    return [
-        (first + n, turn, link.envelope, link.payload, link.salt, link.payload_digest, link.chain_digest)
+def _insert_events(db: Connection, turn: bytes, first: Position, base: Head, events: Sequence[Sealed]) -> bytes:
+    """Makes events history, and returns the digest of the last one."""
+    key = first.segment << 32 | first.ordinal
+    links = chain(events, digest=base.digest, turn=turn, calls=base.open_calls)
+    rows = [
+        (key + n, turn, link.envelope, link.payload, link.salt, link.payload_digest, link.chain_digest)
         for n, link in enumerate(links)
     ]
+    db.executemany(SQL["insert_event"], rows)
+    return links[-1].chain_digest
 
 
 def _move_head(
@@ -452,6 +505,10 @@ def _reopen(db: Connection, scope: Scope, id: str, row: sqlite3.Row, outcome: Ou
     conversations.check_free(held, scope)
     if held["head"] != row["base"]:
         raise NotResumable(id, outcome, "the conversation has gone on since; retry it instead")
+    if row["key"] is not None:
+        if db.execute(SQL["find_key"], {"tenant": scope.tenant, "key": row["key"]}).fetchone() is not None:
+            raise NotResumable(id, outcome, "its idempotency key was used for another try since")
+        db.execute(SQL["retake_key"], {"tenant": scope.tenant, "turn": row["id"], "now": scope.now})
     _take_lock(db, scope, conversation, id, None)
 
 
@@ -465,24 +522,34 @@ def _leave_running(
     *,
     ended: int | None,
 ) -> None:
+    row = _find(db, scope, turn.id)
+    spent = usage if row is None else load_usage(row["usage"]) + usage  # a handle may be behind; its turn's row is not
     parameters = {
         "id": id_to_bytes(turn.id),
         "token": turn.token,
         "outcome": outcome,
         "error": None if error is None else dumps(error),
-        "usage": dumps(usage),
+        "usage": dumps(spent),
         "ended": ended,
     }
     if db.execute(SQL["end_turn"], parameters).rowcount != 1:
-        raise _lost(db, scope, turn.id)
+        raise _lost(db, scope, turn)
 
 
-def _close(db: Connection, scope: Scope, row: sqlite3.Row, outcome: Outcome, error: TurnError | None) -> None:
-    """Ends an open turn from its row, whoever held it."""
+def _close(
+    db: Connection,
+    scope: Scope,
+    row: sqlite3.Row,
+    outcome: Outcome,
+    error: TurnError | None,
+    usage: Usage = Usage(),
+) -> None:
+    """Ends an open turn from its row, whoever held it, and adds what was spent last."""
     parameters = {
         "id": row["id"],
         "outcome": outcome,
         "error": None if error is None else dumps(error),
+        "usage": dumps(load_usage(row["usage"]) + usage),
         "now": scope.now,
     }
     db.execute(SQL["close_turn"], parameters)
@@ -493,7 +560,7 @@ def _release(db: Connection, scope: Scope, turn: bytes, conversation: bytes) -> 
     """The turn did not commit: the conversation is free, and so is the turn's idempotency key."""
     parameters = {"tenant": scope.tenant, "turn": turn, "id": conversation, "now": scope.now}
     db.execute(SQL["release_lock"], parameters)
-    idempotency.free(db, turn)
+    idempotency.free(db, scope, turn)
 
 
 def _turn_row(db: Connection, scope: Scope, id: str) -> sqlite3.Row:
@@ -504,10 +571,18 @@ def _turn_row(db: Connection, scope: Scope, id: str) -> sqlite3.Row:
     return row
 
 
-def _lost(db: Connection, scope: Scope, id: str) -> TurnLost:
-    row = db.execute(SQL["read_turn"], {"tenant": scope.tenant, "id": id_to_bytes(id)}).fetchone()
+def _find(db: Connection, scope: Scope, id: str) -> sqlite3.Row | None:
+    row: sqlite3.Row | None = db.execute(SQL["read_turn"], {"tenant": scope.tenant, "id": id_to_bytes(id)}).fetchone()
+    return row
+
+
+def _lost(db: Connection, scope: Scope, turn: OpenTurn) -> TurnLost | TurnBehind:
+    """Why a write to a turn had no effect."""
+    row = _find(db, scope, turn.id)
+    if row is not None and row["outcome"] == "running" and row["token"] == turn.token:
+        return TurnBehind(turn.id, turn.staged, row["staged"])
     outcome = "gone" if row is None else outcome_of(row, scope)
-    return TurnLost(id, "running elsewhere" if outcome == "running" else outcome)
+    return TurnLost(turn.id, "running elsewhere" if outcome == "running" else outcome)
 
 
 def _order(turn: TurnRecord) -> tuple[int, str]:

@@ -27,7 +27,7 @@ import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from forkpoint.errors import OutcomeUnknown, StoreClosed, StoreDamaged
+from forkpoint.errors import ForkpointError, OutcomeUnknown, StoreClosed, StoreDamaged
 from forkpoint.store.sqlite.connection import MEMORY, PATIENCE, SQL, Connect, Connection, code_of, translate
 from forkpoint.store.sqlite.locks import FileLock
 from forkpoint.store.sqlite.wakeup import Wakeup
@@ -53,6 +53,7 @@ class Job(Generic[T]):
         run: Callable[[Connection], T],
         *,
         landed: Callable[[Connection], bool],
+        not_landed: Callable[[Exception], ForkpointError] | None = None,
         durable: bool = True,
         size: int = 0,
     ) -> None:
@@ -60,6 +61,7 @@ class Job(Generic[T]):
         self.id = id
         self.run = run
         self.landed = landed  # asked on a new connection after a failed COMMIT; may write
+        self.not_landed = not_landed  # what the caller hears if it did not
         self.durable = durable
         self.size = size
         self.taken = False
@@ -347,14 +349,15 @@ class Writer:
             landed = [job.landed(self._db) for job in jobs]
             self._db.execute("COMMIT")
             self.in_doubt = False
-        except sqlite3.Error as second:
+        except Exception as second:  # whatever it was: what became of these jobs is not known
             self._rollback(self._db)
             self._broken = self.in_doubt = True
             for job in jobs:
                 job.error = OutcomeUnknown(self._path, job.what, job.id, f"{error}; then {second}")
         else:
             for job, is_there in zip(jobs, landed, strict=True):
-                job.error = None if is_there else error
+                if not is_there:
+                    job.error = error if job.not_landed is None else job.not_landed(error)
 
     def _reconnect(self) -> None:
         """New connections in place of ones that broke. A store in memory has only the one it lives in."""

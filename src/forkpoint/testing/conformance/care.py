@@ -128,6 +128,29 @@ class CareConformance(Conformance):
             await store.read(new.id)
         assert (await store.read(kept.id)).id == kept.id
 
+    async def test_a_draft_that_waits_for_an_approval_is_left_alone(self, store: Store, clock: ManualClock) -> None:
+        new = NewConversation(id=new_id())
+        turn = await store.begin(new.id, new_id(), create=new)
+        assert isinstance(turn, OpenTurn)
+        await store.wait(turn, [says("may I?")])
+        clock.pass_by(A_MONTH)
+        assert (await store.collect()).drafts == 0
+        assert len(await store.steps(turn.id)) == 1
+
+    async def test_an_id_can_be_used_again_after_deletion(self, store: Store) -> None:
+        id = new_id()
+        for _ in range(3):
+            await store.create(NewConversation(id=id))
+            await run(store, id, "again", Usage(calls=1, input=1))
+            await store.delete(id)
+            await store.collect()
+        assert await store.family_usage(id) == Usage(calls=3, input=3)
+
+    async def test_a_digest_kept_of_an_empty_conversation_stays_good(self, store: Store) -> None:
+        made = await create(store)
+        await run(store, made.id, "one")
+        assert (await store.verify(made.id, head_digest=made.head.digest)).ok
+
     async def test_a_draft_whose_turn_runs_is_left_alone(self, store: Store, clock: ManualClock) -> None:
         new = NewConversation(id=new_id())
         turn = await store.begin(new.id, new_id(), create=new)

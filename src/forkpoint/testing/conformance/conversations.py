@@ -6,7 +6,7 @@ from forkpoint.errors import AlreadyExists, BadCursor, BadName, KeyReused, NotFo
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import IdempotencyKey, NewConversation
+from forkpoint.store.records import IdempotencyKey, Lineage, NewConversation
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
 from forkpoint.testing.samples import exchange, says
 
@@ -142,6 +142,36 @@ class ConversationConformance(Conformance):
         with pytest.raises(NotFound):
             await theirs.events(twin.id, at=done.head.position)
         assert texts(await store.events(mine.id)) == ["secret", "You said: secret"]
+
+    async def test_a_tenant_reaches_nothing_through_an_id_or_family_of_another(self, store: Store) -> None:
+        mine = await create(store)
+        key = IdempotencyKey("fork-1", b"body")
+        done = await run(store, mine.id, "secret")
+        fork = await store.fork(mine.id, fork_of(), key=key)
+        theirs = store.within("other")
+        with pytest.raises(NotFound):
+            await theirs.create(NewConversation(id=new_id(), family=mine.family))
+        twin = await theirs.create(NewConversation(id=mine.id))
+        with pytest.raises(NotFound):
+            await theirs.events(twin.id, at=done.head.position)
+        with pytest.raises(NotFound):
+            await theirs.settle(done.turn)
+        await theirs.create(NewConversation(id=fork.id))
+        await theirs.delete(fork.id)
+        assert await store.fork(mine.id, fork_of(), key=key) == fork
+        assert (await theirs.verify()).ok
+
+    async def test_a_sub_agent_is_made_once_for_a_call(self, store: Store) -> None:
+        parent = await create(store)
+        lineage = Lineage("sub_agent", parent.id, None, new_id(), "c1")
+        first = await store.create(NewConversation(id=new_id(), family=parent.id, lineage=lineage))
+        again = await store.create(NewConversation(id=new_id(), family=parent.id, lineage=lineage))
+        assert again == first
+
+    async def test_closing_a_view_closes_nothing(self, store: Store) -> None:
+        async with store.within("other") as view:
+            await create(view)
+        await create(store)
 
     async def test_a_note_commits_events_and_settings_together(self, store: Store) -> None:
         made = await create(store)

@@ -207,6 +207,21 @@ class ForkConformance(Conformance):
         assert (await store.read(fork.id)).spent.input == 8
         assert (await store.family_usage(made.id)).input == 15
 
+    async def test_a_place_is_said_in_one_way_and_a_rewind_needs_one(self, store: Store) -> None:
+        made = await create(store)
+        one = await run(store, made.id, "one")
+        with pytest.raises(BadPosition):
+            await store.fork(made.id, fork_of(), at=one.turn, before=one.turn)
+        with pytest.raises(BadPosition):
+            await store.rewind(made.id, fork_of())
+
+    async def test_the_same_key_on_another_source_is_refused(self, store: Store) -> None:
+        one, other = await create(store), await create(store)
+        key = IdempotencyKey("fork-1", b"body")
+        await store.fork(one.id, fork_of(), key=key)
+        with pytest.raises(KeyReused):
+            await store.fork(other.id, fork_of(), key=key)
+
     async def test_a_rewind_to_the_head_changes_nothing(self, store: Store) -> None:
         made = await create(store)
         one = await run(store, made.id, "one")

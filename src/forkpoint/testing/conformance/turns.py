@@ -3,12 +3,14 @@
 import pytest
 
 from forkpoint.errors import (
+    AlreadyExists,
     Busy,
     KeyReused,
     NotFound,
     NotResumable,
     NotWhole,
     Stale,
+    TurnBehind,
     TurnLost,
     TurnOpen,
     Unpaired,
@@ -285,6 +287,91 @@ class TurnConformance(Conformance):
             if cursor is None:
                 break
         assert seen == expected
+
+    async def test_parallel_results_are_journalled_as_they_come_and_stand_in_call_order(self, store: Store) -> None:
+        made = await create(store)
+        turn = await store.journal(
+            await begin(store, made.id), [says("look"), calls("c1", response=1), calls("c2", response=1)]
+        )
+        turn = await store.journal(turn, [returns("c2", "two")])
+        turn = await store.journal(turn, [returns("c1", "one")])
+        await store.commit(turn, [answers("both", response=2)])
+        assert texts(await store.events(made.id))[3:] == ["one", "two", "both"]
+        assert (await store.verify()).ok
+
+    async def test_a_handle_that_missed_a_step_writes_nothing_until_it_is_refreshed(self, store: Store) -> None:
+        made = await create(store)
+        behind = await begin(store, made.id)
+        await store.journal(behind, [says("look")], usage=Usage(calls=1, input=3))
+        with pytest.raises(TurnBehind):
+            await store.commit(behind, exchange("lost"))
+        with pytest.raises(TurnBehind):
+            await store.journal(behind, [says("again")])
+        turn = await store.refresh(behind)
+        assert (turn.staged, turn.usage.input) == (1, 3)
+        await store.commit(turn, [answers("seen")])
+        assert texts(await store.events(made.id)) == ["look", "seen"]
+        assert await store.steps(turn.id) == []
+
+    async def test_a_handle_that_missed_a_step_ends_its_turn_and_loses_no_cost(self, store: Store) -> None:
+        made = await create(store)
+        behind = await begin(store, made.id)
+        await store.journal(behind, [says("look")], usage=Usage(calls=1, input=3))
+        record = await store.fail(behind, TurnError("x", "y"), usage=Usage(calls=1, input=4))
+        assert record.usage == Usage(calls=2, input=7)
+
+    async def test_a_resumed_turn_has_its_key_again(self, store: Store) -> None:
+        made = await create(store)
+        key = IdempotencyKey("turn-1", b"body")
+        turn = await store.begin(made.id, new_id(), key=key)
+        assert isinstance(turn, OpenTurn)
+        await store.fail(turn, TurnError("x", "y"))
+        taken = await store.resume(turn.id)
+        joined = await store.begin(made.id, new_id(), key=key)
+        assert isinstance(joined, TurnRecord)
+        await store.commit(taken, exchange("once"))
+        stored = await store.begin(made.id, new_id(), key=key)
+        assert (stored.id, len(await store.events(made.id))) == (turn.id, 2)
+
+    async def test_a_turn_whose_key_went_to_another_try_is_not_resumed(self, store: Store) -> None:
+        made = await create(store)
+        key = IdempotencyKey("turn-1", b"body")
+        first = await store.begin(made.id, new_id(), key=key)
+        assert isinstance(first, OpenTurn)
+        await store.fail(first, TurnError("x", "y"))
+        second = await store.begin(made.id, new_id(), key=key)
+        assert isinstance(second, OpenTurn)
+        await store.fail(second, TurnError("x", "y"))
+        third = await store.begin(made.id, new_id(), key=key)
+        assert isinstance(third, OpenTurn)
+        await store.cancel(third)
+        await store.resume(second.id)
+        with pytest.raises(Busy):
+            await store.resume(first.id)
+
+    async def test_the_same_key_on_another_conversation_is_refused(self, store: Store) -> None:
+        one, other = await create(store), await create(store)
+        key = IdempotencyKey("turn-1", b"body")
+        await store.begin(one.id, new_id(), key=key)
+        with pytest.raises(KeyReused):
+            await store.begin(other.id, new_id(), key=key)
+
+    async def test_the_id_of_a_turn_is_used_once(self, store: Store) -> None:
+        made, other = await create(store), await create(store)
+        done = await run(store, made.id, "one")
+        for conversation in (made.id, other.id):
+            with pytest.raises(AlreadyExists):
+                await store.begin(conversation, done.turn)
+            assert (await store.read(conversation)).status == "idle"
+
+    async def test_a_repeated_note_is_the_same_note(self, store: Store) -> None:
+        made = await create(store)
+        note = new_id()
+        first = await store.note(made.id, note, [says("by hand")])
+        assert await store.note(made.id, note, [says("by hand")]) == first
+        with pytest.raises(KeyReused):
+            await store.note(made.id, note, [says("something else")])
+        assert len(await store.events(made.id)) == 1
 
     async def test_state_is_folded_along_the_path(self, store: Store) -> None:
         made = await create(store)

@@ -25,16 +25,21 @@ UPDATE meta SET barrier = barrier + 1;
 
 -- name: find_key
 -- What an idempotency key was used for.
-SELECT operation, target, request FROM idempotency WHERE tenant = :tenant AND key = :key;
+SELECT operation, subject, target, request FROM idempotency WHERE tenant = :tenant AND key = :key;
 
 -- name: insert_key
 -- An idempotency key is taken.
-INSERT INTO idempotency (tenant, key, operation, target, request, created)
-VALUES (:tenant, :key, :operation, :target, :request, :now);
+INSERT INTO idempotency (tenant, key, operation, subject, target, request, created)
+VALUES (:tenant, :key, :operation, :subject, :target, :request, :now);
+
+-- name: retake_key
+-- A turn that had ended is resumed, and its key is taken again.
+INSERT INTO idempotency (tenant, key, operation, subject, target, request, created)
+SELECT tenant, key, 'turn', conversation, id, request, :now FROM turn WHERE tenant = :tenant AND id = :turn;
 
 -- name: free_key
 -- Its turn did not commit, or what it made is deleted: the key may be used again.
-DELETE FROM idempotency WHERE target = :target;
+DELETE FROM idempotency WHERE tenant = :tenant AND target = :target;
 
 -- name: families
 -- The families of a tenant that have events.
@@ -72,26 +77,38 @@ DELETE FROM segment WHERE id = :id;
 SELECT count(*) AS turns FROM turn
 WHERE "end" BETWEEN :first AND :last AND coalesce(base & 4294967295, 0) >= :after;
 
+-- name: free_keys_of_turns
+-- Nobody can be given these turns any more.
+DELETE FROM idempotency
+WHERE tenant = :tenant AND target IN (
+  SELECT id FROM turn WHERE "end" BETWEEN :first AND :last AND coalesce(base & 4294967295, 0) >= :after
+);
+
 -- name: delete_turns
 -- Their events are gone, and what they cost was written off with their conversation.
 DELETE FROM turn
 WHERE "end" BETWEEN :first AND :last AND coalesce(base & 4294967295, 0) >= :after;
 
 -- name: old_drafts
--- Conversations that never had a committed turn and were left alone.
-SELECT id FROM conversation WHERE draft = 1 AND updated < :before AND tenant = :tenant;
+-- Conversations that never had a committed turn, have none open, and were left alone.
+SELECT id FROM conversation WHERE draft = 1 AND open_turn IS NULL AND updated < :before AND tenant = :tenant;
 
 -- name: count_old_keys
 -- Keys whose request nobody will repeat any more.
-SELECT count(*) AS keys FROM idempotency WHERE tenant = :tenant AND created < :before;
+SELECT count(*) AS keys FROM idempotency
+WHERE tenant = :tenant AND created < :before
+  AND target NOT IN (SELECT open_turn FROM conversation WHERE tenant = :tenant AND open_turn IS NOT NULL);
 
 -- name: delete_old_keys
 -- They are free again.
-DELETE FROM idempotency WHERE tenant = :tenant AND created < :before;
+DELETE FROM idempotency
+WHERE tenant = :tenant AND created < :before
+  AND target NOT IN (SELECT open_turn FROM conversation WHERE tenant = :tenant AND open_turn IS NOT NULL);
 
 -- name: all_conversations
 -- The heads that verify looks at.
-SELECT id, family, head, head_digest, head_turn FROM conversation WHERE tenant = :tenant;
+SELECT id, family, head, head_digest, head_turn, head_totals, head_state_of, head_open_calls
+FROM conversation WHERE tenant = :tenant;
 
 -- name: all_segments
 -- The segments that verify looks at, with how far each one goes.

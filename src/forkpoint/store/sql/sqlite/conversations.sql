@@ -10,6 +10,11 @@ WHERE conversation.tenant = :tenant AND conversation.id = :id;
 -- The inner id behind an outer name.
 SELECT id FROM conversation WHERE tenant = :tenant AND name = :name;
 
+-- name: find_child
+-- The sub-agent that a call of a turn spawned.
+SELECT id FROM conversation
+WHERE tenant = :tenant AND lineage_turn = :turn AND lineage_call = :call AND lineage_kind = 'sub_agent';
+
 -- name: list_conversations
 -- A page, the newest first. :tags is a JSON object whose entries must all match; :dead lists, in hex, the
 -- processes that are known dead, so that a running turn of theirs counts as interrupted.

@@ -3,7 +3,7 @@
 -- anywhere: this walks from base to base.
 WITH RECURSIVE span (segment, first, last, base) AS (
   SELECT id, coalesce(base & 4294967295, 0) + 1, :ordinal, base
-  FROM segment WHERE id = :segment AND family = :family
+  FROM segment WHERE id = :segment AND family = :family AND tenant = :tenant
   UNION ALL
   SELECT segment.id, coalesce(segment.base & 4294967295, 0) + 1, span.base & 4294967295, segment.base
   FROM span JOIN segment ON segment.id = span.base >> 32
@@ -16,7 +16,7 @@ SELECT segment, first, last FROM span;
 -- turning the join around; order is the reader's business, which is cheaper than a sort here.
 WITH RECURSIVE span (segment, first, last, base) AS (
   SELECT id, coalesce(base & 4294967295, 0) + 1, :ordinal, base
-  FROM segment WHERE id = :segment AND family = :family
+  FROM segment WHERE id = :segment AND family = :family AND tenant = :tenant
   UNION ALL
   SELECT segment.id, coalesce(segment.base & 4294967295, 0) + 1, span.base & 4294967295, segment.base
   FROM span JOIN segment ON segment.id = span.base >> 32
@@ -40,10 +40,6 @@ VALUES (?, ?, ?, ?, ?, ?, ?);
 -- What a head needs to know of the event it stands on.
 SELECT turn, chain_digest FROM event WHERE id = :id;
 
--- name: event_of_family
--- Whether an event belongs to a family: positions are small numbers, and somebody else's must not be guessed.
-SELECT 1 FROM event JOIN segment ON segment.id = event.id >> 32 WHERE event.id = :id AND segment.family = :family;
-
 -- name: links_between
 -- Events of one segment as the chain of digests sees them.
 SELECT id, turn, envelope, payload, salt, payload_digest, chain_digest
@@ -51,4 +47,4 @@ FROM event WHERE id BETWEEN :first AND :last ORDER BY id LIMIT :limit;
 
 -- name: turn_behind_event
 -- The turn or note that wrote an event.
-SELECT id, base, "end", usage, totals, state_of, open_calls FROM turn WHERE id = :id;
+SELECT id, base, "end", usage, totals, state_of, state, open_calls FROM turn WHERE id = :id;

@@ -12,27 +12,29 @@ UPDATE conversation SET open_turn = NULL, updated = :now WHERE tenant = :tenant 
 -- name: insert_turn
 -- A new try, running; or a note, committed at once.
 INSERT INTO turn (
-  id, tenant, conversation, kind, outcome, base, "end", holder, token, input,
+  id, tenant, conversation, kind, outcome, base, "end", holder, token, input, key, request,
   usage, totals, state_of, state, open_calls, retry_of, started, ended
 ) VALUES (
-  :id, :tenant, :conversation, :kind, :outcome, :base, :end, :holder, :token, :input,
+  :id, :tenant, :conversation, :kind, :outcome, :base, :end, :holder, :token, :input, :key, :request,
   :usage, :totals, :state_of, :state, :open_calls, :retry_of, :now, :ended
 );
 
 -- name: commit_turn
--- The compare-and-set that commits: running, and mine. No row: this writer has lost the turn.
+-- The compare-and-set that commits: running, mine, and with all steps that I know of. No row: this writer has lost the
+-- turn, or a step of its own that it never heard of.
 UPDATE turn
-SET outcome = 'committed', "end" = :end, usage = :usage, totals = :totals, state_of = :state_of, state = :state,
+SET outcome = 'committed', staged = 0, "end" = :end, usage = :usage, totals = :totals, state_of = :state_of, state = :state,
     open_calls = :open_calls, holder = NULL, ended = :now
-WHERE id = :id AND token = :token AND outcome = 'running';
+WHERE id = :id AND token = :token AND outcome = 'running' AND staged = :staged;
 
 -- name: place_turn
 -- Where a turn ends, if its segment was only opened by its commit.
 UPDATE turn SET "end" = :end WHERE id = :id;
 
--- name: spend
--- Records what the turn has used so far, if it is still mine.
-UPDATE turn SET usage = :usage WHERE id = :id AND token = :token AND outcome = 'running';
+-- name: journal_turn
+-- The compare-and-set of a journal: what the turn has used, and how many steps it has from now on.
+UPDATE turn SET usage = :usage, staged = :staged + :more
+WHERE id = :id AND token = :token AND outcome = 'running' AND staged = :staged;
 
 -- name: end_turn
 -- Ends or parks a running turn without moving the head, if it is still mine.
@@ -41,8 +43,12 @@ SET outcome = :outcome, error = :error, usage = :usage, holder = NULL, ended = :
 WHERE id = :id AND token = :token AND outcome = 'running';
 
 -- name: close_turn
--- Ends a turn that no process runs, whatever its token.
-UPDATE turn SET outcome = :outcome, error = :error, holder = NULL, ended = :now WHERE id = :id;
+-- Ends a turn from its row, whatever its token.
+UPDATE turn SET outcome = :outcome, error = :error, usage = :usage, holder = NULL, ended = :now WHERE id = :id;
+
+-- name: let_go
+-- A turn that was taken over, and whose new holder is no longer there: interrupted, as it was.
+UPDATE turn SET holder = NULL WHERE id = :id;
 
 -- name: take_over
 -- A new holder and a new token; whoever had the old one writes nothing any more.
@@ -80,22 +86,11 @@ SELECT state FROM turn WHERE id = :id;
 
 -- name: insert_step
 -- One journalled event of a running turn.
-INSERT INTO step (ordinal, turn, envelope, payload, salt, payload_digest, chain_digest)
-VALUES (?, ?, ?, ?, ?, ?, ?);
+INSERT INTO step (turn, number, envelope, payload) VALUES (?, ?, ?, ?);
 
 -- name: read_steps
--- The journal of a turn, in order.
-SELECT envelope, payload, chain_digest FROM step WHERE turn = :turn ORDER BY ordinal;
-
--- name: has_step
--- Whether the journal of a turn reaches an ordinal.
-SELECT 1 FROM step WHERE turn = :turn AND ordinal = :ordinal;
-
--- name: steps_become_events
--- The journal becomes history.
-INSERT INTO event (id, turn, envelope, payload, salt, payload_digest, chain_digest)
-SELECT (:segment << 32) + ordinal, turn, envelope, payload, salt, payload_digest, chain_digest
-FROM step WHERE turn = :turn ORDER BY ordinal;
+-- The journal of a turn, in the order of arrival.
+SELECT envelope, payload FROM step WHERE turn = :turn ORDER BY number;
 
 -- name: delete_steps
 -- The journal of a turn that is committed, or whose conversation is deleted.

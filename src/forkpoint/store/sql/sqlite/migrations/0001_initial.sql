@@ -65,7 +65,7 @@ CREATE TABLE conversation (
 
 CREATE INDEX conversation_family ON conversation (family);
 CREATE INDEX conversation_head ON conversation (head) WHERE head IS NOT NULL;
-CREATE UNIQUE INDEX conversation_spawned ON conversation (lineage_turn, lineage_call) WHERE lineage_kind = 'sub_agent';
+CREATE UNIQUE INDEX conversation_spawned ON conversation (tenant, lineage_turn, lineage_call) WHERE lineage_kind = 'sub_agent';
 CREATE INDEX conversation_parent ON conversation (lineage_source) WHERE lineage_kind = 'sub_agent';
 CREATE INDEX conversation_draft ON conversation (updated) WHERE draft = 1;
 
@@ -79,7 +79,10 @@ CREATE TABLE turn (
   "end"        INTEGER,                -- the position of its last event, once committed
   holder       BLOB,                   -- the process that runs it
   token        BLOB,                   -- what a write to it must show
+  staged       INTEGER NOT NULL DEFAULT 0,  -- how many steps are journalled; a write must know them all
   input        TEXT,
+  key          TEXT,                   -- the idempotency key that it was begun with
+  request      BLOB,                   -- and the digest of what was asked
   usage        TEXT NOT NULL,
   totals       TEXT NOT NULL,          -- along the path, this turn included
   state_of     BLOB,                   -- the turn whose folded state is in force after it
@@ -95,14 +98,11 @@ CREATE INDEX turn_end ON turn ("end") WHERE "end" IS NOT NULL;
 CREATE INDEX turn_ended ON turn (conversation) WHERE outcome IN ('failed', 'cancelled');
 
 CREATE TABLE step (
-  turn           BLOB NOT NULL,
-  ordinal        INTEGER NOT NULL,     -- the ordinal that it will have as an event
-  envelope       TEXT NOT NULL,
-  payload        TEXT,
-  salt           BLOB,
-  payload_digest BLOB NOT NULL,
-  chain_digest   BLOB NOT NULL,
-  PRIMARY KEY (turn, ordinal)
+  turn     BLOB NOT NULL,
+  number   INTEGER NOT NULL,           -- in the order of arrival; results are put in the order of their calls at the commit
+  envelope TEXT NOT NULL,
+  payload  TEXT NOT NULL,
+  PRIMARY KEY (turn, number)
 ) STRICT;
 
 CREATE TABLE ledger (                  -- what deleted conversations had spent
@@ -110,9 +110,10 @@ CREATE TABLE ledger (                  -- what deleted conversations had spent
   family       BLOB NOT NULL,
   conversation BLOB NOT NULL,
   usage        TEXT NOT NULL,
-  deleted      INTEGER NOT NULL,
-  PRIMARY KEY (tenant, family, conversation)
-) STRICT, WITHOUT ROWID;
+  deleted      INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX ledger_family ON ledger (tenant, family);
 
 CREATE TABLE holder (
   id   BLOB PRIMARY KEY,
@@ -123,11 +124,12 @@ CREATE TABLE idempotency (
   tenant    TEXT NOT NULL,
   key       TEXT NOT NULL,
   operation TEXT NOT NULL,             -- create, fork, rewind, turn
+  subject   BLOB,                      -- the conversation that was forked, rewound or run; NULL: none was there yet
   target    BLOB NOT NULL,             -- the conversation or turn that came of it
   request   BLOB NOT NULL,             -- the digest of what was asked
   created   INTEGER NOT NULL,
   PRIMARY KEY (tenant, key)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX idempotency_target ON idempotency (target);
+CREATE INDEX idempotency_target ON idempotency (tenant, target);
 CREATE INDEX idempotency_created ON idempotency (created);
