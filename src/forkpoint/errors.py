@@ -160,7 +160,7 @@ class TurnLost(ForkpointError):
 
 class TurnBehind(ForkpointError):
     """Turn {turn} has {staged} journalled steps, and this handle knows of {known}: a call that was cancelled had
-    landed. Get a handle that knows them all with refresh(), and go on from there."""
+    landed. Use refresh() to get a handle that knows them all, and go on from there."""
 
     code = "turn_behind"
     turn: str

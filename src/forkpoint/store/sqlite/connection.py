@@ -82,7 +82,7 @@ def translate(error: sqlite3.Error, path: str) -> ForkpointError:
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:
             return ReadOnly(path, detail)
         case sqlite3.SQLITE_NOTADB:
-            return NotAStore(path, detail)
+            return NotAStore(path, "it is not a SQLite database")
         case sqlite3.SQLITE_CORRUPT:
             return StoreDamaged(path, detail)
         case _:

@@ -161,6 +161,11 @@ def _look(path: Path) -> None:
     db.row_factory = sqlite3.Row
     try:
         format_of(db)
+        wal = Path(f"{path}-wal")
+        if not (wal.exists() and wal.stat().st_size):  # else the file may lag behind its log
+            pages, size = db.execute("SELECT page_count, page_size FROM pragma_page_count, pragma_page_size").fetchone()
+            if (actual := path.stat().st_size) < pages * size:
+                raise StoreDamaged(db.path, f"it was cut off: {actual:,} of {pages * size:,} bytes are there")
     finally:
         db.close()
 
@@ -175,7 +180,11 @@ def _migrate(path: Path) -> None:
 
 def _make(path: Path) -> None:
     """A new store, made aside and renamed: it is there complete, or not at all."""
-    aside = path.with_name(f".{path.name}-new-{os.urandom(4).hex()}")
+    prefix = f".{path.name}-new-"
+    for leftover in path.parent.iterdir():  # of a process that was killed while it made one
+        if leftover.name.startswith(prefix):
+            leftover.unlink(missing_ok=True)
+    aside = path.with_name(f"{prefix}{os.urandom(4).hex()}")
     try:
         db = connect(str(aside))
         try:

@@ -5,6 +5,7 @@ queues. Where there are no such locks (Windows), SQLite's handler and heartbeats
 """
 
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -35,6 +36,15 @@ class FileLock:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
+        return True
+
+    def acquire_within(self, seconds: float) -> bool:
+        """Takes the lock, or gives up after a while."""
+        deadline = time.monotonic() + seconds
+        while not self.try_acquire():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
         return True
 
     def is_held(self) -> bool:

@@ -372,7 +372,7 @@ class SqliteStore:
         staged = self._stage(turn, events)
         spent = turn.usage + usage
         run = partial(turns.journal, turn=turn, staged=staged, usage=spent)
-        landed = partial(turns.journalled, id=turn.id, staged=turn.staged + len(events))
+        landed = partial(turns.journalled, id=turn.id, staged=turn.staged + len(events), usage=spent)
         await self._as_holder(turn, self._write("steps of turn", turn.id, run, landed=landed, size=staged.size))
         return replace(
             turn,
@@ -630,8 +630,13 @@ class SqliteStore:
     async def _let_go(self, turn: str, token: bytes, *, begun: bool) -> None:
         """The caller was cancelled while it took a turn: if it got it, nobody else would ever give it back."""
         run = partial(turns.let_go, scope=self._scope(), id=turn, token=token, begun=begun)
+
+        def landed(db: Connection) -> bool:
+            run(db)  # whether it was done or not: it is now
+            return True
+
         with suppress(ForkpointError):  # then it is interrupted when this process ends, and can be discarded
-            await self._engine.writer.finish(Job("turn", turn, run, landed=lambda db: True, durable=False))
+            await self._engine.writer.finish(Job("turn", turn, run, landed=landed, durable=False))
 
     async def _end(self, turn: OpenTurn, operation: Callable[..., TurnRecord], usage: Usage) -> TurnRecord:
         run = partial(operation, turn=turn, usage=usage)

@@ -331,10 +331,10 @@ def exists(db: Connection, scope: Scope, id: str) -> bool:
     return _find(db, scope, id) is not None
 
 
-def journalled(db: Connection, scope: Scope, id: str, staged: int) -> bool:
+def journalled(db: Connection, scope: Scope, id: str, staged: int, usage: Usage) -> bool:
     """Whether the journal of a turn has come this far."""
     row = _find(db, scope, id)
-    return row is not None and bool(row["staged"] == staged)
+    return row is not None and row["staged"] == staged and load_usage(row["usage"]) == usage
 
 
 def read(db: Connection, scope: Scope, id: str) -> TurnRecord:

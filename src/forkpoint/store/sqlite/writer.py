@@ -19,7 +19,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -110,13 +110,14 @@ class Writer:
 
     def _connections(self) -> tuple[Connection, Connection]:
         """One whose commits reach the disk, and one whose commits survive a dead process but not a power cut."""
-        durable = self._connect(self._path)
-        if self._path == MEMORY:
-            return durable, durable
-        quick = self._connect(self._path)
-        quick.execute("PRAGMA synchronous = NORMAL")
-        for db in (durable, quick):
-            db.execute("PRAGMA busy_timeout = 0")  # jobs may run on a loop's thread; the writer's thread waits itself
+        with ExitStack() as opened:
+            durable = quick = opened.enter_context(closing(self._connect(self._path)))
+            if self._path != MEMORY:
+                quick = opened.enter_context(closing(self._connect(self._path)))
+                quick.execute("PRAGMA synchronous = NORMAL")
+                for db in (durable, quick):
+                    db.execute("PRAGMA busy_timeout = 0")  # the writer's thread waits itself; a loop's must not
+            opened.pop_all()  # only a failure closes them
         return durable, quick
 
     @property
@@ -154,13 +155,14 @@ class Writer:
             self._jobs.put(None)
         self._thread.join()
         with self.writing:
-            self._gate.acquire()  # closing the last connection checkpoints, and only a writer may
+            held = self._gate.acquire_within(PATIENCE)  # closing the last connection checkpoints, as only a writer may
             try:
                 for db in {self._quick, self._db}:
                     with suppress(sqlite3.Error):
                         db.close()
             finally:
-                self._gate.release()
+                if held:
+                    self._gate.release()
         self._gate.close()
 
     def _enqueue(self, job: Job[Any]) -> Wakeup:
@@ -174,30 +176,36 @@ class Writer:
     # On the writer's thread.
 
     def _work(self) -> None:
-        while (group := self._next_group()) is not None:
-            with self.writing:
+        while (first := self._arrival()) is not None:
+            with self.writing, self._gate:  # a job that waits for another process can still be withdrawn
+                group = self._group(first)
                 self._run_group(group)
             Wakeup.wake_all([job._wakeup for job in group if job._wakeup is not None])
             if self._logged > CHECKPOINT_BYTES:
                 self._checkpoint()
 
-    def _next_group(self) -> list[Job[Any]] | None:
-        """The jobs that share the next transaction; empty for none yet; None when it is time to stop."""
+    def _arrival(self) -> Job[Any] | None:
+        """The next job; after a while, a reason to look at the clock; None when it is time to stop."""
+        try:
+            return self._jobs.get(timeout=self._every)
+        except Empty:
+            return _LOOK_UP
+
+    def _group(self, first: Job[Any]) -> list[Job[Any]]:
+        """The jobs that share the next transaction: those that have queued up, and the heartbeat if it is due."""
         group: list[Job[Any]] = []
         size = 0
+        job: Job[Any] | None = first
         with suppress(Empty):
-            job = self._jobs.get(timeout=self._every)
             while job is not None:
-                if job is not _CHECKPOINT and self._take(job):
+                if job is not _LOOK_UP and self._take(job):
                     group.append(job)
                     size += job.size
                 if len(group) == GROUP_JOBS or size > GROUP_BYTES:
                     break
                 job = self._jobs.get_nowait()
-            if job is None:
-                if not group:
-                    return None
-                self._jobs.put(None)
+        if job is None:
+            self._jobs.put(None)  # nothing is queued after it
         if time.monotonic() - self._last_beat >= self._every:
             self._last_beat = time.monotonic()
             if (beat := self._beat()) is not None:
@@ -242,18 +250,17 @@ class Writer:
         finally:
             self.writing.release()
             if self._logged > CHECKPOINT_BYTES:
-                self._jobs.put(_CHECKPOINT)
+                self._jobs.put(_LOOK_UP)
 
     # On either, with `writing` held.
 
     def _run_group(self, group: Sequence[Job[Any]]) -> None:
         try:
-            with self._gate:
+            self._transact(group)
+            deadline = time.monotonic() + PATIENCE
+            while group and all(map(_is_busy, group)) and time.monotonic() < deadline:
+                time.sleep(0.01)
                 self._transact(group)
-                deadline = time.monotonic() + PATIENCE
-                while group and all(map(_is_busy, group)) and time.monotonic() < deadline:
-                    time.sleep(0.01)
-                    self._transact(group)
         except Exception as error:  # nothing may end this thread: its callers would wait for good
             self._broken = True
             for job in group:
@@ -349,6 +356,10 @@ class Writer:
             landed = [job.landed(self._db) for job in jobs]
             self._db.execute("COMMIT")
             self.in_doubt = False
+            with suppress(sqlite3.Error):
+                # After a failed fsync the system may believe that older parts of the log are on disk. They are
+                # written once more, into the file itself.
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except Exception as second:  # whatever it was: what became of these jobs is not known
             self._rollback(self._db)
             self._broken = self.in_doubt = True
@@ -372,8 +383,8 @@ class Writer:
                 db.close()
 
 
-_CHECKPOINT: Job[None] = Job("checkpoint", "", lambda db: None, landed=lambda db: True)
-"""Wakes the thread up, which then sees that a checkpoint is due."""
+_LOOK_UP: Job[None] = Job("nothing", "", lambda db: None, landed=lambda db: True)
+"""Wakes the thread up, which then sees that a checkpoint or a heartbeat is due."""
 
 
 def _is_busy(job: Job[Any]) -> bool:
