@@ -69,8 +69,6 @@ def begin(
     subject = conversations.key_of(conversation)
     if made := idempotency.find(db, scope, key, "turn", subject):
         return read(db, scope, id_from_bytes(made))  # before the lock: a repeat joins, it does not hear "busy"
-    if exists(db, scope, turn):
-        raise AlreadyExists("turn", turn)
     row = _take_lock(db, scope, conversation, turn, if_revision)
     if row is None:
         _make_way(db, scope, conversation, create=create, supersede=supersede, if_revision=if_revision)
@@ -99,7 +97,10 @@ def begin(
         "now": scope.now,
         "ended": None,
     }
-    db.execute(SQL["insert_turn"], parameters)
+    try:
+        db.execute(SQL["insert_turn"], parameters)
+    except sqlite3.IntegrityError:  # ids are its only constraint
+        raise AlreadyExists("turn", turn) from None
     idempotency.take(db, scope, key, "turn", subject, turn)
     return _open_turn(db, row, turn, token)
 
