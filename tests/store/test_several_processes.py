@@ -22,8 +22,7 @@ from forkpoint.errors import Busy, NotFound, TurnLost
 from forkpoint.events import AssistantMessage, Event, NewEvent, Text, ToolResult, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.store.records import NewConversation, NewFork, OpenTurn, TurnError
-from forkpoint.store.sqlite import SqliteStore
-from forkpoint.store.sqlite.store import Settings
+from forkpoint.store.sqlite import Settings, SqliteStore
 from forkpoint.testing.samples import answers, calls, exchange, returns, says
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from forkpoint.errors import NotWhole, TooLarge
+from forkpoint.errors import TooLarge
 from forkpoint.events import Envelope, NewEvent, encode_body, encode_envelope, seal
 from forkpoint.history.digests import Link, forge
 from forkpoint.history.pairing import OpenCalls, in_call_order
@@ -62,20 +62,3 @@ def chain(events: Sequence[Sealed], *, digest: bytes, turn: bytes, calls: OpenCa
         digest = link.chain_digest
         links.append(link)
     return links
-
-
-def check_size(what: str, text: str | None, limit: int) -> None:
-    """Raises `TooLarge` for a text of more bytes than the limit, `NotWhole` for one that is not valid Unicode."""
-    if text is None:
-        return
-    check_text(what, text)
-    if (size := len(text.encode())) > limit:
-        raise TooLarge(what, size, limit)
-
-
-def check_text(what: str, text: str | None) -> None:
-    """Raises `NotWhole` for a text that is not valid Unicode."""
-    try:
-        (text or "").encode()
-    except UnicodeEncodeError as error:
-        raise NotWhole(what, f"its text is not valid Unicode ({error.reason})") from None

@@ -1,5 +1,6 @@
 """The store on SQLite: one file, one writer thread, any number of readers."""
 
-from forkpoint.store.sqlite.store import Settings, SqliteStore
+from forkpoint.store.sqlite.engine import Settings
+from forkpoint.store.sqlite.store import SqliteStore
 
 __all__ = ["Settings", "SqliteStore"]

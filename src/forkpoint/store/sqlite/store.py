@@ -7,14 +7,12 @@ landed. What the operations do stands in `conversations`, `turns`, `history` and
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path as FilePath
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import anyio
-from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.clock import Clock, system_clock
@@ -28,13 +26,13 @@ from forkpoint.errors import (
     NotWhole,
     OutcomeUnknown,
     ReadOnly,
-    TooLarge,
     TurnLost,
 )
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
 from forkpoint.history.paths import Path
 from forkpoint.history.state import State
 from forkpoint.ids import new_id
+from forkpoint.store.checks import Checks
 from forkpoint.store.records import (
     DEFAULT_TENANT,
     Capabilities,
@@ -43,7 +41,6 @@ from forkpoint.store.records import (
     ConversationRecord,
     Deleted,
     IdempotencyKey,
-    Limits,
     NewConversation,
     NewFork,
     OpenTurn,
@@ -57,8 +54,9 @@ from forkpoint.store.records import (
     check_id,
     check_name,
 )
-from forkpoint.store.sqlite import care, conversations, deletion, history, turns
+from forkpoint.store.sqlite import care, commits, conversations, deletion, history, turns
 from forkpoint.store.sqlite.connection import MEMORY, SQL, Connect, Connection, connect, connect_reader, translated
+from forkpoint.store.sqlite.engine import DEFAULTS, SECOND, Engine, Settings
 from forkpoint.store.sqlite.files import lock_path, make_tables, prepare
 from forkpoint.store.sqlite.holders import Holder
 from forkpoint.store.sqlite.locks import FileLock, NoLock
@@ -66,80 +64,19 @@ from forkpoint.store.sqlite.reader import Readers, SharedReaders
 from forkpoint.store.sqlite.rows import Scope, head_of
 from forkpoint.store.sqlite.wakeup import finish_in_thread
 from forkpoint.store.sqlite.writer import Job, Writer
-from forkpoint.store.staging import Staged, check_size, check_text, stage
+from forkpoint.store.staging import Staged, stage
 
 T = TypeVar("T")
-
-SECOND = 1_000_000
-HOUR = 3600 * SECOND
-
-
-class Settings(Struct, frozen=True, kw_only=True):
-    """How a SQLite store behaves. Times are in microseconds."""
-
-    limits: Limits = Limits()
-    readers: int = 4  # reads at once
-    heartbeat: int = 10 * SECOND
-    expiry: int = 60 * SECOND  # after which a silent process may lose its turns
-    keep_drafts: int = 24 * HOUR
-    keep_keys: int = 7 * 24 * HOUR
-
-
-DEFAULTS = Settings()
-
-
-@dataclass
-class _Engine:
-    """What the views of one open store share, whatever tenant they are seen from."""
-
-    path: str
-    settings: Settings
-    clock: Clock
-    holder: Holder
-    writer: Writer = field(init=False)
-    readers: Readers = field(init=False)
-    beaten: int | None = None  # when this process last said, in a committed transaction, that it is alive
-    running: set[bytes] = field(default_factory=set)  # tokens of the turns that this process holds
-    unsettled: dict[tuple[str, str], tuple[bytes, Usage]] = field(
-        default_factory=dict
-    )  # by tenant and turn: its token,
-    # and what was spent last, of turns whose outcome is unknown
-    closed: bool = False
-
-    def beat(self) -> Job[Any] | None:
-        """The heartbeat, while there is something to hold."""
-        if not self.running:
-            return None
-        return Job("heartbeat", "", self.say_alive, landed=lambda db: True, durable=False)
-
-    def let_go(self) -> None:
-        """Closes everything, in an order in which nothing is used after it is gone."""
-        self.readers.close()
-        self.writer.close()
-        self.holder.leave()
-
-    def is_alone(self) -> bool:
-        """Whether at most one turn is open here, so that no other could share its transaction."""
-        return len(self.running) <= 1
-
-    def say_alive(self, db: Connection) -> int:
-        now = self.clock()
-        db.execute(SQL["beat"], {"id": self.holder.id, "now": now})
-        return now
-
-    def is_silent(self) -> bool:
-        """Whether the last heartbeat is old: nothing was open here, so there was none."""
-        return self.beaten is None or self.clock() - self.beaten > self.settings.heartbeat
 
 
 class SqliteStore:
     """Conversations in a SQLite file, or in memory. Open it with `open` or `forkpoint.store.open_store`."""
 
-    def __init__(self, engine: _Engine, tenant: str, *, owner: bool = True) -> None:
+    def __init__(self, engine: Engine, tenant: str, *, owner: bool = True) -> None:
         self._engine = engine
         self._tenant = tenant
         self._owner = owner  # a view from another tenant does not close what it looks at
-        self._limits = engine.settings.limits
+        self._checks = Checks(engine.settings.limits)
 
     @classmethod
     async def open(
@@ -169,7 +106,7 @@ class SqliteStore:
         if path is not None:
             prepare(FilePath(name))
         holder = Holder(None if path is None else name, settings.expiry)
-        engine = _Engine(name, settings, clock, holder)
+        engine = Engine(name, settings, clock, holder)
         lock = NoLock() if path is None else FileLock(lock_path(FilePath(name)))
         with translated(name):
             engine.writer = Writer(
@@ -227,8 +164,8 @@ class SqliteStore:
         *,
         key: IdempotencyKey | None = None,
     ) -> ConversationRecord:
-        self._check_new(new)
-        self._check_key(key)
+        self._checks.new(new)
+        self._checks.key(key)
         note = new_id(self._engine.clock())
 
         def run(db: Connection, scope: Scope) -> ConversationRecord:
@@ -258,14 +195,14 @@ class SqliteStore:
         status: Status | None = None,
         family: str | None = None,
     ) -> Page[ConversationRecord]:
-        self._check_description(None, tags)
+        self._checks.description(None, tags)
         page = partial(
             conversations.page, cursor=cursor, limit=_bounded(limit), tags=tags, status=status, family=family
         )
         return await self._read(page)
 
     async def describe(self, id: str, *, title: str | None = None, tags: Tags | None = None) -> ConversationRecord:
-        self._check_description(title, tags or ())
+        self._checks.description(title, tags or ())
         run = partial(conversations.describe, id=id, title=title, tags=tags)
         return await self._write("description of", id, run, landed=partial(conversations.was_updated, id=id))
 
@@ -279,8 +216,8 @@ class SqliteStore:
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
     ) -> ConversationRecord:
-        self._check_new(new)
-        self._check_key(key)
+        self._checks.new(new)
+        self._checks.key(key)
         run = partial(
             conversations.fork, source=source, new=new, at=at, before=before, if_revision=if_revision, key=key
         )
@@ -296,8 +233,8 @@ class SqliteStore:
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
     ) -> ConversationRecord:
-        self._check_new(aside)
-        self._check_key(key)
+        self._checks.new(aside)
+        self._checks.key(key)
         run = partial(conversations.rewind, id=id, aside=aside, at=at, before=before, if_revision=if_revision, key=key)
         return await self._write("rewind of", id, run, landed=partial(conversations.exists, id=aside.id))
 
@@ -312,7 +249,7 @@ class SqliteStore:
         usage: Usage = Usage(),
         if_revision: int | None = None,
     ) -> Committed:
-        self._check_documents(settings, cache)
+        self._checks.documents(settings, cache)
         conversations.key_of(id)
         check_id("note", note)
 
@@ -343,14 +280,14 @@ class SqliteStore:
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
     ) -> OpenTurn | TurnRecord:
-        check_size("input", input, self._limits.document)
+        self._checks.input(input)
         conversations.key_of(conversation)
         check_id("turn", turn)
         if retry_of is not None:
             check_id("turn", retry_of)
-        self._check_key(key)
+        self._checks.key(key)
         if create is not None:
-            self._check_new(create)
+            self._checks.new(create)
             if create.id != conversation:
                 raise BadId(f"conversation that turn {turn} creates", create.id)
         token = os.urandom(16)
@@ -388,7 +325,7 @@ class SqliteStore:
         if not turn.staged + len(events):
             raise NotWhole("turn", "it has no events")
         staged.calls.at_a_commit()
-        run = partial(turns.commit, turn=turn, staged=staged, usage=turn.usage + usage)
+        run = partial(commits.commit, turn=turn, staged=staged, usage=turn.usage + usage)
 
         def landed(db: Connection, scope: Scope) -> bool:
             return turns.settle(db, scope, turn.id, turn.token, usage) == "committed"
@@ -658,10 +595,10 @@ class SqliteStore:
     ) -> Committed:
         if not events:
             raise NotWhole("note", "it has no events")
-        if (done := turns.same_note(db, scope, id, note, events)) is not None:
+        if (done := commits.same_note(db, scope, id, note, events)) is not None:
             return done
-        base = turns.base_for_note(db, scope, id, note, if_revision)
-        return turns.note(db, scope, base, self._stage(base, events), usage=usage, settings=settings, cache=cache)
+        base = commits.base_for_note(db, scope, id, note, if_revision)
+        return commits.note(db, scope, base, self._stage(base, events), usage=usage, settings=settings, cache=cache)
 
     def _stage(self, turn: OpenTurn, events: Sequence[NewEvent]) -> Staged:
         return stage(
@@ -669,39 +606,8 @@ class SqliteStore:
             calls=turn.calls,
             state=turn.state,
             now=self._engine.clock(),
-            limits=self._limits,
+            limits=self._checks.limits,
         )
-
-    # What the outside may say.
-
-    def _check_new(self, new: NewConversation | NewFork) -> None:
-        check_id("conversation", new.id)
-        if isinstance(new, NewConversation):
-            if new.family is not None:
-                check_id("family", new.family)
-            for id in (new.lineage.source, new.lineage.turn):
-                if id is not None:
-                    check_id("conversation or turn", id)
-            check_text("lineage", new.lineage.call)
-        if new.name is not None:
-            check_name("name", new.name)
-        self._check_documents(new.settings, new.cache)
-        self._check_description(new.title, new.tags)
-
-    def _check_key(self, key: IdempotencyKey | None) -> None:
-        if key is not None:
-            check_size("idempotency key", key.key, self._limits.title)
-
-    def _check_documents(self, settings: JsonText | None, cache: JsonText | None) -> None:
-        check_size("settings", settings, self._limits.document)
-        check_size("cache identity", cache, self._limits.document)
-
-    def _check_description(self, title: str | None, tags: Tags) -> None:
-        check_size("title", title, self._limits.title)
-        if len(tags) > self._limits.tags:
-            raise TooLarge("list of tags", len(tags), self._limits.tags, "tags")
-        for name, value in tags:
-            check_size("tag", name + value, self._limits.tag)
 
 
 def _raise_barrier(db: Connection, scope: Scope) -> None:

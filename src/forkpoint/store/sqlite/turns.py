@@ -1,7 +1,6 @@
 """Operations on turns: each a function of its inputs, run inside a transaction and fenced by the turn's token."""
 
 import sqlite3
-from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -9,20 +8,16 @@ from forkpoint.errors import (
     AlreadyExists,
     BadCursor,
     Busy,
-    KeyReused,
     NotFound,
     NotResumable,
-    Stale,
     TurnBehind,
     TurnLost,
     TurnOpen,
 )
-from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
+from forkpoint.events import JsonText, Usage
 from forkpoint.history.state import fold
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.store.records import (
-    Committed,
-    Head,
     IdempotencyKey,
     NewConversation,
     OpenTurn,
@@ -33,22 +28,18 @@ from forkpoint.store.records import (
 )
 from forkpoint.store.sqlite import conversations, idempotency
 from forkpoint.store.sqlite.connection import SQL, Connection
-from forkpoint.store.sqlite.history import head_at, read_path, read_sealed, read_state, read_steps
+from forkpoint.store.sqlite.history import read_path, read_state, read_steps
 from forkpoint.store.sqlite.rows import (
-    ORDINALS,
     Scope,
     blob,
     dumps,
-    head_columns,
     head_of,
     load_usage,
     outcome_of,
-    pack,
     possible_revision,
     turn_of,
-    unpack,
 )
-from forkpoint.store.staging import Sealed, Staged, chain
+from forkpoint.store.staging import Staged
 
 
 def begin(
@@ -102,7 +93,7 @@ def begin(
     except sqlite3.IntegrityError:  # ids are its only constraint
         raise AlreadyExists("turn", turn) from None
     idempotency.take(db, scope, key, "turn", subject, turn)
-    return _open_turn(db, row, turn, token)
+    return open_turn(db, row, turn, token)
 
 
 def journal(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> None:
@@ -111,122 +102,9 @@ def journal(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage:
     mine = {"id": id, "token": turn.token, "staged": turn.staged}
     more = {"usage": dumps(usage), "more": len(staged.events)}
     if db.execute(SQL["journal_turn"], mine | more).rowcount != 1:
-        raise _lost(db, scope, turn)
+        raise lost(db, scope, turn)
     steps = enumerate(staged.events, start=turn.staged + 1)
     db.executemany(SQL["insert_step"], [(id, number, event.text, event.payload) for number, event in steps])
-
-
-def commit(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> Committed:
-    """Makes the turn history: its row by compare-and-set, its events, and the head, in this order."""
-    id = id_to_bytes(turn.id)
-    ordinal = turn.base.ordinal + turn.staged + len(staged.events)
-    head = _head_after(turn, staged, usage)
-    parameters = {
-        "id": id,
-        "token": turn.token,
-        "staged": turn.staged,
-        "end": None if turn.segment is None else turn.segment << 32 | ordinal,
-        "usage": dumps(usage),
-        "totals": dumps(head.totals),
-        "state_of": blob(head.state_of),
-        "state": dumps(staged.state) if head.state_of == turn.id else None,
-        "open_calls": dumps(head.open_calls),
-        "now": scope.now,
-    }
-    if db.execute(SQL["commit_turn"], parameters).rowcount != 1:
-        raise _lost(db, scope, turn)
-    segment = turn.segment
-    if segment is None:
-        segment = _open_segment(db, scope, id_to_bytes(turn.family), turn.base)
-        db.execute(SQL["place_turn"], {"id": id, "end": segment << 32 | ordinal})
-    first, last = Position(segment, turn.base.ordinal + 1), Position(segment, ordinal)
-    events = list(staged.events)
-    if turn.staged:
-        events = read_sealed(db, turn.id) + events
-        db.execute(SQL["delete_steps"], {"turn": id})
-    digest = _insert_events(db, id, first, turn.base, events)
-    head = replace(head, position=last, digest=digest)
-    _move_head(db, scope, turn.conversation, head, revision=turn.revision, segment=segment, open_turn=turn.id)
-    return Committed(turn.conversation, turn.id, turn.revision + 1, head, first, last)
-
-
-def note(
-    db: Connection,
-    scope: Scope,
-    base: OpenTurn,
-    staged: Staged,
-    *,
-    usage: Usage,
-    settings: JsonText | None,
-    cache: JsonText | None,
-) -> Committed:
-    """A commit that is not a turn. It needs no lock of its own, only that nobody moved the head meanwhile."""
-    segment = base.segment or _open_segment(db, scope, id_to_bytes(base.family), base.base)
-    first = Position(segment, base.base.ordinal + 1)
-    last = Position(segment, base.base.ordinal + len(staged.events))
-    id = id_to_bytes(base.id)
-    digest = _insert_events(db, id, first, base.base, staged.events)
-    head = replace(_head_after(base, staged, usage), position=last, digest=digest)
-    parameters = {
-        "id": id,
-        "tenant": scope.tenant,
-        "conversation": id_to_bytes(base.conversation),
-        "kind": "note",
-        "outcome": "committed",
-        "base": pack(base.base.position),
-        "end": pack(last),
-        "holder": None,
-        "token": None,
-        "input": None,
-        "key": None,
-        "request": None,
-        "usage": dumps(usage),
-        "totals": dumps(head.totals),
-        "state_of": blob(head.state_of),
-        "state": dumps(staged.state) if head.state_of == base.id else None,
-        "open_calls": dumps(head.open_calls),
-        "retry_of": None,
-        "now": scope.now,
-        "ended": scope.now,
-    }
-    db.execute(SQL["insert_turn"], parameters)
-    _move_head(
-        db,
-        scope,
-        base.conversation,
-        head,
-        revision=base.revision,
-        segment=segment,
-        open_turn=None,
-        settings=settings,
-        cache=cache,
-    )
-    return Committed(base.conversation, base.id, base.revision + 1, head, first, last)
-
-
-def same_note(db: Connection, scope: Scope, conversation: str, id: str, events: Sequence[NewEvent]) -> Committed | None:
-    """What a note with this id did, if it was this one: its id is its idempotency key. Raises `KeyReused`."""
-    row = _find(db, scope, id)
-    if row is None:
-        return None
-    end = unpack(row["end"])
-    if row["kind"] != "note" or row["conversation"] != conversations.key_of(conversation) or end is None:
-        raise KeyReused(id)
-    first = Position(end.segment, ((row["base"] or 0) & ORDINALS) + 1)
-    stretch = {"first": pack(first), "last": pack(end), "limit": -1}
-    payloads = sorted(link["payload"] or "" for link in db.execute(SQL["links_between"], stretch))
-    if payloads != sorted(encode_body(event.body) for event in events):
-        raise KeyReused(id)
-    held = conversations.row_of(db, scope, conversation)
-    return Committed(conversation, id, held["revision"], head_at(db, held["family"], end), first, end)
-
-
-def base_for_note(db: Connection, scope: Scope, conversation: str, note: str, if_revision: int | None) -> OpenTurn:
-    """Where a note would stand. Raises if a turn holds the conversation."""
-    row = conversations.row_of(db, scope, conversation)
-    conversations.check_revision(row, if_revision)
-    conversations.check_free(row, scope)
-    return _open_turn(db, row, note, b"")
 
 
 def end(
@@ -275,7 +153,7 @@ def resume(db: Connection, scope: Scope, id: str, token: bytes) -> OpenTurn:
 def refresh(db: Connection, scope: Scope, turn: OpenTurn) -> OpenTurn:
     """The handle of a running turn as far as its journal goes."""
     if not is_held(db, scope, turn.id, turn.token):
-        raise _lost(db, scope, turn)
+        raise lost(db, scope, turn)
     return _handle(db, scope, turn.conversation, turn.id, turn.token)
 
 
@@ -292,7 +170,7 @@ def discard(db: Connection, scope: Scope, id: str) -> TurnRecord:
 
 def settle(db: Connection, scope: Scope, id: str, token: bytes, usage: Usage) -> Outcome:
     """What became of a turn whose commit failed: if it still runs, it is written down as failed, with what it cost."""
-    row = _find(db, scope, id)
+    row = find(db, scope, id)
     if row is None:
         return "failed"
     if row["outcome"] == "running" and row["token"] == token:
@@ -303,7 +181,7 @@ def settle(db: Connection, scope: Scope, id: str, token: bytes, usage: Usage) ->
 
 def let_go(db: Connection, scope: Scope, id: str, token: bytes, *, begun: bool) -> None:
     """Gives back a turn that was just taken by a caller who is no longer there: ended if it was new, else as it was."""
-    row = _find(db, scope, id)
+    row = find(db, scope, id)
     if row is None or row["outcome"] != "running" or row["token"] != token:
         return
     if begun:
@@ -314,13 +192,13 @@ def let_go(db: Connection, scope: Scope, id: str, token: bytes, *, begun: bool) 
 
 def is_held(db: Connection, scope: Scope, id: str, token: bytes) -> bool:
     """Whether a turn runs under this token."""
-    row = _find(db, scope, id)
+    row = find(db, scope, id)
     return row is not None and row["outcome"] == "running" and row["token"] == token
 
 
 def is_over(db: Connection, scope: Scope, id: str) -> bool:
     """Whether a turn has an outcome that is final unless somebody resumes it."""
-    row = _find(db, scope, id)
+    row = find(db, scope, id)
     return row is not None and row["outcome"] in ("committed", "failed", "cancelled")
 
 
@@ -329,12 +207,12 @@ def is_not_held(db: Connection, scope: Scope, id: str, token: bytes) -> bool:
 
 
 def exists(db: Connection, scope: Scope, id: str) -> bool:
-    return _find(db, scope, id) is not None
+    return find(db, scope, id) is not None
 
 
 def journalled(db: Connection, scope: Scope, id: str, staged: int, usage: Usage) -> bool:
     """Whether the journal of a turn has come this far."""
-    row = _find(db, scope, id)
+    row = find(db, scope, id)
     return row is not None and row["staged"] == staged and load_usage(row["usage"]) == usage
 
 
@@ -399,7 +277,7 @@ def _make_way(
         discard(db, scope, open.turn)
 
 
-def _open_turn(db: Connection, row: sqlite3.Row, turn: str, token: bytes) -> OpenTurn:
+def open_turn(db: Connection, row: sqlite3.Row, turn: str, token: bytes) -> OpenTurn:
     """A turn's handle at its base, from the row of the conversation that it holds."""
     base = head_of(row)
     return OpenTurn(
@@ -418,7 +296,7 @@ def _open_turn(db: Connection, row: sqlite3.Row, turn: str, token: bytes) -> Ope
 
 def _handle(db: Connection, scope: Scope, conversation: str, id: str, token: bytes) -> OpenTurn:
     """A turn's handle as far as its journal goes."""
-    turn = _open_turn(db, conversations.row_of(db, scope, conversation), id, token)
+    turn = open_turn(db, conversations.row_of(db, scope, conversation), id, token)
     usage = read(db, scope, id).usage
     steps = read_steps(db, id)
     calls = turn.calls
@@ -433,70 +311,6 @@ def _handle(db: Connection, scope: Scope, conversation: str, id: str, token: byt
         state=state,
         usage=usage,
     )
-
-
-def _head_after(turn: OpenTurn, staged: Staged, usage: Usage) -> Head:
-    """What is true once these events are history, wherever they will stand. Raises `Unpaired` if a call is open."""
-    changed = turn.state_changed or staged.state is not turn.state
-    return Head(
-        position=None,
-        digest=b"",
-        turn=turn.id,
-        totals=turn.base.totals + usage,
-        state_of=turn.id if changed else turn.base.state_of,
-        open_calls=staged.calls.at_a_commit(),
-    )
-
-
-def _open_segment(db: Connection, scope: Scope, family: bytes, base: Head) -> int:
-    parameters = {
-        "tenant": scope.tenant,
-        "family": family,
-        "base": pack(base.position),
-        "base_digest": base.digest,
-    }
-    segment = db.execute(SQL["open_segment"], parameters).lastrowid
-    assert segment is not None
-    return segment
-
-
-def _insert_events(db: Connection, turn: bytes, first: Position, base: Head, events: Sequence[Sealed]) -> bytes:
-    """Makes events history, and returns the digest of the last one."""
-    key = first.segment << 32 | first.ordinal
-    links = chain(events, digest=base.digest, turn=turn, calls=base.open_calls)
-    rows = [
-        (key + n, turn, link.envelope, link.payload, link.salt, link.payload_digest, link.chain_digest)
-        for n, link in enumerate(links)
-    ]
-    db.executemany(SQL["insert_event"], rows)
-    return links[-1].chain_digest
-
-
-def _move_head(
-    db: Connection,
-    scope: Scope,
-    conversation: str,
-    head: Head,
-    *,
-    revision: int,
-    segment: int,
-    open_turn: str | None,
-    settings: JsonText | None = None,
-    cache: JsonText | None = None,
-) -> None:
-    parameters = head_columns(head) | {
-        "tenant": scope.tenant,
-        "id": id_to_bytes(conversation),
-        "open_turn": blob(open_turn),
-        "open_segment": segment,
-        "revision": revision,
-        "settings": settings,
-        "cache": cache,
-        "now": scope.now,
-    }
-    if db.execute(SQL["move_head"], parameters).rowcount != 1:
-        row = conversations.row_of(db, scope, conversation)
-        raise Stale(conversation, revision, row["revision"])
 
 
 def _reopen(db: Connection, scope: Scope, id: str, row: sqlite3.Row, outcome: Outcome) -> None:
@@ -523,7 +337,7 @@ def _leave_running(
     *,
     ended: int | None,
 ) -> None:
-    row = _find(db, scope, turn.id)
+    row = find(db, scope, turn.id)
     spent = usage if row is None else load_usage(row["usage"]) + usage  # a handle may be behind; its turn's row is not
     parameters = {
         "id": id_to_bytes(turn.id),
@@ -534,7 +348,7 @@ def _leave_running(
         "ended": ended,
     }
     if db.execute(SQL["end_turn"], parameters).rowcount != 1:
-        raise _lost(db, scope, turn)
+        raise lost(db, scope, turn)
 
 
 def _close(
@@ -572,14 +386,14 @@ def _turn_row(db: Connection, scope: Scope, id: str) -> sqlite3.Row:
     return row
 
 
-def _find(db: Connection, scope: Scope, id: str) -> sqlite3.Row | None:
+def find(db: Connection, scope: Scope, id: str) -> sqlite3.Row | None:
     row: sqlite3.Row | None = db.execute(SQL["read_turn"], {"tenant": scope.tenant, "id": id_to_bytes(id)}).fetchone()
     return row
 
 
-def _lost(db: Connection, scope: Scope, turn: OpenTurn) -> TurnLost | TurnBehind:
+def lost(db: Connection, scope: Scope, turn: OpenTurn) -> TurnLost | TurnBehind:
     """Why a write to a turn had no effect."""
-    row = _find(db, scope, turn.id)
+    row = find(db, scope, turn.id)
     if row is not None and row["outcome"] == "running" and row["token"] == turn.token:
         return TurnBehind(turn.id, turn.staged, row["staged"])
     outcome = "gone" if row is None else outcome_of(row, scope)

@@ -1,0 +1,62 @@
+"""Checks of what the outside may say: sizes, Unicode, names and ids, before anything is written."""
+
+from msgspec import Struct
+
+from forkpoint.errors import NotWhole, TooLarge
+from forkpoint.events import JsonText
+from forkpoint.store.records import IdempotencyKey, Limits, NewConversation, NewFork, Tags, check_id, check_name
+
+
+class Checks(Struct, frozen=True):
+    """The checks of a store with these limits."""
+
+    limits: Limits
+
+    def new(self, new: NewConversation | NewFork) -> None:
+        check_id("conversation", new.id)
+        if isinstance(new, NewConversation):
+            if new.family is not None:
+                check_id("family", new.family)
+            for id in (new.lineage.source, new.lineage.turn):
+                if id is not None:
+                    check_id("conversation or turn", id)
+            check_text("lineage", new.lineage.call)
+        if new.name is not None:
+            check_name("name", new.name)
+        self.documents(new.settings, new.cache)
+        self.description(new.title, new.tags)
+
+    def key(self, key: IdempotencyKey | None) -> None:
+        if key is not None:
+            check_size("idempotency key", key.key, self.limits.title)
+
+    def input(self, input: JsonText | None) -> None:
+        check_size("input", input, self.limits.document)
+
+    def documents(self, settings: JsonText | None, cache: JsonText | None) -> None:
+        check_size("settings", settings, self.limits.document)
+        check_size("cache identity", cache, self.limits.document)
+
+    def description(self, title: str | None, tags: Tags) -> None:
+        check_size("title", title, self.limits.title)
+        if len(tags) > self.limits.tags:
+            raise TooLarge("list of tags", len(tags), self.limits.tags, "tags")
+        for name, value in tags:
+            check_size("tag", name + value, self.limits.tag)
+
+
+def check_size(what: str, text: str | None, limit: int) -> None:
+    """Raises `TooLarge` for a text of more bytes than the limit, `NotWhole` for one that is not valid Unicode."""
+    if text is None:
+        return
+    check_text(what, text)
+    if (size := len(text.encode())) > limit:
+        raise TooLarge(what, size, limit)
+
+
+def check_text(what: str, text: str | None) -> None:
+    """Raises `NotWhole` for a text that is not valid Unicode."""
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError as error:
+        raise NotWhole(what, f"its text is not valid Unicode ({error.reason})") from None

@@ -1,0 +1,193 @@
+"""Commits: the operations that make events history and move a head, each by one compare-and-set."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from forkpoint.errors import KeyReused, Stale
+from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
+from forkpoint.ids import id_to_bytes
+from forkpoint.store.records import Committed, Head, OpenTurn
+from forkpoint.store.sqlite import conversations
+from forkpoint.store.sqlite.connection import SQL, Connection
+from forkpoint.store.sqlite.history import head_at, read_sealed
+from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, dumps, head_columns, pack, unpack
+from forkpoint.store.sqlite.turns import find, lost, open_turn
+from forkpoint.store.staging import Sealed, Staged, chain
+
+
+def commit(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> Committed:
+    """Makes the turn history: its row by compare-and-set, its events, and the head, in this order."""
+    id = id_to_bytes(turn.id)
+    ordinal = turn.base.ordinal + turn.staged + len(staged.events)
+    head = _head_after(turn, staged, usage)
+    parameters = {
+        "id": id,
+        "token": turn.token,
+        "staged": turn.staged,
+        "end": None if turn.segment is None else turn.segment << 32 | ordinal,
+        "usage": dumps(usage),
+        "totals": dumps(head.totals),
+        "state_of": blob(head.state_of),
+        "state": dumps(staged.state) if head.state_of == turn.id else None,
+        "open_calls": dumps(head.open_calls),
+        "now": scope.now,
+    }
+    if db.execute(SQL["commit_turn"], parameters).rowcount != 1:
+        raise lost(db, scope, turn)
+    segment = turn.segment
+    if segment is None:
+        segment = _open_segment(db, scope, id_to_bytes(turn.family), turn.base)
+        db.execute(SQL["place_turn"], {"id": id, "end": segment << 32 | ordinal})
+    first, last = Position(segment, turn.base.ordinal + 1), Position(segment, ordinal)
+    events = list(staged.events)
+    if turn.staged:
+        events = read_sealed(db, turn.id) + events
+        db.execute(SQL["delete_steps"], {"turn": id})
+    digest = _insert_events(db, id, first, turn.base, events)
+    head = replace(head, position=last, digest=digest)
+    _move_head(db, scope, turn.conversation, head, revision=turn.revision, segment=segment, open_turn=turn.id)
+    return Committed(turn.conversation, turn.id, turn.revision + 1, head, first, last)
+
+
+def note(
+    db: Connection,
+    scope: Scope,
+    base: OpenTurn,
+    staged: Staged,
+    *,
+    usage: Usage,
+    settings: JsonText | None,
+    cache: JsonText | None,
+) -> Committed:
+    """A commit that is not a turn. It needs no lock of its own, only that nobody moved the head meanwhile."""
+    segment = base.segment or _open_segment(db, scope, id_to_bytes(base.family), base.base)
+    first = Position(segment, base.base.ordinal + 1)
+    last = Position(segment, base.base.ordinal + len(staged.events))
+    id = id_to_bytes(base.id)
+    digest = _insert_events(db, id, first, base.base, staged.events)
+    head = replace(_head_after(base, staged, usage), position=last, digest=digest)
+    parameters = {
+        "id": id,
+        "tenant": scope.tenant,
+        "conversation": id_to_bytes(base.conversation),
+        "kind": "note",
+        "outcome": "committed",
+        "base": pack(base.base.position),
+        "end": pack(last),
+        "holder": None,
+        "token": None,
+        "input": None,
+        "key": None,
+        "request": None,
+        "usage": dumps(usage),
+        "totals": dumps(head.totals),
+        "state_of": blob(head.state_of),
+        "state": dumps(staged.state) if head.state_of == base.id else None,
+        "open_calls": dumps(head.open_calls),
+        "retry_of": None,
+        "now": scope.now,
+        "ended": scope.now,
+    }
+    db.execute(SQL["insert_turn"], parameters)
+    _move_head(
+        db,
+        scope,
+        base.conversation,
+        head,
+        revision=base.revision,
+        segment=segment,
+        open_turn=None,
+        settings=settings,
+        cache=cache,
+    )
+    return Committed(base.conversation, base.id, base.revision + 1, head, first, last)
+
+
+def same_note(db: Connection, scope: Scope, conversation: str, id: str, events: Sequence[NewEvent]) -> Committed | None:
+    """What a note with this id did, if it was this one: its id is its idempotency key. Raises `KeyReused`."""
+    row = find(db, scope, id)
+    if row is None:
+        return None
+    end = unpack(row["end"])
+    if row["kind"] != "note" or row["conversation"] != conversations.key_of(conversation) or end is None:
+        raise KeyReused(id)
+    first = Position(end.segment, ((row["base"] or 0) & ORDINALS) + 1)
+    stretch = {"first": pack(first), "last": pack(end), "limit": -1}
+    payloads = sorted(link["payload"] or "" for link in db.execute(SQL["links_between"], stretch))
+    if payloads != sorted(encode_body(event.body) for event in events):
+        raise KeyReused(id)
+    held = conversations.row_of(db, scope, conversation)
+    return Committed(conversation, id, held["revision"], head_at(db, held["family"], end), first, end)
+
+
+def base_for_note(db: Connection, scope: Scope, conversation: str, note: str, if_revision: int | None) -> OpenTurn:
+    """Where a note would stand. Raises if a turn holds the conversation."""
+    row = conversations.row_of(db, scope, conversation)
+    conversations.check_revision(row, if_revision)
+    conversations.check_free(row, scope)
+    return open_turn(db, row, note, b"")
+
+
+def _head_after(turn: OpenTurn, staged: Staged, usage: Usage) -> Head:
+    """What is true once these events are history, wherever they will stand. Raises `Unpaired` if a call is open."""
+    changed = turn.state_changed or staged.state is not turn.state
+    return Head(
+        position=None,
+        digest=b"",
+        turn=turn.id,
+        totals=turn.base.totals + usage,
+        state_of=turn.id if changed else turn.base.state_of,
+        open_calls=staged.calls.at_a_commit(),
+    )
+
+
+def _open_segment(db: Connection, scope: Scope, family: bytes, base: Head) -> int:
+    parameters = {
+        "tenant": scope.tenant,
+        "family": family,
+        "base": pack(base.position),
+        "base_digest": base.digest,
+    }
+    segment = db.execute(SQL["open_segment"], parameters).lastrowid
+    assert segment is not None
+    return segment
+
+
+def _insert_events(db: Connection, turn: bytes, first: Position, base: Head, events: Sequence[Sealed]) -> bytes:
+    """Makes events history, and returns the digest of the last one."""
+    key = first.segment << 32 | first.ordinal
+    links = chain(events, digest=base.digest, turn=turn, calls=base.open_calls)
+    rows = [
+        (key + n, turn, link.envelope, link.payload, link.salt, link.payload_digest, link.chain_digest)
+        for n, link in enumerate(links)
+    ]
+    db.executemany(SQL["insert_event"], rows)
+    return links[-1].chain_digest
+
+
+def _move_head(
+    db: Connection,
+    scope: Scope,
+    conversation: str,
+    head: Head,
+    *,
+    revision: int,
+    segment: int,
+    open_turn: str | None,
+    settings: JsonText | None = None,
+    cache: JsonText | None = None,
+) -> None:
+    parameters = head_columns(head) | {
+        "tenant": scope.tenant,
+        "id": id_to_bytes(conversation),
+        "open_turn": blob(open_turn),
+        "open_segment": segment,
+        "revision": revision,
+        "settings": settings,
+        "cache": cache,
+        "now": scope.now,
+    }
+    if db.execute(SQL["move_head"], parameters).rowcount != 1:
+        row = conversations.row_of(db, scope, conversation)
+        raise Stale(conversation, revision, row["revision"])
