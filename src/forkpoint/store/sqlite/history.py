@@ -138,7 +138,10 @@ def head_at(db: Connection, family: bytes, position: Position | None) -> Head:
 
 
 def _head_within(db: Connection, family: bytes, position: Position, event: sqlite3.Row, turn: sqlite3.Row) -> Head:
-    base = head_at(db, family, unpack(turn["base"]))
+    before_turn = unpack(turn["base"])
+    if before_turn is not None and before_turn.ordinal >= position.ordinal:
+        raise StoreDamaged(db.path, f"event {position} is not of the turn that it names")
+    base = head_at(db, family, before_turn)
     last = turn["end"] or (position.segment << 32 | ORDINALS)  # the rest of the turn may be collected
     first = (position.segment << 32) + base.ordinal + 1
     rows = db.execute(SQL["links_between"], {"first": first, "last": last, "limit": -1}).fetchall()
