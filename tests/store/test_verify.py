@@ -35,6 +35,10 @@ TAMPERED = {
     "what turns cost in all": """UPDATE turn SET totals = '{"calls":9}' WHERE totals <> '{}'""",
     "the state that a turn left": """UPDATE turn SET state = replace(state, 'true', 'false') WHERE state IS NOT NULL""",
     "the calls that a turn left open": """UPDATE turn SET open_calls = '{"client":["c9"]}'""",
+    "a result, made into another kind": "UPDATE event SET envelope = replace(envelope, 'tool_result', 'hook_run')",
+    "a turn's cost, made unreadable": """UPDATE turn SET totals = 'rubbish' WHERE totals <> '{}'""",
+    "a state, made unreadable": """UPDATE turn SET state = 'rubbish' WHERE state IS NOT NULL""",
+    "a segment's base, moved into an exchange": "UPDATE segment SET base = (1 << 32) + 5 WHERE base IS NOT NULL",
     "a turn, removed": "DELETE FROM turn WHERE id = (SELECT head_turn FROM conversation WHERE name = 'root')",
 }
 
@@ -70,6 +74,13 @@ async def test_a_change_is_found_and_named(tmp_path: Path, what: str) -> None:
     found = await verified(path)
     assert not found.ok, f"nobody noticed that somebody changed {what}"
     assert all(flaw.where and flaw.what for flaw in found.flaws)
+
+
+async def test_a_single_conversation_whose_path_is_broken_is_reported_and_not_raised(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    root = await build(path)
+    change(path, TAMPERED["a head, into another family"])
+    assert not (await verified(path, root)).ok
 
 
 async def test_an_erased_payload_keeps_the_chain_verifiable(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
 
-from forkpoint.errors import StoreDamaged, Unpaired
+from forkpoint.errors import ForkpointError, StoreDamaged, Unpaired
 from forkpoint.events import Position, Usage, decode_body, decode_envelope
 from forkpoint.history.digests import Link, flaw, root_digest
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
@@ -49,8 +50,9 @@ def verify(db: Connection, scope: Scope, conversation: str | None, head_digest: 
                 check.span(Span(row["id"], first, row["last"]))
     else:
         heads = [conversations.row_of(db, scope, conversation)]
-        for span in read_path(db, scope, heads[0]["family"], unpack(heads[0]["head"])).spans:
-            check.span(span)
+        with suppress(StoreDamaged):  # `head` below finds the same, and says so
+            for span in read_path(db, scope, heads[0]["family"], unpack(heads[0]["head"])).spans:
+                check.span(span)
     for row in heads:
         check.head(row)
     if head_digest is not None and head_digest not in check.digests:
@@ -79,6 +81,7 @@ class _Check:
             return self.found(f"segment {span.segment}", "it is missing")
         previous, calls, state, totals = self._base(segment)
         expected, turn = span.first, None
+        ends: sqlite3.Row | None = None  # the row of the turn that the events are of
         for row in self._rows(span):
             place = Position(span.segment, row["id"] & ORDINALS)
             if place.ordinal != expected:
@@ -88,8 +91,12 @@ class _Check:
                 self.found(str(place), what)
             if row["turn"] != turn:
                 calls, turn = self._at_a_commit(calls, place), row["turn"]
+                ends = self._db.execute(SQL["turn_behind_event"], {"id": turn}).fetchone()
+                if ends is None:
+                    self.found(str(place), f"its turn {id_from_bytes(turn)} is missing")
             calls, state = self._content(link, calls, state, place)
-            totals = self._turn(row["turn"], place, calls, state, totals)
+            if ends is not None and unpack(ends["end"]) == place:
+                totals = self._turn(ends, place, calls, state, totals)
             previous = link.chain_digest
             self.digests.add(previous)
             self.events += 1
@@ -130,8 +137,8 @@ class _Check:
         try:
             base = head_at(self._db, segment["family"], unpack(segment["base"]))
             state = read_state(self._db, base)
-        except StoreDamaged as damage:
-            self.found(where, damage.detail)
+        except (ForkpointError, msgspec.DecodeError) as damage:
+            self.found(where, f"its base does not hold: {damage}")
             return segment["base_digest"], NO_CALLS, EMPTY, Usage()
         if segment["base_digest"] != base.digest:
             self.found(where, "it names another digest than its base has")
@@ -148,21 +155,21 @@ class _Check:
             self.found(str(place), str(error))
         return calls, state
 
-    def _turn(self, id: bytes, place: Position, calls: OpenCalls, state: State, totals: Usage) -> Usage:
+    def _turn(self, turn: sqlite3.Row, place: Position, calls: OpenCalls, state: State, totals: Usage) -> Usage:
         """At a turn's last event, checks what its row says is true from there on. Returns the totals there."""
-        turn = self._db.execute(SQL["turn_behind_event"], {"id": id}).fetchone()
-        if turn is None:
-            self.found(str(place), f"its turn {id_from_bytes(id)} is missing")
-        if turn is None or unpack(turn["end"]) != place:
+        where = f"turn {id_from_bytes(turn['id'])}"
+        try:
+            stated = load_usage(turn["totals"])
+            if stated != totals + load_usage(turn["usage"]):
+                self.found(where, "its cost does not add up")
+            if turn["state"] is not None and not self.erased and load_state(turn["state"]) != state:
+                self.found(where, "the state that it left is not what its events fold to")
+            if load_calls(turn["open_calls"]) != self._at_a_commit(calls, place):
+                self.found(where, "the calls that it left open are not those in its events")
+        except msgspec.DecodeError as error:
+            self.found(where, f"it cannot be read: {error}")
             return totals
-        where = f"turn {id_from_bytes(id)}"
-        if load_usage(turn["totals"]) != totals + load_usage(turn["usage"]):
-            self.found(where, "its cost does not add up")
-        if turn["state"] is not None and not self.erased and load_state(turn["state"]) != state:
-            self.found(where, "the state that it left is not what its events fold to")
-        if load_calls(turn["open_calls"]) != calls.at_a_commit():
-            self.found(where, "the calls that it left open are not those in its events")
-        return load_usage(turn["totals"])
+        return stated
 
     def _at_a_commit(self, calls: OpenCalls, place: Position) -> OpenCalls:
         try:
