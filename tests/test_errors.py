@@ -19,6 +19,7 @@ CODES = {
     "CommitFailed": "commit_failed",
     "TurnBehind": "turn_behind",
     "BadCursor": "bad_cursor",
+    "BadLineage": "bad_lineage",
     "BadId": "bad_id",
     "BadName": "bad_name",
     "BadPosition": "bad_position",

@@ -67,6 +67,15 @@ class BadId(ForkpointError):
     id: str
 
 
+class BadLineage(ForkpointError):
+    """A conversation cannot be created as a {kind} ({why}). Create a root, or a sub_agent with its parent, the
+    parent's turn and the call; use fork() and rewind() for what they make."""
+
+    code = "bad_lineage"
+    kind: str
+    why: str
+
+
 class BadPosition(ForkpointError):
     """{position} is not a place to fork at or rewind to: {why}. The nearest safe positions: {nearest}."""
 
@@ -103,8 +112,8 @@ class TooLarge(ForkpointError):
 
 
 class NotWhole(ForkpointError):
-    """The {kind} cannot be stored: {why}. A provider would refuse the whole conversation from then on;
-    leave it out, or make it whole."""
+    """The {kind} cannot be stored: {why}. Leave it out, or make it whole: a conversation that holds it could not
+    go on."""
 
     code = "not_whole"
     kind: str

@@ -2,9 +2,18 @@
 
 from msgspec import Struct
 
-from forkpoint.errors import NotWhole, TooLarge
+from forkpoint.errors import BadLineage, NotWhole, TooLarge
 from forkpoint.events import JsonText
-from forkpoint.store.records import IdempotencyKey, Limits, NewConversation, NewFork, Tags, check_id, check_name
+from forkpoint.store.records import (
+    IdempotencyKey,
+    Limits,
+    Lineage,
+    NewConversation,
+    NewFork,
+    Tags,
+    check_id,
+    check_name,
+)
 
 
 class Checks(Struct, frozen=True):
@@ -21,6 +30,7 @@ class Checks(Struct, frozen=True):
                 if id is not None:
                     check_id("conversation or turn", id)
             check_text("lineage", new.lineage.call)
+            _check_lineage(new.lineage)
         if new.name is not None:
             check_name("name", new.name)
         self.documents(new.settings, new.cache)
@@ -43,6 +53,19 @@ class Checks(Struct, frozen=True):
             raise TooLarge("list of tags", len(tags), self.limits.tags, "tags")
         for name, value in tags:
             check_size("tag", name + value, self.limits.tag)
+
+
+def _check_lineage(lineage: Lineage) -> None:
+    """Lineage is provenance: it must not say what did not happen."""
+    said = (lineage.source, lineage.turn, lineage.call)
+    if lineage.kind == "root" and (any(said) or lineage.at):
+        raise BadLineage("root", "it comes from nowhere, and yet a source, a turn or a call is given")
+    if lineage.kind == "sub_agent" and not all(said):
+        raise BadLineage("sub_agent", "its parent, the parent's turn or the call is missing")
+    if lineage.kind in ("fork", "aside"):
+        raise BadLineage(lineage.kind, "nothing was forked")
+    if lineage.at is not None and not (0 < lineage.at.segment < 1 << 31 and 0 < lineage.at.ordinal < 1 << 32):
+        raise BadLineage(lineage.kind, f"there can be no event {lineage.at}")
 
 
 def check_size(what: str, text: str | None, limit: int) -> None:

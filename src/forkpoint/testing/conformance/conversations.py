@@ -2,8 +2,8 @@
 
 import pytest
 
-from forkpoint.errors import AlreadyExists, BadCursor, BadName, KeyReused, NotFound
-from forkpoint.events import Usage
+from forkpoint.errors import AlreadyExists, BadCursor, BadLineage, BadName, KeyReused, NotFound
+from forkpoint.events import Position, Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import IdempotencyKey, Lineage, NewConversation
@@ -167,6 +167,22 @@ class ConversationConformance(Conformance):
         first = await store.create(NewConversation(id=new_id(), family=parent.id, lineage=lineage))
         again = await store.create(NewConversation(id=new_id(), family=parent.id, lineage=lineage))
         assert again == first
+
+    @pytest.mark.parametrize(
+        "lineage",
+        [
+            Lineage("fork", new_id()),
+            Lineage("aside", new_id()),
+            Lineage("sub_agent", new_id(), None, new_id(), None),
+            Lineage("root", new_id()),
+            Lineage("sub_agent", new_id(), Position(1 << 40, 1), new_id(), "c1"),
+        ],
+        ids=["fork", "aside", "no call", "a root from somewhere", "no such place"],
+    )
+    async def test_a_lineage_that_says_what_did_not_happen_is_refused(self, store: Store, lineage: Lineage) -> None:
+        with pytest.raises(BadLineage):
+            await store.create(NewConversation(id=new_id(), lineage=lineage))
+        assert (await store.conversations()).items == ()
 
     async def test_closing_a_view_closes_nothing(self, store: Store) -> None:
         async with store.within("other") as view:
