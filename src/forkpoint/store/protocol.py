@@ -156,7 +156,10 @@ class Store(Protocol):
         usage: Usage = Usage(),
         if_revision: int | None = None,
     ) -> Committed:
-        """Commits events that are not a turn, under the id ``note``, and new settings or cache identity."""
+        """Commits events that are not a turn, under the id ``note``, and new settings or cache identity.
+
+        Repeated with the same id and events, it has no further effect.
+        """
         ...
 
     async def delete(self, id: str) -> Deleted:
@@ -254,6 +257,7 @@ class Store(Protocol):
     ) -> list[Event]:
         """Committed events in order: those after an ordinal, up to ``at`` (default: the head).
 
+        Raises `NotFound` if ``at`` is not on the conversation's path.
         ``limit`` bounds how much of the path is read; ``kinds`` then selects from that.
         """
         ...

@@ -105,7 +105,10 @@ def note(
 
 
 def same_note(db: Connection, scope: Scope, conversation: str, id: str, events: Sequence[NewEvent]) -> Committed | None:
-    """What a note with this id did, if it was this one: its id is its idempotency key. Raises `KeyReused`."""
+    """What a note with this id did, if it was this one: its id is its idempotency key. Raises `KeyReused`.
+
+    The revision in it is the conversation's of today.
+    """
     row = find(db, scope, id)
     if row is None:
         return None

@@ -114,8 +114,7 @@ def create(
         and not db.execute(SQL["branches"], {"tenant": scope.tenant, "family": family}).fetchone()
     ):
         raise NotFound("family", new.family)
-    idempotency.take(db, scope, key, "create", None, new.id)
-    return _insert(
+    made_now = _insert(
         db,
         scope,
         id=new.id,
@@ -131,6 +130,8 @@ def create(
         tags=new.tags,
         draft=draft,
     )
+    idempotency.take(db, scope, key, "create", None, new.id)
+    return made_now
 
 
 def describe(db: Connection, scope: Scope, id: str, title: str | None, tags: Tags | None) -> ConversationRecord:

@@ -40,10 +40,10 @@ def prepare(path: Path) -> None:
         raise BadStoreUrl(str(path), error.strerror or str(error)) from error
     if kind := network_file_system(path, _mounts()):
         raise NetworkFileSystem(str(path), kind)
-    with translated(str(path)):
-        if path.exists():
-            _check(path)  # before a lock file is put beside it
     try:
+        with translated(str(path)):
+            if path.exists():
+                _check(path)  # before a lock file is put beside it
         lock = FileLock(lock_path(path))
     except OSError as error:
         raise ReadOnly(str(path), error.strerror or str(error)) from error
