@@ -61,13 +61,13 @@ def check_whole(event: NewEvent) -> None:
         case StateChange():
             _refuse(not (body.set or body.removed), body, "it changes nothing")
             for key, value in body.set:
-                _refuse(not _is_json(value), body, f"the value of {key!r} is not JSON")
+                _refuse(not is_json(value), body, f"the value of {key!r} is not JSON")
         case Condensation():
             _refuse(not body.summary.strip(), body, "its summary is blank")
             _refuse(body.kept_from < 1, body, "it keeps history from before the first event")
         case Opaque():
             _refuse(not body.kind, body, "it has no kind")
-            _refuse(not _is_json(body.payload), body, "its payload is not JSON")
+            _refuse(not is_json(body.payload), body, "its payload is not JSON")
             try:
                 again = decode_body(body.payload)
             except msgspec.DecodeError:
@@ -83,7 +83,7 @@ def _check_source(part: Part, body: UserMessage | AssistantMessage | SystemMessa
 
 
 def _check_json(text: str | None, body: object, what: str) -> None:
-    _refuse(text is not None and not _is_json(text), body, f"{what} is not JSON")
+    _refuse(text is not None and not is_json(text), body, f"{what} is not JSON")
 
 
 def _refuse(wrong: bool, body: object, why: str) -> None:
@@ -91,7 +91,8 @@ def _refuse(wrong: bool, body: object, why: str) -> None:
         raise NotWhole(kind_of(body), why)  # type: ignore[arg-type]
 
 
-def _is_json(text: str) -> bool:
+def is_json(text: str) -> bool:
+    """Whether a text is one JSON value."""
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):

@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from forkpoint.errors import BadLineage, NotWhole, TooLarge
 from forkpoint.events import JsonText
+from forkpoint.history.wholeness import is_json
 from forkpoint.store.records import (
     IdempotencyKey,
     Limits,
@@ -41,11 +42,11 @@ class Checks(Struct, frozen=True):
             check_size("idempotency key", key.key, self.limits.title)
 
     def input(self, input: JsonText | None) -> None:
-        check_size("input", input, self.limits.document)
+        check_document("input", input, self.limits.document)
 
     def documents(self, settings: JsonText | None, cache: JsonText | None) -> None:
-        check_size("settings", settings, self.limits.document)
-        check_size("cache identity", cache, self.limits.document)
+        check_document("settings", settings, self.limits.document)
+        check_document("cache identity", cache, self.limits.document)
 
     def description(self, title: str | None, tags: Tags) -> None:
         check_size("title", title, self.limits.title)
@@ -66,6 +67,13 @@ def _check_lineage(lineage: Lineage) -> None:
         raise BadLineage(lineage.kind, "nothing was forked")
     if lineage.at is not None and not (0 < lineage.at.segment < 1 << 31 and 0 < lineage.at.ordinal < 1 << 32):
         raise BadLineage(lineage.kind, f"there can be no event {lineage.at}")
+
+
+def check_document(what: str, text: JsonText | None, limit: int) -> None:
+    """Raises `NotWhole` for a document that is not JSON, and whatever `check_size` raises."""
+    check_size(what, text, limit)
+    if text is not None and not is_json(text):
+        raise NotWhole(what, "it is not JSON")
 
 
 def check_size(what: str, text: str | None, limit: int) -> None:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from forkpoint.errors import AlreadyExists, BadCursor, BadLineage, BadName, KeyReused, NotFound
+from forkpoint.errors import AlreadyExists, BadCursor, BadLineage, BadName, KeyReused, NotFound, NotWhole
 from forkpoint.events import Position, Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import IdempotencyKey, Lineage, NewConversation
+from forkpoint.store.records import IdempotencyKey, Lineage, NewConversation, NewFork
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
 from forkpoint.testing.samples import exchange, says
 
@@ -183,6 +183,17 @@ class ConversationConformance(Conformance):
         with pytest.raises(BadLineage):
             await store.create(NewConversation(id=new_id(), lineage=lineage))
         assert (await store.conversations()).items == ()
+
+    async def test_a_document_that_is_not_json_is_refused(self, store: Store) -> None:
+        made = await create(store)
+        with pytest.raises(NotWhole):
+            await store.create(NewConversation(id=new_id(), settings="{cut"))
+        with pytest.raises(NotWhole):
+            await store.fork(made.id, NewFork(id=new_id(), cache=""))
+        with pytest.raises(NotWhole):
+            await store.begin(made.id, new_id(), input="hello")
+        assert len((await store.conversations()).items) == 1
+        assert (await store.read(made.id)).status == "idle"
 
     async def test_closing_a_view_closes_nothing(self, store: Store) -> None:
         async with store.within("other") as view:
