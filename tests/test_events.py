@@ -73,6 +73,7 @@ VOCABULARY = {
     "approval_denied": None,
     "sub_agent_spawned": None,
     "sub_agent_finished": None,
+    "model_called": None,
     "imported": None,
     "erased": None,
 }

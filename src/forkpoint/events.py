@@ -225,6 +225,28 @@ class SubAgentFinished(Body, frozen=True, tag="sub_agent_finished"):
     outcome: str
 
 
+class ModelCalled(Body, frozen=True, tag="model_called"):
+    """A model was asked, as the provider counted it: so that "why did this miss the cache?" has an answer.
+
+    ``key`` is what was sent as the prompt-cache key, ``prefix`` the chained digest of all blocks of the prompt,
+    ``manifest`` the hash of what stood before the history.
+    """
+
+    model: str
+    provider: str
+    usage: "Usage"
+    finish: str | None = None  # stop, tool_calls, length; None if the call failed
+    error: str | None = None  # the code of the error it failed with
+    key: str | None = None
+    prefix: str | None = None
+    manifest: str | None = None
+    blocks: int = 0
+    attempts: int = 1
+    first_token: float | None = None  # seconds
+    duration: float = 0.0  # seconds
+    response_id: str | None = None  # the provider's name for the response
+
+
 class Imported(Body, frozen=True, tag="imported"):
     """The events that follow in this commit came from elsewhere."""
 
@@ -268,6 +290,7 @@ AnyBody: TypeAlias = (
     | ApprovalDenied
     | SubAgentSpawned
     | SubAgentFinished
+    | ModelCalled
     | Imported
     | Erased
 )
