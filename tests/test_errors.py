@@ -45,9 +45,31 @@ CODES = {
     "TurnLost": "turn_lost",
     "TurnOpen": "turn_open",
     "Unpaired": "unpaired",
+    "BadModel": "bad_model",
+    "BadSetting": "bad_setting",
+    "BadTool": "bad_tool",
+    "MissingKey": "missing_key",
+    "UnknownRenderer": "unknown_renderer",
+    "ExtraMissing": "extra_missing",
+    "NoWeights": "no_weights",
+    "FetchFailed": "fetch_failed",
+    "NoScript": "no_script",
+    "BadScript": "bad_script",
+    "ModelError": "model_error",
+    "KeyRefused": "model_authentication",
+    "QuotaSpent": "model_quota",
+    "RateLimited": "model_rate_limit",
+    "ContextTooLong": "model_context_too_long",
+    "ContentRefused": "model_refused",
+    "RequestRefused": "model_bad_request",
+    "Overloaded": "model_overloaded",
+    "ModelTimeout": "model_timeout",
+    "ConnectionLost": "model_connection",
+    "AnswerMalformed": "model_malformed",
+    "AnswerEmpty": "model_empty",
 }
 
-BASES = {"ForkpointError", "StoreError"}  # caught, never raised: nothing can be said on what to do
+BASES = {"ForkpointError", "ModelError", "StoreError"}  # caught, never raised: nothing can be said on what to do
 
 WHAT_TO_DO = re.compile(
     r"\b(ask|check|choose|discard|fork|free|leave|make|name|open|pass|raise|read|remove|restore|resume|retry|send|"

