@@ -1,0 +1,114 @@
+"""Blocks: a prompt as a sequence of pieces that are never changed, only followed by more.
+
+A block is one tool, the instructions, or one message, item or content block of the history, as the exact bytes that
+are sent. Each carries a digest of itself and all before it, so two prompts part where their digests do.
+"""
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+Place: TypeAlias = Literal["tools", "system", "history"]
+
+
+class Block(Struct, frozen=True, gc=False):
+    """One piece of a prompt. Blocks with equal digests have equal prompts up to and including them."""
+
+    place: Place
+    role: str
+    text: bytes
+    last: int = 0  # the ordinal of the last event in it; 0 for what stands before the history
+    cut: bool = True  # whether a prompt may start its history here: no call is open, no response is cut
+    stays: bool = False  # whether a condensation leaves it: what a developer said is no small talk
+    markable: bool = True  # whether a cache mark may stand on it
+    lead: bytes = b""  # what joins it to the block before, in the request's body
+    digest: bytes = b""
+
+
+class Blocks(Struct, frozen=True):
+    """A sequence of blocks that shares its beginning with those it grew from.
+
+    Its chunks double in size towards the front, so that adding costs what is added, with few pointers copied, and any
+    number of forks, threads and tasks can grow from one prompt at once.
+    """
+
+    chunks: tuple[tuple[Block, ...], ...] = ()
+
+    def plus(self, more: Iterable[Block]) -> "Blocks":
+        """These blocks and more. The digests of what is added are filled in."""
+        digest = self.digest
+        added: list[Block] = []
+        for block in more:
+            digest = chained(digest, block.place, block.role, block.text)
+            added.append(replace(block, digest=digest))
+        return self.grown(added)
+
+    def grown(self, added: Sequence[Block]) -> "Blocks":
+        """The same for blocks whose digests go on from here already."""
+        if not added:
+            return self
+        chunks = [*self.chunks, tuple(added)]
+        while len(chunks) > 1 and len(chunks[-1]) * 2 >= len(chunks[-2]):
+            last = chunks.pop()
+            chunks[-1] += last
+        return Blocks(tuple(chunks))
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the whole sequence."""
+        return self.chunks[-1][-1].digest if self.chunks else b""
+
+    @property
+    def last(self) -> Block | None:
+        return self.chunks[-1][-1] if self.chunks else None
+
+    def __len__(self) -> int:
+        return sum(map(len, self.chunks))
+
+    def __iter__(self) -> Iterator[Block]:
+        for chunk in self.chunks:
+            yield from chunk
+
+    def __getitem__(self, index: int) -> Block:
+        if index < 0:
+            index += len(self)
+        if index < 0:
+            raise IndexError(index)
+        for chunk in self.chunks:
+            if index < len(chunk):
+                return chunk[index]
+            index -= len(chunk)
+        raise IndexError(index)
+
+    def count_until(self, ordinal: int) -> int:
+        """How many blocks end at or before the event with this ordinal."""
+        before = len(self)
+        for chunk in reversed(self.chunks):
+            before -= len(chunk)
+            if chunk[0].last <= ordinal:
+                return before + bisect_right(chunk, ordinal, key=lambda block: block.last)
+        return 0
+
+
+def common_prefix(one: Blocks, other: Blocks) -> int:
+    """How many blocks two prompts share from their start."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:  # digests are chained, so equal ones mean that everything before is equal too
+        middle = (low + high + 1) // 2
+        if one[middle - 1].digest == other[middle - 1].digest:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def chained(before: bytes, place: Place, role: str, text: bytes) -> bytes:
+    """The digest of a block after everything that has the digest before."""
+    hash = hashlib.blake2b(before, digest_size=16)
+    hash.update(f"{place} {role} {len(text)}\0".encode())
+    hash.update(text)
+    return hash.digest()

@@ -1,0 +1,147 @@
+"""The manifest: what a prompt has before its history.
+
+Model, wire, instructions, the schemas of the tools sorted by name, reasoning settings, the form of the answer, and
+the version of the renderer. It has a hash. Two calls with one hash and one path have the same prompt, block for block;
+a call with another hash shares no cache with them, so a change is always recorded, with its reason.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from itertools import pairwise
+
+import msgspec
+from msgspec import Struct
+
+from forkpoint.errors import BadSetting, BadTool
+from forkpoint.events import JsonText, ManifestChanged
+from forkpoint.llm.model import LLM, Wire
+
+RENDERER = 1
+"""The renderer that new manifests use. Its bytes never change; a better one gets the next number."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class ToolSchema(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A tool as a model sees it. ``parameters`` is a JSON schema, sent as the exact text that it is."""
+
+    name: str
+    description: str = ""
+    parameters: JsonText = '{"type":"object","properties":{}}'
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise BadTool(self.name, "a provider would refuse its name")
+        if not _is_object(self.parameters):
+            raise BadTool(self.name, "its schema is not a JSON object")
+        if not is_text(self.description):
+            raise BadTool(self.name, "its description is not valid Unicode")
+
+
+class Manifest(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What stands before the history in a prompt. Make one with `manifest_of`."""
+
+    model: str
+    wire: Wire
+    provider: str
+    instructions: str = ""
+    tools: tuple[ToolSchema, ...] = ()
+    reasoning_effort: str | None = None
+    reasoning_tokens: int | None = None
+    reasoning_back: bool = True
+    output: JsonText | None = None
+    renderer: int = RENDERER
+
+    @property
+    def origin(self) -> str:
+        """How items that this model makes are marked: only to the same origin do they go back verbatim."""
+        return f"{self.provider}/{self.wire}"
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> JsonText:
+        fields = msgspec.to_builtins(self)
+        return msgspec.json.encode(fields | {"renderer": self.renderer}).decode()  # the version is always said
+
+    @classmethod
+    def from_json(cls, text: JsonText | bytes) -> "Manifest":
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise BadSetting("a conversation", "its manifest", str(error)) from None
+
+
+def manifest_of(
+    llm: LLM,
+    *,
+    instructions: str = "",
+    tools: Iterable[ToolSchema] = (),
+    output: JsonText | None = None,
+    renderer: int = RENDERER,
+) -> Manifest:
+    """The manifest of a model with instructions and tools. Raises `BadTool` if two tools have one name."""
+    ordered = sorted(tools, key=lambda tool: tool.name)
+    for one, other in pairwise(ordered):
+        if one.name == other.name:
+            raise BadTool(one.name, "two tools have this name")
+    if not is_text(instructions):
+        raise BadSetting(llm.model, "instructions", "they are not valid Unicode")
+    if output is not None and not _is_object(output):
+        raise BadSetting(llm.model, "output", "its schema is not a JSON object")
+    return Manifest(
+        model=llm.name,
+        wire=llm.wire,
+        provider=llm.served_by,
+        instructions=instructions,
+        tools=tuple(ordered),
+        reasoning_effort=llm.reasoning_effort,
+        reasoning_tokens=llm.reasoning_tokens,
+        reasoning_back=llm.reasoning_back,
+        output=output,
+        renderer=renderer,
+    )
+
+
+def differences(old: Manifest, new: Manifest) -> tuple[str, ...]:
+    """What changed from one manifest to another, in words for a reason."""
+    said = [
+        f"{name} {getattr(old, name)} to {getattr(new, name)}"
+        for name in ("model", "wire", "provider", "reasoning_effort", "reasoning_tokens", "reasoning_back", "renderer")
+        if getattr(old, name) != getattr(new, name)
+    ]
+    if old.instructions != new.instructions:
+        said.append("instructions")
+    before, after = ({tool.name: tool for tool in one.tools} for one in (old, new))
+    said += [f"tool {name} added" for name in after if name not in before]
+    said += [f"tool {name} removed" for name in before if name not in after]
+    said += [f"tool {name} changed" for name in after if name in before and before[name] != after[name]]
+    if old.output != new.output:
+        said.append("form of the answer")
+    return tuple(said)
+
+
+def manifest_note(old: Manifest | None, new: Manifest, lost: Iterable[str] = ()) -> ManifestChanged:
+    """The event that records a change: what changed, and what of the history could not be carried over."""
+    reason = "changed: " + "; ".join(differences(old, new)) if old is not None else "the first"
+    if carried := sorted(set(lost)):
+        reason += ". Not carried over: " + "; ".join(carried)
+    return ManifestChanged(new.hash, new.to_json(), reason)
+
+
+def _is_object(text: JsonText) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return False
+
+
+def is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,307 @@
+"""Rendering: from a manifest and a path to the blocks of a prompt. A pure function, folded over events.
+
+**The promise kept here: the blocks of a longer path start with those of the shorter one**, cache marks aside, until a
+condensation, another manifest or an erasure. So whatever a provider has in its cache for a path stays good for every
+turn that follows and for every fork. Nothing volatile is in a block: no id of a conversation, no time, no folder.
+
+Rendering goes forward only: `Rendering.then` takes the new events and shares everything else with the rendering it grew
+from, so a turn costs its own events however long the history, and a fork costs nothing.
+
+Calls and results are never separated. A condensation that would cut an exchange keeps the whole of it, and what is said
+between a call and its result (a skill, a picture that a tool returned) is shown when the last result is in.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from forkpoint.errors import UnknownRenderer
+from forkpoint.events import (
+    AssistantMessage,
+    Condensation,
+    Content,
+    Event,
+    Gone,
+    Opaque,
+    Reasoning,
+    SkillActivated,
+    StagedEvent,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolResult,
+    UserMessage,
+)
+from forkpoint.llm.blocks import Block, Blocks, chained
+from forkpoint.llm.identity import CallContext
+from forkpoint.llm.manifest import Manifest
+from forkpoint.llm.model import LLM
+from forkpoint.llm.options import Options
+from forkpoint.llm.wires.chat import ChatWire
+from forkpoint.llm.wires.messages import MessagesWire
+from forkpoint.llm.wires.responses import ResponsesWire
+from forkpoint.llm.wires.wire import (
+    ERASED,
+    UNREADABLE,
+    Draft,
+    Response,
+    Sending,
+    Wire,
+    is_plain,
+    lost_part,
+    skill_words,
+    summary_words,
+)
+
+RENDERERS: dict[int, dict[str, Wire]] = {
+    1: {
+        "chat": ChatWire(),
+        "local": ChatWire(),
+        "scripted": ChatWire(),
+        "responses": ResponsesWire(),
+        "messages": MessagesWire(),
+    }
+}
+
+
+class Rendering(Struct, frozen=True):
+    """A prompt so far. Share it freely: nothing in it ever changes."""
+
+    manifest: Manifest
+    blocks: Blocks
+    head: int  # how many blocks stand before the history
+    events: int = 0  # how many events of the path it has seen
+    asked: int = 0  # how many blocks the last request had: all before the newest response
+    waiting: tuple[tuple[str, str], ...] = ()  # calls without a result, each with its id as it was sent
+    held: tuple[Draft, ...] = ()  # what is to be said once no call is open
+    lost: tuple[tuple[str, int], ...] = ()  # what could not be carried over to this wire, and how often
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """The calls that wait for a result."""
+        return tuple(id for id, _ in self.waiting)
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What of the history this wire cannot carry, in words."""
+        return tuple(what if count == 1 else f"{count} times {what}" for what, count in self.lost)
+
+    @property
+    def prefix(self) -> str:
+        """The digest of the whole prompt."""
+        return self.blocks.digest.hex()
+
+    def then(self, events: Iterable[Event | StagedEvent]) -> "Rendering":
+        """The prompt of the path with these events after it. They must end where a model response ends."""
+        fold = _Fold(self)
+        for event in events:
+            fold.take(event)
+        return fold.done()
+
+    def body(self, llm: LLM, context: CallContext, options: Options = Options(), *, key: str | None = None) -> bytes:
+        """The exact bytes of a request with this prompt."""
+        base = self.blocks.count_until(context.fork_base) if context.fork_base else 0
+        sending = Sending(llm, self.manifest, self.blocks, base, self.asked, context, options, key)
+        return _wire(self.manifest).body(sending)
+
+
+def render(manifest: Manifest, path: Iterable[Event | StagedEvent] = ()) -> Rendering:
+    """The prompt of a path. Raises `UnknownRenderer` if only a newer version can make it."""
+    drafts = _wire(manifest).head(manifest)
+    fold = _Fold(Rendering(manifest, Blocks(), head=len(drafts)))
+    fold.add(drafts, ordinal=0)
+    start = fold.done()
+    return start.then(path)
+
+
+def _wire(manifest: Manifest) -> Wire:
+    if manifest.renderer not in RENDERERS:
+        raise UnknownRenderer(manifest.renderer, max(RENDERERS))
+    return RENDERERS[manifest.renderer][manifest.wire]
+
+
+_RANDOM = 20  # characters of an id from which it is a random one; a shorter one may come again in the next response
+
+_Said = Reasoning | AssistantMessage | ToolCall
+
+
+class _Fold:
+    """Takes events one by one, and gathers what one model response said until it is whole."""
+
+    def __init__(self, start: Rendering) -> None:
+        self._start = start
+        self._manifest = start.manifest
+        self._wire = _wire(start.manifest)
+        self._blocks = start.blocks
+        self._new: list[Block] = []
+        self._last = start.blocks.last
+        self._events = start.events
+        self._asked = start.asked
+        self._digest = start.blocks.digest
+        self._open = dict(start.waiting)
+        self._held = list(start.held)
+        self._lost = dict(start.lost)
+        self._response: tuple[str | None, int | None] | None = None  # the turn and the number of what is gathered
+        self._said: list[_Said] = []
+        self._said_until = 0
+        self._missing = False
+
+    def take(self, event: Event | StagedEvent) -> None:
+        if isinstance(event, Event):
+            self._events, turn = event.id.ordinal, event.turn
+        else:
+            self._events, turn = self._events + 1, None
+        missing = isinstance(event.body, Gone | Opaque)
+        body = _standing_in(event) if missing else event.body
+        match body:
+            case Reasoning() | AssistantMessage() | ToolCall():
+                self._gather(body, (turn, event.envelope.response), missing=missing)
+            case Gone() if event.envelope.kind == "reasoning":
+                self._gather(None, (turn, event.envelope.response), missing=True)
+            case UserMessage():
+                self._close()
+                self.add(self._wire.user(body.parts, self._lose), self._events)
+            case SystemMessage():
+                self._close()
+                self._instruct(body)
+            case ToolResult():
+                self._close()
+                id = self._open.pop(body.call_id, body.call_id)
+                drafts, later = self._wire.result(body, id, self._lose)
+                self.add(drafts, self._events, cut=False)
+                self._hold(later)
+            case SkillActivated():
+                self._hold(self._wire.user([Text(skill_words(body.name, body.content))], self._lose))
+            case Condensation():
+                self._close()
+                self._condense(body)
+            case _:
+                pass  # of state, settings, hooks, approvals and the like a model hears only through other events
+
+    def add(self, drafts: Sequence[Draft], ordinal: int, *, cut: bool = True) -> None:
+        cut = cut and not self._open
+        for draft in drafts:
+            self._append(draft, ordinal, cut)
+            cut = False  # within one event or response there is no place to start at
+
+    def done(self) -> Rendering:
+        self._close()
+        return replace(
+            self._start,
+            blocks=self._blocks.grown(self._new),
+            events=self._events,
+            asked=self._asked,
+            waiting=tuple(self._open.items()),
+            held=tuple(self._held),
+            lost=tuple(self._lost.items()),
+        )
+
+    def _append(self, draft: Draft, ordinal: int, cut: bool) -> None:
+        lead = self._wire.lead(draft, self._last) if draft.place == "history" else b""
+        self._digest = chained(self._digest, draft.place, draft.role, draft.text)
+        self._last = Block(
+            draft.place, draft.role, draft.text, ordinal, cut, draft.stays, draft.markable, lead, self._digest
+        )
+        self._new.append(self._last)
+
+    def _instruct(self, body: SystemMessage) -> None:
+        leading = self._last is None or self._last.place != "history"
+        for part in body.parts:
+            if isinstance(part, Text):
+                self.add([self._wire.system(part.text, leading=leading)], self._events)
+            else:
+                self._lose(f"{lost_part(part)} in a system message")
+
+    def _gather(self, body: _Said | None, response: tuple[str | None, int | None], *, missing: bool) -> None:
+        if response != self._response:
+            self._close()
+            self._response = response
+        if body is not None:
+            self._said.append(body)
+        self._said_until = self._events
+        self._missing = self._missing or missing
+
+    def _close(self) -> None:
+        """What was gathered is a whole response: it becomes blocks."""
+        said, self._said = self._said, []
+        missing, self._missing = self._missing, False
+        self._response = None
+        while said and isinstance(said[-1], Reasoning):
+            said.pop()  # a thought that nothing follows would be refused
+            self._lose("a thought that nothing followed")
+        if not said:
+            return
+        asked = len(self._blocks) + len(self._new)
+        verbatim = not missing and all(body.provider == self._manifest.origin for body in said)
+        ids = {body.call_id: self._id_of(body, verbatim) for body in said if isinstance(body, ToolCall)}
+        drafts = self._wire.response(Response(tuple(said), verbatim, ids), self._manifest, self._lose)
+        self.add(drafts, self._said_until)
+        self._open |= ids
+        if drafts:
+            self._asked = asked
+
+    def _id_of(self, call: ToolCall, verbatim: bool) -> str:
+        """A call's id as it is sent: the provider's own, or one that is plain, and different at each place."""
+        id, plain = call.call_id, is_plain(call.call_id)
+        counted = self._manifest.wire in {"responses", "messages"} and len(id) < _RANDOM
+        if verbatim or (plain and not counted):
+            return id
+        here = hashlib.blake2b(self._digest + id.encode(), digest_size=12).hexdigest()
+        return f"{id}_{here[:8]}" if plain else f"call_{here}"
+
+    def _hold(self, drafts: Sequence[Draft]) -> None:
+        self._close()
+        self._held += drafts
+        if not self._open:
+            self.add(self._held, self._events)
+            self._held = []
+
+    def _condense(self, body: Condensation) -> None:
+        """What stood before the kept part gives way to the summary; system messages stay where they are."""
+        blocks = [*self._blocks, *self._new]
+        head = next((n for n, block in enumerate(blocks) if block.place == "history"), len(blocks))
+        head = max(head, self._start.head)
+        kept = next((n for n, block in enumerate(blocks) if n >= head and block.last >= body.kept_from), len(blocks))
+        inside = bool(self._open) if kept == len(blocks) else not blocks[kept].cut
+        while inside and kept > head:
+            kept -= 1  # of an exchange or a response all is kept, or nothing
+            inside = not blocks[kept].cut
+        staying = blocks[:head] + [block for block in blocks[head:kept] if block.stays]
+        self._blocks, self._new, self._last, self._digest = Blocks(), [], None, b""
+        for block in staying:
+            self._again(block)
+        covered = min([body.kept_from - 1, *(block.last for block in blocks[kept : kept + 1])])
+        summary = self._wire.user([Text(summary_words(body.summary))], self._lose)
+        self.add(summary, max([covered, *(block.last for block in staying)]), cut=False)
+        self._new[-1] = self._last = replace(self._new[-1], cut=True)
+        for block in blocks[kept:]:
+            self._again(block)
+        self._asked = 0  # no request ended anywhere in a prompt that begins anew
+
+    def _again(self, block: Block) -> None:
+        draft = Draft(block.role, block.text, block.markable, block.place, block.stays)
+        self._append(draft, block.last, block.cut)
+
+    def _lose(self, what: str) -> None:
+        self._lost[what] = self._lost.get(what, 0) + 1
+
+
+def _standing_in(event: Event | StagedEvent) -> Content:
+    """What is shown in the place of an event that was erased or cannot be read, so that calls stay paired."""
+    envelope = event.envelope
+    erased = (Text(ERASED if isinstance(event.body, Gone) else UNREADABLE),)
+    match envelope.kind:
+        case "user_message":
+            return UserMessage(erased)
+        case "assistant_message":
+            return AssistantMessage(erased)
+        case "system_message":
+            return SystemMessage(erased)
+        case "tool_call":
+            return ToolCall(envelope.call_id or "", envelope.tool or "", "{}", envelope.client)
+        case "tool_result":
+            return ToolResult(envelope.call_id or "", envelope.tool or "", erased)
+        case _:
+            return Gone()
