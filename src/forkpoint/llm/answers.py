@@ -1,0 +1,92 @@
+"""What comes back from a model: pieces while it speaks, and one outcome at the end.
+
+A call ends in exactly one of two ways. `Complete` has the whole answer, as bodies of events that are ready to be
+journalled. `Failed` has a typed error. Both have a `ModelCalled`, so what was spent is counted either way. There is
+no third way, and success is never inferred from the absence of an error.
+"""
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from forkpoint.errors import ModelError
+from forkpoint.events import AssistantMessage, ModelCalled, Reasoning, Text, ToolCall, Usage
+
+Finish: TypeAlias = Literal["stop", "tool_calls", "length"]
+"""Why the model stopped: it was done, it waits for tools, or it reached the limit that it was given."""
+
+Said: TypeAlias = Reasoning | AssistantMessage | ToolCall
+"""One thing that a model says."""
+
+
+# Pieces. They are provisional: only an outcome is an answer.
+
+
+class TextPiece(Struct, frozen=True, tag="text"):
+    text: str
+
+
+class ReasoningPiece(Struct, frozen=True, tag="reasoning"):
+    text: str
+
+
+class CallPiece(Struct, frozen=True, tag="call"):
+    """Some of a tool call's arguments. The first piece of a call has its id and the tool's name."""
+
+    index: int
+    call_id: str
+    tool: str
+    arguments: str
+
+
+class Restarted(Struct, frozen=True, tag="restarted"):
+    """The call is tried again: what was heard of it so far is void."""
+
+    error: str  # the code of the error that ended the last attempt
+
+
+Piece: TypeAlias = TextPiece | ReasoningPiece | CallPiece | Restarted
+
+
+class Answer(Struct, frozen=True):
+    """A whole answer."""
+
+    said: tuple[Said, ...]
+    finish: Finish
+    response_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All that was said in words, thoughts aside."""
+        parts = (part for body in self.said if isinstance(body, AssistantMessage) for part in body.parts)
+        return "".join(part.text for part in parts if isinstance(part, Text))
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The tools that the model asks for, in its order."""
+        return tuple(body for body in self.said if isinstance(body, ToolCall))
+
+
+class Complete(Struct, frozen=True):
+    """The model answered."""
+
+    answer: Answer
+    called: ModelCalled
+
+    @property
+    def usage(self) -> Usage:
+        return self.called.usage
+
+
+class Failed(Struct, frozen=True):
+    """The model did not answer, and why."""
+
+    error: ModelError
+    called: ModelCalled
+
+    @property
+    def usage(self) -> Usage:
+        return self.called.usage
+
+
+Outcome: TypeAlias = Complete | Failed

@@ -1,0 +1,162 @@
+"""From what a provider says went wrong to one of our errors.
+
+Providers tell errors apart by status, by a code, and sometimes only in words. Codes come first. Words are looked at
+only where no provider has a code for the case, and only in this file.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from forkpoint.errors import (
+    ContentRefused,
+    ContextTooLong,
+    KeyRefused,
+    ModelError,
+    ModelTimeout,
+    Overloaded,
+    QuotaSpent,
+    RateLimited,
+    RequestRefused,
+)
+
+_LONGEST = 500  # characters of a provider's message that are shown
+
+_CODES: dict[str, type[ModelError]] = {
+    "invalid_api_key": KeyRefused,
+    "authentication_error": KeyRefused,
+    "permission_error": KeyRefused,
+    "permission_denied": KeyRefused,
+    "insufficient_quota": QuotaSpent,
+    "billing_error": QuotaSpent,
+    "billing_hard_limit_reached": QuotaSpent,
+    "credit_balance_too_low": QuotaSpent,
+    "rate_limit_exceeded": RateLimited,
+    "rate_limit_error": RateLimited,
+    "context_length_exceeded": ContextTooLong,
+    "exceed_context_size_error": ContextTooLong,
+    "string_above_max_length": ContextTooLong,
+    "request_too_large": ContextTooLong,
+    "content_filter": ContentRefused,
+    "content_policy_violation": ContentRefused,
+    "invalid_prompt": ContentRefused,
+    "invalid_request_error": RequestRefused,
+    "not_found_error": RequestRefused,
+    "model_not_found": RequestRefused,
+    "overloaded_error": Overloaded,
+    "server_error": Overloaded,
+    "api_error": Overloaded,
+    "server_overloaded": Overloaded,
+    "slow_down": Overloaded,
+    "timeout_error": ModelTimeout,
+    "gateway_timeout_error": ModelTimeout,
+}
+
+_STATUS: dict[int, type[ModelError]] = {
+    401: KeyRefused,
+    402: QuotaSpent,
+    403: KeyRefused,
+    408: ModelTimeout,
+    409: Overloaded,
+    413: ContextTooLong,
+    425: Overloaded,
+    429: RateLimited,
+}
+
+_WORDS: tuple[tuple[str, type[ModelError]], ...] = (
+    ("prompt is too long", ContextTooLong),
+    ("maximum context length", ContextTooLong),
+    ("context window", ContextTooLong),
+    ("context length", ContextTooLong),
+    ("exceed context limit", ContextTooLong),
+    ("blocked by content filtering", ContentRefused),
+    ("credit balance is too low", QuotaSpent),
+)
+
+
+def error_for_status(model: str, status: int, body: Any, headers: Mapping[str, str]) -> ModelError:
+    """The error that an answer with an error status stands for."""
+    cls = ContentRefused if "flagged_input" in _metadata(body) else _named(body)  # OpenRouter's moderation, with a 403
+    if cls is None or cls is RequestRefused:  # servers say "invalid request" for much that has a status of its own
+        cls = _STATUS.get(status) or (Overloaded if status >= 500 else RequestRefused)
+    if cls is RequestRefused:
+        cls = _worded(body) or cls
+    return cls(model, _detail(body, f"HTTP status {status}"), retry_after=retry_after(headers))
+
+
+def error_in_answer(model: str, body: Any) -> ModelError:
+    """The error that came in the middle of an answer that had begun well."""
+    code = body.get("code") if isinstance(body, dict) else None
+    by_status = error_for_status(model, code, body, {}) if isinstance(code, int) and 400 <= code < 600 else None
+    if by_status is not None:
+        return by_status
+    cls = _named(body)
+    if cls is None or cls is RequestRefused:
+        cls = _worded(body) or cls or Overloaded
+    return cls(model, _detail(body, "the answer broke off with an error"))
+
+
+def names_the_cache_key(error: ModelError) -> bool:
+    """Whether a server refused a request because it does not know the field ``prompt_cache_key``."""
+    return isinstance(error, RequestRefused) and "prompt_cache_key" in error.detail
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """How many seconds a provider asks to wait, if it said so in a way that makes sense."""
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers.get(name, "")) / unit
+        except ValueError:
+            continue  # an HTTP date: our clock need not be the server's, so our own waiting is the better guess
+        if 0 <= seconds < float("inf"):
+            return seconds
+    return None
+
+
+def _named(body: Any) -> type[ModelError] | None:
+    error = _error(body)
+    names = (error.get("code"), error.get("type"), (error.get("details") or {}).get("error_code"))
+    known = (_by_code(name) for name in names if isinstance(name, str))
+    return next((cls for cls in known if cls is not None), None)
+
+
+def _by_code(code: str) -> type[ModelError] | None:
+    """The error of a code, or of the family that its name is of."""
+    if code in _CODES:
+        return _CODES[code]
+    if code.endswith(("_policy", "_policy_violation")):
+        return ContentRefused
+    return RequestRefused if code.startswith(("invalid_", "unsupported_", "image_")) else None
+
+
+def _worded(body: Any) -> type[ModelError] | None:
+    message = _detail(body, "").lower()
+    return next((cls for words, cls in _WORDS if words in message), None)
+
+
+def _error(body: Any) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        return {}
+    inner = body.get("error")
+    error = inner if isinstance(inner, dict) else body
+    details = error.get("details")
+    return error if details is None or isinstance(details, dict) else {**error, "details": None}
+
+
+def _detail(body: Any, otherwise: str) -> str:
+    error = _error(body)
+    inner = body.get("error") if isinstance(body, dict) else body
+    listed = repr(body["detail"]) if isinstance(body, dict) and isinstance(body.get("detail"), list) else None
+    said = (error.get("message"), inner, listed, otherwise)
+    message = next((line for words in said if isinstance(words, str) and (line := _one_line(words))), otherwise)
+    if isinstance(param := error.get("param"), str) and param and param not in message:
+        message = _one_line(f"{message} ({param})")
+    return message if len(message) <= _LONGEST else message[: _LONGEST - 3] + "..."
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).rstrip(". ")
+
+
+def _metadata(body: Any) -> dict[str, Any]:
+    metadata = _error(body).get("metadata")
+    return metadata if isinstance(metadata, dict) else {}

@@ -1,0 +1,41 @@
+"""A request: the exact bytes that a provider gets, and what is worth knowing about them."""
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from forkpoint.llm.answers import Answer
+from forkpoint.llm.hearing import Hearing
+from forkpoint.llm.identity import CallContext
+from forkpoint.llm.model import LLM
+from forkpoint.llm.rendering import Rendering
+
+
+class Request(Struct, frozen=True):
+    """What is sent for one call. ``key`` is the prompt-cache key that stands in the body, if one does."""
+
+    llm: LLM
+    rendering: Rendering
+    context: CallContext
+    body: bytes
+    headers: tuple[tuple[str, str], ...]
+    key: str | None
+
+    @property
+    def model(self) -> str:
+        return self.llm.model
+
+
+class Provider(Protocol):
+    """Somebody who can be asked. There is one for each wire; it holds nothing of any conversation."""
+
+    async def ask(self, request: Request, hearing: Hearing) -> Answer:
+        """The whole answer, with each piece told to ``hearing`` as it comes. Raises a `ModelError`.
+
+        What it cost goes to ``hearing.usage`` as soon as it is known, so it is counted if the call fails later.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Ends connections and whatever else it holds open."""
+        ...
