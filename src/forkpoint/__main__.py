@@ -1,0 +1,5 @@
+"""``python -m forkpoint``: the program ``forkpoint``."""
+
+from forkpoint.cli import main
+
+main()
