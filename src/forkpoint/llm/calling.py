@@ -1,0 +1,222 @@
+"""Asking a model: one call, with whatever it takes to get an answer or a clear failure.
+
+A call is tried again only when the error is of a passing kind, and never after a part of the answer was shown to
+somebody as final. What each attempt cost is counted, whichever way the call ends, being cancelled included.
+"""
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Self, assert_never
+
+import anyio
+import anyio.to_thread
+
+from forkpoint.errors import ModelError, ModelTimeout
+from forkpoint.events import ModelCalled, Usage
+from forkpoint.llm.answers import Answer, Complete, Failed, Outcome, Piece, Restarted
+from forkpoint.llm.failures import names_the_cache_key
+from forkpoint.llm.hearing import Hearing
+from forkpoint.llm.identity import CallContext
+from forkpoint.llm.model import LLM, Wire
+from forkpoint.llm.options import Options
+from forkpoint.llm.prices import priced
+from forkpoint.llm.rendering import Rendering
+from forkpoint.llm.request import Provider, Request
+
+
+class Models:
+    """All models that a program asks. It pools clients and keeps local engines; of conversations it holds nothing.
+
+    ``async with Models() as models: outcome = await models.call(llm, rendering, context)``
+    """
+
+    def __init__(
+        self, providers: Mapping[Wire, Provider] | None = None, *, jitter: Callable[[], float] = random.random
+    ):
+        self._providers: dict[Wire, Provider] = dict(providers or {})
+        self._refuses_key: set[str] = set()
+        self._jitter = jitter
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes this event loop's connections and frees local models. A later call opens them again."""
+        for provider in list(self._providers.values()):
+            await provider.aclose()
+
+    def request(self, llm: LLM, rendering: Rendering, context: CallContext, options: Options = Options()) -> Request:
+        """The exact request that a call would send now."""
+        key = context.identity.key if self._sends_key(llm) else None
+        routed = () if llm.wire in {"local", "scripted"} else llm.session_headers
+        headers = *((name, context.identity.session) for name in routed), *llm.headers
+        body = rendering.body(llm, context, options, key=key)
+        return Request(llm, rendering, context, body, headers, key)
+
+    async def call(
+        self,
+        llm: LLM,
+        rendering: Rendering,
+        context: CallContext,
+        options: Options = Options(),
+        *,
+        heard: Callable[[Piece], None] | None = None,
+        final: bool = False,
+        record: Callable[[ModelCalled], None] | None = None,
+    ) -> Outcome:
+        """Asks, and gives the outcome: the whole answer or a typed failure.
+
+        Each piece is told to ``heard`` as it comes. Pieces are provisional: after a `Restarted` those of the same call
+        are void. If they are shown to somebody who cannot take them back, say ``final``: then the call is not tried
+        again once anything was heard. ``record`` is given the call's record exactly once, also if it is cancelled.
+
+        What keeps a call from being made at all, such as a missing key or missing weights, is raised.
+        """
+        calling = _Calling(llm, rendering, context, until=anyio.current_time() + llm.timeouts.total)
+        outcome: Outcome | None = None
+        try:
+            outcome = await self._until_done(calling, options, heard, final)
+            return outcome
+        finally:
+            if record is not None:
+                record(outcome.called if outcome is not None else calling.called(error="cancelled"))
+
+    async def _until_done(
+        self, calling: "_Calling", options: Options, heard: Callable[[Piece], None] | None, final: bool
+    ) -> Outcome:
+        llm = calling.llm
+        provider = self._provider(llm.wire)
+        while True:
+            request = self.request(llm, calling.rendering, calling.context, options)
+            hearing = calling.attempt(request, heard)
+            try:
+                answer = await self._attempt(provider, request, hearing)
+            except ModelError as error:
+                if self._learns_from(error, request):
+                    calling.attempts -= 1  # the server said nothing about the prompt
+                    continue
+                wait = self._wait(calling, error, stop=final and hearing.spoke)
+                if wait is None:
+                    return Failed(error, calling.called(error=error.code))
+                if hearing.spoke and heard is not None:
+                    heard(Restarted(error.code))
+                await anyio.sleep(wait)
+            else:
+                return Complete(answer, calling.called(finish=answer.finish))
+
+    async def _attempt(self, provider: Provider, request: Request, hearing: Hearing) -> Answer:
+        answer: Answer | None = None
+        try:
+            with hearing.scope:
+                hearing.wait_for_first()
+                answer = await provider.ask(request, hearing)
+        finally:
+            if hearing.usage and request.llm.kind in {"openai", "anthropic"} and request.llm.price is None:
+                with anyio.CancelScope(shield=True):  # the price list takes a moment to load, the first time
+                    hearing.usage = await anyio.to_thread.run_sync(priced, request.llm, hearing.usage)
+            else:
+                hearing.usage = priced(request.llm, hearing.usage)
+        if answer is None:
+            raise ModelTimeout(request.model, hearing.waited_for)
+        return answer
+
+    def _wait(self, calling: "_Calling", error: ModelError, *, stop: bool) -> float | None:
+        """How long to wait before the next attempt; None if there shall be none."""
+        retries = calling.llm.retries
+        if stop or not error.passing or calling.attempts >= retries.attempts:
+            return None
+        if error.retry_after is not None:
+            wait = error.retry_after + retries.wait * self._jitter()
+            over = error.retry_after > retries.longest
+        else:
+            wait = min(retries.wait * 2 ** (calling.attempts - 1), retries.longest) * (0.5 + self._jitter() / 2)
+            over = False
+        return None if over or anyio.current_time() + wait >= calling.until else wait
+
+    def _sends_key(self, llm: LLM) -> bool:
+        match llm.cache_key:
+            case "never":
+                return False
+            case "send":
+                return llm.wire in {"chat", "responses", "scripted"}
+            case "auto":
+                return llm.wire in {"chat", "responses", "scripted"} and _address(llm) not in self._refuses_key
+            case _ as never:
+                assert_never(never)
+
+    def _learns_from(self, error: ModelError, request: Request) -> bool:
+        """Whether a server has just refused the cache key by name, so that the call is repeated without."""
+        if request.key is None or request.llm.cache_key != "auto" or not names_the_cache_key(error):
+            return False
+        self._refuses_key.add(_address(request.llm))
+        return True
+
+    def _provider(self, wire: Wire) -> Provider:
+        if wire not in self._providers:
+            self._providers[wire] = _make_provider(wire)
+        return self._providers[wire]
+
+
+class _Calling:
+    """One call over all its attempts: what was spent, and how long it took."""
+
+    def __init__(self, llm: LLM, rendering: Rendering, context: CallContext, until: float) -> None:
+        self.llm = llm
+        self.rendering = rendering
+        self.context = context
+        self.until = until
+        self.attempts = 0
+        self._started = time.perf_counter()
+        self._hearings: list[Hearing] = []
+        self._key: str | None = None
+
+    def attempt(self, request: Request, heard: Callable[[Piece], None] | None) -> Hearing:
+        self.attempts += 1
+        self._key = request.key
+        self._hearings.append(Hearing(heard, timeouts=self.llm.timeouts, until=self.until))
+        return self._hearings[-1]
+
+    def called(self, *, finish: str | None = None, error: str | None = None) -> ModelCalled:
+        """The record of the call as it stands."""
+        last = self._hearings[-1] if self._hearings else None
+        return ModelCalled(
+            model=self.llm.model,
+            provider=self.rendering.manifest.origin,
+            usage=sum((hearing.usage for hearing in self._hearings), Usage()),
+            finish=finish,
+            error=error,
+            key=self._key,
+            prefix=self.rendering.prefix,
+            manifest=self.rendering.manifest.hash,
+            blocks=len(self.rendering.blocks),
+            attempts=self.attempts,
+            first_token=last.first_token if last else None,
+            duration=time.perf_counter() - self._started,
+            response_id=last.response_id if last else None,
+        )
+
+
+def _address(llm: LLM) -> str:
+    return llm.base_url or llm.kind
+
+
+def _make_provider(wire: Wire) -> Provider:
+    match wire:
+        case "chat" | "responses" | "messages":
+            from forkpoint.llm.providers.sdk import SdkProvider
+
+            return SdkProvider(wire)
+        case "local":
+            from forkpoint.llm.providers.local import LocalProvider
+
+            return LocalProvider()
+        case "scripted":
+            from forkpoint.llm.providers.scripted import ScriptedProvider
+
+            return ScriptedProvider()
+        case _ as never:
+            assert_never(never)

@@ -1,0 +1,54 @@
+"""What a call costs. A price that nobody knows is unknown, never zero."""
+
+import re
+from decimal import Decimal
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+
+from forkpoint.events import Usage
+from forkpoint.llm.model import LLM, Price
+
+_NANO = Decimal(1_000_000_000)
+
+
+def priced(llm: LLM, usage: Usage) -> Usage:
+    """The same usage with its cost. Models in this process cost nothing; the rest costs what its price list says."""
+    if not usage or (llm.kind in {"local", "scripted"} and llm.price is None):
+        return usage
+    if llm.price is not None:
+        return replace(usage, nanodollars=_by_price(llm.price, usage))
+    dollars = _by_list(llm, usage)
+    if dollars is None:
+        return replace(usage, unpriced=max(usage.calls, 1))
+    return replace(usage, nanodollars=int((dollars * _NANO).to_integral_value()))
+
+
+def _by_price(price: Price, usage: Usage) -> int:
+    fresh = max(usage.input - usage.cached - usage.written, 0)
+    cached = price.input if price.cached is None else price.cached
+    written = price.input if price.written is None else price.written
+    rates = ((fresh, price.input), (usage.cached, cached), (usage.written, written), (usage.output, price.output))
+    return int(sum(tokens * Decimal(str(rate)) for tokens, rate in rates) * 1000)  # dollars a million: 1000 nano each
+
+
+def _by_list(llm: LLM, usage: Usage) -> Decimal | None:
+    import genai_prices  # takes a fifth of a second, so only when a price is asked for
+
+    counted = genai_prices.Usage(
+        input_tokens=usage.input,
+        cache_read_tokens=usage.cached,
+        cache_write_tokens=usage.written,
+        **({"cache_write_1h_tokens": usage.written} if llm.kind == "anthropic" and llm.cache_ttl == "1h" else {}),
+        output_tokens=usage.output,
+    )
+    try:
+        if llm.base_url is None:
+            return genai_prices.calc_price(counted, llm.name, provider_id=llm.kind).total_price
+        address = urlsplit(llm.base_url)
+        price = genai_prices.calc_price(counted, llm.name, provider_api_url=llm.base_url)
+        asked = f"{address.scheme}://{address.netloc}{address.path}"
+        known = re.fullmatch(price.provider.api_pattern + r"(:\d+)?(/.*)?", asked)  # the list looks at the start alone
+        return price.total_price if known else None
+    except (LookupError, ValueError):
+        return None
