@@ -9,12 +9,12 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks import chain, disk, fork, load, peers, tail, turn, writers
+from benchmarks import chain, disk, fork, load, peers, render, tail, turn, writers
 from benchmarks.bench import Bench
 from benchmarks.machine import look
 from benchmarks.plan import FULL, QUICK
 from benchmarks.progress import Progress
-from benchmarks.report import COMMAND, budget_table, page, render, section_text
+from benchmarks.report import COMMAND, budget_table, page, section_text, table_text
 from benchmarks.results import Section
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -27,6 +27,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], Awaitable[Section]]] = {
     "chain": chain.measure,
     "disk": disk.measure,
     "writers": writers.measure,
+    "render": render.measure,
 }
 
 
@@ -55,7 +56,7 @@ async def _run(options: argparse.Namespace, arguments: Sequence[str]) -> str:
             print(section_text(sections[-1]), flush=True)
     budgets = [budget for section in sections for budget in section.budgets]
     if budgets:
-        print(f"## Budgets\n\n{render(budget_table(budgets))}\n", flush=True)
+        print(f"## Budgets\n\n{table_text(budget_table(budgets))}\n", flush=True)
     progress.say("done")
     return page(machine, sections, arguments=_shown(arguments), quick=options.quick)
 

@@ -60,13 +60,13 @@ def page(machine: Machine, sections: Sequence[Section], *, arguments: Sequence[s
     ]
     budgets = [budget for section in sections for budget in section.budgets]
     if budgets:
-        parts.append(f"## Budgets\n\n{_BUDGETS}\n\n{render(budget_table(budgets))}\n")
+        parts.append(f"## Budgets\n\n{_BUDGETS}\n\n{table_text(budget_table(budgets))}\n")
     parts += [section_text(section) for section in sections]
     return "\n".join(parts)
 
 
 def section_text(section: Section) -> str:
-    tables = "\n\n".join(render(table) for table in section.tables)
+    tables = "\n\n".join(table_text(table) for table in section.tables)
     return f"## {section.title}\n\n{fill(section.text, 118)}\n\n{tables}\n"
 
 
@@ -76,7 +76,7 @@ def budget_table(budgets: Sequence[Budget]) -> Table:
     return Table("Budgets", header, tuple(_budget_row(budget) for budget in budgets))
 
 
-def render(table: Table) -> str:
+def table_text(table: Table) -> str:
     """A table as aligned Markdown, readable in a terminal too."""
     lines = [table.header, *table.rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(table.header))]
