@@ -20,7 +20,7 @@ from forkpoint.llm.hearing import Hearing
 from forkpoint.llm.identity import CallContext
 from forkpoint.llm.model import LLM, Wire
 from forkpoint.llm.options import Options
-from forkpoint.llm.prices import priced
+from forkpoint.llm.prices import load_list, needs_list, priced
 from forkpoint.llm.rendering import Rendering
 from forkpoint.llm.request import Provider, Request
 
@@ -115,11 +115,10 @@ class Models:
                 hearing.wait_for_first()
                 answer = await provider.ask(request, hearing)
         finally:
-            if hearing.usage and request.llm.kind in {"openai", "anthropic"} and request.llm.price is None:
-                with anyio.CancelScope(shield=True):  # the price list takes a moment to load, the first time
-                    hearing.usage = await anyio.to_thread.run_sync(priced, request.llm, hearing.usage)
-            else:
-                hearing.usage = priced(request.llm, hearing.usage)
+            if needs_list(request.llm, hearing.usage):
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(load_list)
+            hearing.usage = priced(request.llm, hearing.usage)
         if answer is None:
             raise ModelTimeout(request.model, hearing.waited_for)
         return answer

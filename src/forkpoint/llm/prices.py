@@ -1,6 +1,7 @@
 """What a call costs. A price that nobody knows is unknown, never zero."""
 
 import re
+import sys
 from decimal import Decimal
 from urllib.parse import urlsplit
 
@@ -24,6 +25,17 @@ def priced(llm: LLM, usage: Usage) -> Usage:
     return replace(usage, nanodollars=int((dollars * _NANO).to_integral_value()))
 
 
+def needs_list(llm: LLM, usage: Usage) -> bool:
+    """Whether the price list must be loaded before this can be priced."""
+    free = llm.kind in {"local", "scripted"} or llm.price is not None
+    return bool(usage) and not free and "genai_prices" not in sys.modules
+
+
+def load_list() -> None:
+    """Loads the price list, which takes a fifth of a second: not in the loop's thread."""
+    import genai_prices  # noqa: F401
+
+
 def _by_price(price: Price, usage: Usage) -> int:
     fresh = max(usage.input - usage.cached - usage.written, 0)
     cached = price.input if price.cached is None else price.cached
@@ -33,7 +45,7 @@ def _by_price(price: Price, usage: Usage) -> int:
 
 
 def _by_list(llm: LLM, usage: Usage) -> Decimal | None:
-    import genai_prices  # takes a fifth of a second, so only when a price is asked for
+    import genai_prices
 
     counted = genai_prices.Usage(
         input_tokens=usage.input,

@@ -5,12 +5,14 @@ renderer made, untouched, and what comes back is read as plain JSON: no layer be
 reorder a field, and a compatible server may leave out what it likes.
 
 The two SDKs have one shape, so there is one provider for both. They are imported when the first call is made, in a
-thread, since that takes a second.
+thread, since that takes a second. All clients trust the same certificates, which are read once.
 """
 
 import importlib
+import ssl
 from collections import OrderedDict
 from contextlib import aclosing
+from functools import cache
 from typing import Any, Literal, Protocol
 
 import anyio
@@ -43,6 +45,7 @@ class SdkProvider:
         self._wire = wire
         self._package = "anthropic" if wire == "messages" else "openai"
         self._path = {"chat": "/chat/completions", "responses": "/responses", "messages": "/v1/messages"}[wire]
+        self._sdk: Any = None
         self._clients: OrderedDict[tuple[object, ...], Any] = OrderedDict()
 
     async def ask(self, request: Request, hearing: Hearing) -> Answer:
@@ -60,8 +63,9 @@ class SdkProvider:
             await self._clients.pop(place).close()
 
     async def _ask(self, request: Request, hearing: Hearing, key: str | None) -> Answer:
-        sdk = await self._sdk()
-        model = request.model
+        if self._sdk is None:
+            self._sdk = await anyio.to_thread.run_sync(_load, self._package)
+        sdk, model = self._sdk, request.model
         machine = self._machine(request, hearing)
         try:
             stream = await (await self._client(sdk, request.llm, key)).post(
@@ -106,9 +110,6 @@ class SdkProvider:
             case "messages":
                 return MessagesStream(origin=origin, model=model, hearing=hearing)
 
-    async def _sdk(self) -> Any:
-        return await anyio.to_thread.run_sync(importlib.import_module, self._package)
-
     async def _client(self, sdk: Any, llm: LLM, key: str | None) -> Any:
         place = (anyio.lowlevel.current_token(), llm.base_url, key, llm.timeouts.connect)
         if place in self._clients:
@@ -117,7 +118,8 @@ class SdkProvider:
         make = sdk.AsyncAnthropic if self._package == "anthropic" else sdk.AsyncOpenAI
         # Times between pieces are watched over for all providers alike; here only the connection has a limit.
         timeout = sdk.Timeout(None, connect=llm.timeouts.connect, pool=llm.timeouts.connect)
-        client = make(api_key=key or NO_KEY, base_url=llm.base_url, timeout=timeout, max_retries=0)
+        http = sdk.DefaultAsyncHttpxClient(verify=_trusted(), timeout=timeout)
+        client = make(api_key=key or NO_KEY, base_url=llm.base_url, timeout=timeout, max_retries=0, http_client=http)
         self._clients[place] = client
         if len(self._clients) > MOST_CLIENTS:
             _, idle = self._clients.popitem(last=False)
@@ -130,6 +132,19 @@ class SdkProvider:
             # The SDK takes these from the environment. They are meant for OpenAI, not for another's server.
             headers |= {"OpenAI-Organization": sdk.omit, "OpenAI-Project": sdk.omit}
         return headers
+
+
+def _load(package: str) -> Any:
+    """The SDK, and whatever else the first call needs that takes a while."""
+    _trusted()
+    return importlib.import_module(package)
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """The certificates to trust: those of the system, or what the environment names. Reading them takes 25 ms."""
+    context: ssl.SSLContext = importlib.import_module("httpx2").create_ssl_context()
+    return context
 
 
 def _cause(error: BaseException) -> str:
