@@ -202,7 +202,7 @@ def test_the_same_path_elsewhere_and_at_another_time_is_the_same_prompt(wire: st
     path = path_of(commits)
     here, there = render(manifest_for(wire), path), render(manifest_for(wire), elsewhere(path))
     same(wire, here, there, f"{wire}: something of ids, times or segments is in the prompt")
-    context = CallContext(own_identity("c-2"), conversation="c-2", tenant="another")
+    context = CallContext(own_identity("c-2"), tenant="another")
     assert here.body(MODELS[wire], CONTEXT) == here.body(MODELS[wire], context), "the conversation's id is in the body"
 
 

@@ -6,11 +6,10 @@ are sent. Each carries a digest of itself and all before it, so two prompts part
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 Place: TypeAlias = Literal["tools", "system", "history"]
 
@@ -38,17 +37,8 @@ class Blocks(Struct, frozen=True):
 
     chunks: tuple[tuple[Block, ...], ...] = ()
 
-    def plus(self, more: Iterable[Block]) -> "Blocks":
-        """These blocks and more. The digests of what is added are filled in."""
-        digest = self.digest
-        added: list[Block] = []
-        for block in more:
-            digest = chained(digest, block.place, block.role, block.text)
-            added.append(replace(block, digest=digest))
-        return self.grown(added)
-
-    def grown(self, added: Sequence[Block]) -> "Blocks":
-        """The same for blocks whose digests go on from here already."""
+    def plus(self, added: Sequence[Block]) -> "Blocks":
+        """These blocks and more, whose digests go on from here."""
         if not added:
             return self
         chunks = [*self.chunks, tuple(added)]

@@ -7,8 +7,9 @@ turn that follows and for every fork. Nothing volatile is in a block: no id of a
 Rendering goes forward only: `Rendering.then` takes the new events and shares everything else with the rendering it grew
 from, so a turn costs its own events however long the history, and a fork costs nothing.
 
-Calls and results are never separated. A condensation that would cut an exchange keeps the whole of it, and what is said
-between a call and its result (a skill, a picture that a tool returned) is shown when the last result is in.
+Calls and results are never separated. Results are shown in the order of their calls, as history has them, in whatever
+order the tools end. A condensation that would cut an exchange keeps the whole of it, and what is said between a call
+and its result (a skill, a picture that a tool returned) is shown after the last result.
 """
 
 import hashlib
@@ -66,6 +67,14 @@ RENDERERS: dict[int, dict[str, Wire]] = {
 }
 
 
+class Awaited(Struct, frozen=True):
+    """A call whose result is not shown yet: its id, the id that it is sent with, and its result if that is in."""
+
+    id: str
+    sent_as: str
+    result: tuple[Draft, ...] | None = None
+
+
 class Rendering(Struct, frozen=True):
     """A prompt so far. Share it freely: nothing in it ever changes."""
 
@@ -74,14 +83,14 @@ class Rendering(Struct, frozen=True):
     head: int  # how many blocks stand before the history
     events: int = 0  # how many events of the path it has seen
     asked: int = 0  # how many blocks the last request had: all before the newest response
-    waiting: tuple[tuple[str, str], ...] = ()  # calls without a result, each with its id as it was sent
+    exchange: tuple[Awaited, ...] = ()  # calls of the newest response, from the first whose result is not in
     held: tuple[Draft, ...] = ()  # what is to be said once no call is open
     lost: tuple[tuple[str, int], ...] = ()  # what could not be carried over to this wire, and how often
 
     @property
     def open(self) -> tuple[str, ...]:
         """The calls that wait for a result."""
-        return tuple(id for id, _ in self.waiting)
+        return tuple(call.id for call in self.exchange if call.result is None)
 
     @property
     def losses(self) -> tuple[str, ...]:
@@ -140,7 +149,7 @@ class _Fold:
         self._events = start.events
         self._asked = start.asked
         self._digest = start.blocks.digest
-        self._open = dict(start.waiting)
+        self._exchange = list(start.exchange)
         self._held = list(start.held)
         self._lost = dict(start.lost)
         self._response: tuple[str | None, int | None] | None = None  # the turn and the number of what is gathered
@@ -168,10 +177,7 @@ class _Fold:
                 self._instruct(body)
             case ToolResult():
                 self._close()
-                id = self._open.pop(body.call_id, body.call_id)
-                drafts, later = self._wire.result(body, id, self._lose)
-                self.add(drafts, self._events, cut=False)
-                self._hold(later)
+                self._answer(body)
             case SkillActivated():
                 self._hold(self._wire.user([Text(skill_words(body.name, body.content))], self._lose))
             case Condensation():
@@ -181,7 +187,7 @@ class _Fold:
                 pass  # of state, settings, hooks, approvals and the like a model hears only through other events
 
     def add(self, drafts: Sequence[Draft], ordinal: int, *, cut: bool = True) -> None:
-        cut = cut and not self._open
+        cut = cut and not self._exchange
         for draft in drafts:
             self._append(draft, ordinal, cut)
             cut = False  # within one event or response there is no place to start at
@@ -190,10 +196,10 @@ class _Fold:
         self._close()
         return replace(
             self._start,
-            blocks=self._blocks.grown(self._new),
+            blocks=self._blocks.plus(self._new),
             events=self._events,
             asked=self._asked,
-            waiting=tuple(self._open.items()),
+            exchange=tuple(self._exchange),
             held=tuple(self._held),
             lost=tuple(self._lost.items()),
         )
@@ -238,7 +244,9 @@ class _Fold:
         ids = {body.call_id: self._id_of(body, verbatim) for body in said if isinstance(body, ToolCall)}
         drafts = self._wire.response(Response(tuple(said), verbatim, ids), self._manifest, self._lose)
         self.add(drafts, self._said_until)
-        self._open |= ids
+        calls = [body for body in said if isinstance(body, ToolCall)]
+        calls.sort(key=lambda call: call.client)  # ours are answered first, the client's with the next turn
+        self._exchange += [Awaited(call.call_id, ids[call.call_id]) for call in calls]
         if drafts:
             self._asked = asked
 
@@ -251,10 +259,22 @@ class _Fold:
         here = hashlib.blake2b(self._digest + id.encode(), digest_size=12).hexdigest()
         return f"{id}_{here[:8]}" if plain else f"call_{here}"
 
+    def _answer(self, result: ToolResult) -> None:
+        """A result is in. It is shown when those of the calls before it are."""
+        place = next((n for n, call in enumerate(self._exchange) if call.id == result.call_id), None)
+        if place is None:
+            return  # its call is not on the path, so no provider would take it
+        call = self._exchange[place]
+        drafts, later = self._wire.result(result, call.sent_as, self._lose)
+        self._exchange[place] = replace(call, result=tuple(drafts))
+        while self._exchange and self._exchange[0].result is not None:
+            self.add(self._exchange.pop(0).result or (), self._events, cut=False)
+        self._hold(later)
+
     def _hold(self, drafts: Sequence[Draft]) -> None:
         self._close()
         self._held += drafts
-        if not self._open:
+        if not self._exchange:
             self.add(self._held, self._events)
             self._held = []
 
@@ -264,7 +284,7 @@ class _Fold:
         head = next((n for n, block in enumerate(blocks) if block.place == "history"), len(blocks))
         head = max(head, self._start.head)
         kept = next((n for n, block in enumerate(blocks) if n >= head and block.last >= body.kept_from), len(blocks))
-        inside = bool(self._open) if kept == len(blocks) else not blocks[kept].cut
+        inside = bool(self._exchange) if kept == len(blocks) else not blocks[kept].cut
         while inside and kept > head:
             kept -= 1  # of an exchange or a response all is kept, or nothing
             inside = not blocks[kept].cut
