@@ -45,6 +45,8 @@ CODES = {
     "TurnLost": "turn_lost",
     "TurnOpen": "turn_open",
     "Unpaired": "unpaired",
+    "BadAgent": "bad_agent",
+    "CannotResume": "cannot_resume",
     "BadModel": "bad_model",
     "BadSetting": "bad_setting",
     "BadTool": "bad_tool",
@@ -100,7 +102,7 @@ def fields_of(cls: type[ForkpointError]) -> dict[str, type]:
 
 def sample(cls: type[ForkpointError], text: str = "sample") -> ForkpointError:
     """An error whose fields are all filled in."""
-    samples: dict[type, Any] = {str: text, int: 1234567}
+    samples: dict[type, Any] = {str: text, int: 1234567, bool: True}
     return cls(*(samples[kind] for kind in fields_of(cls).values()))
 
 
@@ -133,7 +135,8 @@ def test_a_message_is_filled_in_from_all_its_fields(cls: type[ForkpointError]) -
 @each_error
 def test_a_message_shows_each_field_that_tells_where(cls: type[ForkpointError]) -> None:
     shown = set(re.findall(r"\{(\w+)", cls.__doc__ or ""))
-    hidden = set(fields_of(cls)) - shown - {"call_id"}  # `why` names the call already
+    shown |= {"call_id", "lasting"}  # `why` names the call already, and `lasting` is for whoever retries
+    hidden = set(fields_of(cls)) - shown
     assert not hidden, f"{cls.__name__} takes {sorted(hidden)} and never shows it"
 
 
@@ -173,7 +176,7 @@ def test_an_error_survives_pickling_and_copying(cls: type[ForkpointError]) -> No
 
 @each_error
 def test_fields_can_be_given_by_name_and_read_back(cls: type[ForkpointError]) -> None:
-    samples: dict[type, Any] = {str: "sample", int: 7}
+    samples: dict[type, Any] = {str: "sample", int: 7, bool: True}
     given = {name: samples[kind] for name, kind in fields_of(cls).items()}
     error = cls(**given)
     assert {name: getattr(error, name) for name in given} == given

@@ -288,6 +288,24 @@ class NetworkFileSystem(StoreError):
     kind: str
 
 
+# Agents.
+
+
+class BadAgent(ForkpointError):
+    """This agent cannot be used: {why}. Check how it is made, and make another."""
+
+    code = "bad_agent"
+    why: str
+
+
+class CannotResume(ForkpointError):
+    """What this conversation was made with is not here as it was: {missing}. Open it with an agent that has it, or
+    make it importable again."""
+
+    code = "cannot_resume"
+    missing: str
+
+
 # Models: what was asked for cannot be asked.
 
 
@@ -390,6 +408,8 @@ class ModelError(ForkpointError):
     model: str
     detail: str
     retry_after: float | None = None  # seconds, if the provider said so
+    field: str | None = None  # which field of the request the provider objects to
+    lasting: bool = False  # whether this one will not pass, though others of its kind may
 
 
 class KeyRefused(ModelError):

@@ -84,7 +84,7 @@ class Branch:
     async def ask(self, models: Models, text: str) -> Usage:
         """One turn."""
         self._say(NewEvent(UserMessage((Text(f"[{self.id}] {text}"),))))
-        context = CallContext(self.identity, self.id, "tenant", self.base)
+        context = CallContext(self.identity, "tenant", self.base)
         outcome = await models.call(self.llm, self.rendering, context)
         assert isinstance(outcome, Complete), f"the call failed: {outcome.error}"
         for body in outcome.answer.said:

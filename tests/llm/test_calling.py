@@ -1,10 +1,13 @@
 """A call ends in an answer or in one typed failure, whatever the server on the other side does."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import anyio
+import anyio.abc
 import pytest
+from anyio.abc import SocketStream
 
 from forkpoint import errors
 from forkpoint.events import (
@@ -396,7 +399,7 @@ async def test_tenants_are_kept_apart_by_a_salt_where_a_server_takes_one(
 ) -> None:
     llm = llm_at(server, wire, cache_salt=True)
     for tenant, conversation in (("a", "1"), ("a", "2"), ("b", "3")):
-        context = CallContext(own_identity(conversation), conversation, tenant)
+        context = CallContext(own_identity(conversation), tenant)
         answered(await models.call(llm, asks(llm), context))
     salts = [request.json["cache_salt"] for request in server.requests]
     assert salts[0] == salts[1] != salts[2]
@@ -495,3 +498,161 @@ def test_it_works_on_trio(server: ModelServer, wire: str) -> None:
             return await models.call(llm, asks(llm), CONTEXT)
 
     assert answered(anyio.run(ask, backend="trio")).answer.text == HELLO.text
+
+
+# What callers and servers do that is not in any plan.
+
+
+@each_wire
+async def test_what_the_caller_s_own_function_raises_is_raised_and_nothing_is_asked_again(
+    server: ModelServer, models: Models, wire: str
+) -> None:
+    def heard(piece: Piece) -> None:
+        raise ValueError("cannot be shown on this terminal")
+
+    records: list[ModelCalled] = []
+    llm = llm_at(server, wire)
+    with pytest.raises(ValueError, match="this terminal"):
+        await models.call(llm, asks(llm), CONTEXT, heard=heard, record=records.append)
+    assert len(server.requests) == 1
+    assert [record.error for record in records] == ["error"]
+
+
+async def test_a_call_that_is_never_made_is_not_recorded_as_one(models: Models) -> None:
+    records: list[ModelCalled] = []
+    llm = LLM("openai/a-model", api_key_env="NOT_SET_ANYWHERE")
+    with pytest.raises(errors.MissingKey):
+        await models.call(llm, asks(llm), CONTEXT, record=records.append)
+    assert records == []
+
+
+@pytest.mark.parametrize("wire", ["chat", "messages"])
+async def test_comments_and_pings_are_signs_of_life(models: Models, wire: str) -> None:
+    said = {"chat": (b": PROCESSING\n\n", CHAT_END), "messages": (b"event: ping\ndata: {}\n\n", MESSAGES_END)}[wire]
+    async with raw_server([said[0]] * 12 + [said[1]], pause=0.05) as address:
+        base_url = address if wire == "messages" else f"{address}/v1"
+        kind = "anthropic" if wire == "messages" else "openai"
+        waits = Timeouts(first=0.3, idle=0.3)
+        llm = LLM(f"{kind}/a-model", base_url=base_url, timeouts=waits, retries=ONCE)
+        outcome = answered(await models.call(llm, asks(llm), CONTEXT))
+    assert outcome.answer.text == "Hi"
+
+
+async def test_a_call_whose_server_says_nothing_of_its_cost_counts_as_one_of_unknown_cost(models: Models) -> None:
+    async with raw_server([CHAT_END]) as address:
+        llm = LLM("openai/a-model", base_url=f"{address}/v1", retries=ONCE)
+        outcome = answered(await models.call(llm, asks(llm), CONTEXT))
+    assert outcome.usage == Usage(calls=1, unpriced=1)
+
+
+@each_wire
+async def test_an_answer_that_was_cut_off_by_its_limit_is_not_paid_for_again(models: Models, wire: str) -> None:
+    calls = (ScriptedCall("look", '{"at": "a place far away"}'),)
+    with ModelServer(Script([Reply(calls=calls, piece=6, fault=Fault("unfinished_call"))], repeat=True)) as server:
+        llm = llm_at(server, wire)
+        error = failure(await models.call(llm, asks(llm, tools=[ToolSchema("look")]), CONTEXT))
+        assert len(server.requests) == 1
+    assert "max_tokens" in str(error) or "unfinished" in str(error)
+
+
+async def test_a_busy_client_is_not_closed_when_there_are_many_keys(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forkpoint.llm.providers.clients.MOST", 1)
+    with ModelServer(Script([HELLO], repeat=True)) as server:
+        outcomes: list[Outcome] = []
+
+        async def ask(key: str) -> None:
+            llm = llm_at(server, "chat", api_key=key, retries=ONCE)
+            outcomes.append(await models.call(llm, asks(llm), CONTEXT))
+
+        async with anyio.create_task_group() as tasks:
+            with server.holding():
+                for number in range(8):
+                    tasks.start_soon(ask, f"key-{number}")
+                await server.heard(8)
+        assert {request.header("authorization") for request in server.requests} == {
+            f"Bearer key-{number}" for number in range(8)
+        }
+    assert [type(outcome) for outcome in outcomes] == [Complete] * 8
+
+
+def test_clients_of_a_loop_that_has_ended_are_no_hindrance(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forkpoint.llm.providers.clients.MOST", 1)
+    models = Models()
+
+    async def ask(key: str) -> Outcome:
+        llm = llm_at(server, "chat", api_key=key)
+        try:
+            return await models.call(llm, asks(llm), CONTEXT)
+        finally:
+            await models.aclose()
+
+    for key in ("one", "two", "three"):
+        answered(anyio.run(ask, key))
+
+
+async def test_headers_that_the_environment_holds_for_a_company_are_not_sent_to_another(
+    server: ModelServer, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ANTHROPIC_CUSTOM_HEADERS", "OPENAI_CUSTOM_HEADERS"):
+        monkeypatch.setenv(name, "Authorization: Bearer secret-gateway\nX-Gateway: secret-too")
+    for wire in WIRES:
+        llm = llm_at(server, wire)
+        answered(await models.call(llm, asks(llm), CONTEXT))
+        assert "secret" not in str(server.last.headers)
+        assert server.last.header("authorization") is None
+
+
+def test_a_prompt_that_was_made_for_another_model_is_not_sent() -> None:
+    made_for, asked = LLM("openai/one"), LLM("anthropic/another")
+    with pytest.raises(errors.BadSetting, match="rendered for another"):
+        Models().request(asked, asks(made_for), CONTEXT)
+
+
+def test_a_tool_that_is_not_there_cannot_be_demanded() -> None:
+    llm = LLM("openai/one")
+    with pytest.raises(errors.BadSetting, match="no tool 'look'"):
+        Models().request(llm, asks(llm), CONTEXT, Options(tool_choice="look"))
+
+
+CHAT_END = (
+    b'data: {"id":"1","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+)
+MESSAGES_END = b"".join(
+    b"event: %s\ndata: %s\n\n" % (event, data)
+    for event, data in (
+        (b"message_start", b'{"type":"message_start","message":{"id":"1","usage":{"input_tokens":5}}}'),
+        (
+            b"content_block_start",
+            b'{"type":"content_block_start","index":0,"content_block":{"type":"text","text":"Hi"}}',
+        ),
+        (b"content_block_stop", b'{"type":"content_block_stop"}'),
+        (b"message_delta", b'{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":2}}'),
+        (b"message_stop", b'{"type":"message_stop"}'),
+    )
+)
+
+
+@asynccontextmanager
+async def raw_server(chunks: list[bytes], *, pause: float = 0.0) -> AsyncIterator[str]:
+    """A server that sends exactly these bytes, with a pause before each, to whoever asks."""
+
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += await stream.receive()
+            await stream.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+            for chunk in chunks:
+                await anyio.sleep(pause)
+                await stream.send(chunk)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        yield f"http://127.0.0.1:{port}"
+        tasks.cancel_scope.cancel()

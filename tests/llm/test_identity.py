@@ -270,7 +270,7 @@ def test_nothing_that_conversations_share_has_a_place_for_a_key(holder: Any) -> 
 
 def test_a_salt_is_one_for_each_tenant_and_not_for_each_conversation() -> None:
     one, two = own_identity("one"), own_identity("two")
-    assert CallContext(one, "one", "tenant").salt == CallContext(two, "two", "tenant").salt
-    assert CallContext(one, "one", "tenant").salt != CallContext(one, "one", "other").salt
-    assert CallContext(one, "one").salt != CallContext(one, "one", "tenant").salt
-    assert "tenant" not in CallContext(one, "one", "tenant").salt
+    assert CallContext(one, "tenant").salt == CallContext(two, "tenant").salt
+    assert CallContext(one, "tenant").salt != CallContext(one, "other").salt
+    assert CallContext(one).salt != CallContext(one, "tenant").salt
+    assert "tenant" not in CallContext(one, "tenant").salt

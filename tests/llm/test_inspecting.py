@@ -21,7 +21,7 @@ ASK = commit("u", UserMessage((Text("and now?"),)), after=2)
 
 
 def request(rendering: Rendering, wire: str, *, conversation: str = "c-1", llm: LLM | None = None) -> Request:
-    context = CallContext(own_identity(conversation), conversation=conversation)
+    context = CallContext(own_identity(conversation))
     return Models().request(llm or MODELS[wire], rendering, context)
 
 
@@ -73,7 +73,7 @@ def test_another_key_is_named_with_both_keys(wire: str) -> None:
     now, before = request(second, wire, conversation="c-2"), request(first, wire, conversation="c-1")
     found = inspect_request(now, before)
     assert f"the cache key is {now.key}, it was {before.key}" in found.why
-    assert "the session that requests are routed by is another" in found.why
+    assert "the headers that requests are routed by are others" in found.why
     assert found.shared == len(first.blocks), "the prompt is the same, whatever the key"
 
 

@@ -43,6 +43,7 @@ from forkpoint.llm.hearing import Hearing
 from forkpoint.llm.identity import CallContext, own_identity
 from forkpoint.llm.manifest import manifest_of
 from forkpoint.llm.model import LLM
+from forkpoint.llm.options import Options
 from forkpoint.llm.providers.scripted import ScriptedProvider
 from forkpoint.llm.rendering import render
 from forkpoint.llm.request import Request
@@ -272,7 +273,7 @@ def request_to(model: str, text: str = "hello", key: str | None = "fp_key") -> R
     message = UserMessage((Text(text),))
     rendering = render(manifest_of(llm), [StagedEvent(seal(NewEvent(message), 1), message)])
     context = CallContext(own_identity("c"))
-    return Request(llm, rendering, context, rendering.body(llm, context, key=key), (), key)
+    return Request(llm, rendering, context, Options(), rendering.body(llm, context, key=key), (), key)
 
 
 def ask(reply: Reply | Script, key: str | None = "fp_key") -> Asked:

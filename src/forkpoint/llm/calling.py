@@ -12,15 +12,16 @@ from typing import Self, assert_never
 import anyio
 import anyio.to_thread
 
-from forkpoint.errors import ModelError, ModelTimeout
+from forkpoint.errors import BadSetting, ForkpointError, ModelError, ModelTimeout
 from forkpoint.events import ModelCalled, Usage
 from forkpoint.llm.answers import Answer, Complete, Failed, Outcome, Piece, Restarted
 from forkpoint.llm.failures import names_the_cache_key
 from forkpoint.llm.hearing import Hearing
 from forkpoint.llm.identity import CallContext
+from forkpoint.llm.manifest import manifest_of
 from forkpoint.llm.model import LLM, Wire
 from forkpoint.llm.options import Options
-from forkpoint.llm.prices import load_list, needs_list, priced
+from forkpoint.llm.prices import load_list, needs_list, priced, unpriced
 from forkpoint.llm.rendering import Rendering
 from forkpoint.llm.request import Provider, Request
 
@@ -51,11 +52,12 @@ class Models:
 
     def request(self, llm: LLM, rendering: Rendering, context: CallContext, options: Options = Options()) -> Request:
         """The exact request that a call would send now."""
+        _check_fits(llm, rendering, options)
         key = context.identity.key if self._sends_key(llm) else None
         routed = () if llm.wire in {"local", "scripted"} else llm.session_headers
         headers = *((name, context.identity.session) for name in routed), *llm.headers
         body = rendering.body(llm, context, options, key=key)
-        return Request(llm, rendering, context, body, headers, key)
+        return Request(llm, rendering, context, options, body, headers, key)
 
     async def call(
         self,
@@ -76,14 +78,16 @@ class Models:
 
         What keeps a call from being made at all, such as a missing key or missing weights, is raised.
         """
+        llm.key()  # a missing one is said before anything else
         calling = _Calling(llm, rendering, context, until=anyio.current_time() + llm.timeouts.total)
-        outcome: Outcome | None = None
+        record = record or (lambda _: None)
         try:
             outcome = await self._until_done(calling, options, heard, final)
-            return outcome
-        finally:
-            if record is not None:
-                record(outcome.called if outcome is not None else calling.called(error="cancelled"))
+        except BaseException as error:
+            record(calling.called(error=_code_of(error)))
+            raise
+        record(outcome.called)
+        return outcome
 
     async def _until_done(
         self, calling: "_Calling", options: Options, heard: Callable[[Piece], None] | None, final: bool
@@ -115,18 +119,22 @@ class Models:
                 hearing.wait_for_first()
                 answer = await provider.ask(request, hearing)
         finally:
-            if needs_list(request.llm, hearing.usage):
+            used = hearing.usage
+            if needs_list(request.llm, used):
+                hearing.usage = unpriced(used)  # what it cost is unknown until the list is there
                 with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(load_list)
-            hearing.usage = priced(request.llm, hearing.usage)
+                    await anyio.to_thread.run_sync(load_list, limiter=anyio.CapacityLimiter(1))
+            hearing.usage = priced(request.llm, used)
         if answer is None:
             raise ModelTimeout(request.model, hearing.waited_for)
+        if not hearing.usage:  # the server answered, and said nothing of what that took
+            hearing.usage = unpriced(Usage(calls=1))
         return answer
 
     def _wait(self, calling: "_Calling", error: ModelError, *, stop: bool) -> float | None:
         """How long to wait before the next attempt; None if there shall be none."""
         retries = calling.llm.retries
-        if stop or not error.passing or calling.attempts >= retries.attempts:
+        if stop or not error.passing or error.lasting or calling.attempts >= retries.attempts:
             return None
         if error.retry_after is not None:
             wait = error.retry_after + retries.wait * self._jitter()
@@ -197,6 +205,24 @@ class _Calling:
             duration=time.perf_counter() - self._started,
             response_id=last.response_id if last else None,
         )
+
+
+def _check_fits(llm: LLM, rendering: Rendering, options: Options) -> None:
+    """Raises `BadSetting` if a prompt was made for another model, or the call asks for a tool that it does not have."""
+    manifest = rendering.manifest
+    made_for = manifest_of(llm, renderer=manifest.renderer)
+    for name in ("model", "wire", "provider", "reasoning_effort", "reasoning_tokens", "reasoning_back"):
+        if getattr(made_for, name) != getattr(manifest, name):
+            raise BadSetting(llm.model, "the prompt", f"it was rendered for another {name}, {getattr(manifest, name)}")
+    named = options.tool_choice not in {"auto", "none", "required"}
+    if named and not any(tool.name == options.tool_choice for tool in manifest.tools):
+        raise BadSetting(llm.model, "tool_choice", f"there is no tool {options.tool_choice!r}")
+
+
+def _code_of(error: BaseException) -> str:
+    if isinstance(error, ForkpointError):
+        return error.code
+    return "cancelled" if isinstance(error, anyio.get_cancelled_exc_class()) else "error"
 
 
 def _address(llm: LLM) -> str:

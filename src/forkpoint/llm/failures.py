@@ -19,6 +19,8 @@ from forkpoint.errors import (
     RequestRefused,
 )
 
+CACHE_KEY = "prompt_cache_key"
+
 _LONGEST = 500  # characters of a provider's message that are shown
 
 _CODES: dict[str, type[ModelError]] = {
@@ -34,7 +36,6 @@ _CODES: dict[str, type[ModelError]] = {
     "rate_limit_error": RateLimited,
     "context_length_exceeded": ContextTooLong,
     "exceed_context_size_error": ContextTooLong,
-    "string_above_max_length": ContextTooLong,
     "request_too_large": ContextTooLong,
     "content_filter": ContentRefused,
     "content_policy_violation": ContentRefused,
@@ -80,7 +81,7 @@ def error_for_status(model: str, status: int, body: Any, headers: Mapping[str, s
         cls = _STATUS.get(status) or (Overloaded if status >= 500 else RequestRefused)
     if cls is RequestRefused:
         cls = _worded(body) or cls
-    return cls(model, _detail(body, f"HTTP status {status}"), retry_after=retry_after(headers))
+    return cls(model, _detail(body, f"HTTP status {status}"), retry_after(headers), _field(body))
 
 
 def error_in_answer(model: str, body: Any) -> ModelError:
@@ -92,12 +93,12 @@ def error_in_answer(model: str, body: Any) -> ModelError:
     cls = _named(body)
     if cls is None or cls is RequestRefused:
         cls = _worded(body) or cls or Overloaded
-    return cls(model, _detail(body, "the answer broke off with an error"))
+    return cls(model, _detail(body, "the answer broke off with an error"), field=_field(body))
 
 
 def names_the_cache_key(error: ModelError) -> bool:
     """Whether a server refused a request because it does not know the field ``prompt_cache_key``."""
-    return isinstance(error, RequestRefused) and "prompt_cache_key" in error.detail
+    return isinstance(error, RequestRefused) and error.field == CACHE_KEY
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -144,13 +145,46 @@ def _error(body: Any) -> dict[str, Any]:
 
 def _detail(body: Any, otherwise: str) -> str:
     error = _error(body)
-    inner = body.get("error") if isinstance(body, dict) else body
-    listed = repr(body["detail"]) if isinstance(body, dict) and isinstance(body.get("detail"), list) else None
-    said = (error.get("message"), inner, listed, otherwise)
-    message = next((line for words in said if isinstance(words, str) and (line := _one_line(words))), otherwise)
+    message = _one_line(_message(body)) or otherwise
     if isinstance(param := error.get("param"), str) and param and param not in message:
         message = _one_line(f"{message} ({param})")
     return message if len(message) <= _LONGEST else message[: _LONGEST - 3] + "..."
+
+
+def _field(body: Any) -> str | None:
+    """Which field of the request is objected to: as the error says in a place of its own, or in its words."""
+    param = _error(body).get("param")
+    if isinstance(param, str) and param:
+        return param
+    return CACHE_KEY if CACHE_KEY in _message(body) else None
+
+
+def _message(body: Any) -> str:
+    """What an error says, wherever its server puts it. What it repeats of the request is not among it."""
+    match body:
+        case str():
+            return body
+        case {"error": inner} if not isinstance(inner, dict) or inner:
+            return _message(inner)
+        case {"message": str(message)} if _one_line(message):
+            return message
+        case {"message": dict(inner)}:
+            return _message(inner)
+        case {"detail": str(message)}:
+            return message
+        case {"detail": list(items)} | list(items):
+            return "; ".join(filter(None, (_item(item) for item in items)))
+        case _:
+            return ""
+
+
+def _item(item: Any) -> str:
+    """One entry of a list of errors, as FastAPI and others make them: where, and what."""
+    if not isinstance(item, dict):
+        return item if isinstance(item, str) else ""
+    where = ".".join(map(str, item["loc"])) if isinstance(item.get("loc"), list) else ""
+    said = next((item[name] for name in ("msg", "message") if isinstance(item.get(name), str)), "") or _message(item)
+    return f"{where}: {said}" if where and said else where or said
 
 
 def _one_line(text: str) -> str:

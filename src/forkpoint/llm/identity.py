@@ -91,7 +91,6 @@ class CallContext(Struct, frozen=True):
     """Everything of a conversation that a single call shows a provider, besides its prompt."""
 
     identity: CacheIdentity
-    conversation: str = ""
     tenant: str = ""
     fork_base: int | None = None  # how many events of the path were there before this branch was made
 

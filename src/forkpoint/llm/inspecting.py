@@ -90,8 +90,12 @@ def _why(request: Request, previous: Request | None, shared: int) -> str:
         said.append("the manifest changed: " + "; ".join(changes))
     if request.key != previous.key:
         said.append(f"the cache key is {request.key or 'not sent'}, it was {previous.key or 'not sent'}")
-    if request.context.identity.session != previous.context.identity.session:
-        said.append("the session that requests are routed by is another")
+    if request.headers != previous.headers:
+        said.append("the headers that requests are routed by are others")
+    if request.llm.cache_salt and request.context.salt != previous.context.salt:
+        said.append("another tenant's salt keeps the two apart")
+    if request.options.tool_choice != previous.options.tool_choice and now.manifest.wire == "messages":
+        said.append("the tool choice is another, which voids the cached history there")
     if request.llm.base_url != previous.llm.base_url:
         said.append("another server is asked")
     if not changes and shared < len(before.blocks):

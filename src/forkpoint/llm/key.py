@@ -1,6 +1,6 @@
-"""A literal key, which stays in memory."""
+"""Keys: a literal one stays in memory, and none is ever shown."""
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 class Key:
@@ -9,7 +9,7 @@ class Key:
     __slots__ = ("_value",)
 
     def __init__(self, value: str) -> None:
-        self._value = value
+        self._value = value.strip()
 
     def reveal(self) -> str:
         return self._value
@@ -31,3 +31,23 @@ class Key:
 
     def __hash__(self) -> int:
         return hash((Key, self._value))
+
+
+def is_sendable(key: str) -> bool:
+    """Whether a key can stand in a header."""
+    return key.isascii() and key.isprintable() and " " not in key
+
+
+def masked(value: Any, key: str | None) -> Any:
+    """The same text or JSON value with three stars for each place where the key stood: some servers repeat it."""
+    if not key:
+        return value
+    match value:
+        case str():
+            return value.replace(key, "***")
+        case list():
+            return [masked(item, key) for item in value]
+        case dict():
+            return {name: masked(item, key) for name, item in value.items()}
+        case _:
+            return value

@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr
 
 from forkpoint.errors import BadModel, BadSetting, MissingKey
 from forkpoint.events import JsonText
-from forkpoint.llm.key import Key
+from forkpoint.llm.key import Key, is_sendable
 
 Wire: TypeAlias = Literal["chat", "responses", "messages", "local", "scripted"]
 """How a model is spoken to. ``local`` and ``scripted`` run in this process and read what ``chat`` renders."""
@@ -124,6 +124,9 @@ class LLM(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if isinstance(self.api_key, str):
             force_setattr(self, "api_key", Key(self.api_key))
+        for name in ("stop", "session_headers"):
+            if isinstance(getattr(self, name), str):  # one text is one of them, and not its letters
+                force_setattr(self, name, (getattr(self, name),))
         _check(self)
 
     @property
@@ -167,6 +170,8 @@ class LLM(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
         value = os.environ.get(variable, "").strip()
         if not value:
             raise MissingKey(self.model, variable)
+        if not is_sendable(value):
+            raise BadSetting(self.model, variable, "it has characters that no key has")
         return value
 
     def to_json(self) -> JsonText:
@@ -220,13 +225,15 @@ def _check(llm: LLM) -> None:
     if llm.api is not None and llm.api not in WIRES[llm.kind]:
         refuse("api", f"{llm.kind} has {' and '.join(WIRES[llm.kind])}, not {llm.api!r}")
     if llm.kind not in _KEYS:
-        for setting in ("base_url", "api_key_env", "api_key"):
-            if getattr(llm, setting) is not None:
+        for setting in ("base_url", "api_key_env", "api_key", "headers"):
+            if getattr(llm, setting):
                 refuse(setting, "the model runs in this process")
     if llm.base_url is not None and not _is_address(llm.base_url):
         refuse("base_url", "it must start with http:// or https:// and name a host, without a user or a password")
-    if llm.api_key is not None and not (isinstance(llm.api_key, Key) and llm.api_key.reveal().strip()):
+    if llm.api_key is not None and not (isinstance(llm.api_key, Key) and llm.api_key.reveal()):
         refuse("api_key", "it must be a text that is not blank")
+    if isinstance(llm.api_key, Key) and not is_sendable(llm.api_key.reveal()):
+        refuse("api_key", "it has characters that no key has")
     if llm.api_key is not None and llm.api_key_env is not None:
         refuse("api_key", "api_key_env is set as well, and one of them must decide")
     numbers = {name: getattr(llm, name) for name in SAMPLING if name != "stop"}
@@ -236,7 +243,7 @@ def _check(llm: LLM) -> None:
             f"{part}.{name}": number for name, number in (msgspec.structs.asdict(value) if value else {}).items()
         }
     for setting, number in numbers.items():
-        if number is not None and not math.isfinite(number):
+        if number is not None and not (isinstance(number, int | float) and math.isfinite(number)):
             refuse(setting, "it must be a finite number")
         if number is not None and "." in setting and number < 0:
             refuse(setting, "it must be 0 or more")

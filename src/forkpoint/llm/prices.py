@@ -21,8 +21,13 @@ def priced(llm: LLM, usage: Usage) -> Usage:
         return replace(usage, nanodollars=_by_price(llm.price, usage))
     dollars = _by_list(llm, usage)
     if dollars is None:
-        return replace(usage, unpriced=max(usage.calls, 1))
+        return unpriced(usage)
     return replace(usage, nanodollars=int((dollars * _NANO).to_integral_value()))
+
+
+def unpriced(usage: Usage) -> Usage:
+    """The same usage, at a cost that nobody knows."""
+    return replace(usage, unpriced=max(usage.calls, 1))
 
 
 def needs_list(llm: LLM, usage: Usage) -> bool:

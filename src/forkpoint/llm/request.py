@@ -8,6 +8,7 @@ from forkpoint.llm.answers import Answer
 from forkpoint.llm.hearing import Hearing
 from forkpoint.llm.identity import CallContext
 from forkpoint.llm.model import LLM
+from forkpoint.llm.options import Options
 from forkpoint.llm.rendering import Rendering
 
 
@@ -17,6 +18,7 @@ class Request(Struct, frozen=True):
     llm: LLM
     rendering: Rendering
     context: CallContext
+    options: Options
     body: bytes
     headers: tuple[tuple[str, str], ...]
     key: str | None

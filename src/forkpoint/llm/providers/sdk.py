@@ -5,32 +5,28 @@ renderer made, untouched, and what comes back is read as plain JSON: no layer be
 reorder a field, and a compatible server may leave out what it likes.
 
 The two SDKs have one shape, so there is one provider for both. They are imported when the first call is made, in a
-thread, since that takes a second. All clients trust the same certificates, which are read once.
+thread, since that takes a second. What they take from the environment (headers, an organisation) is meant for their
+own company, and is not sent to another's server.
 """
 
 import importlib
-import ssl
-from collections import OrderedDict
+import os
 from contextlib import aclosing
-from functools import cache
 from typing import Any, Literal, Protocol
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 
-from forkpoint.errors import AnswerMalformed, ConnectionLost, ModelError, ModelTimeout
+from forkpoint.errors import AnswerMalformed, ConnectionLost, ModelTimeout
 from forkpoint.llm.answers import Answer
 from forkpoint.llm.failures import error_for_status, error_in_answer
 from forkpoint.llm.hearing import Hearing
-from forkpoint.llm.model import LLM
+from forkpoint.llm.key import masked
+from forkpoint.llm.providers.clients import Clients, load
 from forkpoint.llm.request import Request
 from forkpoint.llm.streams.chat import ChatStream
 from forkpoint.llm.streams.messages import MessagesStream
 from forkpoint.llm.streams.responses import ResponsesStream
-
-MOST_CLIENTS = 64  # a server with many keys closes the client that was idle longest
-NO_KEY = "none"  # the SDKs insist on one; a server that wants no key does not look at it
 
 
 class _Stream(Protocol):
@@ -39,47 +35,49 @@ class _Stream(Protocol):
 
 
 class SdkProvider:
-    """Asks over one wire. Clients are pooled by address, key and event loop."""
+    """Asks over one wire."""
 
     def __init__(self, wire: Literal["chat", "responses", "messages"]) -> None:
         self._wire = wire
         self._package = "anthropic" if wire == "messages" else "openai"
         self._path = {"chat": "/chat/completions", "responses": "/responses", "messages": "/v1/messages"}[wire]
-        self._sdk: Any = None
-        self._clients: OrderedDict[tuple[object, ...], Any] = OrderedDict()
+        self._loaded: list[Clients] = []  # none before the first call
 
     async def ask(self, request: Request, hearing: Hearing) -> Answer:
         key = request.llm.key()
-        try:
-            return await self._ask(request, hearing, key)
-        except ModelError as error:
-            if key and key in error.detail:  # some servers repeat what they were sent
-                error.detail = error.detail.replace(key, "***")
-            raise
+        if not self._loaded:
+            # Not in the threads that everybody shares: those may all be taken by tools.
+            sdk = await anyio.to_thread.run_sync(load, self._package, limiter=anyio.CapacityLimiter(1))
+            self._loaded.append(Clients(sdk))
+        clients = self._loaded[0]
+        machine = self._machine(request, hearing)
+        async with clients.client(request.llm, key) as client:
+            await self._hear(clients.sdk, client, request, key, hearing, machine)
+        return machine.answer()
 
     async def aclose(self) -> None:
-        here = anyio.lowlevel.current_token()
-        for place in [place for place in self._clients if place[0] == here]:
-            await self._clients.pop(place).close()
+        for clients in self._loaded:
+            await clients.aclose()
 
-    async def _ask(self, request: Request, hearing: Hearing, key: str | None) -> Answer:
-        if self._sdk is None:
-            self._sdk = await anyio.to_thread.run_sync(_load, self._package)
-        sdk, model = self._sdk, request.model
-        machine = self._machine(request, hearing)
+    async def _hear(
+        self, sdk: Any, client: Any, request: Request, key: str | None, hearing: Hearing, machine: _Stream
+    ) -> None:
+        """Feeds the machine with all that comes. Raises a `ModelError` if it breaks off."""
+        model = request.model
+        http = importlib.import_module("httpx2")
         try:
-            stream = await (await self._client(sdk, request.llm, key)).post(
+            stream = await client.post(
                 self._path,
                 cast_to=object,
                 content=request.body,
-                options={"headers": self._headers(sdk, request)},
+                options={"headers": self._headers(sdk.omit, request, key)},
                 stream=True,
                 stream_cls=sdk.AsyncStream[object],
             )
+            stream.response.stream = _lively(stream.response.stream, hearing)
             try:
                 async with aclosing(aiter(stream)) as events:
-                    async for event in events:
-                        hearing.alive()
+                    while (event := await _next(events, model)) is not _END:
                         machine.feed(event)
             finally:
                 with anyio.CancelScope(shield=True):
@@ -87,18 +85,16 @@ class SdkProvider:
         except sdk.APITimeoutError as error:
             raise ModelTimeout(model, f"no connection within {request.llm.timeouts.connect:g} s") from error
         except sdk.APIConnectionError as error:
-            raise ConnectionLost(model, _cause(error)) from error
+            raise ConnectionLost(model, masked(_cause(error), key)) from error
         except sdk.APIStatusError as error:
+            body = masked(error.body, key)
             if hearing.lively:  # an error within a stream whose status was good
-                raise error_in_answer(model, error.body) from error
-            raise error_for_status(model, error.status_code, error.body, error.response.headers) from error
+                raise error_in_answer(model, body) from error
+            raise error_for_status(model, error.status_code, body, error.response.headers) from error
         except sdk.APIError as error:
-            raise error_in_answer(model, error.body or {"message": error.message}) from error
-        except importlib.import_module("httpx2").HTTPError as error:
-            raise ConnectionLost(model, _cause(error)) from error
-        except ValueError as error:  # a piece that is not JSON
-            raise AnswerMalformed(model, f"a piece of it is not JSON ({error})") from error
-        return machine.answer()
+            raise error_in_answer(model, masked(error.body or {"message": error.message}, key)) from error
+        except http.HTTPError as error:
+            raise ConnectionLost(model, masked(_cause(error), key)) from error
 
     def _machine(self, request: Request, hearing: Hearing) -> _Stream:
         origin, model = request.rendering.manifest.origin, request.model
@@ -110,41 +106,45 @@ class SdkProvider:
             case "messages":
                 return MessagesStream(origin=origin, model=model, hearing=hearing)
 
-    async def _client(self, sdk: Any, llm: LLM, key: str | None) -> Any:
-        place = (anyio.lowlevel.current_token(), llm.base_url, key, llm.timeouts.connect)
-        if place in self._clients:
-            self._clients.move_to_end(place)
-            return self._clients[place]
-        make = sdk.AsyncAnthropic if self._package == "anthropic" else sdk.AsyncOpenAI
-        # Times between pieces are watched over for all providers alike; here only the connection has a limit.
-        timeout = sdk.Timeout(None, connect=llm.timeouts.connect, pool=llm.timeouts.connect)
-        http = sdk.DefaultAsyncHttpxClient(verify=_trusted(), timeout=timeout)
-        client = make(api_key=key or NO_KEY, base_url=llm.base_url, timeout=timeout, max_retries=0, http_client=http)
-        self._clients[place] = client
-        if len(self._clients) > MOST_CLIENTS:
-            _, idle = self._clients.popitem(last=False)
-            await idle.close()
-        return client
-
-    def _headers(self, sdk: Any, request: Request) -> dict[str, Any]:
-        headers: dict[str, Any] = {"Content-Type": "application/json", **dict(request.headers)}
-        if self._package == "openai" and request.llm.base_url is not None:
-            # The SDK takes these from the environment. They are meant for OpenAI, not for another's server.
-            headers |= {"OpenAI-Organization": sdk.omit, "OpenAI-Project": sdk.omit}
-        return headers
+    def _headers(self, omit: Any, request: Request, key: str | None) -> dict[str, Any]:
+        headers: dict[str, Any] = {}
+        if request.llm.base_url is not None:
+            headers |= dict.fromkeys(_from_environment(self._package), omit)
+            headers["Authorization"] = f"Bearer {key}" if key else omit
+        return headers | {"Content-Type": "application/json", **dict(request.headers)}
 
 
-def _load(package: str) -> Any:
-    """The SDK, and whatever else the first call needs that takes a while."""
-    _trusted()
-    return importlib.import_module(package)
+_END = object()
 
 
-@cache
-def _trusted() -> ssl.SSLContext:
-    """The certificates to trust: those of the system, or what the environment names. Reading them takes 25 ms."""
-    context: ssl.SSLContext = importlib.import_module("httpx2").create_ssl_context()
-    return context
+async def _next(events: Any, model: str) -> Any:
+    """The next event of a stream, or the end. What a server sends that is no JSON is its own fault."""
+    try:
+        return await anext(events, _END)
+    except (ValueError, RecursionError) as error:
+        raise AnswerMalformed(model, f"a piece of it is not JSON ({error})") from error
+
+
+def _lively(stream: Any, hearing: Hearing) -> Any:
+    """The same bytes, each of which is a sign of life: comments and pings too, which the SDKs keep to themselves."""
+
+    class Lively(importlib.import_module("httpx2").AsyncByteStream):  # type: ignore[misc]
+        async def __aiter__(self) -> Any:
+            async for chunk in stream:
+                hearing.alive()
+                yield chunk
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    return Lively()
+
+
+def _from_environment(package: str) -> list[str]:
+    """The headers that an SDK takes from the environment."""
+    lines = os.environ.get(f"{package.upper()}_CUSTOM_HEADERS", "").splitlines()
+    names = [line.partition(":")[0].strip() for line in lines if ":" in line]
+    return names + (["OpenAI-Organization", "OpenAI-Project"] if package == "openai" else [])
 
 
 def _cause(error: BaseException) -> str:

@@ -16,12 +16,15 @@ def whole_answer(said: list[Said], finish: Finish, *, model: str, response_id: s
     calls = [body for body in said if isinstance(body, ToolCall)]
     if not calls and not any(isinstance(body, AssistantMessage) for body in said):
         spent = finish == "length" and said
-        raise AnswerEmpty(model, "all its tokens went into thoughts" if spent else "there is no text and no call")
+        if spent:
+            raise AnswerEmpty(model, "all its tokens went into thoughts, so raise max_tokens", lasting=True)
+        raise AnswerEmpty(model, "there is no text and no call")
     for call in calls:
         if not call.tool:
             raise AnswerMalformed(model, "a tool call names no tool")
     if finish == "length" and calls and not _is_json(calls[-1].arguments):
-        raise AnswerMalformed(model, f"its call of {calls[-1].tool!r} was cut off by the token limit")
+        cut = f"its call of {calls[-1].tool!r} was cut off by the token limit, so raise max_tokens"
+        raise AnswerMalformed(model, cut, lasting=True)
     if calls:
         finish = "tool_calls"
     elif finish == "tool_calls":

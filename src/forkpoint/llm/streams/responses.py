@@ -112,7 +112,8 @@ class ResponsesStream:
     def _call(self, item: dict[str, Any]) -> ToolCall:
         tool, arguments = name(item.get("name")), item.get("arguments")
         if item.get("status") == "incomplete":
-            raise AnswerMalformed(self._model, f"its call of {tool!r} is unfinished")
+            cut = self._status == "incomplete"
+            raise AnswerMalformed(self._model, f"its call of {tool!r} is unfinished", lasting=cut)
         text = as_json(arguments) if isinstance(arguments, dict) else name(arguments)
         return ToolCall(name(item.get("call_id")), tool, text, provider=self._origin, item=as_json(item))
 

@@ -95,7 +95,7 @@ class ChatWire:
 
     def _fields(self, sending: Sending, tools: bool) -> dict[str, Any]:
         llm, manifest, options = sending.llm, sending.manifest, sending.options
-        official = llm.kind == "openai" and llm.base_url is None
+        official = llm.kind == "openai" and (llm.base_url is None or llm.served_by.endswith("openai.com"))
         limit = options.max_tokens or llm.max_tokens or (LOCAL_LIMIT if llm.wire == "local" else None)
         return given(
             stream=True,

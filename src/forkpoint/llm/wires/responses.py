@@ -53,7 +53,7 @@ class ResponsesWire:
                 continue
             match body:
                 case Reasoning():
-                    if body.provider != manifest.origin:
+                    if manifest.reasoning_back or body.provider != manifest.origin:
                         lose(f"reasoning of {body.provider or 'an unknown model'}")
                 case AssistantMessage():
                     content = [{"type": "output_text", "text": part.text} for part in spoken_parts(body, lose)]
@@ -92,7 +92,7 @@ class ResponsesWire:
         return given(
             stream=True,
             store=False,
-            include=["reasoning.encrypted_content"],
+            include=["reasoning.encrypted_content"] if effort and effort != "none" else None,
             max_output_tokens=options.max_tokens or llm.max_tokens,
             temperature=llm.temperature,
             top_p=llm.top_p,
@@ -108,7 +108,9 @@ class ResponsesWire:
 
 def _is_whole(body: Reasoning) -> bool:
     """Whether a thought can go back: the provider keeps nothing, so all of it must be in the item."""
-    item = msgspec.json.decode(body.item or "{}")
+    item = msgspec.json.decode(body.item or "null")
+    if not isinstance(item, dict):
+        return False
     return item.get("type") != "reasoning" or bool(item.get("encrypted_content") or item.get("content"))
 
 

@@ -222,8 +222,21 @@ def given(**fields: Any) -> dict[str, Any]:
 
 
 def is_closed(schema: JsonText) -> bool:
-    """Whether a schema allows nothing that it does not name, as providers' strict modes want it."""
-    return bool(msgspec.json.decode(schema).get("additionalProperties") is False)
+    """Whether a schema allows nothing that it does not name, and demands all that it names: as strict modes want it."""
+    return _is_closed(msgspec.json.decode(schema))
+
+
+def _is_closed(schema: Any) -> bool:
+    if isinstance(schema, list):
+        return all(map(_is_closed, schema))
+    if not isinstance(schema, dict):
+        return True
+    properties = schema.get("properties")
+    if schema.get("type") == "object" or isinstance(properties, dict):
+        required = schema.get("required") or []
+        if schema.get("additionalProperties") is not False or set(properties or ()) != set(required):
+            return False
+    return all(_is_closed(value) for name, value in schema.items() if name not in {"enum", "const", "default"})
 
 
 def _raw_fields(text: JsonText) -> dict[str, bytes]:
