@@ -52,7 +52,7 @@ from forkpoint.llm.manifest import Manifest, ToolSchema, manifest_of
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
 from forkpoint.llm.rendering import render
-from forkpoint.llm.wires.wire import ERASED, STARTS_HERE
+from forkpoint.llm.wires.wording import ERASED, STARTS_HERE
 
 wires = pytest.mark.parametrize("wire", list(MODELS))
 HELLO = UserMessage((Text("hello"),))

@@ -20,7 +20,8 @@ from forkpoint.llm.model import LLM, Wire
 RENDERER = 1
 """The renderer that new manifests use. Its bytes never change; a better one gets the next number."""
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What every provider takes as the name of a tool, or as the id of a call."""
 
 
 class ToolSchema(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -32,7 +33,7 @@ class ToolSchema(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     strict: bool = False
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not PLAIN_NAME.fullmatch(self.name):
             raise BadTool(self.name, "a provider would refuse its name")
         if not _is_object(self.parameters):
             raise BadTool(self.name, "its schema is not a JSON object")

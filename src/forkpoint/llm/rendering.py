@@ -43,18 +43,9 @@ from forkpoint.llm.options import Options
 from forkpoint.llm.wires.chat import ChatWire
 from forkpoint.llm.wires.messages import MessagesWire
 from forkpoint.llm.wires.responses import ResponsesWire
-from forkpoint.llm.wires.wire import (
-    ERASED,
-    UNREADABLE,
-    Draft,
-    Response,
-    Sending,
-    Wire,
-    is_plain,
-    lost_part,
-    skill_words,
-    summary_words,
-)
+from forkpoint.llm.wires.wire import Draft, Response, Sending, Wire
+from forkpoint.llm.wires.wording import ERASED, UNREADABLE, lost_part, skill_words, summary_words
+from forkpoint.llm.wires.writing import is_plain
 
 RENDERERS: dict[int, dict[str, Wire]] = {
     1: {

@@ -14,24 +14,9 @@ from forkpoint.llm.blocks import Block
 from forkpoint.llm.manifest import Manifest
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
-from forkpoint.llm.wires.wire import (
-    STARTS_HERE,
-    Draft,
-    Lose,
-    Response,
-    Sending,
-    given,
-    instead_of,
-    json,
-    lost_part,
-    raw,
-    spoken_parts,
-    system_words,
-    texts_of,
-    tool_name,
-    with_extra,
-    words_of,
-)
+from forkpoint.llm.wires.wire import Draft, Lose, Response, Sending
+from forkpoint.llm.wires.wording import STARTS_HERE, instead_of, lost_part, spoken_parts, system_words, words_of
+from forkpoint.llm.wires.writing import given, json, raw, texts_of, tool_name, with_extra
 
 _PICTURES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
 

@@ -8,23 +8,9 @@ import msgspec
 from forkpoint.events import AssistantMessage, File, Image, Part, Reasoning, Text, ToolCall, ToolResult
 from forkpoint.llm.blocks import Block
 from forkpoint.llm.manifest import Manifest
-from forkpoint.llm.wires.wire import (
-    Draft,
-    Lose,
-    Response,
-    Sending,
-    data_url,
-    given,
-    is_closed,
-    json,
-    marked_words_of,
-    raw,
-    spoken_parts,
-    text_of,
-    texts_of,
-    tool_name,
-    with_extra,
-)
+from forkpoint.llm.wires.wire import Draft, Lose, Response, Sending
+from forkpoint.llm.wires.wording import marked_words_of, spoken_parts, text_of
+from forkpoint.llm.wires.writing import data_url, given, is_closed, json, raw, texts_of, tool_name, with_extra
 
 
 class ResponsesWire:
