@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forkpoint.errors import BadModel, BadSetting, ForkpointError, MissingKey
+from forkpoint.llm.catalog import SAMPLING, WIRES
 from forkpoint.llm.key import Key
-from forkpoint.llm.model import LLM, SAMPLING, WIRES, Price, Retries, Timeouts, as_llm
+from forkpoint.llm.model import LLM, Price, Retries, Timeouts, as_llm
 
 many = settings(max_examples=150, deadline=None, database=None)
 SECRET = "sk-never-to-be-seen-4711"

@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from forkpoint.errors import BadSetting, BadTool
 from forkpoint.events import JsonText, ManifestChanged
-from forkpoint.llm.model import LLM, Wire
+from forkpoint.llm.catalog import Wire
+from forkpoint.llm.model import LLM
 
 RENDERER = 1
 """The renderer that new manifests use. Its bytes never change; a better one gets the next number."""

@@ -5,42 +5,19 @@ environment variable, looked up at the moment of a call. A literal key is possib
 document.
 """
 
-import math
 import os
-import re
-from pathlib import PurePath
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from forkpoint.errors import BadModel, BadSetting, MissingKey
+from forkpoint.errors import BadSetting, MissingKey
 from forkpoint.events import JsonText
+from forkpoint.llm.catalog import KEYS, WIRES, Wire
+from forkpoint.llm.checks import check
 from forkpoint.llm.key import Key, is_sendable
-
-Wire: TypeAlias = Literal["chat", "responses", "messages", "local", "scripted"]
-"""How a model is spoken to. ``local`` and ``scripted`` run in this process and read what ``chat`` renders."""
-
-WIRES: dict[str, tuple[Wire, ...]] = {  # which wires each kind of model has, the default first
-    "openai": ("responses", "chat"),
-    "anthropic": ("messages",),
-    "local": ("local",),
-    "scripted": ("scripted",),
-}
-
-_KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
-
-SAMPLING: dict[str, frozenset[Wire]] = {  # which wires can be told what
-    "temperature": frozenset({"chat", "responses", "messages", "local", "scripted"}),
-    "top_p": frozenset({"chat", "responses", "messages", "local", "scripted"}),
-    "top_k": frozenset({"messages", "local", "scripted"}),
-    "seed": frozenset({"chat", "local", "scripted"}),
-    "stop": frozenset({"chat", "messages", "local", "scripted"}),
-    "presence_penalty": frozenset({"chat", "local", "scripted"}),
-    "frequency_penalty": frozenset({"chat", "local", "scripted"}),
-}
 
 
 class Timeouts(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -127,7 +104,7 @@ class LLM(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
         for name in ("stop", "session_headers"):
             if isinstance(getattr(self, name), str):  # one text is one of them, and not its letters
                 force_setattr(self, name, (getattr(self, name),))
-        _check(self)
+        check(self)
 
     @property
     def kind(self) -> str:
@@ -156,9 +133,9 @@ class LLM(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     @property
     def key_variable(self) -> str | None:
         """The environment variable that holds the key; None if no key is needed, or a literal one is given."""
-        if self.api_key is not None or self.kind not in _KEYS:
+        if self.api_key is not None or self.kind not in KEYS:
             return None
-        return self.api_key_env or (None if self.base_url else _KEYS[self.kind])
+        return self.api_key_env or (None if self.base_url else KEYS[self.kind])
 
     def key(self) -> str | None:
         """The key, looked up now. Raises `MissingKey` with the name of the variable that should hold it."""
@@ -191,117 +168,3 @@ class LLM(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
 def as_llm(model: "str | LLM") -> LLM:
     """An LLM from its name, or the one given."""
     return model if isinstance(model, LLM) else LLM(model)
-
-
-_OURS = {
-    "model",
-    "messages",
-    "input",
-    "instructions",
-    "system",
-    "tools",
-    "stream",
-    "prompt_cache_key",
-    "store",
-    "stream_options",
-}
-_SECRET_HEADERS = {"authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"}
-_HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
-_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-
-
-def _check(llm: LLM) -> None:
-    def refuse(setting: str, why: str) -> None:
-        raise BadSetting(llm.model, setting, why)
-
-    if "/" not in llm.model:
-        raise BadModel(llm.model, "it has no provider before a slash")
-    if llm.kind not in WIRES:
-        raise BadModel(llm.model, f"there is no provider {llm.kind!r}")
-    if not llm.name.strip():
-        raise BadModel(llm.model, "nothing stands after the slash")
-    if llm.kind == "local" and llm.name != "smollm2" and PurePath(llm.name).suffix != ".gguf":
-        raise BadModel(llm.model, "a local model is smollm2 or a path that ends in .gguf")
-    if llm.api is not None and llm.api not in WIRES[llm.kind]:
-        refuse("api", f"{llm.kind} has {' and '.join(WIRES[llm.kind])}, not {llm.api!r}")
-    if llm.kind not in _KEYS:
-        for setting in ("base_url", "api_key_env", "api_key", "headers"):
-            if getattr(llm, setting):
-                refuse(setting, "the model runs in this process")
-    if llm.base_url is not None and not _is_address(llm.base_url):
-        refuse("base_url", "it must start with http:// or https:// and name a host, without a user or a password")
-    if llm.api_key is not None and not (isinstance(llm.api_key, Key) and llm.api_key.reveal()):
-        refuse("api_key", "it must be a text that is not blank")
-    if isinstance(llm.api_key, Key) and not is_sendable(llm.api_key.reveal()):
-        refuse("api_key", "it has characters that no key has")
-    if llm.api_key is not None and llm.api_key_env is not None:
-        refuse("api_key", "api_key_env is set as well, and one of them must decide")
-    numbers = {name: getattr(llm, name) for name in SAMPLING if name != "stop"}
-    for part in ("timeouts", "retries", "price"):
-        value = getattr(llm, part)
-        numbers |= {
-            f"{part}.{name}": number for name, number in (msgspec.structs.asdict(value) if value else {}).items()
-        }
-    for setting, number in numbers.items():
-        if number is not None and not (isinstance(number, int | float) and math.isfinite(number)):
-            refuse(setting, "it must be a finite number")
-        if number is not None and "." in setting and number < 0:
-            refuse(setting, "it must be 0 or more")
-    for setting, wires in SAMPLING.items():
-        if getattr(llm, setting) not in (None, ()) and llm.wire not in wires:
-            refuse(setting, f"the wire {llm.wire!r} has no such field")
-    if llm.max_tokens is not None and llm.max_tokens < 1:
-        refuse("max_tokens", "it must be 1 or more")
-    if llm.context_tokens is not None and llm.kind != "local":
-        refuse("context_tokens", "only a local model's context can be chosen here")
-    if llm.context_tokens is not None and llm.context_tokens < 256:
-        refuse("context_tokens", "it must be 256 or more")
-    if llm.reasoning_tokens is not None and llm.wire != "messages":
-        refuse("reasoning_tokens", "only the wire 'messages' takes a number of tokens; use reasoning_effort")
-    if llm.reasoning_tokens is not None and llm.reasoning_effort is not None:
-        refuse("reasoning_tokens", "reasoning_effort is set as well, and one of them must decide")
-    if llm.cache_ttl is not None and llm.wire in {"local", "scripted"}:
-        refuse("cache_ttl", "the model runs in this process")
-    if llm.cache_salt and llm.wire not in {"chat", "responses"}:
-        refuse("cache_salt", "only servers that speak OpenAI's wires take a salt")
-    if llm.reasoning_tokens is not None and llm.reasoning_tokens < 1:
-        refuse("reasoning_tokens", "it must be 1 or more")
-    if llm.cache_key == "send" and llm.wire in {"messages", "local"}:
-        refuse("cache_key", f"the wire {llm.wire!r} has no such field")
-    if llm.cache_ttl is not None and not llm.cache_ttl.strip():
-        refuse("cache_ttl", "it is blank")
-    if llm.retries.attempts < 1:
-        refuse("retries.attempts", "it must be 1 or more")
-    for name in ("connect", "first", "idle", "total"):
-        if not getattr(llm.timeouts, name) > 0:
-            refuse(f"timeouts.{name}", "it must be more than 0")
-    for name in (*llm.session_headers, *(name for name, _ in llm.headers)):
-        if not _HEADER.fullmatch(name):
-            refuse("headers", f"{name!r} is not a header's name")
-        if name.lower() in _SECRET_HEADERS:
-            refuse("headers", f"{name} would be stored with the conversation; name the key with api_key_env")
-    for name, value in llm.headers:
-        if not _HEADER_VALUE.fullmatch(value):
-            refuse("headers", f"the value of {name!r} has characters that a header cannot have")
-    if llm.extra is not None:
-        _check_object(llm)
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        named = parts.hostname and parts.port != 0 and "@" not in parts.netloc
-        return parts.scheme in {"http", "https"} and bool(named)
-    except ValueError:  # brackets or a port that are none
-        return False
-
-
-def _check_object(llm: LLM) -> None:
-    try:
-        fields = msgspec.json.decode(llm.extra or "")
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        fields = None
-    if not isinstance(fields, dict):
-        raise BadSetting(llm.model, "extra", "it is not a JSON object")
-    if ours := fields.keys() & (_OURS | ({"cache_salt"} if llm.cache_salt else set())):
-        raise BadSetting(llm.model, "extra", f"{', '.join(sorted(ours))} is made from the conversation")

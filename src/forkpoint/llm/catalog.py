@@ -1,0 +1,28 @@
+"""Which kinds of models there are, how each is spoken to, and what each way of speaking has."""
+
+from typing import Literal, TypeAlias
+
+Wire: TypeAlias = Literal["chat", "responses", "messages", "local", "scripted"]
+"""How a model is spoken to. ``local`` and ``scripted`` run in this process and read what ``chat`` renders."""
+
+WIRES: dict[str, tuple[Wire, ...]] = {  # which wires each kind of model has, the default first
+    "openai": ("responses", "chat"),
+    "anthropic": ("messages",),
+    "local": ("local",),
+    "scripted": ("scripted",),
+}
+
+KEYS = {  # where the key of each company is looked for
+    "openai": "OPENAI_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
+}
+
+SAMPLING: dict[str, frozenset[Wire]] = {  # which wires can be told what
+    "temperature": frozenset({"chat", "responses", "messages", "local", "scripted"}),
+    "top_p": frozenset({"chat", "responses", "messages", "local", "scripted"}),
+    "top_k": frozenset({"messages", "local", "scripted"}),
+    "seed": frozenset({"chat", "local", "scripted"}),
+    "stop": frozenset({"chat", "messages", "local", "scripted"}),
+    "presence_penalty": frozenset({"chat", "local", "scripted"}),
+    "frequency_penalty": frozenset({"chat", "local", "scripted"}),
+}
