@@ -270,3 +270,24 @@ def test_only_errors_that_may_pass_are_tried_again() -> None:
     lasting = {error_for_status(MODEL, status, None, {}).code for status in (400, 401, 402, 403, 404, 413, 422)}
     assert all(cls.passing for cls in (ModelTimeout, Overloaded, RateLimited) if cls.code in passing)
     assert not passing & lasting
+
+
+def test_a_date_to_wait_for_is_read_by_the_server_s_own_clock() -> None:
+    dates = {"retry-after": "Sun, 15 Nov 2026 12:00:30 GMT", "date": "Sun, 15 Nov 2026 12:00:00 GMT"}
+    assert retry_after(dates) == 30
+    assert retry_after({"retry-after": dates["retry-after"]}) is None, "without the server's clock it means nothing"
+    assert retry_after({"retry-after": dates["date"], "date": dates["retry-after"]}) is None
+
+
+def test_a_list_of_errors_says_what_its_first_says() -> None:
+    error = error_for_status("m", 400, [{"error": {"code": 400, "message": "API key not valid.", "status": "X"}}], {})
+    assert error.detail == "API key not valid"
+
+
+def test_a_server_that_repeats_the_request_in_an_error_about_something_else_has_not_refused_the_key() -> None:
+    body = {"detail": [{"loc": ["body", "top_k"], "msg": "extra", "input": {"prompt_cache_key": "fp_1"}}]}
+    assert not names_the_cache_key(error_for_status("m", 422, body, {}))
+    refused = {"message": {"detail": [{"loc": ["body", "prompt_cache_key"], "msg": "Extra inputs"}]}}
+    assert names_the_cache_key(error_for_status("m", 422, refused, {}))
+    late = {"error": {"message": "x" * 600 + " prompt_cache_key is not known"}}
+    assert names_the_cache_key(error_for_status("m", 400, late, {}))

@@ -295,3 +295,8 @@ def test_a_manifest_and_a_tool_are_frozen_and_hashable() -> None:
         for field in msgspec.structs.fields(frozen):
             with pytest.raises(AttributeError):
                 setattr(frozen, field.name, getattr(frozen, field.name))
+
+
+def test_a_manifest_of_a_newer_version_says_that_it_is_newer() -> None:
+    with pytest.raises(UnknownRenderer, match="version 2"):
+        Manifest.from_json('{"model":"m","wire":"chat","provider":"p","renderer":2,"from_the_future":1}')

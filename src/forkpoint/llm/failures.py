@@ -5,6 +5,7 @@ only where no provider has a code for the case, and only in this file.
 """
 
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from forkpoint.errors import (
@@ -107,10 +108,19 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         try:
             seconds = float(headers.get(name, "")) / unit
         except ValueError:
-            continue  # an HTTP date: our clock need not be the server's, so our own waiting is the better guess
+            continue
         if 0 <= seconds < float("inf"):
             return seconds
-    return None
+    return _until(headers.get("retry-after"), headers.get("date"))
+
+
+def _until(then: str | None, now: str | None) -> float | None:
+    """The seconds between two HTTP dates: both by the server's clock, since ours may be another."""
+    try:
+        seconds = (parsedate_to_datetime(then or "") - parsedate_to_datetime(now or "")).total_seconds()
+    except (ValueError, TypeError):
+        return None
+    return seconds if 0 <= seconds < float("inf") else None
 
 
 def _named(body: Any) -> type[ModelError] | None:
@@ -135,6 +145,8 @@ def _worded(body: Any) -> type[ModelError] | None:
 
 
 def _error(body: Any) -> dict[str, Any]:
+    if isinstance(body, list):  # as Google sends them
+        body = next((item for item in body if isinstance(item, dict)), None)
     if not isinstance(body, dict):
         return {}
     inner = body.get("error")

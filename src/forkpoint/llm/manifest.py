@@ -13,7 +13,7 @@ from itertools import pairwise
 import msgspec
 from msgspec import Struct
 
-from forkpoint.errors import BadSetting, BadTool
+from forkpoint.errors import BadSetting, BadTool, UnknownRenderer
 from forkpoint.events import JsonText, ManifestChanged
 from forkpoint.llm.catalog import Wire
 from forkpoint.llm.model import LLM
@@ -74,6 +74,7 @@ class Manifest(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
         try:
             return msgspec.json.decode(text, type=cls)
         except (msgspec.DecodeError, UnicodeError) as error:
+            _check_version(text)
             raise BadSetting("a conversation", "its manifest", str(error)) from None
 
 
@@ -132,6 +133,20 @@ def manifest_note(old: Manifest | None, new: Manifest, lost: Iterable[str] = ())
     if carried := sorted(set(lost)):
         reason += ". Not carried over: " + "; ".join(carried)
     return ManifestChanged(new.hash, new.to_json(), reason)
+
+
+class _Version(Struct, frozen=True):
+    renderer: int = 0
+
+
+def _check_version(text: JsonText | bytes) -> None:
+    """Raises `UnknownRenderer` if a manifest cannot be read because it is of a newer version."""
+    try:
+        version = msgspec.json.decode(text, type=_Version).renderer
+    except (msgspec.DecodeError, UnicodeError):
+        return
+    if version > RENDERER:
+        raise UnknownRenderer(version, RENDERER)
 
 
 def _is_object(text: JsonText) -> bool:
