@@ -64,6 +64,7 @@ class Awaited(Struct, frozen=True):
     id: str
     sent_as: str
     result: tuple[Draft, ...] | None = None
+    later: tuple[Draft, ...] = ()  # what of the result is said once no call is open
 
 
 class Rendering(Struct, frozen=True):
@@ -75,7 +76,8 @@ class Rendering(Struct, frozen=True):
     events: int = 0  # how many events of the path it has seen
     asked: int = 0  # how many blocks the last request had: all before the newest response
     exchange: tuple[Awaited, ...] = ()  # calls of the newest response, from the first whose result is not in
-    held: tuple[Draft, ...] = ()  # what is to be said once no call is open
+    later: tuple[Draft, ...] = ()  # what is to be said of results once no call is open
+    held: tuple[Draft, ...] = ()  # and what else is to be said then
     lost: tuple[tuple[str, int], ...] = ()  # what could not be carried over to this wire, and how often
 
     @property
@@ -141,6 +143,7 @@ class _Fold:
         self._asked = start.asked
         self._digest = start.blocks.digest
         self._exchange = list(start.exchange)
+        self._later = list(start.later)
         self._held = list(start.held)
         self._lost = dict(start.lost)
         self._response: tuple[str | None, int | None] | None = None  # the turn and the number of what is gathered
@@ -191,6 +194,7 @@ class _Fold:
             events=self._events,
             asked=self._asked,
             exchange=tuple(self._exchange),
+            later=tuple(self._later),
             held=tuple(self._held),
             lost=tuple(self._lost.items()),
         )
@@ -257,17 +261,20 @@ class _Fold:
             return  # its call is not on the path, so no provider would take it
         call = self._exchange[place]
         drafts, later = self._wire.result(result, call.sent_as, self._lose)
-        self._exchange[place] = replace(call, result=tuple(drafts))
+        self._exchange[place] = replace(call, result=tuple(drafts), later=tuple(later))
         while self._exchange and self._exchange[0].result is not None:
-            self.add(self._exchange.pop(0).result or (), self._events, cut=False)
-        self._hold(later)
+            shown = self._exchange.pop(0)
+            self.add(shown.result or (), self._events, cut=False)
+            self._later += shown.later
+        self._hold([])
 
     def _hold(self, drafts: Sequence[Draft]) -> None:
+        """Says this when no call is open any more: at once, or after the last result and what belongs to results."""
         self._close()
         self._held += drafts
         if not self._exchange:
-            self.add(self._held, self._events)
-            self._held = []
+            self.add(self._later + self._held, self._events)
+            self._later, self._held = [], []
 
     def _condense(self, body: Condensation) -> None:
         """What stood before the kept part gives way to the summary; system messages stay where they are."""
