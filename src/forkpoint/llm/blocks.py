@@ -98,7 +98,5 @@ def common_prefix(one: Blocks, other: Blocks) -> int:
 
 def chained(before: bytes, place: Place, role: str, text: bytes) -> bytes:
     """The digest of a block after everything that has the digest before."""
-    hash = hashlib.blake2b(before, digest_size=16)
-    hash.update(f"{place} {role} {len(text)}\0".encode())
-    hash.update(text)
-    return hash.digest()
+    head = f"{place} {role} {len(text)}\0".encode()
+    return hashlib.blake2b(before + head + text, digest_size=16).digest()

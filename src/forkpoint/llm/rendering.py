@@ -135,8 +135,10 @@ class _Fold:
     def __init__(self, start: Rendering) -> None:
         self._start = start
         self._manifest = start.manifest
+        self._origin = start.manifest.origin
         self._wire = _wire(start.manifest)
         self._blocks = start.blocks
+        self._shared = len(start.blocks)
         self._new: list[Block] = []
         self._last = start.blocks.last
         self._events = start.events
@@ -226,6 +228,8 @@ class _Fold:
 
     def _close(self) -> None:
         """What was gathered is a whole response: it becomes blocks."""
+        if self._response is None:
+            return
         said, self._said = self._said, []
         missing, self._missing = self._missing, False
         self._response = None
@@ -234,14 +238,15 @@ class _Fold:
             self._lose("a thought that nothing followed")
         if not said:
             return
-        asked = len(self._blocks) + len(self._new)
-        verbatim = not missing and all(body.provider == self._manifest.origin for body in said)
-        ids = {body.call_id: self._id_of(body, verbatim) for body in said if isinstance(body, ToolCall)}
+        asked = self._shared + len(self._new)
+        verbatim = not missing and all(body.provider == self._origin for body in said)
+        calls = [body for body in said if isinstance(body, ToolCall)]
+        ids = {call.call_id: self._id_of(call, verbatim) for call in calls}
         drafts = self._wire.response(Response(tuple(said), verbatim, ids), self._manifest, self._lose)
         self.add(drafts, self._said_until)
-        calls = [body for body in said if isinstance(body, ToolCall)]
-        calls.sort(key=lambda call: call.client)  # ours are answered first, the client's with the next turn
-        self._exchange += [Awaited(call.call_id, ids[call.call_id]) for call in calls]
+        if calls:
+            calls.sort(key=lambda call: call.client)  # ours are answered first, the client's with the next turn
+            self._exchange += [Awaited(call.call_id, ids[call.call_id]) for call in calls]
         if drafts:
             self._asked = asked
 
@@ -256,12 +261,13 @@ class _Fold:
 
     def _answer(self, result: ToolResult) -> None:
         """A result is in. It is shown when those of the calls before it are."""
-        place = next((n for n, call in enumerate(self._exchange) if call.id == result.call_id), None)
-        if place is None:
+        for place, call in enumerate(self._exchange):
+            if call.id == result.call_id:
+                break
+        else:
             return  # its call is not on the path, so no provider would take it
-        call = self._exchange[place]
         drafts, later = self._wire.result(result, call.sent_as, self._lose)
-        self._exchange[place] = replace(call, result=tuple(drafts), later=tuple(later))
+        self._exchange[place] = Awaited(call.id, call.sent_as, tuple(drafts), tuple(later))
         while self._exchange and self._exchange[0].result is not None:
             shown = self._exchange.pop(0)
             self.add(shown.result or (), self._events, cut=False)
@@ -287,7 +293,7 @@ class _Fold:
             kept -= 1  # of an exchange or a response all is kept, or nothing
             inside = not blocks[kept].cut
         staying = blocks[:head] + [block for block in blocks[head:kept] if block.stays]
-        self._blocks, self._new, self._last, self._digest = Blocks(), [], None, b""
+        self._blocks, self._shared, self._new, self._last, self._digest = Blocks(), 0, [], None, b""
         for block in staying:
             self._again(block)
         covered = min([body.kept_from - 1, *(block.last for block in blocks[kept : kept + 1])])
