@@ -1,0 +1,16 @@
+"""Agents: which model, which instructions, which tools, and what they may do. Frozen data, shared by everybody.
+
+- `tool`, `arguments`: a typed Python function as a tool; its schema, and what a model writes for it.
+- `context`: what a tool sees while it runs.
+- `running`: one call, to its result.
+- `agent`: `Agent`, its limits and its approval policy.
+- `binding`: an agent's JSON, and how its callables are found again.
+"""
+
+from forkpoint.agent.agent import Agent, Approval, Limits
+from forkpoint.agent.binding import bind
+from forkpoint.agent.context import AgentState, ToolContext
+from forkpoint.agent.running import run_call
+from forkpoint.agent.tool import Tool, tool
+
+__all__ = ["Agent", "AgentState", "Approval", "Limits", "Tool", "ToolContext", "bind", "run_call", "tool"]

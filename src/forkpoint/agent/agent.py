@@ -1,0 +1,142 @@
+"""`Agent`: a model, instructions, tools and limits. Frozen data: it holds nothing of any conversation."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from forkpoint.agent.arguments import json_schema, typed
+from forkpoint.agent.tool import Tool, as_tool
+from forkpoint.errors import BadAgent, BadTool
+from forkpoint.events import JsonText, ToolCall
+from forkpoint.llm.manifest import Manifest, is_text, manifest_of
+from forkpoint.llm.model import LLM, as_llm
+
+Asker: TypeAlias = Callable[[ToolCall, Tool], bool | str]
+"""Decides whether a call must be approved first. A text is the reason that is shown."""
+
+Approval: TypeAlias = Literal["never", "always", "risky"] | Asker
+"""Which calls wait for somebody's approval: none, all, those of risky tools, or those that a function says."""
+
+
+class Limits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Where a turn ends as failed: model calls, tokens in and out, dollars, seconds. None is no limit."""
+
+    steps: int | None = 100
+    tokens: int | None = None
+    dollars: float | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            kinds = (int,) if name in {"steps", "tokens"} else (int, float)
+            if value is not None and type(value) not in kinds:
+                raise BadAgent(f"its limit of {name} must be a number, and whole for steps and tokens")
+            if value is not None and not 0 < value < float("inf"):
+                raise BadAgent(f"its limit of {name} must be more than 0, and finite")
+
+
+@dataclass(frozen=True, init=False)
+class Agent:
+    """Who answers. ``Agent("openai/gpt-5.6")`` is enough.
+
+    - ``llm``: a model's name or an `LLM`.
+    - ``instructions``: what stands before every conversation.
+    - ``tools``: functions, or what `tool` made of them.
+    - ``output``: a type (a dataclass, a msgspec Struct, a pydantic model, a TypedDict) that the answer is to have.
+    - ``limits``: where a turn ends.
+    - ``approval``: ``never``, ``always``, ``risky``, or a function of the call and the tool.
+    - ``name``: how people call it.
+    """
+
+    llm: LLM
+    instructions: str
+    tools: tuple[Tool, ...]
+    output: Any
+    limits: Limits
+    approval: Approval
+    name: str | None
+
+    def __init__(
+        self,
+        llm: str | LLM,
+        *,
+        instructions: str = "",
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+        output: Any = None,
+        limits: Limits = Limits(),
+        approval: Approval = "never",
+        name: str | None = None,
+    ) -> None:
+        made = tuple(sorted(map(as_tool, tools), key=lambda tool: tool.name))
+        if not callable(approval) and approval not in ("never", "always", "risky"):
+            raise BadAgent(f"its approval policy is {approval!r}, and must be never, always, risky or a function")
+        if inspect.iscoroutinefunction(typed(approval)):
+            raise BadAgent("its approval policy is async, and must decide at once")
+        if not isinstance(limits, Limits):
+            raise BadAgent("its limits must be of the class Limits")
+        if not isinstance(instructions, str):
+            raise BadAgent("its instructions must be a text")
+        called: Any = name
+        if called is not None and not (isinstance(called, str) and is_text(called)):
+            raise BadAgent("its name must be a text, in valid Unicode")
+        for field, value in (
+            ("llm", as_llm(llm)),
+            ("instructions", instructions),
+            ("tools", made),
+            ("output", output),
+            ("limits", limits),
+            ("approval", approval),
+            ("name", name),
+        ):
+            object.__setattr__(self, field, value)
+        _ = self.manifest  # says now what is wrong with its tools or its output
+
+    @functools.cached_property
+    def manifest(self) -> Manifest:
+        """What its prompts have before the history."""
+        return manifest_of(
+            self.llm,
+            instructions=self.instructions,
+            tools=[tool.schema for tool in self.tools],
+            output=output_schema(self.output),
+        )
+
+    def tool(self, name: str) -> Tool | None:
+        """Its tool with this name, if it has one."""
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+    def asks_before(self, call: ToolCall) -> str | None:
+        """Why a call must be approved first; None if it need not be."""
+        tool = self.tool(call.tool)
+        match self.approval:
+            case "never":
+                return None
+            case "always":
+                return "every call is to be approved"
+            case "risky":
+                return "the tool is risky" if tool is not None and tool.risky else None
+            case asker:
+                said = asker(call, tool) if tool is not None else False
+                return said if isinstance(said, str) and said else "the policy asks for it" if said else None
+
+    def to_json(self) -> JsonText:
+        """A document with everything but the functions, which stand there by their import paths. `bind` reads it."""
+        from forkpoint.agent.binding import document_of
+
+        return document_of(self)
+
+
+def output_schema(output: Any) -> JsonText | None:
+    if output is None:
+        return None
+    try:
+        return json_schema(output)
+    except BadTool as error:
+        raise BadAgent(f"its output type has no JSON schema ({error.why})") from error
+    except (TypeError, ValueError) as error:
+        raise BadAgent(f"its output type has no JSON schema ({error})") from error

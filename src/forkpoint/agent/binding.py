@@ -1,0 +1,171 @@
+"""A stored agent: its JSON, and how its callables are found again.
+
+The JSON is stored with each conversation. In it every callable stands as its import path and the digest of its schema.
+`bind` finds them, in this process or another, or in an agent that is given; whatever is missing or has changed is
+listed, all of it, before anything runs.
+"""
+
+import functools
+import hashlib
+import importlib
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from forkpoint.agent.agent import Agent, Limits, output_schema
+from forkpoint.agent.tool import Tool, as_tool, path_of
+from forkpoint.errors import CannotResume, ForkpointError
+from forkpoint.events import JsonText
+from forkpoint.llm.model import LLM
+
+_NOWHERE: Any = object()  # None may well stand at a path
+
+
+class Reference(Struct, frozen=True, omit_defaults=True):
+    """A callable or a type in a stored agent. Without a path it can only come from an agent that is given."""
+
+    name: str
+    path: str | None = None
+    digest: str = ""
+
+
+class Document(Struct, frozen=True, omit_defaults=True):
+    """A stored agent."""
+
+    llm: msgspec.Raw
+    instructions: str = ""
+    tools: tuple[Reference, ...] = ()
+    output: Reference | None = None
+    limits: Limits = Limits()
+    approval: Literal["never", "always", "risky"] | Reference = "never"
+    name: str | None = None
+
+
+def bind(text: JsonText | bytes, given: Agent | None = None) -> Agent:
+    """The agent of a document, its callables taken from the agent given or imported.
+
+    Raises `CannotResume` with everything that is missing or has changed.
+    """
+    try:
+        document = msgspec.json.decode(text, type=Document)
+        llm = LLM.from_json(bytes(document.llm))
+    except (msgspec.DecodeError, UnicodeError, RecursionError, ForkpointError) as error:
+        raise CannotResume(f"its agent cannot be read ({error})") from None
+    missing: list[str] = []
+    tools = [_bound_tool(reference, given, missing) for reference in document.tools]
+    output = _bound_output(document.output, given, missing)
+    approval: Any = document.approval
+    if isinstance(approval, Reference):
+        approval = _bound_approval(approval, given, missing)
+    if missing:
+        raise CannotResume("; ".join(missing))
+    try:
+        return Agent(
+            _with_key(llm, given),
+            instructions=document.instructions,
+            tools=[tool for tool in tools if tool is not None],
+            output=output,
+            limits=document.limits,
+            approval=approval,
+            name=document.name,
+        )
+    except ForkpointError as error:
+        raise CannotResume(f"its agent cannot be made again ({error})") from None
+
+
+def _with_key(llm: LLM, given: Agent | None) -> LLM:
+    """The model with the literal key of the agent given, for a literal key is in no document.
+
+    Only for the same model of the same server: the key of one company is not shown to another.
+    """
+    if given is None or given.llm.api_key is None or llm.api_key_env is not None:
+        return llm
+    if (given.llm.model, given.llm.base_url) != (llm.model, llm.base_url):
+        return llm
+    return msgspec.structs.replace(llm, api_key=given.llm.api_key)
+
+
+def document_of(agent: Agent) -> JsonText:
+    """The JSON of an agent."""
+    approval: Any = agent.approval
+    if callable(approval):
+        approval = Reference(getattr(approval, "__name__", "approval"), path_of(approval))
+    output = None
+    if agent.output is not None:
+        schema = agent.manifest.output or ""
+        output = Reference(getattr(agent.output, "__name__", str(agent.output)), path_of(agent.output), _digest(schema))
+    document = Document(
+        llm=msgspec.Raw(agent.llm.to_json().encode()),
+        instructions=agent.instructions,
+        tools=tuple(Reference(tool.name, tool.path, tool.digest) for tool in agent.tools),
+        output=output,
+        limits=agent.limits,
+        approval=approval,
+        name=agent.name,
+    )
+    return msgspec.json.encode(document).decode()
+
+
+def _bound_tool(reference: Reference, given: Agent | None, missing: list[str]) -> Tool | None:
+    found = given.tool(reference.name) if given is not None else None
+    if found is None:
+        value = _imported(reference, f"tool {reference.name}", missing)
+        if value is _NOWHERE:
+            return None
+        try:
+            found = as_tool(value)
+        except ForkpointError as error:
+            missing.append(f"tool {reference.name}: {error}")
+            return None
+    if found.name != reference.name:
+        missing.append(f"tool {reference.name}: at {reference.path} is a tool {found.name} now")
+        return None
+    if found.digest != reference.digest:
+        missing.append(f"tool {reference.name}: its arguments have changed")
+        return None
+    return found
+
+
+def _bound_output(reference: Reference | None, given: Agent | None, missing: list[str]) -> Any:
+    if reference is None:
+        return None
+    found = given.output if given is not None and given.output is not None else None
+    if found is None:
+        found = _imported(reference, f"output {reference.name}", missing)
+    if found is _NOWHERE:
+        return None
+    try:
+        schema = output_schema(found) or ""
+    except ForkpointError as error:
+        missing.append(f"output {reference.name}: {error}")
+        return None
+    if _digest(schema) != reference.digest:
+        missing.append(f"output {reference.name}: its fields have changed")
+    return found
+
+
+def _bound_approval(reference: Reference, given: Agent | None, missing: list[str]) -> Any:
+    if given is not None and callable(given.approval):
+        return given.approval
+    found = _imported(reference, f"approval policy {reference.name}", missing)
+    if found is not _NOWHERE and not callable(found):
+        missing.append(f"approval policy {reference.name}: at {reference.path} is no function now")
+    return found
+
+
+def _imported(reference: Reference, what: str, missing: list[str]) -> Any:
+    """What stands at a path; `_NOWHERE`, and a word on why, if nothing does."""
+    if reference.path is None:
+        missing.append(f"{what}: it has no import path")
+        return _NOWHERE
+    module, _, names = reference.path.partition(":")
+    try:
+        return functools.reduce(getattr, names.split("."), importlib.import_module(module))
+    except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
+        missing.append(f"{what}: {reference.path} cannot be imported ({type(error).__name__}: {error})")
+        return _NOWHERE
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

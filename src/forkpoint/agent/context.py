@@ -1,0 +1,117 @@
+"""What a tool gets to see and to do while it runs."""
+
+import math
+import threading
+from collections.abc import Callable, Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from forkpoint.errors import NotWhole
+from forkpoint.events import JsonText, StateChange
+from forkpoint.history.state import EMPTY, State
+
+
+class AgentState(MutableMapping[str, Any]):
+    """The agent's state as one call sees it: what it sets is staged, and becomes true with the turn's commit.
+
+    Values are JSON. What is read is a copy: to change a list, set it again.
+    """
+
+    def __init__(self, state: State = EMPTY) -> None:
+        self._before = dict(state.values)
+        self._set: dict[str, JsonText] = {}
+        self._removed: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self._removed or (key not in self._set and key not in self._before):
+            raise KeyError(key)
+        return msgspec.json.decode(self._set.get(key) or self._before[key])
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if not isinstance(key, str):
+            raise TypeError(f"a key of the state is a text, not {type(key).__name__}")
+        try:
+            key.encode()
+            if not _is_finite(msgspec.to_builtins(value)):
+                raise ValueError("a number is not finite")
+            self._set[key] = msgspec.json.encode(value).decode()
+        except (TypeError, ValueError, RecursionError, OverflowError) as error:
+            raise NotWhole("state_change", f"the value of {key!r} has no JSON form ({error})") from None
+        self._removed.discard(key)
+
+    def __delitem__(self, key: str) -> None:
+        self[key]
+        self._set.pop(key, None)
+        if key in self._before:
+            self._removed.add(key)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from sorted((self._before.keys() | self._set.keys()) - self._removed)
+
+    def __len__(self) -> int:
+        return len((self._before.keys() | self._set.keys()) - self._removed)
+
+    @property
+    def change(self) -> StateChange | None:
+        """What was changed, as an event; None if nothing was."""
+        kept = {key: value for key, value in self._set.items() if not self._was(key, value)}
+        if not kept and not self._removed:
+            return None
+        return StateChange(tuple(sorted(kept.items())), tuple(sorted(self._removed)))
+
+    def _was(self, key: str, value: JsonText) -> bool:
+        """Whether a key had this value before, however it was spelled."""
+        before = self._before.get(key)
+        return before is not None and msgspec.json.encode(msgspec.json.decode(before)).decode() == value
+
+
+def _is_finite(value: Any) -> bool:
+    match value:
+        case float():
+            return math.isfinite(value)
+        case list():
+            return all(map(_is_finite, value))
+        case dict():
+            return all(map(_is_finite, value.values()))
+        case _:
+            return True
+
+
+class ToolContext:
+    """The first argument of a tool that asks for it.
+
+    - ``call_id``: names this call, also when the turn is resumed elsewhere: an idempotency key for the world outside.
+    - ``workspace``: the folder that the conversation works in, if it has one.
+    - ``state``: the agent's state; what is set here is staged with the turn.
+    - ``cancelled``: whether somebody has asked the turn to stop. A tool that works long looks at it now and then.
+    - ``progress(text)``: tells whoever watches how far it is. Nothing of it is kept.
+    """
+
+    def __init__(
+        self,
+        call_id: str,
+        *,
+        workspace: Path | None = None,
+        state: State = EMPTY,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        self.call_id = call_id
+        self.workspace = workspace
+        self.state = AgentState(state)
+        self._progress = progress
+        self._cancelled = threading.Event()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Asks the tool to stop."""
+        self._cancelled.set()
+
+    def progress(self, text: str) -> None:
+        """Tells whoever watches how far the tool is."""
+        if self._progress is not None:
+            self._progress(text)

@@ -1,0 +1,190 @@
+"""`@tool`: a typed Python function that a model can call.
+
+::
+
+    @tool
+    def read_log(build: int, lines: int = 100) -> str:
+        \"\"\"Reads the end of a build's log.
+
+        Args:
+            build: the build's number
+            lines: how many lines
+        \"\"\"
+
+A tool is frozen data around its function: shared by any number of agents, and named by its import path where an agent
+is stored, so that another process finds it again.
+"""
+
+import functools
+import inspect
+import sys
+import typing
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, overload
+
+from forkpoint.agent.arguments import Arguments, typed
+from forkpoint.agent.context import ToolContext
+from forkpoint.errors import BadTool
+from forkpoint.llm.manifest import ToolSchema
+
+OUTPUT_LIMIT = 100_000
+"""Characters of a result that a model is shown, if a tool does not say otherwise."""
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Tool:
+    """A function that a model can call, and how it may be called. Make one with `tool`."""
+
+    function: Callable[..., Any]
+    schema: ToolSchema
+    arguments: Arguments
+    context: str | None  # which of its parameters wants a `ToolContext`
+    timeout: float | None
+    output_limit: int
+    repeatable: bool
+    risky: bool
+
+    @property
+    def name(self) -> str:
+        return self.schema.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function itself, as if it were no tool."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name}>"
+
+    @property
+    def description(self) -> str:
+        return self.schema.description
+
+    @property
+    def digest(self) -> str:
+        """Tells whether its arguments are still those that a model was shown."""
+        return self.arguments.digest
+
+    @property
+    def path(self) -> str | None:
+        """Where another process finds it as it is: ``module:name``. None if it would not.
+
+        At the path of a function stands the function itself, which knows nothing of a timeout or a risk that was
+        said elsewhere; so only a tool that is decorated where it is defined, or that says nothing, has a path.
+        """
+        path = _path(self.function)
+        found = _at(path) if path is not None else None
+        plain = found == self.function and self._says_nothing
+        return path if found is self or plain else None
+
+    @property
+    def _says_nothing(self) -> bool:
+        own = (self.name, self.description, self.schema.strict, self.timeout)
+        settings = (self.output_limit, self.repeatable, self.risky)
+        default = (_name_of(self.function), self.arguments.description, False, None)
+        return own == default and settings == (OUTPUT_LIMIT, False, False)
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(typed(self.function))
+
+    def bind(self, text: str, context: ToolContext) -> Callable[[], Any | Awaitable[Any]]:
+        """The call that a model asks for, ready to be made. Raises `BadArguments`."""
+        arguments = self.arguments.read(text)
+        if self.context is not None:
+            arguments[self.context] = context
+        return functools.partial(self.function, **arguments)
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    output_limit: int = OUTPUT_LIMIT,
+    repeatable: bool = False,
+    risky: bool = False,
+    strict: bool = False,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(function: Callable[..., Any] | None = None, /, **settings: Any) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """A function as a tool. ``@tool`` is enough; ``@tool(timeout=30, risky=True)`` says more.
+
+    - ``timeout``: seconds after which the call is a failed one.
+    - ``output_limit``: characters of its result that a model is shown.
+    - ``repeatable``: running it twice does no harm, so a call whose end nobody knows may be run again.
+    - ``risky``: an agent's approval policy may want to ask first.
+    - ``strict``: the provider shall keep strictly to the schema.
+    """
+    if function is not None:
+        return _make(function, **settings)
+    return lambda function: _make(function, **settings)
+
+
+def as_tool(given: "Tool | Callable[..., Any]") -> Tool:
+    """A tool, or a plain function made one."""
+    return given if isinstance(given, Tool) else _make(given)
+
+
+def path_of(value: Any) -> str | None:
+    """Where this very function or class is imported from: ``module:name``. None if it is nowhere to be imported."""
+    path = _path(value)
+    return path if path is not None and _at(path) == value else None
+
+
+def _path(value: Any) -> str | None:
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    return f"{module}:{name}" if module and name and "<" not in name else None
+
+
+def _at(path: str) -> Any:
+    """What stands at a path, in a module that is loaded; None if nothing does."""
+    module, _, names = path.partition(":")
+    try:
+        return functools.reduce(getattr, names.split("."), sys.modules[module])
+    except Exception:
+        return None
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _make(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    output_limit: int = OUTPUT_LIMIT,
+    repeatable: bool = False,
+    risky: bool = False,
+    strict: bool = False,
+) -> Tool:
+    name = name or _name_of(function)
+    if inspect.isgeneratorfunction(typed(function)) or inspect.isasyncgenfunction(typed(function)):
+        raise BadTool(name, "it yields, and nobody would go through what it yields; return a list")
+    if timeout is not None and not timeout > 0:
+        raise BadTool(name, "its timeout must be more than 0")
+    if output_limit < 1:
+        raise BadTool(name, "its output limit must be 1 or more")
+    context = _context_of(function)
+    arguments = Arguments(name, function, skip=frozenset({context} if context else ()))
+    said = arguments.description if description is None else description
+    schema = ToolSchema(name, said, arguments.schema, strict)
+    return Tool(function, schema, arguments, context, timeout, output_limit, repeatable, risky)
+
+
+def _context_of(function: Callable[..., Any]) -> str | None:
+    """The name of the parameter that wants a `ToolContext`, if there is one."""
+    try:
+        hints = typing.get_type_hints(typed(function))
+    except Exception:
+        return None  # said with its reason when the arguments are read
+    return next((name for name, kind in hints.items() if kind is ToolContext and name != "return"), None)
