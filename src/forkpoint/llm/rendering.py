@@ -261,11 +261,10 @@ class _Fold:
 
     def _answer(self, result: ToolResult) -> None:
         """A result is in. It is shown when those of the calls before it are."""
-        for place, call in enumerate(self._exchange):
-            if call.id == result.call_id:
-                break
-        else:
+        place = next((n for n, call in enumerate(self._exchange) if call.id == result.call_id), None)
+        if place is None:
             return  # its call is not on the path, so no provider would take it
+        call = self._exchange[place]
         drafts, later = self._wire.result(result, call.sent_as, self._lose)
         self._exchange[place] = Awaited(call.id, call.sent_as, tuple(drafts), tuple(later))
         while self._exchange and self._exchange[0].result is not None:
