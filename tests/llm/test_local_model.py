@@ -347,8 +347,9 @@ async def test_a_closed_engine_is_freed_when_its_last_call_has_ended() -> None:
 async def test_a_file_that_is_no_model_is_named_in_the_error(tmp_path: Path, models: Models) -> None:
     path = tmp_path / "picture.gguf"
     path.write_bytes(b"not a model")
+    llm = LLM(f"local/{path}")
     with pytest.raises(NoWeights, match=r"picture\.gguf is not a GGUF file"):
-        await models.call(LLM(f"local/{path}"), render(manifest_of(SMALL)), CONTEXT)
+        await models.call(llm, render(manifest_of(llm)), CONTEXT)
 
 
 async def test_a_model_that_llama_cpp_cannot_load_is_an_error_for_all_who_wait_and_may_be_tried_again(
