@@ -237,3 +237,14 @@ def test_a_cancellation_is_seen_in_another_thread_and_stays() -> None:
     thread.start()
     thread.join()
     assert seen == [True]
+
+
+def test_a_tool_that_was_left_behind_cannot_change_the_state_any_more() -> None:
+    context = ToolContext("call_1")
+    context.state["kept"] = 1
+    context.cancel()
+    for change in (lambda: context.state.update(late=2), lambda: context.state.pop("kept")):
+        with pytest.raises(RuntimeError, match="has ended"):
+            change()
+    assert context.state.change == StateChange((("kept", "1"),))
+    assert context.state["kept"] == 1, "it can still be read"

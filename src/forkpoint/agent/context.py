@@ -16,13 +16,16 @@ from forkpoint.history.state import EMPTY, State
 class AgentState(MutableMapping[str, Any]):
     """The agent's state as one call sees it: what it sets is staged, and becomes true with the turn's commit.
 
-    Values are JSON. What is read is a copy: to change a list, set it again.
+    Values are JSON. What is read is a copy: to change a list, set it again. When the call has ended without the tool,
+    as a thread that was left behind, setting anything raises.
     """
 
     def __init__(self, state: State = EMPTY) -> None:
         self._before = dict(state.values)
         self._set: dict[str, JsonText] = {}
         self._removed: set[str] = set()
+        self._ended = False
+        self._lock = threading.Lock()
 
     def __getitem__(self, key: str) -> Any:
         if key in self._removed or (key not in self._set and key not in self._before):
@@ -36,16 +39,21 @@ class AgentState(MutableMapping[str, Any]):
             key.encode()
             if not _is_finite(msgspec.to_builtins(value)):
                 raise ValueError("a number is not finite")
-            self._set[key] = msgspec.json.encode(value).decode()
+            text = msgspec.json.encode(value).decode()
         except (TypeError, ValueError, RecursionError, OverflowError) as error:
             raise NotWhole("state_change", f"the value of {key!r} has no JSON form ({error})") from None
-        self._removed.discard(key)
+        with self._lock:
+            self._check_running()
+            self._set[key] = text
+            self._removed.discard(key)
 
     def __delitem__(self, key: str) -> None:
         self[key]
-        self._set.pop(key, None)
-        if key in self._before:
-            self._removed.add(key)
+        with self._lock:
+            self._check_running()
+            self._set.pop(key, None)
+            if key in self._before:
+                self._removed.add(key)
 
     def __iter__(self) -> Iterator[str]:
         yield from sorted((self._before.keys() | self._set.keys()) - self._removed)
@@ -60,6 +68,15 @@ class AgentState(MutableMapping[str, Any]):
         if not kept and not self._removed:
             return None
         return StateChange(tuple(sorted(kept.items())), tuple(sorted(self._removed)))
+
+    def end(self) -> None:
+        """From here on nothing can be set: whoever still tries is too late for the turn."""
+        with self._lock:
+            self._ended = True
+
+    def _check_running(self) -> None:
+        if self._ended:
+            raise RuntimeError("the call has ended, so its state cannot be changed any more")
 
     def _was(self, key: str, value: JsonText) -> bool:
         """Whether a key had this value before, however it was spelled."""
@@ -108,8 +125,9 @@ class ToolContext:
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Asks the tool to stop."""
+        """Asks the tool to stop. What it sets in the state from now on is too late."""
         self._cancelled.set()
+        self.state.end()
 
     def progress(self, text: str) -> None:
         """Tells whoever watches how far the tool is."""
