@@ -99,4 +99,4 @@ def common_prefix(one: Blocks, other: Blocks) -> int:
 def chained(before: bytes, place: Place, role: str, text: bytes) -> bytes:
     """The digest of a block after everything that has the digest before."""
     head = f"{place} {role} {len(text)}\0".encode()
-    return hashlib.blake2b(before + head + text, digest_size=16).digest()
+    return hashlib.sha256(before + head + text).digest()[:16]  # twice as fast as blake2b where the CPU knows it

@@ -151,7 +151,7 @@ class _Fold:
         self._response: tuple[str | None, int | None] | None = None  # the turn and the number of what is gathered
         self._said: list[_Said] = []
         self._said_until = 0
-        self._missing = False
+        self._verbatim = True  # whether all that is gathered came from this origin, and is there
 
     def take(self, event: Event | StagedEvent) -> None:
         if isinstance(event, Event):
@@ -162,9 +162,10 @@ class _Fold:
         body = _standing_in(event) if missing else event.body
         match body:
             case Reasoning() | AssistantMessage() | ToolCall():
-                self._gather(body, (turn, event.envelope.response), missing=missing)
+                own = not missing and body.provider == self._origin
+                self._gather(body, (turn, event.envelope.response), own=own)
             case Gone() if event.envelope.kind == "reasoning":
-                self._gather(None, (turn, event.envelope.response), missing=True)
+                self._gather(None, (turn, event.envelope.response), own=False)
             case UserMessage():
                 self._close()
                 self.add(self._wire.user(body.parts, self._lose), self._events)
@@ -217,21 +218,21 @@ class _Fold:
             else:
                 self._lose(f"{lost_part(part)} in a system message")
 
-    def _gather(self, body: _Said | None, response: tuple[str | None, int | None], *, missing: bool) -> None:
+    def _gather(self, body: _Said | None, response: tuple[str | None, int | None], *, own: bool) -> None:
         if response != self._response:
             self._close()
             self._response = response
         if body is not None:
             self._said.append(body)
         self._said_until = self._events
-        self._missing = self._missing or missing
+        self._verbatim = self._verbatim and own
 
     def _close(self) -> None:
         """What was gathered is a whole response: it becomes blocks."""
         if self._response is None:
             return
         said, self._said = self._said, []
-        missing, self._missing = self._missing, False
+        verbatim, self._verbatim = self._verbatim, True
         self._response = None
         while said and isinstance(said[-1], Reasoning):
             said.pop()  # a thought that nothing follows would be refused
@@ -239,7 +240,6 @@ class _Fold:
         if not said:
             return
         asked = self._shared + len(self._new)
-        verbatim = not missing and all(body.provider == self._origin for body in said)
         calls = [body for body in said if isinstance(body, ToolCall)]
         ids = {call.call_id: self._id_of(call, verbatim) for call in calls}
         drafts = self._wire.response(Response(tuple(said), verbatim, ids), self._manifest, self._lose)
@@ -267,11 +267,12 @@ class _Fold:
         call = self._exchange[place]
         drafts, later = self._wire.result(result, call.sent_as, self._lose)
         self._exchange[place] = Awaited(call.id, call.sent_as, tuple(drafts), tuple(later))
-        while self._exchange and self._exchange[0].result is not None:
-            shown = self._exchange.pop(0)
-            self.add(shown.result or (), self._events, cut=False)
+        while self._exchange and (shown := self._exchange[0]).result is not None:
+            del self._exchange[0]
+            self.add(shown.result, self._events, cut=False)
             self._later += shown.later
-        self._hold([])
+        if not self._exchange and (self._later or self._held):
+            self._hold([])
 
     def _hold(self, drafts: Sequence[Draft]) -> None:
         """Says this when no call is open any more: at once, or after the last result and what belongs to results."""
