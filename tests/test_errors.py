@@ -48,6 +48,8 @@ CODES = {
     "BadAgent": "bad_agent",
     "CannotResume": "cannot_resume",
     "BadModel": "bad_model",
+    "BadDocument": "bad_document",
+    "BadPrompt": "bad_prompt",
     "BadSetting": "bad_setting",
     "BadTool": "bad_tool",
     "MissingKey": "missing_key",

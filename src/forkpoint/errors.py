@@ -327,6 +327,19 @@ class BadSetting(ForkpointError):
     why: str
 
 
+class BadDocument(BadSetting):
+    """{setting} of {model} cannot be read: {why}. Restore it from where it was stored, or make a new one."""
+
+    code = "bad_document"
+
+
+class BadPrompt(BadSetting):
+    """{model} cannot be asked with {setting}: {why}. Make the prompt again, with the manifest of the model that is
+    asked."""
+
+    code = "bad_prompt"
+
+
 class BadTool(ForkpointError):
     """The tool {name!r} cannot be offered to a model: {why}. Name it with 1 to 64 of the characters
     A-Z a-z 0-9 _ - and make its schema a JSON object."""

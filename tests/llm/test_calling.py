@@ -1,11 +1,13 @@
 """A call ends in an answer or in one typed failure, whatever the server on the other side does."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import pytest
 from anyio.abc import SocketStream
 
@@ -331,6 +333,40 @@ async def test_a_cancelled_call_ends_at_once_and_is_recorded_once(models: Models
     assert record.error == "cancelled"
     assert record.finish is None
     assert record.usage.input == (1000 if wire == "messages" else 0)
+
+
+@each_wire
+@pytest.mark.parametrize("natively", [False, True], ids=["by a scope", "by task.cancel"])
+async def test_a_call_can_be_cancelled_at_every_await_and_is_recorded_once(
+    server: ModelServer, models: Models, wire: str, natively: bool
+) -> None:
+    llm = llm_at(server, wire)
+    answered(await models.call(llm, asks(llm), CONTEXT))  # from here on nothing has to be loaded
+    ends: set[str | None] = set()
+    for steps in range(0, 400, 3):
+        records: list[ModelCalled] = []
+        scope = anyio.CancelScope()
+
+        async def ask(scope: anyio.CancelScope = scope, records: list[ModelCalled] = records) -> None:
+            with scope:
+                await models.call(llm, asks(llm), CONTEXT, record=records.append)
+
+        task = asyncio.create_task(ask())
+        for _ in range(steps):
+            await anyio.lowlevel.checkpoint()
+        if natively:
+            task.cancel()
+        else:
+            scope.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        assert len(records) == 1 or (not steps and not records), f"cancelled after {steps} steps: {records}"
+        ends |= {record.error for record in records}
+        if None in ends:
+            break
+    assert ends == {"cancelled", None}, "the call was never cancelled on its way, or never came to its end"
+    await server.idle()
+    assert answered(await models.call(llm, asks(llm), CONTEXT)).answer.text == HELLO.text
 
 
 @each_wire

@@ -12,7 +12,7 @@ from typing import Self, assert_never
 import anyio
 import anyio.to_thread
 
-from forkpoint.errors import BadSetting, ForkpointError, ModelError, ModelTimeout
+from forkpoint.errors import BadPrompt, BadSetting, ForkpointError, ModelError, ModelTimeout
 from forkpoint.events import ModelCalled, Usage
 from forkpoint.llm.answers import Answer, Complete, Failed, Outcome, Piece, Restarted
 from forkpoint.llm.catalog import Wire
@@ -35,7 +35,7 @@ class Models:
 
     def __init__(
         self, providers: Mapping[Wire, Provider] | None = None, *, jitter: Callable[[], float] = random.random
-    ):
+    ) -> None:
         self._providers: dict[Wire, Provider] = dict(providers or {})
         self._refuses_key: set[str] = set()
         self._jitter = jitter
@@ -209,12 +209,12 @@ class _Calling:
 
 
 def _check_fits(llm: LLM, rendering: Rendering, options: Options) -> None:
-    """Raises `BadSetting` if a prompt was made for another model, or the call asks for a tool that it does not have."""
+    """Raises `BadPrompt` for a prompt of another model, `BadSetting` if a tool is demanded that is not there."""
     manifest = rendering.manifest
     made_for = manifest_of(llm, renderer=manifest.renderer)
     for name in ("model", "wire", "provider", "reasoning_effort", "reasoning_tokens", "reasoning_back"):
         if getattr(made_for, name) != getattr(manifest, name):
-            raise BadSetting(llm.model, "the prompt", f"it was rendered for another {name}, {getattr(manifest, name)}")
+            raise BadPrompt(llm.model, "this prompt", f"it was rendered for another {name}, {getattr(manifest, name)}")
     named = options.tool_choice not in {"auto", "none", "required"}
     if named and not any(tool.name == options.tool_choice for tool in manifest.tools):
         raise BadSetting(llm.model, "tool_choice", f"there is no tool {options.tool_choice!r}")
@@ -227,7 +227,7 @@ def _code_of(error: BaseException) -> str:
 
 
 def _address(llm: LLM) -> str:
-    return llm.base_url or llm.kind
+    return llm.base_url or (llm.model if llm.kind == "scripted" else llm.kind)
 
 
 def _make_provider(wire: Wire) -> Provider:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from forkpoint.errors import BadSetting
 from forkpoint.events import JsonText
+from forkpoint.llm.documents import read_document
 
 CachePolicy: TypeAlias = Literal["own", "inherit"]
 """What a fork does with its source's cache identity."""
@@ -48,10 +49,7 @@ class CacheIdentity(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def from_json(cls, text: JsonText | bytes) -> "CacheIdentity":
-        try:
-            return msgspec.json.decode(text, type=cls)
-        except (msgspec.DecodeError, UnicodeError) as error:
-            raise BadSetting("a conversation", "its cache identity", str(error)) from None
+        return read_document(cls, text, of="a conversation", what="The cache identity")
 
 
 def own_identity(conversation: str) -> CacheIdentity:

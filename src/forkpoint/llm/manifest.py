@@ -13,9 +13,10 @@ from itertools import pairwise
 import msgspec
 from msgspec import Struct
 
-from forkpoint.errors import BadSetting, BadTool, UnknownRenderer
+from forkpoint.errors import BadDocument, BadSetting, BadTool, UnknownRenderer
 from forkpoint.events import JsonText, ManifestChanged
 from forkpoint.llm.catalog import Wire
+from forkpoint.llm.documents import read_document
 from forkpoint.llm.model import LLM
 
 RENDERER = 1
@@ -72,10 +73,10 @@ class Manifest(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     @classmethod
     def from_json(cls, text: JsonText | bytes) -> "Manifest":
         try:
-            return msgspec.json.decode(text, type=cls)
-        except (msgspec.DecodeError, UnicodeError) as error:
+            return read_document(cls, text, of="a conversation", what="The manifest")
+        except BadDocument:
             _check_version(text)
-            raise BadSetting("a conversation", "its manifest", str(error)) from None
+            raise
 
 
 def manifest_of(

@@ -17,6 +17,7 @@ from forkpoint.errors import BadSetting, MissingKey
 from forkpoint.events import JsonText
 from forkpoint.llm.catalog import KEYS, WIRES, Wire
 from forkpoint.llm.checks import check
+from forkpoint.llm.documents import read_document
 from forkpoint.llm.key import Key, is_sendable
 
 
@@ -158,11 +159,8 @@ class LLM(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_json(cls, text: JsonText | bytes) -> "LLM":
-        """The LLM of such a document. Raises `BadSetting` for a document that is none."""
-        try:
-            return msgspec.json.decode(text, type=cls)
-        except (msgspec.DecodeError, UnicodeError) as error:
-            raise BadSetting("a model", "its document", str(error)) from None
+        """The LLM of such a document. Raises `BadDocument` for one that cannot be read."""
+        return read_document(cls, text, of="a model", what="The document")
 
 
 def as_llm(model: "str | LLM") -> LLM:

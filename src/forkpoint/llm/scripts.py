@@ -159,6 +159,12 @@ def script_named(name: str) -> Script:
         return _SCRIPTS.setdefault(name, Script.load(Path(name)))
 
 
+def in_pieces(text: str, size: int) -> list[str]:
+    """A text in pieces of so many characters, as it is streamed."""
+    size = max(size, 1)
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
 def last_words(body: JsonText | Any) -> str:
     """The text of the newest user message in the body of a request, on any wire."""
     items: Any = (body.get("messages") or body.get("input")) if isinstance(body, dict) else None

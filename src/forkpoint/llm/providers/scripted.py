@@ -22,7 +22,7 @@ from forkpoint.llm.answers import Answer, CallPiece, Piece, ReasoningPiece, Said
 from forkpoint.llm.failures import error_for_status
 from forkpoint.llm.hearing import Hearing
 from forkpoint.llm.request import Request
-from forkpoint.llm.scripts import Fault, PromptCache, Reply, ScriptedCall, script_named
+from forkpoint.llm.scripts import Fault, PromptCache, Reply, ScriptedCall, in_pieces, script_named
 from forkpoint.llm.streams.parts import spoken, whole_answer
 
 _ERRORS: dict[str, type[ModelError]] = {
@@ -90,18 +90,12 @@ def _with_id(call: ScriptedCall, number: int, place: int) -> ScriptedCall:
 
 
 def _pieces(reply: Reply, calls: list[ScriptedCall]) -> list[Piece]:
-    pieces: list[Piece] = [ReasoningPiece(part) for part in cut(reply.reasoning, reply.piece)]
-    pieces += [TextPiece(part) for part in cut(reply.text, reply.piece)]
+    pieces: list[Piece] = [ReasoningPiece(part) for part in in_pieces(reply.reasoning, reply.piece)]
+    pieces += [TextPiece(part) for part in in_pieces(reply.text, reply.piece)]
     for index, call in enumerate(calls):
-        for part in cut(call.arguments, reply.piece):
+        for part in in_pieces(call.arguments, reply.piece):
             pieces.append(CallPiece(index, call.call_id or "", call.tool, part))
     return pieces
-
-
-def cut(text: str, size: int) -> list[str]:
-    """A text in parts of so many characters."""
-    size = max(size, 1)
-    return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 def _estimated(request: Request, body: object, reply: Reply, cache: PromptCache | None) -> Usage:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from forkpoint.errors import AnswerEmpty, AnswerMalformed
 from forkpoint.events import AssistantMessage, Text, ToolCall
+from forkpoint.history.wholeness import is_json
 from forkpoint.ids import new_id
 from forkpoint.llm.answers import Answer, Finish, Said
 
@@ -22,7 +23,7 @@ def whole_answer(said: list[Said], finish: Finish, *, model: str, response_id: s
     for call in calls:
         if not call.tool:
             raise AnswerMalformed(model, "a tool call names no tool")
-    if finish == "length" and calls and not _is_json(calls[-1].arguments):
+    if finish == "length" and calls and not is_json(calls[-1].arguments):
         cut = f"its call of {calls[-1].tool!r} was cut off by the token limit, so raise max_tokens"
         raise AnswerMalformed(model, cut, lasting=True)
     if calls:
@@ -111,16 +112,6 @@ def _with_calls_in_order(said: list[Said]) -> list[Said]:
             seen.add(body.call_id)
         result.append(body)
     return result
-
-
-def _is_json(text: str) -> bool:
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        return False
-    except RecursionError:
-        return True  # too deep to be read, and well-formed as far as anybody can tell
-    return True
 
 
 def _mended_value(value: Any) -> Any:

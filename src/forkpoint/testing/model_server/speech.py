@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.events import Usage
-from forkpoint.llm.scripts import Fault, Reply
+from forkpoint.llm.scripts import Fault, Reply, in_pieces
 from forkpoint.testing.model_server.recording import Recorded
 from forkpoint.testing.prompts import tokens_of
 
@@ -36,7 +36,7 @@ class Part(Struct, frozen=True):
     whole: bool = True
 
     def pieces(self, size: int) -> list[str]:
-        return [self.text[start : start + size] for start in range(0, len(self.text), size)]
+        return in_pieces(self.text, size)
 
     @property
     def seal(self) -> str:
