@@ -19,6 +19,7 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct
 
 from forkpoint.errors import NotFound
+from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.records import NewConversation, NewFork, OpenTurn, TurnError
 from forkpoint.store.sqlite import SqliteStore
@@ -182,6 +183,9 @@ class Scene:
             case "fail":
                 error = TurnError("failed", "It was to fail.")
                 return Act(lambda: store.fail(self.held, error), lambda: self.is_turn(self.turn, "failed"))
+            case "charge":
+                usage = Usage(calls=1, input=3)
+                return Act(lambda: store.charge(self.running, new, usage), lambda: self.has_spent(usage))
             case _:
                 raise ValueError(name)
 
@@ -204,12 +208,15 @@ class Scene:
     async def has_a_step(self) -> bool:
         return len(await self.store.steps(self.turn)) == 1
 
+    async def has_spent(self, usage: Usage) -> bool:
+        return await self.store.spent(self.running) == usage
+
     async def assert_whole(self) -> None:
         found = await self.store.verify()
         assert found.ok, f"verify finds flaws: {found.flaws}"
 
 
-ACTS = ["create", "fork", "rewind", "note", "delete", "journal", "commit", "fail"]
+ACTS = ["create", "fork", "rewind", "note", "delete", "journal", "commit", "fail", "charge"]
 
 
 async def begin(store: SqliteStore, conversation: str, turn: str) -> OpenTurn:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from forkpoint.errors import CommitFailed, ForkpointError, NotFound
+from forkpoint.errors import CommitFailed, ForkpointError, NotFound, StoreUnavailable
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.records import NewConversation, OpenTurn
@@ -76,6 +76,22 @@ async def test_a_commit_that_landed_although_it_failed_is_a_commit(
         await store.commit(turn, exchange("there"), usage=Usage(calls=1, input=5))
         assert len(await store.events(made.id)) == 2
         assert await store.family_usage(made.family) == Usage(calls=1, input=5)
+
+
+@pytest.mark.parametrize("effect", ["lost", "landed"])
+async def test_a_charge_whose_commit_failed_is_counted_once_however_often_it_is_made_again(
+    tmp_path: Path, disk: Disk, connect: Connect, effect: str
+) -> None:
+    async with await SqliteStore.open(tmp_path / "store.db", connect=connect) as store:
+        made, charge, usage = await create(store), new_id(), Usage(calls=1, input=5)
+        disk.fails = effect
+        if effect == "lost":
+            with pytest.raises(StoreUnavailable):
+                await store.charge(made.id, charge, usage)
+            assert await store.spent(made.id) == Usage()
+        for _ in range(2):
+            await store.charge(made.id, charge, usage)
+            assert await store.spent(made.id) == await store.family_usage(made.family) == usage
 
 
 @pytest.mark.parametrize("effect", ["lost", "landed"])

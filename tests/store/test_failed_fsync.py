@@ -17,6 +17,7 @@ import pytest
 from msgspec import Struct
 
 from forkpoint.errors import NotFound
+from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.records import NewConversation, OpenTurn
 from forkpoint.store.sqlite import SqliteStore
@@ -29,7 +30,8 @@ pytestmark = [
 
 PROGRAM = Path(__file__).parent / "support" / "failing_disk.py"
 UNSUPPORTED = 77
-ACTS = ["create", "fork", "rewind", "note", "delete", "journal", "commit", "fail"]
+CHARGED = Usage(calls=1, input=3)  # as the program does
+ACTS = ["create", "fork", "rewind", "note", "delete", "journal", "commit", "fail", "charge"]
 
 
 class Ids(Struct, frozen=True):
@@ -114,6 +116,10 @@ async def is_there(store: SqliteStore, act: str, ids: Ids) -> bool:
     }
     assert lengths in (before, after.get(act)), f"the {act} is there in part: the conversations have {lengths} events"
     match act:
+        case "charge":
+            spent = await store.spent(ids.told)
+            assert spent in (Usage(), CHARGED), f"the charge is there in part or more than once: {spent}"
+            return spent == CHARGED
         case "journal":
             return len(await store.steps(ids.turn)) == 1
         case "fail" | "commit":
@@ -160,7 +166,7 @@ async def test_after_one_failure_the_caller_hears_what_a_kill_cannot_change(
         await assert_the_turn_can_be_ended(store, ids.turn)
 
 
-@pytest.mark.parametrize("act", ["fork", "commit"])
+@pytest.mark.parametrize("act", ["fork", "commit", "charge"])
 async def test_after_one_failed_sync_the_same_call_works_and_survives_a_kill(tmp_path: Path, act: str) -> None:
     path = tmp_path / "store.db"
     ids = await prepared(path)
@@ -174,7 +180,7 @@ async def test_after_one_failed_sync_the_same_call_works_and_survives_a_kill(tmp
         assert await is_there(store, act, ids), f"the {act} was reported as done and is gone"
 
 
-@pytest.mark.parametrize("act", ["fork", "rewind", "delete", "journal", "commit"])
+@pytest.mark.parametrize("act", ["fork", "rewind", "delete", "journal", "commit", "charge"])
 async def test_while_no_sync_works_the_outcome_is_unknown_and_wholly_there_or_not_after_a_kill(
     tmp_path: Path, act: str
 ) -> None:
@@ -189,7 +195,7 @@ async def test_while_no_sync_works_the_outcome_is_unknown_and_wholly_there_or_no
         await assert_the_turn_can_be_ended(store, ids.turn)
 
 
-@pytest.mark.parametrize("act", ["fork", "note", "delete"])
+@pytest.mark.parametrize("act", ["fork", "note", "delete", "charge"])
 async def test_what_is_read_after_an_unknown_outcome_is_still_true_after_a_kill(tmp_path: Path, act: str) -> None:
     path = tmp_path / "store.db"
     ids = await prepared(path)

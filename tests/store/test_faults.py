@@ -181,6 +181,7 @@ class Story:
         yield self.begin(with_tools, root, key=IdempotencyKey("key of a turn", b"digest"))
         yield self.journal(with_tools, says("Look."), calls("call", response=1))
         yield self.spend(with_tools, Usage(calls=1, output=7))
+        yield self.charge(root)
         yield self.journal(with_tools, returns("call"), remembers("seen", "true"))
         yield self.commit(with_tools, answers("Seen.", response=2))
         yield self.fork_of(root, fork, key=IdempotencyKey("key of a fork", b"digest"))
@@ -206,6 +207,7 @@ class Story:
         yield self.begin(first, self.draft, create=NewConversation(id=self.draft))
         yield self.commit(first, *exchange("Hello."))
         yield Step("describe", lambda: store.describe(root, title="A title"), self.titled(root, "A title"))
+        yield self.charge(self.aside)
         yield Step("delete", lambda: store.delete(self.aside), self.gone(self.aside))
         yield Step("collect", store.collect, self.nothing_to_collect, in_parts=True)
 
@@ -301,6 +303,16 @@ class Story:
             lambda: self.store.note(conversation, note, [remembers("note", "1")]),
             self.ended(note, "committed"),
         )
+
+    def charge(self, conversation: str) -> Step:
+        charge, usage = new_id(), Usage(written=5)
+
+        async def there() -> bool:
+            charged = (await self.store.spent(conversation)).written  # nothing else in a story writes to a cache
+            assert charged in (0, usage.written), "the charge was counted twice"
+            return charged == usage.written
+
+        return Step("charge", lambda: self.store.charge(conversation, charge, usage), there)
 
     def fork_of(self, conversation: str, id: str, key: IdempotencyKey | None = None) -> Step:
         new = NewFork(id=id, cache="{}")
@@ -510,7 +522,7 @@ def test_a_fault_at_any_statement_leaves_a_call_done_or_undone_and_repeatable(
 def test_a_second_fault_while_the_store_finds_out_about_the_first_is_never_taken_for_an_answer(
     tmp_path: Path, watched: Watched, first: Fault, second: Fault
 ) -> None:
-    names = ("begin", "journal", "commit", "fork", "rewind", "resume", "end as failed", "describe")
+    names = ("begin", "journal", "commit", "fork", "rewind", "resume", "end as failed", "describe", "charge")
     trial = Trial(tmp_path, watched, lambda nth: ((first, 1), (second, nth)), only=names)
     finish(trial.run)
     assert_none(trial.problems)
@@ -561,7 +573,7 @@ def test_a_call_of_a_group_that_is_refused_half_way_leaves_no_trace_and_the_othe
             refused = story.fork_of(story.root, story.root, key=key)  # takes its key, and then finds the name taken
             await story.create(story.root).call()
             answers = await in_one_group(story, [*steps[:2], refused, *steps[2:]], disk, path)
-            assert answers == ["done", "done", "refused", "done", "done", "done"]
+            assert answers == ["done", "done", "refused", "done", "done", "done", "done"]
             for step in steps:
                 assert await step.there(), f"the {step.name} was done, and yet its effect is not there"
             again = story.fork_of(story.root, story.fork, key=key)
@@ -575,7 +587,7 @@ def test_a_call_of_a_group_that_is_refused_half_way_leaves_no_trace_and_the_othe
 
 async def members(story: Story) -> list[Step]:
     """Calls on conversations of their own, so that nothing but a shared transaction connects them."""
-    conversations = [new_id() for _ in range(5)]
+    conversations = [new_id() for _ in range(6)]
     for conversation in conversations:
         await story.create(conversation).call()
     with_tools, journalling, beginning = new_id(), new_id(), new_id()
@@ -588,6 +600,7 @@ async def members(story: Story) -> list[Step]:
         story.note(conversations[2]),
         story.fork_of(conversations[3], new_id()),
         story.begin(beginning, conversations[4]),
+        story.charge(conversations[5]),
     ]
 
 

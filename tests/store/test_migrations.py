@@ -12,7 +12,8 @@ import anyio
 import pytest
 
 from forkpoint.errors import ForkpointError, StoreNewer
-from forkpoint.ids import new_id
+from forkpoint.events import Usage
+from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.store.records import NewConversation
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.files import APPLICATION_ID, FORMAT, MIGRATIONS, split
@@ -108,6 +109,38 @@ async def test_a_store_keeps_what_it_holds_through_a_migration(path: Path, monke
         assert {item.name for item in (await store.conversations()).items} == {"before", "after"}
         assert (await store.find("before")).head.ordinal == 2
     assert stated(path) == [(known, 1)]
+
+
+OLD_WRITE_OFF = "INSERT INTO ledger (tenant, family, conversation, usage, deleted) VALUES (?, ?, ?, ?, 1)"
+
+
+async def test_what_deleted_conversations_had_spent_before_there_were_charges_is_still_counted(path: Path) -> None:
+    build(path, 1)
+    family, usage = new_id(), Usage(calls=1, input=5)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(OLD_WRITE_OFF, ("default", id_to_bytes(family), id_to_bytes(family), '{"calls":1,"input":5}'))
+    async with await SqliteStore.open(path) as store:
+        assert await store.family_usage(family) == usage
+        await store.create(NewConversation(id=family))
+        assert await store.spent(family) == Usage()
+        await store.charge(family, new_id(), usage)
+        assert await store.spent(family) == usage
+        assert await store.family_usage(family) == usage + usage
+
+
+async def test_a_program_that_knows_no_charges_can_delete_a_charged_conversation(path: Path) -> None:
+    """Format 1 may write to format 2: what its statements leave behind counts every token once."""
+    async with await SqliteStore.open(path) as store:
+        made = await store.create(NewConversation(id=new_id()))
+        await store.charge(made.id, new_id(), Usage(calls=1, input=5))
+        id = id_to_bytes(made.id)
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute(OLD_WRITE_OFF, ("default", id, id, '{"calls":1,"input":2}'))
+            db.execute("DELETE FROM conversation WHERE id = ?", (id,))
+            summed = db.execute("SELECT sum(usage ->> 'input') FROM ledger WHERE family = ?", (id,)).fetchone()
+        assert summed == (7,), "to the older program, the family has spent something else"
+        assert await store.family_usage(made.family) == Usage(calls=2, input=7)
+    assert stated(path) == [(FORMAT, 1)], "a charge does not shut older programs out"
 
 
 async def test_migrating_step_by_step_and_at_once_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ T = TypeVar("T")
 
 LONG = 3600.0
 SPENT = Usage(calls=1, input=1)
+CHARGED = Usage(calls=1, output=1)
 NOTHING: Any = multiple()  # what a rule returns that added nothing to its bundle
 
 
@@ -66,6 +67,7 @@ class Branch(Struct):
     path: list[Item] = field(default_factory=list)
     revision: int = 0
     open: "Try | None" = None
+    charged: Usage = Usage()
 
 
 class Try(Struct):
@@ -338,6 +340,36 @@ class StoreMachine(RuleBasedStateMachine):
             branch.path = branch.path + items(content, attempt(), Usage())
             branch.revision += 1
 
+    @rule(branch=branches, side=sides, times=st.integers(1, 2))
+    def charge(self, branch: Branch, side: int, times: int) -> None:
+        """Whatever runs there. Made twice, the second time by the other store, it is still one charge."""
+        id = new_id()
+        for n in range(times):
+            charge = partial(self.call, self.stores[(side + n) % 2].charge, branch.id, id, CHARGED)
+            if branch.id in self.live:
+                charge()
+            else:
+                self.refused(NotFound, charge)
+        if branch.id in self.live:
+            branch.charged += CHARGED
+            self.spent[branch.family] += CHARGED
+
+    @rule(branch=branches, side=sides, since=st.integers(0, 20), limit=st.integers(1, 4))
+    def list_turns(self, branch: Branch, side: int, since: int, limit: int) -> None:
+        """From an ordinal on, page by page, they are those of the whole list."""
+        if branch.id not in self.live:
+            return
+        turns = partial(self.call, self.stores[side].turns, branch.id)
+        whole = turns(limit=1000)
+        found: list[TurnRecord] = []
+        page = turns(since=since, limit=limit)
+        while True:
+            found += page.items
+            if page.next is None:
+                break
+            page = turns(since=since, limit=limit, cursor=page.next)
+        assert found == [turn for turn in whole.items if (turn.base.ordinal if turn.base else 0) >= since]
+
     @rule(branch=branches, side=sides)
     def rename(self, branch: Branch, side: int) -> None:
         if branch.id in self.live:
@@ -402,6 +434,15 @@ class StoreMachine(RuleBasedStateMachine):
     def every_token_is_counted_once(self) -> None:
         for family, spent in getattr(self, "spent", {}).items():
             assert self.call(self.stores[1].family_usage, family) == spent, f"spent in {family}"
+
+    @invariant()
+    def every_branch_shows_what_it_spent_itself(self) -> None:
+        for branch in getattr(self, "live", {}).values():
+            record = self.call(self.stores[0].read, branch.id)
+            own = [attempt for attempt in self.all_tries if attempt.branch is branch]
+            uncommitted = (attempt.spent for attempt in own if attempt.outcome != "committed")
+            expected = sum(uncommitted, record.spent + branch.charged)
+            assert self.call(self.stores[1].spent, branch.id) == expected, f"spent by {branch.id}"
 
     @invariant()
     def the_chain_verifies(self) -> None:

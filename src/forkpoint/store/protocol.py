@@ -114,6 +114,10 @@ class Store(Protocol):
         """Sets the title ("" removes it) or all tags. Not part of the revision: disturbs no turn."""
         ...
 
+    async def keep(self, id: str) -> ConversationRecord:
+        """Makes a draft a conversation: listed, and there to be forked, though no turn of it has committed."""
+        ...
+
     async def fork(
         self,
         source: str,
@@ -236,8 +240,34 @@ class Store(Protocol):
         """One turn or note."""
         ...
 
-    async def turns(self, conversation: str, *, cursor: str | None = None, limit: int = 50) -> Page[TurnRecord]:
-        """The path's turns and notes in order, with the conversation's own tries that did not commit."""
+    async def turns(
+        self, conversation: str, *, cursor: str | None = None, limit: int = 50, since: int = 0
+    ) -> Page[TurnRecord]:
+        """The path's turns and notes in order, with the conversation's own tries that did not commit.
+
+        ``since`` leaves out all that started before this ordinal, and does not read them: from the head's ordinal on
+        there are only tries. One that a rewind left behind can be among them; its base is not on the path.
+        """
+        ...
+
+    # What was spent.
+
+    async def charge(self, conversation: str, id: str, usage: Usage) -> None:
+        """Counts what was spent beside history, such as a side question: nothing else changes.
+
+        Needs no lock, and works on a draft. On disk when it returns. Repeated with the same id, which the caller
+        chose, it has no further effect: so it can be made again after `OutcomeUnknown`. Raises `KeyReused` if the id
+        was used for another charge.
+        """
+        ...
+
+    async def spent(self, conversation: str) -> Usage:
+        """What this branch itself has spent: its committed turns since it branched off, its other tries, and what was
+        charged beside. Never what it inherited."""
+        ...
+
+    async def family_usage(self, family: str) -> Usage:
+        """All that was ever spent in a family, each token once; failed turns, charges and deleted branches too."""
         ...
 
     # History.
@@ -272,10 +302,6 @@ class Store(Protocol):
 
     async def state(self, conversation: str) -> State:
         """The folded state at the head."""
-        ...
-
-    async def family_usage(self, family: str) -> Usage:
-        """All that was ever spent in a family, each token once; failed turns and deleted branches too."""
         ...
 
     # Care.

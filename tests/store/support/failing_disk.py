@@ -29,6 +29,7 @@ import anyio
 from msgspec import Struct
 
 from forkpoint.errors import ForkpointError, NotFound, OutcomeUnknown
+from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.records import NewConversation, NewFork, OpenTurn, TurnError
 from forkpoint.store.sqlite import SqliteStore
@@ -145,6 +146,8 @@ class Writer:
             if self._act in ("note", "journal", "commit", "fail"):
                 turn = self._ids.new if self._act == "note" else self._ids.turn
                 return (await self._store.turn(turn)).outcome
+            if self._act == "charge":
+                return "found" if await self._store.spent(self._ids.told) else "not found"
             id = self._ids.told if self._act == "delete" else self._ids.new
             await self._store.read(id)
         except NotFound:
@@ -178,6 +181,9 @@ class Writer:
                 return await store.note(ids.told, ids.new, exchange("Noted."))
             case "delete":
                 return await store.delete(ids.told)
+            case "charge":
+                await store.charge(ids.told, ids.new, Usage(calls=1, input=3))
+                return None
             case "journal":
                 return await store.journal(self._held, [says("Look.")])
             case "commit":

@@ -146,6 +146,12 @@ def describe(db: Connection, scope: Scope, id: str, title: str | None, tags: Tag
     return read(db, scope, id)
 
 
+def keep(db: Connection, scope: Scope, id: str) -> ConversationRecord:
+    """Makes a draft a conversation."""
+    db.execute(SQL["keep_conversation"], {"tenant": scope.tenant, "id": key_of(id), "now": scope.now})
+    return read(db, scope, id)
+
+
 def fork(
     db: Connection,
     scope: Scope,
@@ -216,6 +222,12 @@ def rewind(
 
 def exists(db: Connection, scope: Scope, id: str) -> bool:
     return db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone() is not None
+
+
+def is_kept(db: Connection, scope: Scope, id: str) -> bool:
+    """Whether a conversation is there, and no draft."""
+    row = db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
+    return row is not None and not row["draft"]
 
 
 def was_updated(db: Connection, scope: Scope, id: str) -> bool:

@@ -3,12 +3,11 @@
 import sqlite3
 
 from forkpoint.errors import Busy
-from forkpoint.events import Usage
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.records import Deleted
-from forkpoint.store.sqlite import conversations, idempotency, turns
+from forkpoint.store.sqlite import conversations, idempotency, spending, turns
 from forkpoint.store.sqlite.connection import SQL, Connection
-from forkpoint.store.sqlite.rows import Scope, dumps, load_usage
+from forkpoint.store.sqlite.rows import Scope
 
 
 def delete_old_draft(db: Connection, scope: Scope, id: str, before: int) -> bool:
@@ -34,19 +33,9 @@ def delete(db: Connection, scope: Scope, id: str) -> Deleted:
     return Deleted(tuple(ids))
 
 
-def family_usage(db: Connection, scope: Scope, family: str) -> Usage:
-    """All that was ever spent in a family: each branch's own part, and what deleted branches had spent."""
-    parameters = {"tenant": scope.tenant, "family": conversations.key_of(family, "family")}
-    total = sum((load_usage(row["usage"]) for row in db.execute(SQL["written_off"], parameters)), Usage())
-    for row in db.execute(SQL["branches"], parameters).fetchall():
-        total += _spent(db, scope, row)
-    return total
-
-
 def _delete_one(db: Connection, scope: Scope, row: sqlite3.Row) -> None:
     parameters = {"tenant": scope.tenant, "id": row["id"]}
-    ledger = {"tenant": scope.tenant, "family": row["family"], "conversation": row["id"], "now": scope.now}
-    db.execute(SQL["write_off"], ledger | {"usage": dumps(_spent(db, scope, row))})
+    spending.write_off(db, scope, row)
     for turn in turns.uncommitted(db, scope, row):
         key = conversations.key_of(turn.id)
         db.execute(SQL["delete_steps"], {"turn": key})
@@ -54,9 +43,3 @@ def _delete_one(db: Connection, scope: Scope, row: sqlite3.Row) -> None:
         idempotency.free(db, scope, key)
     idempotency.free(db, scope, row["id"])
     db.execute(SQL["delete_conversation"], parameters)
-
-
-def _spent(db: Connection, scope: Scope, row: sqlite3.Row) -> Usage:
-    """What a conversation itself has spent: its committed turns since it branched off, and its other tries."""
-    committed = load_usage(row["head_totals"]) - load_usage(row["inherited"])
-    return sum((turn.usage for turn in turns.uncommitted(db, scope, row)), committed)

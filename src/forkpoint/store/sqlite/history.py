@@ -28,17 +28,23 @@ from forkpoint.store.staging import Sealed
 
 def read_path(db: Connection, scope: Scope, family: bytes, head: Position | None) -> Path:
     """The path that leads to a position of a family."""
-    if head is None:
-        return Path()
-    parameters = _from(scope, family, head, after=0)
-    spans = [Span(*row) for row in db.execute(SQL["path_spans"], parameters)]
+    return Path(read_spans(db, scope, family, head, after=0))
+
+
+def read_spans(db: Connection, scope: Scope, family: bytes, head: Position | None, after: int) -> tuple[Span, ...]:
+    """The stretches of a path that follow an ordinal. What comes before is not read, however long it is."""
+    if head is None or head.ordinal <= after:
+        return ()
+    rows = db.execute(SQL["path_spans"], _from(scope, family, head, after))
+    spans = [Span(segment, max(first, after + 1), last) for segment, first, last in rows]
+    unread = [Span(0, 1, after)] if after else []  # stands for all that comes before
     try:
-        path = join(sorted(spans, key=lambda span: span.first))
+        path = join([*unread, *sorted(spans, key=lambda span: span.first)])
     except ValueError as error:
         raise StoreDamaged(db.path, f"the path to {head} has a gap: {error}") from None
     if path.head != head:
         raise StoreDamaged(db.path, f"the path to {head} does not lead there")
-    return path
+    return path.after(after)
 
 
 def read_events(

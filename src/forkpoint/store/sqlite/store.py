@@ -1,7 +1,7 @@
 """`SqliteStore`: the store of one machine, in a file or in memory.
 
 This module says which operation runs where (writer or readers), how durably, and how to find out whether it
-landed. What the operations do stands in `conversations`, `turns`, `history` and `care`.
+landed. What the operations do stands in `conversations`, `turns`, `spending`, `history` and `care`.
 """
 
 import os
@@ -54,7 +54,7 @@ from forkpoint.store.records import (
     check_id,
     check_name,
 )
-from forkpoint.store.sqlite import care, commits, conversations, deletion, history, turns
+from forkpoint.store.sqlite import care, commits, conversations, deletion, history, spending, turns
 from forkpoint.store.sqlite.connection import MEMORY, SQL, Connect, Connection, connect, connect_reader, translated
 from forkpoint.store.sqlite.engine import DEFAULTS, SECOND, Engine, Settings
 from forkpoint.store.sqlite.files import lock_path, make_tables, prepare
@@ -205,6 +205,10 @@ class SqliteStore:
         self._checks.description(title, tags or ())
         run = partial(conversations.describe, id=id, title=title, tags=tags)
         return await self._write("description of", id, run, landed=partial(conversations.was_updated, id=id))
+
+    async def keep(self, id: str) -> ConversationRecord:
+        run = partial(conversations.keep, id=id)
+        return await self._write("keeping of", id, run, landed=partial(conversations.is_kept, id=id))
 
     async def fork(
         self,
@@ -377,8 +381,25 @@ class SqliteStore:
     async def turn(self, id: str) -> TurnRecord:
         return await self._read(partial(turns.read, id=id))
 
-    async def turns(self, conversation: str, *, cursor: str | None = None, limit: int = 50) -> Page[TurnRecord]:
-        return await self._read(partial(turns.page, conversation=conversation, cursor=cursor, limit=_bounded(limit)))
+    async def turns(
+        self, conversation: str, *, cursor: str | None = None, limit: int = 50, since: int = 0
+    ) -> Page[TurnRecord]:
+        page = partial(turns.page, conversation=conversation, cursor=cursor, limit=_bounded(limit), since=since)
+        return await self._read(page)
+
+    # What was spent.
+
+    async def charge(self, conversation: str, id: str, usage: Usage) -> None:
+        conversations.key_of(conversation)
+        check_id("charge", id)
+        run = partial(spending.charge, conversation=conversation, id=id, usage=usage)
+        await self._write("charge", id, run, landed=partial(spending.is_charged, id=id))
+
+    async def spent(self, conversation: str) -> Usage:
+        return await self._read(partial(spending.spent, conversation=conversation))
+
+    async def family_usage(self, family: str) -> Usage:
+        return await self._read(partial(spending.family_usage, family=family))
 
     # History.
 
@@ -433,9 +454,6 @@ class SqliteStore:
             return history.read_state(db, head_of(conversations.row_of(db, scope, conversation)))
 
         return await self._read(read)
-
-    async def family_usage(self, family: str) -> Usage:
-        return await self._read(partial(deletion.family_usage, family=family))
 
     # Care.
 

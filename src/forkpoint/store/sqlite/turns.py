@@ -28,8 +28,9 @@ from forkpoint.store.records import (
 )
 from forkpoint.store.sqlite import conversations, idempotency
 from forkpoint.store.sqlite.connection import SQL, Connection
-from forkpoint.store.sqlite.history import read_path, read_state, read_steps
+from forkpoint.store.sqlite.history import read_spans, read_state, read_steps
 from forkpoint.store.sqlite.rows import (
+    ORDINALS,
     Scope,
     blob,
     dumps,
@@ -220,21 +221,29 @@ def read(db: Connection, scope: Scope, id: str) -> TurnRecord:
     return turn_of(_turn_row(db, scope, id), scope)
 
 
-def uncommitted(db: Connection, scope: Scope, conversation: sqlite3.Row) -> list[TurnRecord]:
-    """A conversation's tries that are not history: failed, cancelled, and the open one."""
-    own = {"conversation": conversation["id"], "open_turn": conversation["open_turn"], "tenant": scope.tenant}
+def uncommitted(db: Connection, scope: Scope, conversation: sqlite3.Row, since: int = 0) -> list[TurnRecord]:
+    """A conversation's tries that are not history, from an ordinal on: failed, cancelled, and the open one."""
+    own = {
+        "conversation": conversation["id"],
+        "open_turn": conversation["open_turn"],
+        "tenant": scope.tenant,
+        "since": since,
+    }
     return [turn_of(turn, scope) for turn in db.execute(SQL["uncommitted_turns"], own)]
 
 
-def page(db: Connection, scope: Scope, conversation: str, cursor: str | None, limit: int) -> Page[TurnRecord]:
+def page(
+    db: Connection, scope: Scope, conversation: str, cursor: str | None, limit: int, since: int
+) -> Page[TurnRecord]:
     """The path's turns and notes with the conversation's own uncommitted tries, by where they started, then when."""
-    after = (-1, "") if cursor is None else _parse_cursor(cursor)
+    after = max((-1, "") if cursor is None else _parse_cursor(cursor), (_possible_ordinal(since), ""))
     row = conversations.row_of(db, scope, conversation)
-    found = uncommitted(db, scope, row)
+    found = uncommitted(db, scope, row, after[0])
     committed: list[TurnRecord] = []
-    for span in read_path(db, scope, row["family"], head_of(row).position).after(max(after[0], 0)):
+    for span in read_spans(db, scope, row["family"], head_of(row).position, after[0]):
         stretch = {"first": span.segment << 32 | span.first, "last": span.segment << 32 | span.last}
-        rows = db.execute(SQL["turns_in_span"], stretch | {"limit": limit + 2})  # the cursor's own turn, and one more
+        # One more than the page, and the turn in which it starts: the cursor's own, or one that began before `since`.
+        rows = db.execute(SQL["turns_in_span"], stretch | {"limit": limit + 2})
         committed += [turn_of(turn, scope) for turn in rows]
         if len(committed) > limit + 1:
             break
@@ -402,6 +411,11 @@ def lost(db: Connection, scope: Scope, turn: OpenTurn) -> TurnLost | TurnBehind:
 
 def _order(turn: TurnRecord) -> tuple[int, str]:
     return (turn.base.ordinal if turn.base else 0, turn.id)
+
+
+def _possible_ordinal(ordinal: int) -> int:
+    """An ordinal as a parameter; one that no event can have becomes the nearest that one can, or that none has."""
+    return min(max(ordinal, 0), ORDINALS + 1)
 
 
 def _parse_cursor(cursor: str) -> tuple[int, str]:

@@ -15,10 +15,18 @@ from forkpoint.testing.conformance.care import CareConformance
 from forkpoint.testing.conformance.conversations import ConversationConformance
 from forkpoint.testing.conformance.forks import ForkConformance
 from forkpoint.testing.conformance.sharing import SharingConformance
+from forkpoint.testing.conformance.spending import SpendingConformance
 from forkpoint.testing.conformance.turns import TurnConformance
 
 __all__ = ["StoreConformance"]
 
 
-class StoreConformance(ConversationConformance, TurnConformance, ForkConformance, SharingConformance, CareConformance):
+class StoreConformance(
+    ConversationConformance,
+    TurnConformance,
+    ForkConformance,
+    SpendingConformance,
+    SharingConformance,
+    CareConformance,
+):
     """All that is asked of a store."""

@@ -133,6 +133,8 @@ class ConversationConformance(Conformance):
             lambda: theirs.discard(done.turn),
             lambda: theirs.delete(mine.id),
             lambda: theirs.describe(mine.id, title="mine now"),
+            lambda: theirs.charge(mine.id, new_id(), Usage(calls=1)),
+            lambda: theirs.spent(mine.id),
         ):
             with pytest.raises(NotFound):
                 await attempt()

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from forkpoint.errors import Busy, TurnLost, TurnOpen
+from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import TurnError
@@ -114,16 +115,30 @@ class SharingConformance(Conformance):
         await store.commit(turn, [answers("done")])
         assert len(await other.events(fork.id)) == 2
 
+    async def test_another_process_charges_while_a_turn_runs(self, store: Store, other: Store) -> None:
+        made, id, usage = await create(store), new_id(), Usage(calls=1, input=3)
+        turn = await begin(store, made.id)
+        for process in (other, store, other):
+            await process.charge(made.id, id, usage)
+        await store.commit(turn, exchange("mine"), usage=usage)
+        assert await store.spent(made.id) == await other.spent(made.id) == usage + usage
+
     async def test_everything_is_there_after_reopening(self, store: Store, opener: Opener, clock: ManualClock) -> None:
         if not store.capabilities.durable:
             pytest.skip("this store ends with its process")
         made = await create(store, "kept")
         await run(store, made.id, "one")
         fork = await store.fork(made.id, fork_of("branch", tags=(("a", "b"),), title="t"))
-        expected = [await store.read(made.id), await store.read(fork.id), await store.events(fork.id)]
+        await store.charge(made.id, new_id(), Usage(calls=1, input=3))
+
+        async def everything(store: Store) -> list[object]:
+            records = [await store.read(made.id), await store.read(fork.id)]
+            return [records, await store.events(fork.id), await store.spent(made.id)]
+
+        expected = await everything(store)
         await store.close()
         again = await opener(clock)
         try:
-            assert [await again.read(made.id), await again.read(fork.id), await again.events(fork.id)] == expected
+            assert await everything(again) == expected
         finally:
             await again.close()

@@ -19,6 +19,7 @@ from forkpoint.events import NewEvent, Opaque, Text, ToolResult, Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import IdempotencyKey, NewConversation, OpenTurn, TurnError, TurnRecord
+from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
 from forkpoint.testing.samples import answers, calls, exchange, remembers, returns, says, thinks
 
@@ -268,6 +269,26 @@ class TurnConformance(Conformance):
         assert [record.id for record in (await store.conversations()).items] == [new.id]
         assert await store.family_usage(new.id) == Usage(calls=1, input=5)
 
+    async def test_a_draft_can_be_kept_and_then_it_is_listed_and_can_be_forked(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        new = NewConversation(id=new_id(), name="maybe")
+        turn = await store.begin(new.id, new_id(), create=new)
+        assert isinstance(turn, OpenTurn)
+        await store.fail(turn, TurnError("x", "y"), usage=Usage(calls=1, input=5))
+        kept = await store.keep(new.id)
+        assert (kept.draft, kept.revision, kept.head.position) == (False, 0, None)
+        assert await store.keep(new.id) == kept
+        assert [record.id for record in (await store.conversations()).items] == [new.id]
+        fork = await store.fork(new.id, fork_of())
+        assert (fork.head.position, fork.lineage.source) == (None, new.id)
+        clock.pass_by(400 * 24 * 3600)
+        assert (await store.collect()).drafts == 0
+        with pytest.raises(NotFound):
+            await store.keep(new_id())
+        with pytest.raises(NotFound):
+            await store.within("other").keep(new.id)
+
     async def test_turns_are_listed_in_order_with_tries_that_did_not_commit(self, store: Store) -> None:
         made = await create(store)
         one = await run(store, made.id, "one")
@@ -287,6 +308,46 @@ class TurnConformance(Conformance):
             if cursor is None:
                 break
         assert seen == expected
+
+    async def test_turns_can_be_listed_from_an_ordinal_on(self, store: Store) -> None:
+        made = await create(store)
+        await store.fail(await begin(store, made.id), TurnError("x", "y"))
+        one = await run(store, made.id, "one")
+        source = await store.fork(made.id, fork_of())
+        two = await run(store, source.id, [*exchange("two"), *exchange("more")])
+        fork = await store.fork(source.id, fork_of())
+        failed = await begin(store, fork.id)
+        await store.fail(failed, TurnError("x", "y"))
+        note = await store.note(fork.id, new_id(), [says("three")])
+        cancelled = await begin(store, fork.id)
+        await store.cancel(cancelled)
+        running = await begin(store, fork.id)
+        for since, expected in (
+            (-1, [one.turn, two.turn, failed.id, note.turn, cancelled.id, running.id]),
+            (1, [two.turn, failed.id, note.turn, cancelled.id, running.id]),
+            (2, [two.turn, failed.id, note.turn, cancelled.id, running.id]),
+            (4, [failed.id, note.turn, cancelled.id, running.id]),
+            (6, [failed.id, note.turn, cancelled.id, running.id]),
+            (7, [cancelled.id, running.id]),
+            (8, []),
+            (1 << 70, []),
+        ):
+            assert [turn.id for turn in (await store.turns(fork.id, since=since)).items] == expected, f"since {since}"
+            for limit in (1, 2, 3):
+                assert await _pages(store, fork.id, since, limit) == expected, f"since {since}, {limit} at a time"
+
+    async def test_the_tries_at_the_head_are_those_since_its_ordinal(self, store: Store) -> None:
+        made = await create(store)
+        first = await begin(store, made.id)
+        await store.fail(first, TurnError("x", "y"))
+        assert [turn.id for turn in (await store.turns(made.id, since=0)).items] == [first.id]
+        done = await run(store, made.id, "one")
+        assert (await store.turns(made.id, since=done.head.ordinal)).items == ()
+        tries = []
+        for _ in range(2):
+            turn = await begin(store, made.id)
+            tries.append(await store.cancel(turn))
+        assert (await store.turns(made.id, since=done.head.ordinal)).items == tuple(tries)
 
     async def test_parallel_results_are_journalled_as_they_come_and_stand_in_call_order(self, store: Store) -> None:
         made = await create(store)
@@ -407,3 +468,14 @@ class TurnConformance(Conformance):
         events = [says("ünïcode \u2028 \0 \U0001f600"), thinks("hm", response=1), *exchange("x")[1:]]
         await run(store, made.id, events)
         assert [event.body for event in await store.events(made.id)] == [event.body for event in events]
+
+
+async def _pages(store: Store, conversation: str, since: int, limit: int) -> list[str]:
+    """The ids of all turns since an ordinal, read a few at a time."""
+    found: list[str] = []
+    page = await store.turns(conversation, since=since, limit=limit)
+    while True:
+        found += [turn.id for turn in page.items]
+        if page.next is None:
+            return found
+        page = await store.turns(conversation, since=since, limit=limit, cursor=page.next)

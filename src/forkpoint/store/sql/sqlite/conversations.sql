@@ -86,6 +86,10 @@ SET title = CASE WHEN :title IS NULL THEN title WHEN :title = '' THEN NULL ELSE 
     updated = :now
 WHERE tenant = :tenant AND id = :id;
 
+-- name: keep_conversation
+-- Somebody wants a draft to stay, though no turn of it has committed.
+UPDATE conversation SET draft = 0, updated = :now WHERE tenant = :tenant AND id = :id AND draft = 1;
+
 -- name: move_head
 -- The one statement that moves a head forward: the commit of the turn that holds the lock, or of a note.
 UPDATE conversation

@@ -71,14 +71,16 @@ ORDER BY "end"
 LIMIT :limit;
 
 -- name: uncommitted_turns
--- A conversation's tries that are not history: those that ended otherwise, and the open one.
+-- A conversation's tries that are not history and started at an ordinal or later: those that ended otherwise, and the
+-- open one.
 SELECT turn.*, NULL AS holder_seen
 FROM turn
 WHERE conversation = :conversation AND tenant = :tenant AND outcome IN ('failed', 'cancelled')
+  AND coalesce(base & 4294967295, 0) >= :since
 UNION ALL
 SELECT turn.*, holder.seen
 FROM turn LEFT JOIN holder ON holder.id = turn.holder
-WHERE turn.id = :open_turn AND turn.tenant = :tenant;
+WHERE turn.id = :open_turn AND turn.tenant = :tenant AND coalesce(turn.base & 4294967295, 0) >= :since;
 
 -- name: state_of_turn
 -- The folded state that a turn left behind.
@@ -100,14 +102,32 @@ DELETE FROM step WHERE turn = :turn;
 -- The conversations of a family, drafts too.
 SELECT id, head_totals, inherited, open_turn FROM conversation WHERE family = :family AND tenant = :tenant;
 
--- name: written_off
--- What deleted conversations of a family had spent.
+-- name: family_ledger
+-- What deleted conversations of a family had spent in turns, and what was charged to any of its conversations.
 SELECT usage FROM ledger WHERE family = :family AND tenant = :tenant;
 
 -- name: write_off
--- A conversation is deleted; what it had spent stays.
+-- A conversation is deleted; what its turns had spent stays.
 INSERT INTO ledger (tenant, family, conversation, usage, deleted)
 VALUES (:tenant, :family, :conversation, :usage, :now);
+
+-- name: insert_charge
+-- Something was spent beside history.
+INSERT INTO ledger (tenant, family, conversation, usage, deleted, id)
+VALUES (:tenant, :family, :conversation, :usage, 0, :id);
+
+-- name: find_charge
+-- What an id was charged for.
+SELECT conversation, usage FROM ledger WHERE tenant = :tenant AND id = :id;
+
+-- name: charges
+-- What was charged to a conversation; not to one before it that had its id and was deleted.
+SELECT usage FROM ledger WHERE tenant = :tenant AND conversation = :conversation AND id IS NOT NULL AND deleted = 0;
+
+-- name: close_charges
+-- Their conversation is deleted; they stay.
+UPDATE ledger SET deleted = :now
+WHERE tenant = :tenant AND conversation = :conversation AND id IS NOT NULL AND deleted = 0;
 
 -- name: delete_turn
 -- A try of a deleted conversation.
