@@ -306,6 +306,102 @@ class CannotResume(ForkpointError):
     missing: str
 
 
+# Conversations: a turn did not commit, or cannot be run like this.
+
+
+class TurnFailed(ForkpointError):
+    """Turn {id} did not commit, and the conversation is as it was: {why} {tools} retry() runs the same input again
+    from the last good state; resume() goes on after the last finished step."""
+
+    code = "turn_failed"
+    id: str
+    why: str
+    tools: str = "It had run no tools."
+    turn: Any | None = None  # the `Turn`, with what its tools did and what it cost
+    cause: Exception | None = None  # the typed reason
+
+
+class TurnCancelled(TurnFailed):
+    """Turn {id} was cancelled, and the conversation is as it was: {why} {tools} retry() runs the same input again
+    from the last good state; resume() goes on after the last finished step."""
+
+    code = "turn_cancelled"
+
+
+class LimitReached(ForkpointError):
+    """The turn reached its limit of {limit} {what}. Resume it with limits that are higher, or make it shorter."""
+
+    code = "limit_reached"
+    what: str
+    limit: str
+
+
+class BadOutput(ForkpointError):
+    """The answer does not have the form that was asked for, after {tries} tries: {why}. Make the form simpler, or use
+    another model."""
+
+    code = "bad_output"
+    tries: int
+    why: str
+
+
+class NothingToRun(ForkpointError):
+    """There is no message to run in conversation {conversation}. Pass one to run(){instead}."""
+
+    code = "nothing_to_run"
+    conversation: str
+    instead: str = ""
+
+
+class NoSuchTurn(ForkpointError):
+    """Conversation {conversation} has no turn to {verb}: {why}. Read its turns to see how they stand."""
+
+    code = "no_such_turn"
+    conversation: str
+    verb: str
+    why: str
+
+
+class NoAgent(ForkpointError):
+    """Conversation {conversation} cannot run here: {why}. Open it with its tools at hand, or use change_agent() to give
+    it an agent."""
+
+    code = "no_agent"
+    conversation: str
+    why: str
+
+
+class BadWorkspace(ForkpointError):
+    """{path!r} cannot be the workspace: {why}. Name a folder that exists."""
+
+    code = "bad_workspace"
+    path: str
+    why: str
+
+
+class ConversationClosed(ForkpointError):
+    """Conversation {conversation} was closed here. Open it again to go on."""
+
+    code = "conversation_closed"
+    conversation: str
+
+
+class ReopenAfterFork(ForkpointError):
+    """Conversation {conversation} was opened before os.fork(), in another process, and cannot be used in this one.
+    Open it again here."""
+
+    code = "reopen_after_fork"
+    conversation: str
+
+
+class UseAsync(ForkpointError):
+    """{what} would wait for the very thread that it is called from, which runs all conversations of this process. Use
+    AsyncConversation there, or call it from another thread."""
+
+    code = "use_async"
+    what: str
+
+
 # Models: what was asked for cannot be asked.
 
 

@@ -1,0 +1,303 @@
+"""The loop: a model is asked, its tools are run, until it has an answer, something waits, or a limit is reached.
+
+What has happened so far is in the journal and nowhere else, so the loop can begin anywhere: at the start of a turn, or
+where a turn stood when its process died. **The promise kept here: a response is in the journal before the first of its
+tools starts, and each result when it ends.** So a call that has a result is never run again; one without a result, met
+on resuming, may have been started, and is run again only if its tool says that this does no harm.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, assert_never
+
+import anyio
+import anyio.from_thread
+from msgspec import Struct
+
+from forkpoint.agent.agent import Agent, Limits
+from forkpoint.agent.arguments import decode_as
+from forkpoint.agent.context import ToolContext
+from forkpoint.agent.running import run_call
+from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits, StepUpdate
+from forkpoint.errors import BadOutput, LimitReached
+from forkpoint.events import (
+    ApprovalAsked,
+    ApprovalDenied,
+    ApprovalGiven,
+    AssistantMessage,
+    Event,
+    ModelCalled,
+    NewEvent,
+    StagedEvent,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from forkpoint.history.state import State
+from forkpoint.llm.answers import Complete, Failed
+from forkpoint.llm.calling import Models
+from forkpoint.llm.identity import CallContext
+from forkpoint.llm.rendering import Rendering
+
+CORRECTIONS = 2
+"""How often a model is told that its answer does not have the form that was asked for."""
+
+MAY_HAVE_RUN = (
+    "This call was started, and whether it finished is not known: it may have had its effect, in whole or in part. "
+    "Find out how things stand before you do it again."
+)
+
+Tell: TypeAlias = Callable[[StepUpdate], None]
+
+
+class Journal(Protocol):
+    """Where a turn's steps go, and what stands there."""
+
+    @property
+    def so_far(self) -> Sequence[StagedEvent]:
+        """All steps of the turn, in the order they arrived."""
+        ...
+
+    @property
+    def state(self) -> State:
+        """The agent's state after them."""
+        ...
+
+    @property
+    def spent(self) -> Usage:
+        """What the turn has used, earlier tries of it included."""
+        ...
+
+    def add(self, events: Sequence[NewEvent], usage: Usage = Usage()) -> None:
+        """Appends steps; they need not be on disk before `flush`."""
+        ...
+
+    async def flush(self) -> None:
+        """Puts all steps on disk. Raises if the turn is somebody else's by now: then nothing may be started."""
+        ...
+
+
+class Done(Struct, frozen=True):
+    """The model has answered. What it said last is in the journal, though not yet on disk."""
+
+    output: Any = None
+
+
+class Waiting(Struct, frozen=True):
+    """Calls wait for somebody's approval."""
+
+    calls: tuple[ToolCall, ...]
+
+
+class Loop:
+    """One turn's steps, from wherever its journal stands.
+
+    A call without a result may have been started before, by a process that is gone, unless it is ``fresh``; ``rerun``
+    names those that are to be run again all the same.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        models: Models,
+        context: CallContext,
+        journal: Journal,
+        base: Rendering,
+        *,
+        limits: Limits | None = None,
+        workspace: Path | None = None,
+        tell: Tell | None = None,
+        fresh: Collection[str] = (),
+        rerun: Collection[str] = (),
+    ) -> None:
+        self._agent = agent
+        self._models = models
+        self._context = context
+        self._journal = journal
+        self._limits = agent.limits if limits is None else limits
+        self._workspace = workspace
+        self._tell = tell or (lambda _: None)
+        self._fresh = set(fresh)  # calls that nobody can have started yet
+        self._rerun = frozenset(rerun)
+        self._prompt = base
+        self._shown = 0  # how many steps the prompt has
+        self._thread = threading.get_ident()
+
+    async def run(self) -> Done | Waiting:
+        """Goes on until the model is done or something waits. Raises the typed reason if neither can be."""
+        while True:
+            standing = stand(self._journal.so_far)
+            if standing.open:
+                if waiting := await self._answer(standing):
+                    return Waiting(waiting)
+            elif standing.answer is not None:
+                if (done := self._finished(standing.answer, standing.corrections)) is not None:
+                    return done
+            else:
+                await self._ask(standing)
+
+    async def _ask(self, standing: "Standing") -> None:
+        """One call of the model; what it said is in the journal, on disk if tools are to follow."""
+        self._check_limits(standing.asked)
+        steps = self._journal.so_far
+        self._prompt = self._prompt.then(steps[self._shown :])
+        self._shown = len(steps)
+        outcome = await self._models.call(
+            self._agent.llm, self._prompt, self._context, heard=self._tell, record=self._record
+        )
+        match outcome:
+            case Failed(error=error):
+                raise error
+            case Complete(answer=answer):
+                number = standing.responses + 1
+                self._journal.add([NewEvent(body, response=number) for body in answer.said])
+                if answer.calls:
+                    self._fresh = {call.call_id for call in answer.calls}
+                    self._journal.add(self._asked_for(answer.calls))
+                    await self._journal.flush()
+            case _ as never:
+                assert_never(never)
+
+    def _record(self, called: ModelCalled) -> None:
+        """The call's record, whichever way it ended: what it cost is counted."""
+        self._journal.add([NewEvent(called)], called.usage)
+        self._tell(Answered(called))
+
+    def _asked_for(self, calls: Sequence[ToolCall]) -> list[NewEvent]:
+        reasons = [(call, self._why_ask(call)) for call in calls]
+        return [NewEvent(ApprovalAsked(call.call_id, call.tool, why)) for call, why in reasons if why is not None]
+
+    def _why_ask(self, call: ToolCall) -> str | None:
+        try:
+            return self._agent.asks_before(call)
+        except Exception as error:  # a policy that cannot decide has not said yes
+            return f"the approval policy failed ({type(error).__name__}: {error})"
+
+    async def _answer(self, standing: "Standing") -> tuple[ToolCall, ...]:
+        """Runs the open calls, at once; gives those that wait for an approval instead."""
+        runnable = [call for call in standing.open if call.call_id not in standing.waiting]
+        repeated = [call for call in runnable if call.call_id not in self._fresh and not self._may_repeat(call)]
+        for call in repeated:
+            self._journal.add([NewEvent(ToolResult(call.call_id, call.tool, (Text(MAY_HAVE_RUN),), "unknown"))])
+        if repeated:
+            await self._journal.flush()
+        await self._run_all([call for call in runnable if call not in repeated])
+        waiting = tuple(call for call in standing.open if call.call_id in standing.waiting)
+        for call in waiting:
+            self._tell(CallWaits(call, standing.waiting[call.call_id]))
+        return waiting
+
+    def _may_repeat(self, call: ToolCall) -> bool:
+        tool = self._agent.tool(call.tool)
+        return call.call_id in self._rerun or tool is None or tool.repeatable
+
+    async def _run_all(self, calls: Sequence[ToolCall]) -> None:
+        errors: list[BaseException] = []
+
+        async def run(call: ToolCall) -> None:
+            try:
+                await self._run(call)
+            except Exception as error:  # the journal's: the turn cannot go on
+                errors.append(error)
+                group.cancel_scope.cancel()
+
+        if len(calls) == 1:
+            await self._run(calls[0])
+            return
+        async with anyio.create_task_group() as group:
+            for call in calls:
+                group.start_soon(run, call)
+        if errors:
+            raise errors[0]
+
+    async def _run(self, call: ToolCall) -> None:
+        self._fresh.discard(call.call_id)
+        self._tell(CallStarted(call))
+        context = ToolContext(
+            call.call_id,
+            workspace=self._workspace,
+            state=self._journal.state,
+            progress=lambda text: self._progress(call, text),
+        )
+        result = await run_call(self._agent.tool(call.tool), call, context)
+        context.state.end()
+        change = context.state.change if not result.error else None
+        self._journal.add([NewEvent(body) for body in (change, result) if body is not None])
+        await self._journal.flush()
+        self._tell(CallEnded(result))
+
+    def _progress(self, call: ToolCall, text: str) -> None:
+        update = CallProgress(call.call_id, call.tool, text)
+        if threading.get_ident() == self._thread:
+            self._tell(update)
+        else:
+            anyio.from_thread.run_sync(self._tell, update)
+
+    def _finished(self, text: str, corrections: int) -> Done | None:
+        """The answer, if it has the form that was asked for; otherwise the model is told, and asked again."""
+        if self._agent.output is None:
+            return Done()
+        try:
+            return Done(decode_as(self._agent.output, text))
+        except ValueError as error:
+            if corrections >= CORRECTIONS:
+                raise BadOutput(corrections + 1, str(error)) from error
+            told = f"Your answer does not have the form that was asked for: {error}. Answer again, in that form alone."
+            self._journal.add([NewEvent(SystemMessage((Text(told),)))])
+            return None
+
+    def _check_limits(self, asked: int) -> None:
+        limits, spent = self._limits, self._journal.spent
+        if limits.steps is not None and asked >= limits.steps:
+            raise LimitReached("steps", f"{limits.steps:,}")
+        if limits.tokens is not None and spent.input + spent.output >= limits.tokens:
+            raise LimitReached("tokens", f"{limits.tokens:,}")
+        if limits.dollars is not None and spent.nanodollars >= limits.dollars * 1e9:
+            raise LimitReached("dollars", f"{limits.dollars:g}")
+
+
+class Standing(Struct, frozen=True):
+    """How a turn stands after its steps."""
+
+    open: tuple[ToolCall, ...]  # calls without a result
+    waiting: dict[str, str]  # which of them wait for an approval, and why
+    answer: str | None  # what the model said last, if it asked for no tool and nobody objected
+    asked: int  # how often a model was asked
+    responses: int  # how often it answered
+    corrections: int  # how often its answer had the wrong form
+
+
+def stand(steps: Iterable[StagedEvent | Event]) -> Standing:
+    """How a turn with these steps stands."""
+    open: dict[str, ToolCall] = {}
+    waiting: dict[str, str] = {}
+    answer: str | None = None
+    asked = responses = corrections = 0
+    for step in steps:
+        response = step.envelope.response
+        match step.body:
+            case ToolCall() as call:
+                open[call.call_id] = call
+                answer = None
+            case ToolResult(call_id=id):
+                open.pop(id, None)
+            case ApprovalAsked(call_id=id, reason=reason):
+                waiting[id] = reason or "it is to be approved"
+            case ApprovalGiven(call_id=id) | ApprovalDenied(call_id=id):
+                waiting.pop(id, None)
+            case AssistantMessage(parts=parts) if not open:
+                before = answer if response == responses else None  # one response may say several things
+                answer = (before or "") + "".join(part.text for part in parts if isinstance(part, Text))
+            case SystemMessage() if answer is not None:
+                answer = None
+                corrections += 1
+            case ModelCalled():
+                asked += 1
+            case _:
+                pass
+        responses = max(responses, response or 0)
+    waiting = {id: why for id, why in waiting.items() if id in open}
+    return Standing(tuple(open.values()), waiting, answer, asked, responses, corrections)
