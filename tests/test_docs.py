@@ -9,17 +9,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
-_SHOWN = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
+_SHOWN = re.compile(r"```python\n((?:(?!```).)*)```\n\n```text\n((?:(?!```).)*)```", re.DOTALL)  # in one block each
 _TASTE = re.compile(r"## A taste\n\n```python\n(.*?)```", re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
-def run(code: str, folder: Path) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, timeout=60)
+def run(code: str | Path, folder: Path) -> str:
+    program = [str(code)] if isinstance(code, Path) else ["-c", code]
+    command = [sys.executable, "-W", "error", *program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=60)
     assert done.returncode == 0, f"it does not run:\n{done.stderr}"
     return done.stdout
 
@@ -39,7 +41,7 @@ def test_the_taste_in_the_readme_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_examples_run(example: Path, tmp_path: Path) -> None:
-    assert run(example.read_text(), tmp_path)
+    assert run(example, tmp_path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
@@ -48,8 +50,9 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not missing, f"{page.name} links to what is not there"
 
 
-def test_every_sentence_about_transactions_names_a_test_that_exists() -> None:
-    page = (ROOT / "docs" / "transactions.md").read_text()
+@pytest.mark.parametrize("name", ["transactions.md", "failed-turns.md"])
+def test_every_sentence_about_what_is_left_behind_names_a_test_that_exists(name: str) -> None:
+    page = (ROOT / "docs" / name).read_text()
     named = _TEST.findall(page)
     assert named
     missing = [

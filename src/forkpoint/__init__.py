@@ -1,3 +1,64 @@
-"""Forkpoint: conversations for AI agents in which every turn is a transaction and every commit a fork point."""
+"""Forkpoint: conversations for AI agents in which every turn is a transaction and every commit a fork point.
+
+::
+
+    from forkpoint import Agent, Conversation, tool
+
+Everything else has a module of its own: errors in `forkpoint.errors`, events in `forkpoint.events`, stores in
+`forkpoint.store`, models in `forkpoint.llm`, what tests need in `forkpoint.testing`. Names here are loaded when they
+are first used, so that importing a part of Forkpoint loads no more than that part.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forkpoint.agent import Agent, Limits, Tool, ToolContext, tool
+    from forkpoint.conversation import AsyncConversation, Conversation, Turn
+    from forkpoint.conversation.visualizer import TerminalVisualizer
+    from forkpoint.errors import ForkpointError, TurnCancelled, TurnFailed
+    from forkpoint.llm import LLM
 
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "LLM",
+    "Agent",
+    "AsyncConversation",
+    "Conversation",
+    "ForkpointError",
+    "Limits",
+    "TerminalVisualizer",
+    "Tool",
+    "ToolContext",
+    "Turn",
+    "TurnCancelled",
+    "TurnFailed",
+    "tool",
+]
+
+_HOMES = {
+    "LLM": "forkpoint.llm.model",
+    "Agent": "forkpoint.agent.agent",
+    "AsyncConversation": "forkpoint.conversation",
+    "Conversation": "forkpoint.conversation",
+    "ForkpointError": "forkpoint.errors",
+    "Limits": "forkpoint.agent.agent",
+    "TerminalVisualizer": "forkpoint.conversation.visualizer",
+    "Tool": "forkpoint.agent.tool",
+    "ToolContext": "forkpoint.agent.context",
+    "Turn": "forkpoint.conversation",
+    "TurnCancelled": "forkpoint.errors",
+    "TurnFailed": "forkpoint.errors",
+    "tool": "forkpoint.agent.tool",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'forkpoint' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

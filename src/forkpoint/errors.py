@@ -149,8 +149,8 @@ class Busy(ForkpointError):
 
 
 class TurnOpen(ForkpointError):
-    """Turn {turn} of conversation {conversation} is open ({outcome}). Resume it, discard it, or begin a new
-    one with supersede=True, which discards it."""
+    """Turn {turn} of conversation {conversation} is open ({outcome}). Approve or deny what waits in it, resume it,
+    discard it, or begin a new one with supersede=True, which discards it."""
 
     code = "turn_open"
     conversation: str
@@ -317,7 +317,7 @@ class TurnFailed(ForkpointError):
     id: str
     why: str
     tools: str = "It had run no tools."
-    turn: Any | None = None  # the `Turn`, with what its tools did and what it cost
+    turn: "Any" = None  # the `Turn`, with what its tools did and what it cost
     cause: Exception | None = None  # the typed reason
 
 
@@ -437,8 +437,8 @@ class BadPrompt(BadSetting):
 
 
 class BadTool(ForkpointError):
-    """The tool {name!r} cannot be offered to a model: {why}. Name it with 1 to 64 of the characters
-    A-Z a-z 0-9 _ - and make its schema a JSON object."""
+    """The tool {name!r} cannot be offered to a model: {why}. Check its name (1 to 64 of the characters
+    A-Z a-z 0-9 _ -), its annotations and its schema."""
 
     code = "bad_tool"
     name: str

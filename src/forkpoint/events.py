@@ -360,6 +360,11 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     nanodollars: int = 0
     unpriced: int = 0
 
+    @property
+    def dollars(self) -> float | None:
+        """What was paid; None if the price of a call is not known, for that is not nothing."""
+        return None if self.unpriced else self.nanodollars / 1e9
+
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(*map(operator.add, astuple(self), astuple(other)))
 

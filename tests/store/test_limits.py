@@ -373,7 +373,7 @@ async def test_the_limit_of_a_commit_counts_bytes_whatever_the_text(mark: str) -
         ("cache identity", lambda store, c: store.fork(c, NewFork(id=new_id(), cache="x" * (5 * MB)))),
         ("settings", lambda store, c: store.note(c, new_id(), exchange("a"), settings="x" * (5 * MB))),
         ("cache identity", lambda store, c: store.note(c, new_id(), exchange("a"), cache="x" * (5 * MB))),
-        ("input", lambda store, c: store.begin(c, new_id(), input="x" * (5 * MB))),
+        ("input", lambda store, c: store.begin(c, new_id(), input="x" * (65 * MB))),
         ("title", lambda store, c: store.describe(c, title="x" * 1025)),
         ("title", lambda store, c: store.describe(c, title="é" * 513)),
         ("title", lambda store, c: store.create(NewConversation(id=new_id(), title="x" * 1025))),

@@ -61,6 +61,10 @@ def decode_as(kind: Any, text: str) -> Any:
     """A value of a type from its JSON. Raises ``ValueError`` with what does not fit."""
     try:
         return msgspec.json.decode(text, type=kind, dec_hook=_decode)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError as error:
+        raise ValueError(f"it is not JSON ({error})") from error
     except ValueError:
         raise
     except Exception as error:  # a type that validates by itself may raise anything

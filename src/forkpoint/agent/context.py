@@ -24,10 +24,12 @@ class AgentState(MutableMapping[str, Any]):
         self._before = dict(state.values)
         self._set: dict[str, JsonText] = {}
         self._removed: set[str] = set()
+        self._read: set[str] = set()
         self._ended = False
         self._lock = threading.Lock()
 
     def __getitem__(self, key: str) -> Any:
+        self._read.add(key)
         if key in self._removed or (key not in self._set and key not in self._before):
             raise KeyError(key)
         return msgspec.json.decode(self._set.get(key) or self._before[key])
@@ -56,9 +58,11 @@ class AgentState(MutableMapping[str, Any]):
                 self._removed.add(key)
 
     def __iter__(self) -> Iterator[str]:
+        self._read |= self._before.keys()
         yield from sorted((self._before.keys() | self._set.keys()) - self._removed)
 
     def __len__(self) -> int:
+        self._read |= self._before.keys()
         return len((self._before.keys() | self._set.keys()) - self._removed)
 
     @property
@@ -68,6 +72,10 @@ class AgentState(MutableMapping[str, Any]):
         if not kept and not self._removed:
             return None
         return StateChange(tuple(sorted(kept.items())), tuple(sorted(self._removed)))
+
+    def outdated(self, before: State, now: State) -> str | None:
+        """A key that was read here and has another value by now; None if all that was read still holds."""
+        return next((key for key in sorted(self._read) if before.get(key) != now.get(key)), None)
 
     def end(self) -> None:
         """From here on nothing can be set: whoever still tries is too late for the turn."""
@@ -99,7 +107,9 @@ def _is_finite(value: Any) -> bool:
 class ToolContext:
     """The first argument of a tool that asks for it.
 
-    - ``call_id``: names this call, also when the turn is resumed elsewhere: an idempotency key for the world outside.
+    - ``call_id``: names this call within its turn, as the model did; the same when the turn is resumed elsewhere.
+    - ``key``: names this call in the whole world, and is the same when it is resumed: an idempotency key for what a
+      tool does outside. (Some models count their calls anew in each answer.)
     - ``workspace``: the folder that the conversation works in, if it has one.
     - ``state``: the agent's state; what is set here is staged with the turn.
     - ``cancelled``: whether somebody has asked the turn to stop. A tool that works long looks at it now and then.
@@ -110,11 +120,13 @@ class ToolContext:
         self,
         call_id: str,
         *,
+        key: str | None = None,
         workspace: Path | None = None,
         state: State = EMPTY,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         self.call_id = call_id
+        self.key = call_id if key is None else key
         self.workspace = workspace
         self.state = AgentState(state)
         self._progress = progress
@@ -125,11 +137,17 @@ class ToolContext:
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Asks the tool to stop. What it sets in the state from now on is too late."""
+        """Asks the tool to stop. What it sets in the state or tells from now on is too late."""
         self._cancelled.set()
+        self.end()
+
+    def end(self) -> None:
+        """The call has its result: a thread that was left behind can set and tell nothing any more."""
+        self._progress = None
         self.state.end()
 
     def progress(self, text: str) -> None:
         """Tells whoever watches how far the tool is."""
-        if self._progress is not None:
-            self._progress(text)
+        tell = self._progress
+        if tell is not None:
+            tell(text)

@@ -8,11 +8,13 @@ on resuming, may have been started, and is run again only if its tool says that 
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, assert_never
+from typing import Protocol, TypeAlias, assert_never
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, Limits
@@ -45,9 +47,11 @@ from forkpoint.llm.rendering import Rendering
 CORRECTIONS = 2
 """How often a model is told that its answer does not have the form that was asked for."""
 
-MAY_HAVE_RUN = (
-    "This call was started, and whether it finished is not known: it may have had its effect, in whole or in part. "
-    "Find out how things stand before you do it again."
+MAY_HAVE_RUN = "It may have had its effect, in whole or in part. Find out how things stand before you do it again."
+
+STATE_CHANGED = (
+    "Another call that ran at the same time has changed {key!r} in the state, which this call had read; so what this "
+    "call set there was not kept. Call it again, by itself."
 )
 
 Tell: TypeAlias = Callable[[StepUpdate], None]
@@ -81,9 +85,7 @@ class Journal(Protocol):
 
 
 class Done(Struct, frozen=True):
-    """The model has answered. What it said last is in the journal, though not yet on disk."""
-
-    output: Any = None
+    """The model has answered, in the form that was asked for. It is in the journal, though not yet on disk."""
 
 
 class Waiting(Struct, frozen=True):
@@ -107,6 +109,7 @@ class Loop:
         journal: Journal,
         base: Rendering,
         *,
+        turn: str = "",
         limits: Limits | None = None,
         workspace: Path | None = None,
         tell: Tell | None = None,
@@ -117,6 +120,8 @@ class Loop:
         self._models = models
         self._context = context
         self._journal = journal
+        self._turn = turn
+        self._responses = 0  # how many the turn has
         self._limits = agent.limits if limits is None else limits
         self._workspace = workspace
         self._tell = tell or (lambda _: None)
@@ -125,11 +130,13 @@ class Loop:
         self._prompt = base
         self._shown = 0  # how many steps the prompt has
         self._thread = threading.get_ident()
+        self._token = anyio.lowlevel.current_token()
 
     async def run(self) -> Done | Waiting:
         """Goes on until the model is done or something waits. Raises the typed reason if neither can be."""
         while True:
             standing = stand(self._journal.so_far)
+            self._responses = standing.responses
             if standing.open:
                 if waiting := await self._answer(standing):
                     return Waiting(waiting)
@@ -218,13 +225,18 @@ class Loop:
         self._tell(CallStarted(call))
         context = ToolContext(
             call.call_id,
+            key=f"{self._turn}/{self._responses}/{call.call_id}",
             workspace=self._workspace,
             state=self._journal.state,
             progress=lambda text: self._progress(call, text),
         )
+        before = self._journal.state
         result = await run_call(self._agent.tool(call.tool), call, context)
-        context.state.end()
+        context.end()
         change = context.state.change if not result.error else None
+        if change is not None and (key := context.state.outdated(before, self._journal.state)) is not None:
+            told = STATE_CHANGED.format(key=key)
+            change, result = None, ToolResult(call.call_id, call.tool, (Text(told),), "failed", result.duration)
         self._journal.add([NewEvent(body) for body in (change, result) if body is not None])
         await self._journal.flush()
         self._tell(CallEnded(result))
@@ -234,20 +246,22 @@ class Loop:
         if threading.get_ident() == self._thread:
             self._tell(update)
         else:
-            anyio.from_thread.run_sync(self._tell, update)
+            with suppress(anyio.RunFinishedError):  # a thread that was left behind, and so was its turn
+                anyio.from_thread.run_sync(self._tell, update, token=self._token)
 
     def _finished(self, text: str, corrections: int) -> Done | None:
         """The answer, if it has the form that was asked for; otherwise the model is told, and asked again."""
         if self._agent.output is None:
             return Done()
         try:
-            return Done(decode_as(self._agent.output, text))
+            decode_as(self._agent.output, text)
         except ValueError as error:
             if corrections >= CORRECTIONS:
                 raise BadOutput(corrections + 1, str(error)) from error
             told = f"Your answer does not have the form that was asked for: {error}. Answer again, in that form alone."
             self._journal.add([NewEvent(SystemMessage((Text(told),)))])
             return None
+        return Done()
 
     def _check_limits(self, asked: int) -> None:
         limits, spent = self._limits, self._journal.spent

@@ -42,7 +42,7 @@ class Checks(Struct, frozen=True):
             check_size("idempotency key", key.key, self.limits.title)
 
     def input(self, input: JsonText | None) -> None:
-        check_document("input", input, self.limits.document)
+        check_document("input", input, self.limits.input)
 
     def documents(self, settings: JsonText | None, cache: JsonText | None) -> None:
         check_document("settings", settings, self.limits.document)

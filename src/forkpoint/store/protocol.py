@@ -197,8 +197,17 @@ class Store(Protocol):
         """Stores steps of the turn durably, outside history. ``usage`` is what was spent since the last call."""
         ...
 
-    async def commit(self, turn: OpenTurn, events: Sequence[NewEvent] = (), *, usage: Usage = Usage()) -> Committed:
+    async def commit(
+        self,
+        turn: OpenTurn,
+        events: Sequence[NewEvent] = (),
+        *,
+        usage: Usage = Usage(),
+        cache: JsonText | None = None,
+    ) -> Committed:
         """Makes the journalled events and these history, and moves the head. On disk when it returns.
+
+        ``cache`` is another cache identity, from here on.
 
         Raises `TurnLost` if the turn is no longer this writer's, `OutcomeUnknown` if the disk did not say.
         """

@@ -188,7 +188,8 @@ class Limits(Struct, frozen=True):
 
     payload: int = 32 * 1024 * 1024
     commit: int = 256 * 1024 * 1024
-    document: int = 4 * 1024 * 1024  # settings, cache identity, input
+    document: int = 4 * 1024 * 1024  # settings, cache identity
+    input: int = 64 * 1024 * 1024  # of a turn: messages, with pictures
     title: int = 1024
     tags: int = 64
     tag: int = 1024

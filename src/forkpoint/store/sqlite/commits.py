@@ -16,7 +16,9 @@ from forkpoint.store.sqlite.turns import find, lost, open_turn
 from forkpoint.store.staging import Sealed, Staged, chain
 
 
-def commit(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> Committed:
+def commit(
+    db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage, cache: JsonText | None = None
+) -> Committed:
     """Makes the turn history: its row by compare-and-set, its events, and the head, in this order."""
     id = id_to_bytes(turn.id)
     ordinal = turn.base.ordinal + turn.staged + len(staged.events)
@@ -46,7 +48,16 @@ def commit(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: 
         db.execute(SQL["delete_steps"], {"turn": id})
     digest = _insert_events(db, id, first, turn.base, events)
     head = replace(head, position=last, digest=digest)
-    _move_head(db, scope, turn.conversation, head, revision=turn.revision, segment=segment, open_turn=turn.id)
+    _move_head(
+        db,
+        scope,
+        turn.conversation,
+        head,
+        revision=turn.revision,
+        segment=segment,
+        open_turn=turn.id,
+        cache=cache,
+    )
     return Committed(turn.conversation, turn.id, turn.revision + 1, head, first, last)
 
 

@@ -6,6 +6,7 @@ queues. Where there are no such locks (Windows), SQLite's handler and heartbeats
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -34,7 +35,7 @@ class FileLock:
         if HAS_LOCKS:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            except OSError:  # somebody has it; or it cannot be had, which `acquire` says
                 return False
         return True
 
@@ -59,7 +60,8 @@ class FileLock:
 
     def release(self) -> None:
         if HAS_LOCKS:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+            with suppress(OSError):  # the system has lost it already
+                fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Lets go of the lock, if held, and of the file."""

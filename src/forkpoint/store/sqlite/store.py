@@ -324,12 +324,20 @@ class SqliteStore:
             usage=spent,
         )
 
-    async def commit(self, turn: OpenTurn, events: Sequence[NewEvent] = (), *, usage: Usage = Usage()) -> Committed:
+    async def commit(
+        self,
+        turn: OpenTurn,
+        events: Sequence[NewEvent] = (),
+        *,
+        usage: Usage = Usage(),
+        cache: JsonText | None = None,
+    ) -> Committed:
+        self._checks.documents(None, cache)
         staged = self._stage(turn, events)
         if not turn.staged + len(events):
             raise NotWhole("turn", "it has no events")
         staged.calls.at_a_commit()
-        run = partial(commits.commit, turn=turn, staged=staged, usage=turn.usage + usage)
+        run = partial(commits.commit, turn=turn, staged=staged, usage=turn.usage + usage, cache=cache)
 
         def landed(db: Connection, scope: Scope) -> bool:
             return turns.settle(db, scope, turn.id, turn.token, usage) == "committed"

@@ -27,7 +27,7 @@ import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from forkpoint.errors import ForkpointError, OutcomeUnknown, StoreClosed, StoreDamaged
+from forkpoint.errors import ForkpointError, OutcomeUnknown, StoreClosed, StoreDamaged, StoreUnavailable
 from forkpoint.store.sqlite.connection import MEMORY, PATIENCE, SQL, Connect, Connection, code_of, translate
 from forkpoint.store.sqlite.locks import FileLock
 from forkpoint.store.sqlite.wakeup import Wakeup
@@ -177,12 +177,27 @@ class Writer:
 
     def _work(self) -> None:
         while (first := self._arrival()) is not None:
-            with self.writing, self._gate:  # a job that waits for another process can still be withdrawn
-                group = self._group(first)
-                self._run_group(group)
+            with self.writing:
+                group = self._run_next(first)
             Wakeup.wake_all([job._wakeup for job in group if job._wakeup is not None])
             if self._logged > CHECKPOINT_BYTES:
                 self._checkpoint()
+
+    def _run_next(self, first: Job[Any]) -> list[Job[Any]]:
+        """Runs the next group of jobs, once it is this process's turn to write."""
+        try:
+            self._gate.acquire()  # a job that waits for another process can still be withdrawn
+        except OSError as error:  # the system has no lock left, or the file system lost it
+            group = self._group(first)
+            for job in group:
+                job.error = StoreUnavailable(self._path, f"its lock cannot be had ({error})")
+            return group
+        try:
+            group = self._group(first)
+            self._run_group(group)
+            return group
+        finally:
+            self._gate.release()
 
     def _arrival(self) -> Job[Any] | None:
         """The next job; after a while, a reason to look at the clock; None when it is time to stop."""
@@ -220,7 +235,8 @@ class Writer:
 
     def _checkpoint(self) -> None:
         """Moves the log into the database file: here, so that no caller waits for it."""
-        with self.writing, self._gate, suppress(sqlite3.Error):  # if not now, then next time: the log has it all
+        # If not now, then next time: the log has it all.
+        with self.writing, suppress(sqlite3.Error, OSError), self._gate:
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         self._logged = 0
 

@@ -289,6 +289,18 @@ class TurnConformance(Conformance):
         with pytest.raises(NotFound):
             await store.within("other").keep(new.id)
 
+    async def test_a_commit_may_bring_another_cache_identity(self, store: Store) -> None:
+        made = await create(store)
+        turn = await begin(store, made.id)
+        await store.commit(turn, exchange("one"), cache='{"key":"another"}')
+        after = await store.read(made.id)
+        assert (after.cache, after.settings) == ('{"key":"another"}', made.settings)
+        turn = await begin(store, made.id)
+        with pytest.raises(NotWhole):
+            await store.commit(turn, exchange("two"), cache="no JSON")
+        await store.commit(turn, exchange("two"))
+        assert (await store.read(made.id)).cache == '{"key":"another"}'
+
     async def test_turns_are_listed_in_order_with_tries_that_did_not_commit(self, store: Store) -> None:
         made = await create(store)
         one = await run(store, made.id, "one")

@@ -8,7 +8,10 @@ import pytest
 HEAVY = ("openai", "anthropic", "httpx2", "pydantic", "genai_prices", "xllamacpp", "rich", "typer")
 
 
-@pytest.mark.parametrize("module", ["forkpoint", "forkpoint.llm", "forkpoint.store", "forkpoint.llm.calling"])
+MODULES = ["forkpoint", "forkpoint.llm", "forkpoint.store", "forkpoint.llm.calling", "forkpoint.conversation"]
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_importing_it_loads_no_sdk_no_price_list_and_no_model(module: str) -> None:
     code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

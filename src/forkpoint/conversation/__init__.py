@@ -1,0 +1,33 @@
+"""Conversations that run: over a store, with an agent, one transaction for each turn.
+
+The way of a turn, and where to read about each step:
+
+- `conversation`, `sync`: `AsyncConversation` and `Conversation`, what a program uses. `portal` is what lies between.
+- `naming`, `messages`, `settings`: what goes in. `results`, `updates`, `streaming`, `requests`: what comes out.
+- `places`: which store an address means, and who shares it.
+- `backend`, `local`: what a conversation needs from the place where it lives; and a store in this process as one.
+- `turn`: the transaction. `planning`: what it begins with. `steps`: its journal. `prompts`: the prompt that it grows.
+"""
+
+from forkpoint.conversation.conversation import AsyncConversation
+from forkpoint.conversation.results import Branch, Call, Info, SideAnswer, Stats, Turn
+from forkpoint.conversation.streaming import TurnStream
+from forkpoint.conversation.sync import Conversation, SyncTurnStream
+from forkpoint.conversation.updates import Callback, TurnStarted, Update, Visualizer
+
+__all__ = [
+    "AsyncConversation",
+    "Branch",
+    "Call",
+    "Callback",
+    "Conversation",
+    "Info",
+    "SideAnswer",
+    "Stats",
+    "SyncTurnStream",
+    "Turn",
+    "TurnStarted",
+    "TurnStream",
+    "Update",
+    "Visualizer",
+]

@@ -1,0 +1,166 @@
+"""`Backend`: what a conversation needs from the place where it lives. There is one for a store in this process.
+
+Everything here names a conversation by its id, and hands out frozen data, so that a place far away can offer the same.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from forkpoint.agent.agent import Agent, Limits
+from forkpoint.conversation.results import Branch, Info, SideAnswer, Stats, Turn
+from forkpoint.conversation.settings import Settings
+from forkpoint.conversation.updates import Callback
+from forkpoint.events import Event, Position, UserMessage
+from forkpoint.llm.identity import CachePolicy
+from forkpoint.llm.inspecting import Inspection
+from forkpoint.store.records import Page, Status, Verification
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """A conversation that is yet to be: it comes into being with its first turn, or when something is said of it."""
+
+    id: str
+    name: str | None
+    settings: Settings
+    chosen: bool = False  # somebody chose the id, so it may be taken
+    title: str | None = None
+    tags: Mapping[str, str] = {}
+
+
+class ForkOptions(Struct, frozen=True, kw_only=True):
+    """How a fork is to differ from its source."""
+
+    id: str
+    name: str | None = None
+    at: str | Position | None = None
+    before: str | Position | None = None
+    agent: Agent | None = None
+    title: str | None = None
+    tags: Mapping[str, str] = {}
+    reset_metrics: bool = True
+    cache: CachePolicy = "own"
+    workspace: str | None = None  # None: the source's
+
+
+class Decision(Struct, frozen=True):
+    """What somebody says to calls that wait. Without ``calls`` it is said to all of them."""
+
+    approved: bool
+    calls: Collection[str] | None = None
+    by: str | None = None
+    reason: str | None = None
+
+
+class Backend(Protocol):
+    """A place where conversations live."""
+
+    @property
+    def address(self) -> str:
+        """Its address, as `store=` takes it."""
+        ...
+
+    async def close(self) -> None: ...
+
+    # Conversations.
+
+    async def create(self, draft: Draft) -> Info:
+        """Makes a conversation that stays even if no turn ever commits. Raises `AlreadyExists`."""
+        ...
+
+    async def find(self, id_or_name: str) -> tuple[Info, Settings]:
+        """A conversation by its id or its name, with what it is run with."""
+        ...
+
+    async def conversations(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        tags: Mapping[str, str] | None = None,
+        status: Status | None = None,
+    ) -> Page[Info]: ...
+
+    async def tree(self, id: str) -> tuple[Branch, ...]:
+        """The family of a conversation: roots, with what branched off them."""
+        ...
+
+    async def describe(self, id: str, *, title: str | None, tags: Mapping[str, str] | None) -> Info: ...
+
+    async def fork(self, source: str, options: ForkOptions, agent: Agent | None = None) -> tuple[Info, Settings]:
+        """A fork. ``agent`` is the source's, if it is at hand."""
+        ...
+
+    async def rewind(self, id: str, *, at: str | Position | None, before: str | Position | None) -> Info | None:
+        """Moves the head back. Gives the branch that keeps what stood after it; None if nothing did."""
+        ...
+
+    async def delete(self, id: str) -> None: ...
+
+    async def change(self, id: str, settings: Settings, agent: Agent | None) -> Info:
+        """Other settings from here on, recorded as a note."""
+        ...
+
+    # Turns.
+
+    async def run(
+        self,
+        id: str,
+        agent: Agent,
+        messages: Sequence[UserMessage],
+        *,
+        draft: Draft | None = None,
+        retry_of: str | None = None,
+        supersede: bool = False,
+        key: str | None = None,
+        tell: Callback,
+    ) -> Turn: ...
+
+    async def resume(
+        self,
+        id: str,
+        turn: str,
+        agent: Agent,
+        *,
+        decision: Decision | None = None,
+        rerun: Collection[str] = (),
+        limits: Limits | None = None,
+        tell: Callback,
+    ) -> Turn: ...
+
+    async def cancel(self, id: str) -> Turn: ...
+
+    async def discard(self, id: str, turn: str) -> Turn: ...
+
+    async def settle(self, turn: str) -> Turn: ...
+
+    async def ask(self, id: str, agent: Agent, messages: Sequence[UserMessage], *, tell: Callback) -> SideAnswer: ...
+
+    async def request(
+        self, id: str, agent: Agent, messages: Sequence[UserMessage], *, draft: Draft | None = None
+    ) -> Inspection: ...
+
+    async def sent(self, id: str, agent: Agent, turn: str | None) -> Inspection: ...
+
+    # Reading.
+
+    async def turn(self, id: str, turn: str) -> Turn: ...
+
+    async def turns(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Turn]: ...
+
+    async def tries(self, id: str) -> tuple[Turn, ...]:
+        """The turns that stand at the head and are not history: failed, cancelled, open; the newest last."""
+        ...
+
+    async def events(
+        self, id: str, *, after: int = 0, limit: int | None = None, kinds: Sequence[str] = ()
+    ) -> list[Event]: ...
+
+    async def stats(self, id: str) -> Stats: ...
+
+    async def state(self, id: str) -> dict[str, Any]: ...
+
+    async def update_state(self, id: str, set: Mapping[str, Any], removed: Collection[str]) -> None: ...
+
+    async def verify(self, id: str | None, *, head_digest: str | None) -> Verification: ...

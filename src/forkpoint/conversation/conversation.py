@@ -1,0 +1,599 @@
+"""`AsyncConversation`: a conversation that runs.
+
+::
+
+    async with AsyncConversation(agent) as conversation:
+        turn = await conversation.run("Why did build 1234 fail?")   # commits, or raises TurnFailed
+        fork = await conversation.fork(title="Try the other fix")   # shares history, and nothing else
+
+The object holds no history and no state: all of that is in the store, so any number of objects, in any number of
+processes, may stand for one conversation. What it does hold is the agent with its Python functions, who is told while
+a turn runs, and messages that were sent and not run yet.
+"""
+
+import os
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeAlias, get_args
+
+import anyio
+from msgspec.structs import replace
+
+from forkpoint.agent.agent import Agent, Limits
+from forkpoint.agent.arguments import decode_as
+from forkpoint.conversation.backend import Backend, Decision, Draft, ForkOptions
+from forkpoint.conversation.messages import Message, as_message
+from forkpoint.conversation.naming import Point, as_agent, as_id, as_point, as_turn, with_title
+from forkpoint.conversation.places import Place
+from forkpoint.conversation.results import Branch, Info, SideAnswer, Stats, Turn
+from forkpoint.conversation.settings import Settings, as_workspace
+from forkpoint.conversation.streaming import TurnStream, streamed
+from forkpoint.conversation.updates import Callback, TurnStarted, Update, Visualizer, tell_all
+from forkpoint.conversation.views import info_of_draft
+from forkpoint.errors import (
+    AlreadyExists,
+    BadSetting,
+    BadWorkspace,
+    ConversationClosed,
+    NoAgent,
+    NoSuchTurn,
+    NotFound,
+    NothingToRun,
+    ReopenAfterFork,
+    TurnFailed,
+)
+from forkpoint.events import Event, UserMessage
+from forkpoint.llm.identity import CacheIdentity, CachePolicy
+from forkpoint.llm.inspecting import Inspection
+from forkpoint.llm.model import LLM
+from forkpoint.store.protocol import Store
+from forkpoint.store.records import Page, Status, Verification
+
+Where: TypeAlias = str | os.PathLike[str] | Store | None
+"""Where conversations live: an address, a path of a SQLite file, an open store, or None for the default."""
+
+Events: TypeAlias = list[Event]  # in a class with a method of that name, `list` is the method
+
+
+class AsyncConversation:
+    """A conversation. Making one does no I/O: it comes into being with its first turn.
+
+    - ``agent``: who answers. A model's name or an `LLM` is an agent without tools or instructions.
+    - ``conversation_id``: its id, or a name to know it by; by default it gets a fresh id.
+    - ``workspace``: the folder that tools work in.
+    - ``store``: where it lives, ``sqlite:///file.db`` or ``memory:``. Default: FORKPOINT_STORE, else a file in the
+      user's data folder.
+    - ``callbacks``: functions that are told of everything while a turn runs.
+    - ``visualizer``: the same, for a screen; a fork has one of the same kind.
+    """
+
+    def __init__(
+        self,
+        agent: Agent | LLM | str,
+        *,
+        conversation_id: str | None = None,
+        workspace: str | os.PathLike[str] | None = None,
+        store: Where = None,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        callbacks: Iterable[Callback] = (),
+        visualizer: Visualizer | None = None,
+    ) -> None:
+        agent = as_agent(agent)
+        id, name = as_id(conversation_id)
+        settings = Settings.of(agent, as_workspace(workspace))
+        title, others = with_title(title, tags)
+        chosen = conversation_id is not None
+        draft = Draft(id=id, name=name, settings=settings, chosen=chosen, title=title, tags=others)
+        self._set_up(id, name or id, agent, settings, Place(store), draft, callbacks, visualizer)
+
+    def _set_up(
+        self,
+        id: str,
+        name: str,
+        agent: Agent | None,
+        settings: Settings,
+        place: Place,
+        draft: Draft | None,
+        callbacks: Iterable[Callback],
+        visualizer: Visualizer | None,
+    ) -> None:
+        self._id = id
+        self._name = name
+        self._agent = agent
+        self._settings = settings
+        self._place = place
+        self._draft = draft  # until it is in the store
+        self._callbacks = tuple(callbacks)
+        self._visualizer = visualizer
+        self._pending: list[UserMessage] = []
+        self._closed = False
+        self._process = os.getpid()
+        self._making = anyio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name}>"
+
+    # Opening and closing.
+
+    @classmethod
+    async def open(
+        cls,
+        id: str,
+        *,
+        agent: Agent | None = None,
+        create: Agent | None = None,
+        bind: bool = True,
+        store: Where = None,
+        callbacks: Iterable[Callback] = (),
+        visualizer: Visualizer | None = None,
+    ) -> Self:
+        """A conversation that exists, by its id or name.
+
+        Its Python functions are imported again, or taken from ``agent``; what is missing or has changed raises
+        `CannotResume` with everything, before anything runs. With ``create`` one that does not exist is made with that
+        agent. ``bind=False`` opens it without its functions: to read, fork or rewind it, not to run it.
+        """
+        place = Place(store)
+        try:
+            backend = await place.backend()
+            try:
+                info, settings = await backend.find(id)
+            except NotFound:
+                if create is None:
+                    raise
+                new_one, name = as_id(id)
+                draft = Draft(id=new_one, name=name, settings=Settings.of(create, None), chosen=True)
+                try:
+                    info, settings = await backend.create(draft), draft.settings
+                except AlreadyExists:  # somebody else has just made it
+                    info, settings = await backend.find(id)
+            bound = settings.bound(agent or create) if bind else None
+        except BaseException:
+            await place.leave()
+            raise
+        return cls._made(info, settings, bound, place, callbacks, visualizer)
+
+    @classmethod
+    def _made(
+        cls,
+        info: Info,
+        settings: Settings,
+        agent: Agent | None,
+        place: Place,
+        callbacks: Iterable[Callback],
+        visualizer: Visualizer | None,
+    ) -> Self:
+        made = cls.__new__(cls)
+        made._set_up(info.id, info.name, agent, settings, place, None, callbacks, visualizer)
+        return made
+
+    @classmethod
+    async def list(
+        cls,
+        *,
+        store: Where = None,
+        cursor: str | None = None,
+        limit: int = 50,
+        tags: Mapping[str, str] | None = None,
+        status: Status | None = None,
+    ) -> Page[Info]:
+        """Conversations of a store, the newest first; all given tags must match."""
+        place = Place(store)
+        try:
+            backend = await place.backend()
+            return await backend.conversations(cursor=cursor, limit=limit, tags=tags, status=status)
+        finally:
+            await place.leave()
+
+    async def close(self) -> None:
+        """Lets go of the store. The last conversation that does closes it, and cancels what still runs there."""
+        if not self._closed:
+            self._closed = True
+            await self._place.leave()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it holds nothing open: nothing was needed of its store yet, or it is closed."""
+        return not self._place.is_open
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # What it is.
+
+    @property
+    def id(self) -> str:
+        """Its inner id, the same for good."""
+        return self._id
+
+    @property
+    def name(self) -> str:
+        """Its outer name; its id if nobody gave it one."""
+        return self._name
+
+    @property
+    def agent(self) -> Agent | None:
+        """Who answers. None if it was opened without its functions."""
+        return self._agent
+
+    @property
+    def workspace(self) -> Path | None:
+        """The folder that tools work in."""
+        return self._settings.folder
+
+    @property
+    def pending(self) -> tuple[UserMessage, ...]:
+        """Messages that were sent and not run yet. They live in this object only."""
+        return tuple(self._pending)
+
+    async def info(self) -> Info:
+        """All that is known of it, as it stands now."""
+        if self._draft is not None:
+            return info_of_draft(self._draft)
+        return (await (await self._here()).find(self._id))[0]
+
+    async def title(self) -> str | None:
+        return (await self.info()).title
+
+    async def tags(self) -> dict[str, str]:
+        """Its tags, the title among them."""
+        return (await self.info()).tags
+
+    async def status(self) -> Status:
+        """idle, running, awaiting_approval or interrupted."""
+        return (await self.info()).status
+
+    async def cache(self) -> CacheIdentity:
+        """What it shows providers: its prompt-cache key, and whose that is."""
+        return (await self.info()).cache
+
+    async def describe(self, *, title: str | None = None, tags: Mapping[str, str] | None = None) -> Info:
+        """Sets the title ("" removes it) or all tags. Disturbs no turn that runs."""
+        title, others = with_title(title, tags)
+        if self._draft is not None:
+            self._draft = replace(
+                self._draft,
+                title=self._draft.title if title is None else title or None,
+                tags=self._draft.tags if tags is None else others,
+            )
+            return info_of_draft(self._draft)
+        return await (await self._here()).describe(self._id, title=title, tags=None if tags is None else others)
+
+    async def change_agent(self, agent: Agent) -> None:
+        """Another agent answers from here on. Recorded as a note; the conversation must have no open turn."""
+        settings = replace(self._settings, agent=Settings.of(agent, None).agent)
+        if self._draft is not None:
+            self._draft = replace(self._draft, settings=settings)
+        else:
+            await (await self._here()).change(self._id, settings, agent)
+        self._agent, self._settings = agent, settings
+
+    # Turns.
+
+    def send_message(self, message: Message) -> None:
+        """Queues a message for the next turn. Several are one turn, in order; until then they live in this object."""
+        self._pending.append(as_message(message))
+
+    async def run(self, message: Message | None = None, *, supersede: bool = False, key: str | None = None) -> Turn:
+        """Runs one turn with all that was sent, and ``message``.
+
+        Returns the turn when it is committed, or when it waits for an approval. Raises `TurnFailed` (`TurnCancelled`
+        if it was cancelled) when it is certain that nothing has moved. While an earlier turn is open, `TurnOpen` is
+        raised, unless ``supersede`` discards that one. ``key`` makes it happen once: the same key with the same
+        messages gives the same turn.
+        """
+        return await self._run(self._taking(message), supersede=supersede, key=key)
+
+    @asynccontextmanager
+    async def run_stream(
+        self, message: Message | None = None, *, supersede: bool = False, key: str | None = None
+    ) -> AsyncIterator[TurnStream]:
+        """The same, told as it happens: ``async with conversation.run_stream("...") as stream``, then
+        ``async for update in stream``. Updates are provisional; the last one is the turn. Leaving early cancels it.
+        """
+        messages = self._taking(message)
+        async with streamed(lambda tell: self._run(messages, supersede=supersede, key=key, also=tell)) as stream:
+            yield stream
+
+    async def ask(self, message: Message) -> SideAnswer:
+        """A side question: answered from the history as it is, and nothing of it is kept but what it cost.
+
+        It needs no lock: a turn may be running. Tools are not used.
+        """
+        return await (await self._here()).ask(self._id, self._runs(), [as_message(message)], tell=self._teller())
+
+    async def cancel(self) -> Turn:
+        """Cancels the turn that runs in this process, and waits for its outcome. Too late, it says ``committed``."""
+        if self._draft is not None:
+            raise NoSuchTurn(self._id, "cancel", "nothing was run yet")
+        return await (await self._here()).cancel(self._id)
+
+    async def retry(self, turn: str | Turn | None = None, *, key: str | None = None) -> Turn:
+        """Runs the input of a turn again, from the last good state: by default of the last one that did not commit.
+
+        One that is still open is discarded.
+        """
+        failed = await self._one_of_the_tries("retry", turn)
+        if not failed.input:
+            raise NoSuchTurn(self._id, "retry", f"turn {failed.id} has no input")
+        return await self._run(failed.input, retry_of=failed.id, supersede=True, key=key)
+
+    async def resume(
+        self, turn: str | Turn | None = None, *, rerun: Collection[str] = (), limits: Limits | None = None
+    ) -> Turn:
+        """Goes on with a turn that failed, was cancelled or interrupted, after its last finished step.
+
+        No finished tool is run again. A call that was started and has no result is `unknown`: the model is told so,
+        unless its tool is repeatable or ``rerun`` names the call. ``limits`` replaces the agent's, this time.
+        """
+        open = await self._one_of_the_tries("resume", turn)
+        return await self._resume(open.id, rerun=rerun, limits=limits)
+
+    async def approve(self, *calls: str, by: str | None = None) -> Turn:
+        """Lets calls that wait run, by default all of them, and goes on with the turn. From any process."""
+        return await self._decide(Decision(True, calls or None, by))
+
+    async def deny(self, *calls: str, by: str | None = None, reason: str | None = None) -> Turn:
+        """Refuses calls that wait, by default all of them, and goes on: the model is told, with the reason."""
+        return await self._decide(Decision(False, calls or None, by, reason))
+
+    async def discard(self, turn: str | Turn | None = None) -> Turn:
+        """Ends an open turn that nobody runs. What its tools did stays visible."""
+        open = await self._one_of_the_tries("discard", turn, open=True)
+        return await (await self._here()).discard(self._id, open.id)
+
+    async def settle(self, turn: str | Turn) -> Turn:
+        """After `OutcomeUnknown`: the turn as it turned out. Raises that again if it can still not be told."""
+        return await (await self._here()).settle(as_turn(turn))
+
+    # Branches.
+
+    async def fork(
+        self,
+        *,
+        conversation_id: str | None = None,
+        at: Point | None = None,
+        before: Point | None = None,
+        agent: Agent | None = None,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        reset_metrics: bool = True,
+        cache: CachePolicy = "own",
+        workspace: str | os.PathLike[str] = "share",
+        callbacks: Iterable[Callback] = (),
+    ) -> Self:
+        """A new conversation that shares this one's history up to a point, and nothing else.
+
+        ``at`` is a turn or an event, included; ``before`` the same, excluded; by default it is all that is committed.
+        Never waits for a turn that runs. Costs the same however long the history is.
+        """
+        if cache not in get_args(CachePolicy):
+            raise BadSetting("fork()", "cache", f"{cache!r} is neither own nor inherit")
+        id, name = as_id(conversation_id)
+        title, others = with_title(title, tags)
+        backend = await self._here()
+        options = ForkOptions(
+            id=id,
+            name=name,
+            at=as_point(at),
+            before=as_point(before),
+            agent=agent,
+            title=title,
+            tags=others,
+            reset_metrics=reset_metrics,
+            cache=cache,
+            workspace=_forked_workspace(workspace),
+        )
+        info, settings = await backend.fork(self._id, options, self._agent)
+        visualizer = self._visualizer.for_fork() if self._visualizer is not None else None
+        return self._made(info, settings, agent or self._agent, self._place.also(), callbacks, visualizer)
+
+    async def rewind(self, *, at: Point | None = None, before: Point | None = None) -> Self | None:
+        """Moves this conversation back. What stood after that point is kept, and returned, as a branch set aside.
+
+        None if nothing stood after it.
+        """
+        aside = await (await self._here()).rewind(self._id, at=as_point(at), before=as_point(before))
+        if aside is None:
+            return None
+        return self._made(aside, self._settings, self._agent, self._place.also(), (), None)
+
+    async def tree(self) -> tuple[Branch, ...]:
+        """Its family: roots, and what branched off each."""
+        if self._draft is not None:
+            return (Branch(info_of_draft(self._draft)),)
+        return await (await self._here()).tree(self._id)
+
+    async def delete(self) -> None:
+        """Removes it and its sub-agents, never a fork, and closes it. What was spent stays counted in the family."""
+        if self._draft is None:
+            await (await self._here()).delete(self._id)
+        await self.close()
+
+    # What is in it.
+
+    async def events(self, *, after: int = 0, limit: int | None = None, kinds: Sequence[str] = ()) -> "Events":
+        """Committed events in order, from after an ordinal on."""
+        if self._draft is not None:
+            return []
+        return await (await self._here()).events(self._id, after=after, limit=limit, kinds=kinds)
+
+    async def turns(self, *, cursor: str | None = None, limit: int = 50) -> Page[Turn]:
+        """Its turns in order, with the tries that did not commit: what they cost and what their tools did."""
+        if self._draft is not None:
+            return Page(())
+        page = await (await self._here()).turns(self._id, cursor=cursor, limit=limit)
+        return Page(tuple(map(self._typed, page.items)), page.next)
+
+    async def turn(self, id: str | Turn) -> Turn:
+        """One turn, as it stands now."""
+        if self._draft is not None:
+            raise NotFound("turn", as_turn(id))
+        return self._typed(await (await self._here()).turn(self._id, as_turn(id)))
+
+    async def stats(self) -> Stats:
+        """Tokens, dollars and cached share: its own, what it inherited, and its family's."""
+        if self._draft is not None:
+            return Stats()
+        return await (await self._here()).stats(self._id)
+
+    async def agent_state(self) -> dict[str, Any]:
+        """What tools have set, as it is committed."""
+        return {} if self._draft is not None else await (await self._here()).state(self._id)
+
+    async def update_state(self, set: Mapping[str, Any] | None = None, *, remove: Collection[str] = ()) -> None:
+        """Changes the agent's state from outside, as a note of its own. The conversation must have no open turn."""
+        await (await self._here()).update_state(self._id, set or {}, remove)
+
+    async def request(self, message: Message | None = None, *, turn: str | Turn | None = None) -> Inspection:
+        """What ``run(message)`` would send, or what was sent last (by ``turn``), beside the request before it."""
+        backend, agent = await self._here(keep_draft=True), self._runs()
+        if message is not None:
+            return await backend.request(self._id, agent, [as_message(message)], draft=self._draft)
+        if self._draft is not None:
+            raise NoSuchTurn(self._id, "show", "nothing was run yet")
+        return await backend.sent(self._id, agent, None if turn is None else as_turn(turn))
+
+    async def verify(self, *, head_digest: str | None = None) -> Verification:
+        """Checks that nobody changed its history. ``head_digest`` is an earlier `Info.digest`, kept elsewhere."""
+        if self._draft is not None:
+            return Verification(0, 0, 0, ())
+        return await (await self._here()).verify(self._id, head_digest=head_digest)
+
+    # Below the surface.
+
+    async def _here(self, *, keep_draft: bool = False) -> Backend:
+        """The place where it lives. One that is not there yet is made, unless its first turn is to do that."""
+        if self._closed:
+            raise ConversationClosed(self._id)
+        if os.getpid() != self._process:
+            raise ReopenAfterFork(self._id)
+        backend = await self._place.backend()
+        if not keep_draft:
+            async with self._making:  # two who are first at once make one
+                if self._draft is not None:
+                    await backend.create(self._draft)
+                    self._draft = None
+        return backend
+
+    def _runs(self) -> Agent:
+        if self._agent is None:
+            why = "it has no agent" if self._settings.agent_json is None else "it was opened without its functions"
+            raise NoAgent(self._id, why)
+        return self._agent
+
+    def _taking(self, message: Message | None) -> tuple[UserMessage, ...]:
+        messages = (*self._pending, *([] if message is None else [as_message(message)]))
+        if not messages:
+            raise NothingToRun(self._id, "; after a turn that failed, use retry() or resume()")
+        return messages
+
+    async def _run(
+        self,
+        messages: tuple[UserMessage, ...],
+        *,
+        retry_of: str | None = None,
+        supersede: bool = False,
+        key: str | None = None,
+        also: Callback | None = None,
+    ) -> Turn:
+        agent = self._runs()
+        backend = await self._here(keep_draft=True)
+        tell = self._teller(also)
+
+        def told(update: Update) -> None:
+            if isinstance(update, TurnStarted):
+                self._taken(messages)
+            tell(update)
+
+        try:
+            turn = await backend.run(
+                self._id,
+                agent,
+                messages,
+                draft=self._draft,
+                retry_of=retry_of,
+                supersede=supersede,
+                key=key,
+                tell=told,
+            )
+        except TurnFailed:
+            self._taken(messages)  # a turn of another process that was joined
+            raise
+        self._taken(messages)
+        return self._typed(turn)
+
+    def _taken(self, messages: Sequence[UserMessage]) -> None:
+        """A turn has begun: it is in the store, whatever becomes of it, and these messages are its own."""
+        self._draft = None
+        self._pending = [one for one in self._pending if not any(one is taken for taken in messages)]
+
+    async def _resume(
+        self,
+        turn: str,
+        *,
+        decision: Decision | None = None,
+        rerun: Collection[str] = (),
+        limits: Limits | None = None,
+        also: Callback | None = None,
+    ) -> Turn:
+        backend, agent = await self._here(), self._runs()
+        gone_on = await backend.resume(
+            self._id, turn, agent, decision=decision, rerun=rerun, limits=limits, tell=self._teller(also)
+        )
+        return self._typed(gone_on)
+
+    async def _decide(self, decision: Decision) -> Turn:
+        """Decides on the calls that wait now, and on no other that might come to wait meanwhile."""
+        turn = await self._one_of_the_tries("approve" if decision.approved else "deny", None, open=True)
+        if decision.calls is None:
+            decision = replace(decision, calls=[call.id for call in turn.waiting])
+        return await self._resume(turn.id, decision=decision)
+
+    async def _one_of_the_tries(self, verb: str, turn: str | Turn | None, *, open: bool = False) -> Turn:
+        """The turn that somebody means: the one given, or the last that did not commit."""
+        if self._draft is not None:
+            raise NoSuchTurn(self._id, verb, "nothing was run yet")
+        backend = await self._here()
+        if turn is not None:
+            return await backend.turn(self._id, as_turn(turn))
+        tries = [one for one in await backend.tries(self._id) if not open or one.outcome not in {"failed", "cancelled"}]
+        if not tries:
+            why = "none is open" if open else "all that was run from here is committed"
+            raise NoSuchTurn(self._id, verb, why)
+        return max(tries, key=lambda one: one.id)
+
+    def _typed(self, turn: Turn) -> Turn:
+        """The turn with its answer as the agent's output type."""
+        output = self._agent.output if self._agent is not None else None
+        if output is None or turn.outcome != "committed":
+            return turn
+        with suppress(ValueError):  # it is of a time when the agent had no such type, or another
+            return replace(turn, output=decode_as(output, turn.text))
+        return turn
+
+    def _teller(self, also: Callback | None = None) -> Callback:
+        told = (*self._callbacks, self._visualizer, also)
+        tell = tell_all([callback for callback in told if callback is not None])
+        return lambda update: tell(self._typed(update) if isinstance(update, Turn) else update)
+
+
+def _forked_workspace(given: str | os.PathLike[str]) -> str | None:
+    if given == "share":
+        return None
+    if given in ("worktree", "copy"):
+        raise BadWorkspace(
+            str(given), "a fork can share its source's folder or have another; this is not supported yet"
+        )
+    return as_workspace(given)

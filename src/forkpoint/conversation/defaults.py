@@ -1,0 +1,53 @@
+"""What is meant when nothing is said: the same for the Python API and for the program.
+
+What is said where it is used wins, then the environment (``FORKPOINT_*``), then the user's file, then what stands here.
+"""
+
+import os
+import tomllib
+from urllib.parse import quote
+
+import platformdirs
+
+from forkpoint.errors import BadSetting, BadStoreUrl
+
+MODEL = "local/smollm2"
+"""The model that needs no account: it is in the box."""
+
+
+def default_model() -> str:
+    """The model that is meant if none is given: FORKPOINT_MODEL, else the user's file, else the one in the box."""
+    return os.environ.get("FORKPOINT_MODEL", "").strip() or user_setting("model") or MODEL
+
+
+def default_store() -> str:
+    """The address that is meant if none is given: FORKPOINT_STORE, else the user's file, else the data folder."""
+    if named := os.environ.get("FORKPOINT_STORE", "").strip():
+        return named
+    if (chosen := user_setting("store")) is not None:
+        return chosen
+    folder = platformdirs.user_data_path("forkpoint", appauthor=False)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadStoreUrl(str(folder), f"the folder for your data cannot be made ({error.strerror})") from None
+    return file_url(folder / "forkpoint.db")
+
+
+def file_url(path: str | os.PathLike[str]) -> str:
+    """The address of a SQLite file, absolute, so that it means the same wherever a process stands."""
+    return "sqlite:///" + quote(os.path.abspath(path), safe="/:\\", errors="surrogateescape")
+
+
+def user_setting(name: str) -> str | None:
+    """A setting from the user's file, ``config.toml`` in the folder that the system has for settings."""
+    path = platformdirs.user_config_path("forkpoint", appauthor=False) / "config.toml"
+    try:
+        value = tomllib.loads(path.read_text(encoding="utf-8")).get(name)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise BadSetting("Forkpoint", str(path), f"it cannot be read ({error})") from None
+    if value is not None and not isinstance(value, str):
+        raise BadSetting("Forkpoint", f"{name} in {path}", "it must be a text")
+    return value

@@ -1,0 +1,142 @@
+"""Planning a turn: who answers, with which identity, and what is written down before anything runs."""
+
+import functools
+from collections.abc import Collection, Sequence
+
+from msgspec.structs import replace
+
+from forkpoint.agent.agent import Agent
+from forkpoint.agent.loop import stand
+from forkpoint.conversation.backend import Decision, ForkOptions
+from forkpoint.conversation.prompts import Prompts
+from forkpoint.conversation.records import Records
+from forkpoint.conversation.settings import Settings
+from forkpoint.conversation.turn import Plan
+from forkpoint.conversation.views import identity_of
+from forkpoint.errors import NoSuchTurn
+from forkpoint.events import (
+    ApprovalDenied,
+    ApprovalGiven,
+    JsonText,
+    ManifestChanged,
+    NewEvent,
+    StagedEvent,
+    Text,
+    ToolCall,
+    ToolResult,
+    UserMessage,
+)
+from forkpoint.history.state import State
+from forkpoint.llm.identity import CacheIdentity, CallContext, fork_identity, own_identity, under_manifest
+from forkpoint.llm.manifest import Manifest, manifest_note
+from forkpoint.store.protocol import Store
+from forkpoint.store.records import ConversationRecord, OpenTurn
+
+_AGENTS = 1024  # agents that are remembered for their settings
+
+
+class Planner:
+    """Plans the turns of a store's conversations."""
+
+    def __init__(self, store: Store, prompts: Prompts, records: Records) -> None:
+        self._store = store
+        self._prompts = prompts
+        self._records = records
+
+    async def plan(
+        self, turn: OpenTurn, agent: Agent, messages: Sequence[UserMessage], already: Sequence[StagedEvent]
+    ) -> Plan:
+        """What a turn that this process holds needs to go on, with the steps that it has already."""
+        record = await self._records.at(turn)
+        agent = agent_for(record.settings, agent)
+        base = await self._prompts.at(turn.conversation, turn.base, agent.manifest)
+        change = await self.manifest_change(record, turn.state, agent, lost=base.losses)
+        unanswered = await self.not_answered(turn.conversation, turn.base.open_calls.client) if not already else []
+        said = map(NewEvent, messages) if not already else ()
+        context = self.context(record, agent)
+        dropped = context.identity.to_json() if context.identity != identity_of(record) else None
+        workspace = Settings.from_json(record.settings).folder
+        return Plan(agent, context, base, (*unanswered, *change, *said), dropped, workspace)
+
+    async def manifest_change(
+        self, record: ConversationRecord, state: State, agent: Agent, lost: Sequence[str]
+    ) -> list[NewEvent]:
+        """The event that says that prompts begin otherwise from here on; none if they do not."""
+        new = agent.manifest
+        if state.manifest == new.hash:
+            return []
+        old: Manifest | None = None
+        if state.manifest is not None:
+            changes = await self._store.events(record.id, at=record.head.position, kinds=("manifest_changed",))
+            bodies = [event.body for event in changes if isinstance(event.body, ManifestChanged)]
+            old = Manifest.from_json(bodies[-1].manifest) if bodies else None
+        note = manifest_note(old, new, lost)
+        identity = identity_of(record)
+        shown = under_manifest(identity, record.id, new.hash)
+        if shown != identity and shown.dropped:
+            note = replace(note, reason=f"{note.reason}. The cache key was {shown.dropped}")
+        return [NewEvent(note)]
+
+    async def not_answered(self, id: str, calls: Collection[str]) -> list[NewEvent]:
+        """Results for calls that the client was handed and did not answer."""
+        if not calls:
+            return []
+        asked = await self._store.events(id, kinds=("tool_call",))
+        tools = {event.body.call_id: event.body.tool for event in asked if isinstance(event.body, ToolCall)}
+        return [NewEvent(ToolResult(call, tools.get(call, "tool"), (), "not_answered")) for call in calls]
+
+    def context(self, record: ConversationRecord, agent: Agent) -> CallContext:
+        """What a call shows a provider of a conversation: made for each, held by nobody."""
+        identity = under_manifest(identity_of(record), record.id, agent.manifest.hash)
+        return CallContext(identity, self._store.tenant, record.own_from or None)
+
+    async def identity_for(
+        self, source: ConversationRecord, options: ForkOptions, agent: Agent | None
+    ) -> CacheIdentity:
+        """The cache identity of a fork. ``agent`` is the source's; without it, its last prompt says how it begins."""
+        if options.cache == "own":
+            return own_identity(options.id)
+        if agent is not None:
+            source_manifest = agent_for(source.settings, agent).manifest.hash
+        else:
+            source_manifest = (await self._store.state(source.id)).manifest or ""
+        manifest = options.agent.manifest.hash if options.agent else source_manifest
+        return fork_identity(
+            identity_of(source),
+            source.id,
+            options.id,
+            options.cache,
+            manifest=manifest,
+            source_manifest=source_manifest,
+        )
+
+
+@functools.lru_cache(maxsize=_AGENTS)
+def agent_for(settings: JsonText, agent: Agent) -> Agent:
+    """The agent that a conversation's settings name, which may have changed since this one was made."""
+    stored = Settings.from_json(settings)
+    if stored.agent_json is None or stored.agent_json == agent.to_json():
+        return agent
+    return stored.bound(agent) or agent
+
+
+def decided(id: str, steps: Sequence[StagedEvent], decision: Decision | None) -> tuple[list[NewEvent], set[str]]:
+    """The events of a decision on calls that wait, and which calls may run now for the first time."""
+    if decision is None:
+        return [], set()
+    standing = stand(steps)
+    waiting = {call.call_id: call.tool for call in standing.open if call.call_id in standing.waiting}
+    chosen = list(waiting) if decision.calls is None else list(dict.fromkeys(decision.calls))
+    verb = "approve" if decision.approved else "deny"
+    if not waiting or not chosen:
+        raise NoSuchTurn(id, verb, "no call waits for an approval")
+    if strangers := [call for call in chosen if call not in waiting]:
+        raise NoSuchTurn(id, verb, f"call {strangers[0]!r} does not wait; these do: {', '.join(waiting)}")
+    if decision.approved:
+        return [NewEvent(ApprovalGiven(call, waiting[call], decision.by)) for call in chosen], set(chosen)
+    told = (Text(f"This call was not run: {decision.reason}"),) if decision.reason else ()
+    events: list[NewEvent] = []
+    for call in chosen:
+        events.append(NewEvent(ApprovalDenied(call, waiting[call], decision.by, decision.reason)))
+        events.append(NewEvent(ToolResult(call, waiting[call], told, "denied")))
+    return events, set()

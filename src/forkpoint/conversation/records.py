@@ -1,0 +1,44 @@
+"""What is known of conversations: their records, remembered to spare a read for each turn."""
+
+from collections import OrderedDict
+
+from msgspec.structs import replace
+
+from forkpoint.events import JsonText
+from forkpoint.store.protocol import Store
+from forkpoint.store.records import Committed, ConversationRecord, OpenTurn
+
+KEPT = 1024
+
+
+class Records:
+    """The records of a store's conversations. One is good for as long as the revision is the one it says."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: OrderedDict[str, ConversationRecord] = OrderedDict()
+
+    async def at(self, turn: OpenTurn) -> ConversationRecord:
+        """The record of a turn's conversation, as it is at the turn's base."""
+        known = self._known.get(turn.conversation)
+        if known is not None and known.revision == turn.revision:
+            return known
+        return self.know(await self._store.read(turn.conversation))
+
+    def know(self, record: ConversationRecord) -> ConversationRecord:
+        """Remembers a record that was just read."""
+        self._known[record.id] = record
+        self._known.move_to_end(record.id)
+        if len(self._known) > KEPT:
+            self._known.popitem(last=False)
+        return record
+
+    def moved(self, committed: Committed, cache: JsonText | None = None) -> None:
+        """A turn of this process has committed: what was known of its conversation still holds, but for this."""
+        known = self._known.get(committed.conversation)
+        if known is not None and known.revision == committed.revision - 1:
+            cache = known.cache if cache is None else cache
+            self.know(replace(known, revision=committed.revision, head=committed.head, cache=cache))
+
+    def forget(self, id: str) -> None:
+        self._known.pop(id, None)

@@ -1,0 +1,57 @@
+"""Settings: what a conversation is run with. One document, stored with the conversation and opaque to the store."""
+
+import os
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from forkpoint.agent.agent import Agent
+from forkpoint.agent.binding import bind
+from forkpoint.errors import BadWorkspace, CannotResume
+from forkpoint.events import JsonText
+
+
+class Settings(Struct, frozen=True, omit_defaults=True):
+    """The agent, as its JSON, and the folder that its tools work in."""
+
+    agent: msgspec.Raw = msgspec.Raw()
+    workspace: str | None = None
+
+    @classmethod
+    def of(cls, agent: Agent | None, workspace: str | None) -> "Settings":
+        return cls(msgspec.Raw(agent.to_json().encode()) if agent else msgspec.Raw(), workspace)
+
+    @classmethod
+    def from_json(cls, text: JsonText) -> "Settings":
+        """Raises `CannotResume` for a document that cannot be read."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise CannotResume(f"its settings cannot be read ({error})") from None
+
+    def to_json(self) -> JsonText:
+        return msgspec.json.encode(self).decode()
+
+    @property
+    def agent_json(self) -> JsonText | None:
+        """The agent's document; None if the conversation has none."""
+        return bytes(self.agent).decode() or None
+
+    @property
+    def folder(self) -> Path | None:
+        return Path(self.workspace) if self.workspace is not None else None
+
+    def bound(self, given: Agent | None = None) -> Agent | None:
+        """The agent, its callables found again. Raises `CannotResume` with everything that is missing."""
+        return None if self.agent_json is None else bind(self.agent_json, given)
+
+
+def as_workspace(path: str | os.PathLike[str] | None) -> str | None:
+    """A folder as it is stored: absolute, so that it means the same wherever a process stands."""
+    if path is None:
+        return None
+    folder = os.path.abspath(os.path.expanduser(path))
+    if not os.path.isdir(folder):
+        raise BadWorkspace(str(path), "there is no such folder")
+    return folder

@@ -1,0 +1,84 @@
+"""The steps of an open turn: in memory as they come, on disk when it matters. The loop's journal, over a store."""
+
+from collections.abc import Iterable, Sequence
+
+import anyio
+
+from forkpoint.events import NewEvent, StagedEvent, Usage, seal
+from forkpoint.history.state import State, fold
+from forkpoint.store.protocol import Store
+from forkpoint.store.records import OpenTurn
+
+
+class Steps:
+    """What has happened in a turn that this process holds, and how much of it is on disk."""
+
+    def __init__(self, store: Store, turn: OpenTurn, already: Sequence[StagedEvent] = ()) -> None:
+        self._store = store
+        self._turn = turn
+        self._so_far = list(already)
+        self._state = turn.state
+        self._pending: list[NewEvent] = []
+        self._usage = Usage()  # of what is pending
+        self._unsure: tuple[list[NewEvent], Usage] | None = None  # sent to the store, and no answer came
+        self._lock = anyio.Lock()
+
+    @property
+    def so_far(self) -> Sequence[StagedEvent]:
+        return self._so_far
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def spent(self) -> Usage:
+        return self._turn.usage + self.unrecorded
+
+    @property
+    def turn(self) -> OpenTurn:
+        """The store's handle, as far as the disk goes."""
+        return self._turn
+
+    @property
+    def pending(self) -> Sequence[NewEvent]:
+        """What is not on disk yet. It goes there with the next flush, or with the commit."""
+        return self._pending
+
+    @property
+    def unrecorded(self) -> Usage:
+        """What was spent and is not on disk yet."""
+        return self._usage if self._unsure is None else self._unsure[1] + self._usage
+
+    def add(self, events: Sequence[NewEvent], usage: Usage = Usage()) -> None:
+        self._pending += events
+        self._usage += usage
+        self._so_far += staged(events)
+        self._state = fold((event.body for event in events), self._state)
+
+    async def flush(self) -> None:
+        async with self._lock:  # results of parallel calls end in any order, the handle goes from one to the next
+            await self._make_sure()
+            if not self._pending:
+                return
+            self._unsure = (self._pending, self._usage)
+            self._pending, self._usage = [], Usage()
+            events, usage = self._unsure
+            self._turn = await self._store.journal(self._turn, events, usage=usage)
+            self._unsure = None
+
+    async def _make_sure(self) -> None:
+        """After a flush that was interrupted: whether what it sent is there."""
+        if self._unsure is None:
+            return
+        events, usage = self._unsure
+        known = self._turn.staged
+        self._turn = await self._store.refresh(self._turn)
+        self._unsure = None
+        if self._turn.staged != known + len(events):
+            self._pending, self._usage = events + self._pending, usage + self._usage
+
+
+def staged(events: Iterable[NewEvent]) -> list[StagedEvent]:
+    """Events as a prompt takes them, before they are anywhere. When they happened does not matter to it."""
+    return [StagedEvent(seal(event, 0), event.body) for event in events]

@@ -1,0 +1,248 @@
+"""A turn: staged aside, then committed whole, or not at all.
+
+This is the transaction that everything else stands on::
+
+    begin      the conversation is taken: another turn hears `Busy`
+    steps      the model's answers and the tools' results go to the turn's journal, outside history
+    commit     all of it becomes history and the head moves, once, on disk
+    or else    `fail`, `cancel` or `wait`: the head has not moved
+
+Whatever happens between begin and commit ends in exactly one of these, or the process dies, and the turn is
+`interrupted`: open, with its journal, for somebody to resume or discard. "Done" is said after the commit. "Failed" is
+said when it is certain that nothing was committed; what the store cannot tell is raised as `OutcomeUnknown`, never
+guessed.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import assert_never
+
+import anyio
+from msgspec import Struct
+
+from forkpoint.agent.agent import Agent, Limits
+from forkpoint.agent.loop import Done, Loop, Waiting
+from forkpoint.agent.updates import StepUpdate
+from forkpoint.conversation.messages import read_input
+from forkpoint.conversation.prompts import Prompts
+from forkpoint.conversation.results import Turn, calls_of
+from forkpoint.conversation.steps import Steps
+from forkpoint.errors import (
+    CommitFailed,
+    ForkpointError,
+    LimitReached,
+    NotFound,
+    OutcomeUnknown,
+    TurnCancelled,
+    TurnFailed,
+    TurnLost,
+)
+from forkpoint.events import Event, JsonText, NewEvent, StagedEvent
+from forkpoint.llm.calling import Models
+from forkpoint.llm.identity import CallContext
+from forkpoint.llm.rendering import Rendering
+from forkpoint.store.protocol import Store
+from forkpoint.store.records import Committed, OpenTurn, Outcome, TurnError, TurnRecord
+
+
+class Plan(Struct, frozen=True):
+    """What a turn needs to go on: who answers, with what, and what was decided since it last stood still."""
+
+    agent: Agent
+    context: CallContext
+    base: Rendering  # the prompt of the path that the turn stands on
+    events: Sequence[NewEvent] = ()  # what is added before anything runs: the input, or somebody's decisions
+    cache: JsonText | None = None  # another cache identity, if the one that the conversation has is dropped
+    workspace: Path | None = None
+    limits: Limits | None = None  # others than the agent's
+    fresh: Collection[str] = ()  # calls that nobody can have started yet
+    rerun: Collection[str] = ()  # calls to be run again though they may have been started
+
+
+class Transaction:
+    """One turn that this process holds, from wherever its journal stands to its end."""
+
+    def __init__(self, store: Store, models: Models, prompts: Prompts, turn: OpenTurn) -> None:
+        self._store = store
+        self._models = models
+        self._prompts = prompts
+        self._id = turn.id
+        self._conversation = turn.conversation
+        self._steps = Steps(store, turn)
+        self._ending = False  # its end is on the way to the disk
+        self.committed: Committed | None = None
+        self.cache: JsonText | None = None  # the cache identity that the commit brought, if another
+        self._unended: tuple[TurnError | None] | None = None  # an end that the disk did not take
+
+    async def run(
+        self,
+        plan: Callable[[Sequence[StagedEvent]], Awaitable[Plan]],
+        tell: Callable[[StepUpdate], None] | None = None,
+    ) -> Turn:
+        """The turn, committed or waiting. Raises `TurnFailed` or `TurnCancelled`, and then nothing has moved.
+
+        ``plan`` is asked for when the turn is held, with the steps that are there already; whatever it raises ends
+        the turn as well.
+        """
+        base: Rendering | None = None
+        try:
+            if self._steps.turn.staged:
+                self._steps = Steps(self._store, self._steps.turn, await self._store.steps(self._id))
+            planned = await plan(self._steps.so_far)
+            base, self.cache = planned.base, planned.cache
+            ended = await self._loop(planned, tell)
+            match ended:
+                case Done():
+                    pending, usage = self._steps.pending, self._steps.unrecorded
+                    self._ending = True
+                    self.committed = await self._store.commit(
+                        self._steps.turn, pending, usage=usage, cache=planned.cache
+                    )
+                case Waiting():
+                    await self._steps.flush()
+                    self._ending = True
+                    await self._store.wait(self._steps.turn)
+                case _ as never:
+                    assert_never(never)
+        except TurnLost:
+            raise  # it is another process's now, and so is its end
+        except Exception as error:
+            if self._ending and isinstance(error, OutcomeUnknown):
+                raise  # only the disk knows, and will say when it is asked to settle it
+            await self._fail(error)
+        except BaseException:
+            await self._cancel()
+            raise
+        with anyio.CancelScope(shield=True):  # it is on disk: whoever cancels now is too late
+            turn = await self._read("committed" if self.committed else "awaiting_approval")
+            if self.committed is not None and base is not None:
+                events = [event for event in turn.events if isinstance(event, Event)]
+                if events:
+                    self._prompts.grown(self.committed.head.digest, base, events)
+        return turn
+
+    async def _loop(self, plan: Plan, tell: Callable[[StepUpdate], None] | None) -> Done | Waiting:
+        self._steps.add(plan.events)
+        limits = plan.agent.limits if plan.limits is None else plan.limits
+        loop = Loop(
+            plan.agent,
+            self._models,
+            plan.context,
+            self._steps,
+            plan.base,
+            turn=self._id,
+            limits=limits,
+            workspace=plan.workspace,
+            tell=tell,
+            fresh=plan.fresh,
+            rerun=plan.rerun,
+        )
+        with anyio.move_on_after(math.inf if limits.seconds is None else limits.seconds):
+            return await loop.run()
+        raise LimitReached("seconds", f"{limits.seconds:g}")
+
+    async def _fail(self, cause: Exception) -> None:
+        """Ends the turn as failed. Raises `TurnFailed`; returns if the turn was committed after all."""
+        code = cause.code if isinstance(cause, ForkpointError) else "error"
+        why = str(cause) if isinstance(cause, ForkpointError) else f"{type(cause).__name__}: {cause}"
+        with anyio.CancelScope(shield=True):
+            if not isinstance(cause, CommitFailed):  # then the store has ended it already
+                await self._end(TurnError(code, why))
+            turn = await self._read("failed", TurnError(code, why))
+        if turn.outcome == "committed":
+            return
+        raise TurnFailed(self._id, why, tools_of(turn), turn, cause) from cause
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether its end is written. One that the disk did not take still holds its conversation."""
+        return self._unended is None
+
+    async def end(self) -> None:
+        """Writes the end that the disk did not take, with all that is known of the turn, if it takes it now."""
+        if self._unended is not None:
+            with anyio.CancelScope(shield=True), suppress(TurnLost):
+                await self._end(*self._unended)
+
+    async def _cancel(self) -> None:
+        with anyio.CancelScope(shield=True), suppress(TurnLost):
+            await self._end(None)
+
+    async def _end(self, error: TurnError | None) -> None:
+        """Writes down what is known of the turn, and that it has ended."""
+        with suppress(ForkpointError):
+            await self._steps.flush()
+        turn, usage = self._steps.turn, self._steps.unrecorded
+        self._unended = None
+        try:
+            if error is None:
+                await self._store.cancel(turn, usage=usage)
+            else:
+                await self._store.fail(turn, error, usage=usage)
+        except TurnLost as lost:
+            if lost.outcome != "committed":
+                raise
+        except ForkpointError:
+            self._unended = (error,)
+
+    async def _read(self, outcome: Outcome, error: TurnError | None = None) -> Turn:
+        """The turn as it stands; from memory if the store cannot be read, for its outcome is certain."""
+        try:
+            return await read_turn(self._store, self._id)
+        except Exception:  # whatever it is, it does not change what is certain
+            steps, spent = tuple(self._steps.so_far), self._steps.spent
+            return Turn(self._id, self._conversation, outcome, (), steps, spent, error)
+
+
+async def read_turn(store: Store, id: str) -> Turn:
+    """A turn as the store has it, with its events or its steps."""
+    record = await store.turn(id)
+    return await turn_of(store, record, record.conversation)
+
+
+async def turn_of(store: Store, record: TurnRecord, conversation: str) -> Turn:
+    """The turn of a record, with its events on a conversation's path, or its steps."""
+    events: tuple[Event, ...] | tuple[StagedEvent, ...] = ()
+    if record.end is not None:
+        after = record.base.ordinal if record.base is not None else 0
+        with suppress(NotFound):  # it was rewound a moment ago
+            events = tuple(await store.events(conversation, at=record.end, after=after))
+    else:
+        events = tuple(await store.steps(record.id))
+    return Turn(
+        id=record.id,
+        conversation=record.conversation,
+        outcome=record.outcome,
+        input=read_input(record.input),
+        events=events,
+        usage=record.usage,
+        error=record.error,
+        retry_of=record.retry_of,
+        started=record.started,
+        ended=record.ended,
+    )
+
+
+def raise_for(turn: Turn) -> Turn:
+    """The turn, if it is committed or waits. Raises what it ended with otherwise."""
+    match turn.outcome:
+        case "committed" | "awaiting_approval":
+            return turn
+        case "cancelled":
+            raise TurnCancelled(turn.id, "somebody asked for it.", tools_of(turn), turn)
+        case _:
+            why = turn.error.message if turn.error else f"it is {turn.outcome}."
+            raise TurnFailed(turn.id, why, tools_of(turn), turn)
+
+
+def tools_of(turn: Turn) -> str:
+    """What a turn's tools did, in a sentence: rolling back a conversation does not undo that."""
+    by_status: dict[str, list[str]] = {}
+    for call in calls_of(turn.events):
+        by_status.setdefault(call.status, []).append(call.tool)
+    if not by_status:
+        return "It had run no tools."
+    told = "; ".join(f"{status}: {', '.join(tools)}" for status, tools in by_status.items())
+    return f"What its tools did stays done ({told})."

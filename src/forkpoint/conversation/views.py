@@ -1,0 +1,101 @@
+"""From a store's records to what callers get."""
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct
+
+from forkpoint.conversation.backend import Draft
+from forkpoint.conversation.results import Branch, Info
+from forkpoint.conversation.settings import Settings
+from forkpoint.events import Usage
+from forkpoint.llm.identity import CacheIdentity, own_identity
+from forkpoint.store.records import ConversationRecord, Head, Lineage
+
+
+class _Model(Struct, frozen=True):
+    model: str | None = None
+
+
+class _Agent(Struct, frozen=True):
+    """As much of a stored agent as a list shows, whatever else it has."""
+
+    llm: _Model = _Model()
+    name: str | None = None
+
+
+def identity_of(record: ConversationRecord) -> CacheIdentity:
+    """What a conversation shows a provider. One that was made without an identity has its own."""
+    return CacheIdentity.from_json(record.cache) if record.cache != "{}" else own_identity(record.id)
+
+
+def info_of(record: ConversationRecord) -> Info:
+    """A conversation, for a caller."""
+    settings = Settings.from_json(record.settings)
+    agent = msgspec.json.decode(settings.agent_json, type=_Agent) if settings.agent_json else _Agent()
+    tags = dict(record.tags)
+    if record.title is not None:
+        tags["title"] = record.title
+    return Info(
+        id=record.id,
+        name=record.name,
+        title=record.title,
+        tags=tags,
+        status=record.status,
+        family=record.family,
+        lineage=record.lineage,
+        revision=record.revision,
+        events=record.head.ordinal,
+        inherited_events=record.own_from,
+        head=str(record.head.position) if record.head.position is not None else None,
+        digest=record.head.digest.hex(),
+        model=agent.llm.model,
+        agent=agent.name,
+        workspace=settings.workspace,
+        cache=identity_of(record),
+        open_turn=record.open_turn,
+        created=record.created,
+        updated=record.updated,
+    )
+
+
+def info_of_draft(draft: Draft) -> Info:
+    """A conversation that nothing was said in yet, for a caller."""
+    empty = ConversationRecord(
+        id=draft.id,
+        tenant="",
+        name=draft.name or draft.id,
+        family=draft.id,
+        revision=0,
+        head=Head(None, b""),
+        settings=draft.settings.to_json(),
+        cache=own_identity(draft.id).to_json(),
+        lineage=Lineage(),
+        own_from=0,
+        inherited=Usage(),
+        carries_metrics=False,
+        title=draft.title,
+        tags=tuple(sorted(draft.tags.items())),
+        status="idle",
+        open_turn=None,
+        draft=True,
+        created=0,
+        updated=0,
+    )
+    return info_of(empty)
+
+
+def tree_of(infos: Iterable[Info]) -> tuple[Branch, ...]:
+    """A family as a tree. A branch whose source was deleted is a root."""
+    infos = sorted(infos, key=lambda info: info.id)
+    here = {info.id for info in infos}
+
+    def branches(source: str | None) -> tuple[Branch, ...]:
+        found = []
+        for info in infos:
+            origin = info.lineage.source if info.lineage.source in here else None
+            if origin == source:
+                found.append(Branch(info, branches(info.id)))
+        return tuple(found)
+
+    return branches(None)

@@ -1,0 +1,449 @@
+"""`TerminalVisualizer`: a conversation on a terminal, as it happens.
+
+Lines are only ever added, so it looks the same on a terminal, in a log file and in a notebook, and what was shown stays
+where it is. **What models and tools say is shown as text and as nothing else**: never as markup, and no character of it
+that would steer a terminal gets there.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, assert_never
+
+import msgspec
+from msgspec.structs import astuple
+
+from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits
+from forkpoint.conversation.results import Call, Turn, words
+from forkpoint.conversation.turn import tools_of
+from forkpoint.conversation.updates import TurnStarted, Update
+from forkpoint.events import ToolCall, ToolResult, UserMessage
+from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
+
+if TYPE_CHECKING:
+    from rich.console import Console, OverflowMethod
+    from rich.text import Text
+
+LONGEST_INPUT = 300
+"""How many characters of a user's message are shown."""
+
+LONGEST_LINE = 200
+"""How many characters of arguments or of a result are shown where no screen sets a width."""
+
+
+class TerminalVisualizer:
+    """Shows turns while they run. Safe to be called from any thread.
+
+    - ``console``: a console of rich; by default one on stdout.
+    - ``answers``: another one for what models say in words, to keep that apart from all the rest.
+    - ``stream``: whether answers are shown as they come, or as a whole once they are committed, so that whoever
+      reads them never meets one that is void.
+    - ``show_input``, ``show_reasoning``, ``show_end``: whether to show what the user said, what the model thinks, and
+      how a turn ended.
+    """
+
+    def __init__(
+        self,
+        console: "Console | None" = None,
+        *,
+        answers: "Console | None" = None,
+        stream: bool = True,
+        show_input: bool = True,
+        show_reasoning: bool = True,
+        show_end: bool = True,
+    ) -> None:
+        if console is None:
+            from rich.console import Console
+
+            console = Console(highlight=False, force_jupyter=False)  # a notebook shows plain output well
+        self._stream = stream
+        self._show_input = show_input
+        self._show_reasoning = show_reasoning
+        self._show_end = show_end
+        self._begin(_Screen(console, answers or console))
+
+    def _begin(self, screen: "_Screen") -> None:
+        self._screen = screen
+        self._turn: str | None = None  # the one that is being told
+        self._since = 0.0  # when it was first heard of
+        self._heard = False  # whether anything of the answer that comes now was shown
+
+    def for_fork(self) -> "TerminalVisualizer":
+        """Another one on the same console."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._begin(self._screen)
+        return made
+
+    def __call__(self, update: Update, /) -> None:
+        with self._screen.lock:
+            try:
+                self._show(update)
+            except SystemExit:  # how rich says that nobody reads any more; that must not end a turn that is paid for
+                self._screen.leave()
+
+    def end_line(self) -> None:
+        """Ends a line that is still being written, so that somebody else may print."""
+        with self._screen.lock:
+            self._screen.end_line()
+
+    def _show(self, update: Update) -> None:
+        screen, marks = self._screen, self._screen.marks
+        match update:
+            case TurnStarted(id=turn, input=input, resumed=resumed):
+                self._turn, self._since, self._heard = turn, time.monotonic(), False
+                if resumed:
+                    screen.row(marks.note, "the turn goes on", "dim")
+                elif self._show_input:
+                    self._show_messages(input)
+            case TextPiece(text=text):
+                if self._stream:
+                    screen.stream(self, text)
+                    self._heard = True
+            case ReasoningPiece(text=text):
+                if self._show_reasoning:
+                    screen.stream(self, text, thought=True)
+                    self._heard = True
+            case CallPiece():
+                pass  # the call is shown whole, when it starts
+            case Restarted(error=error):
+                void = ": what was heard of this answer is void" if self._heard else ""
+                screen.row(marks.again, f"the model is asked again ({_line(error, 80)}){void}", "yellow", cut=False)
+                self._heard = False
+            case Answered(called=called):
+                screen.end_line()
+                if called.finish == "length":
+                    screen.row(marks.note, "the answer stops at the limit of its length", "yellow")
+                self._heard = False
+            case CallStarted(call=call):
+                screen.row(marks.call, _call(call), "cyan")
+            case CallProgress(tool=tool, text=text):
+                screen.row(marks.note, f"{_line(tool, 64)}: {_line(text)}", "dim")
+            case CallEnded(result=result):
+                self._show_result(result)
+            case CallWaits(call=call, reason=reason):
+                said = f"{_call(call)} waits for an approval ({_line(reason)}), as {_line(call.call_id, 64)}"
+                screen.row(marks.waits, said, "yellow", cut=False)
+            case Turn():
+                self._show_turn(update)
+            case _ as never:
+                assert_never(never)
+
+    def _show_messages(self, messages: Iterable[UserMessage]) -> None:
+        for message in messages:
+            text = words(message.parts)
+            if len(text) > LONGEST_INPUT:
+                text = f"{text[:LONGEST_INPUT].rstrip()} {self._screen.marks.dots} ({len(text):,} characters)"
+            self._screen.row(self._screen.marks.user, clean(text).strip(), "bold", indent=0, cut=False)
+
+    def _show_result(self, result: ToolResult) -> None:
+        screen, marks = self._screen, self._screen.marks
+        took = "" if result.duration is None else f" ({seconds(result.duration)})"
+        tool, said = _line(result.tool, 64), _line(words(result.parts), 2 * LONGEST_LINE) or "nothing"
+        if result.error:
+            said = f"{result.status.replace('_', ' ')}{took}: {said}"
+            screen.row(marks.bad, f"{tool} {said}", "", mark_style="red", cut=False)
+        else:
+            screen.row(marks.result, f"{tool}{took}: {said}", "dim")
+
+    def _show_turn(self, turn: Turn) -> None:
+        screen, marks = self._screen, self._screen.marks
+        if told := turn.id == self._turn:
+            passed: float | None = time.monotonic() - self._since  # not what it waited before it was resumed
+        else:
+            passed = None if turn.ended is None else (turn.ended - turn.started) / 1e6
+        self._turn = None
+        screen.end_line()
+        if not told:
+            self._show_before(turn)
+        if turn.outcome == "committed" and not (told and self._stream):
+            screen.stream(self, turn.text)
+            screen.end_line()
+        if not self._show_end:
+            return
+        outcome, used = turn.outcome.replace("_", " "), figures(turn, passed)
+        match turn.outcome:
+            case "committed":
+                screen.row(marks.good, f"{outcome} · {used}", "dim", mark_style="green", indent=0, cut=False)
+            case "failed" | "cancelled":
+                why = f": {_line(turn.error.message, 2000)}" if turn.error is not None else ""
+                screen.row(marks.bad, f"{outcome}{why}", "", mark_style="red", indent=0, cut=False)
+                if turn.calls:
+                    screen.row("", clean(tools_of(turn)), "", indent=0, cut=False)
+                screen.row("", f"the conversation is as it was · {used}", "dim", indent=0, cut=False)
+            case "awaiting_approval":
+                count = len(turn.waiting)
+                told_of = f"{count} {'call waits' if count == 1 else 'calls wait'}"
+                screen.row(marks.waits, f"{outcome} · {told_of} · {used}", "yellow", indent=0, cut=False)
+            case "running" | "interrupted":
+                screen.row(marks.note, f"{outcome} · {used}", "dim", indent=0, cut=False)
+            case _ as never:
+                assert_never(never)
+        screen.blank()
+
+    def _show_before(self, turn: Turn) -> None:
+        """What there was of a turn before its answer, if nobody told that while it ran."""
+        if self._show_input:
+            self._show_messages(turn.input)
+        for call in turn.calls:
+            self._screen.row(self._screen.marks.call, f"{_call(call)}: {call.status.replace('_', ' ')}", "cyan")
+
+
+# What is shown, as text that is harmless.
+
+
+def clean(text: str) -> str:
+    """A text that can be shown: what would steer a terminal is seen instead of obeyed."""
+    return _CONTROL.sub(_seen, text.replace("\r\n", "\n"))
+
+
+def figures(turn: Turn, duration: float | None = None) -> str:
+    """What a turn took: tokens, cached share, price, time."""
+    usage, told = turn.usage, []
+    if usage.input or usage.output:
+        told.append(f"{usage.input:,} tokens in, {_percent(usage.cached, usage.input)} cached")
+        told.append(f"{usage.output:,} out")
+    else:
+        told.append("no tokens reported")
+    if usage.calls:
+        told.append("price unknown" if turn.cost is None else dollars(turn.cost))
+    if duration is not None:
+        told.append(seconds(duration))
+    return " · ".join(told)
+
+
+def dollars(amount: float) -> str:
+    """``$0``, ``$0.0012``, ``$1.20``."""
+    if amount == 0:
+        return "$0"
+    if amount < 0.0001:
+        return "under $0.0001"
+    return f"${amount:,.4f}" if amount < 1 else f"${amount:,.2f}"
+
+
+def seconds(duration: float) -> str:
+    """``3 ms``, ``1.2 s``, ``2 min 5 s``."""
+    if duration < 1:
+        return f"{duration * 1000:.0f} ms"
+    return f"{duration:.1f} s" if duration < 60 else f"{int(duration // 60):,} min {int(duration % 60)} s"
+
+
+def _percent(part: int, whole: int) -> str:
+    """Nearly nothing is not nothing, and nearly all is not all."""
+    rounded = round(part * 100 / whole) if whole else 0
+    return f"{min(max(rounded, 1), 99) if 0 < part < whole else rounded} %"
+
+
+def _line(text: str, most: int = 4000) -> str:
+    """A text on one line."""
+    line = " ".join(clean(text[: 2 * most]).split())
+    return line if len(line) <= most and len(text) <= 2 * most else line[: most - 1] + "…"
+
+
+def _call(call: ToolCall | Call) -> str:
+    """A call as it would be written: ``read_log(build=1234, lines=100)``."""
+    arguments = call.arguments.strip()
+    with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+        if isinstance(decoded := msgspec.json.decode(arguments), dict):
+            arguments = ", ".join(f"{name}={_json(value)}" for name, value in decoded.items())
+    return f"{_line(call.tool, 64)}({_line(arguments)})"
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # all but tab and line feed
+    "\u2028\u2029"  # line and paragraph separators
+    "\u202a-\u202e\u2066-\u2069"  # what turns the direction of a text round
+    "\ud800-\udfff]"  # halves of a character
+)
+
+
+def _seen(found: "re.Match[str]") -> str:
+    code = ord(found[0])
+    if code < 0x20:
+        return chr(0x2400 + code)  # pictures of control characters
+    return "\u2421" if code == 0x7F else "\ufffd"
+
+
+# Where it is shown.
+
+
+class _Marks(msgspec.Struct, frozen=True):
+    """What stands before a line."""
+
+    user: str
+    call: str
+    result: str
+    good: str
+    bad: str
+    waits: str
+    again: str
+    note: str
+    dots: str
+
+
+_MARKS = _Marks("❯", "→", "←", "✓", "✗", "?", "↻", "·", "…")  # noqa: RUF001
+_ASCII = _Marks(">", ">", "<", "+", "x", "?", "*", "-", "...")  # for a terminal that has nothing else
+
+
+class _Screen:
+    """One or two consoles, and the line on them that is still being written. Shared by a conversation and its forks."""
+
+    def __init__(self, console: "Console", answers: "Console") -> None:
+        self.lock = threading.RLock()
+        self.marks = _MARKS if _can_say(console, "".join(astuple(_MARKS))) else _ASCII
+        self._console = console
+        self._answers = answers
+        self._line: tuple[object, bool, _Flow] | None = None  # who writes it, whether it is a thought, and its words
+        self._left = False
+
+    def stream(self, speaker: object, text: str, *, thought: bool = False) -> None:
+        """Writes what comes in pieces. A line belongs to one speaker: another one begins a new line."""
+        console = self._console if thought else self._answers
+        if self._line is None or self._line[:2] != (speaker, thought):
+            self.end_line()
+            self._line = speaker, thought, _Flow(console.width if console.is_terminal else None)
+        text = clean(text.replace("\r", ""))  # the two halves of an end of line may come apart
+        self._write(console, self._line[2].feed(text), thought)
+
+    def end_line(self) -> None:
+        if self._line is None:
+            return
+        _, thought, flow = self._line
+        self._line = None
+        console = self._console if thought else self._answers
+        rest = flow.rest()
+        if flow.begun:
+            self._write(console, rest + "\n", thought)
+
+    def row(
+        self, mark: str, text: str, style: str, *, mark_style: str | None = None, indent: int = 2, cut: bool = True
+    ) -> None:
+        """Prints a text behind a mark. On a screen it is cut to one line, or has its further lines indented."""
+        from rich.text import Text
+
+        self.end_line()
+        console = self._console
+        body = Text(self._encodable(console, text), style)
+        dots: OverflowMethod = "ellipsis" if self.marks is _MARKS else "crop"
+        room = max(console.width - indent - 2, 16)
+        if console.is_terminal and cut:
+            body.truncate(room, overflow=dots)
+            lines = [body]
+        elif console.is_terminal:
+            lines = list(body.wrap(console, room))
+        else:
+            if cut:
+                body.truncate(LONGEST_LINE, overflow=dots)
+            lines = list(body.split("\n"))
+        for number, line in enumerate(lines or [body]):
+            before = Text(" " * indent)
+            before.append(f"{mark if number == 0 else '':2}", mark_style or style)
+            line.rstrip()
+            self._print(console, before.append_text(line) if line else Text())
+
+    def blank(self) -> None:
+        from rich.text import Text
+
+        self._print(self._console, Text())
+
+    def leave(self) -> None:
+        """Nobody reads any more: nothing is written from here on."""
+        self._left, self._line = True, None
+
+    def _write(self, console: "Console", text: str, thought: bool) -> None:
+        from rich.segment import Segment, Segments
+
+        if text and not self._left:
+            style = console.get_style("dim italic") if thought else None
+            console.print(Segments([Segment(self._encodable(console, text), style)]), soft_wrap=True)  # tabs stay
+
+    def _print(self, console: "Console", text: "Text") -> None:
+        if not self._left:
+            console.print(text, soft_wrap=True, highlight=False)
+
+    def _encodable(self, console: "Console", text: str) -> str:
+        """What the console's encoding cannot say is spelled out."""
+        if _can_say(console, text):
+            return text
+        text = text.replace("·", "-").replace("…", "...")
+        return text.encode(console.encoding, "backslashreplace").decode(console.encoding)
+
+
+def _can_say(console: "Console", text: str) -> bool:
+    try:
+        text.encode(console.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class _Flow:
+    """Words that come in pieces, put into lines as long as a screen is wide; without a width, lines are left alone.
+
+    Blank lines before the first word and after the last one are left out. Code between fences is not touched.
+    """
+
+    def __init__(self, width: int | None) -> None:
+        from rich.cells import cell_len
+
+        self.begun = False
+        self._cells = cell_len
+        self._width = width
+        self._column = 0
+        self._gap = ""  # what stands before the next word
+        self._word = ""  # as much of it as has come
+        self._fenced = False
+
+    def feed(self, text: str) -> str:
+        """What can be written now."""
+        out = []
+        for token in _TOKENS.findall(text):
+            if token[0] in " \t\n":
+                out.append(self.rest())
+                self._gap += token
+            elif _WIDE.match(token):  # such scripts have no blanks, and a line may end anywhere
+                out += [self.rest(), self._placed(token, breakable=True)]
+            else:
+                self._word += token
+        if self._width is None or len(self._word) > _LONG:
+            out.append(self.rest())
+        return "".join(out)
+
+    def rest(self) -> str:
+        """What was held back."""
+        word, self._word = self._word, ""
+        return self._placed(word) if word else ""
+
+    def _placed(self, word: str, *, breakable: bool = False) -> str:
+        gap, self._gap = self._gap, ""
+        if not self.begun:
+            gap = gap.rpartition("\n")[2]
+            self.begun = True
+        if "\n" in gap:
+            self._column = 0
+        if self._width is None:
+            return gap + word
+        if self._column == 0 and word.startswith("```"):
+            self._fenced = not self._fenced
+        gap = _BLANKS.sub("\n", gap.expandtabs(4))
+        blanks = gap.rpartition("\n")[2]
+        wide = self._cells(blanks + word)
+        if self._column and self._column + wide > self._width and (blanks or breakable) and not self._fenced:
+            self._column = self._cells(word)
+            return "\n" + word
+        self._column += wide
+        if self._column > self._width:  # the terminal has broken it
+            self._column %= self._width
+        return gap + word
+
+
+_BLANKS = re.compile(r" +\n")
+_LONG = 24  # characters of a word that are not waited for any longer
+_WIDE = re.compile("[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]")
+_TOKENS = re.compile(rf"\n|[ \t]+|{_WIDE.pattern}|(?:(?!{_WIDE.pattern})[^ \t\n])+")
