@@ -21,7 +21,7 @@ _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 def run(code: str | Path, folder: Path) -> str:
     program = [str(code)] if isinstance(code, Path) else ["-c", code]
     command = [sys.executable, "-W", "error", *program]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=180)
     assert done.returncode == 0, f"it does not run:\n{done.stderr}"
     return done.stdout
 

@@ -54,6 +54,7 @@ CODES = {
     "NothingToRun": "nothing_to_run",
     "NoSuchTurn": "no_such_turn",
     "NoAgent": "no_agent",
+    "BadArgument": "bad_argument",
     "BadWorkspace": "bad_workspace",
     "ConversationClosed": "conversation_closed",
     "ReopenAfterFork": "reopen_after_fork",

@@ -371,6 +371,15 @@ class NoAgent(ForkpointError):
     why: str
 
 
+class BadArgument(ForkpointError):
+    """{call} cannot do anything with {argument}: {why}. Pass another, or leave it out."""
+
+    code = "bad_argument"
+    call: str
+    argument: str
+    why: str
+
+
 class BadWorkspace(ForkpointError):
     """{path!r} cannot be the workspace: {why}. Name a folder that exists."""
 

@@ -50,8 +50,8 @@ CORRECTIONS = 2
 MAY_HAVE_RUN = "It may have had its effect, in whole or in part. Find out how things stand before you do it again."
 
 STATE_CHANGED = (
-    "Another call that ran at the same time has changed {key!r} in the state, which this call had read; so what this "
-    "call set there was not kept. Call it again, by itself."
+    "This call has run, and whatever it did outside stays done. But another call that ran at the same time has changed "
+    "{key!r} in the state, which this one had read; so what this one set in the state was not kept. It said:"
 )
 
 Tell: TypeAlias = Callable[[StepUpdate], None]
@@ -235,8 +235,8 @@ class Loop:
         context.end()
         change = context.state.change if not result.error else None
         if change is not None and (key := context.state.outdated(before, self._journal.state)) is not None:
-            told = STATE_CHANGED.format(key=key)
-            change, result = None, ToolResult(call.call_id, call.tool, (Text(told),), "failed", result.duration)
+            told = (Text(STATE_CHANGED.format(key=key)), *result.parts)
+            change, result = None, ToolResult(call.call_id, call.tool, told, "failed", result.duration)
         self._journal.add([NewEvent(body) for body in (change, result) if body is not None])
         await self._journal.flush()
         self._tell(CallEnded(result))

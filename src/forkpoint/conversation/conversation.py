@@ -34,7 +34,7 @@ from forkpoint.conversation.updates import Callback, TurnStarted, Update, Visual
 from forkpoint.conversation.views import info_of_draft
 from forkpoint.errors import (
     AlreadyExists,
-    BadSetting,
+    BadArgument,
     BadWorkspace,
     ConversationClosed,
     NoAgent,
@@ -379,7 +379,7 @@ class AsyncConversation:
         Never waits for a turn that runs. Costs the same however long the history is.
         """
         if cache not in get_args(CachePolicy):
-            raise BadSetting("fork()", "cache", f"{cache!r} is neither own nor inherit")
+            raise BadArgument("fork()", f"cache={cache!r}", "it is own or inherit")
         id, name = as_id(conversation_id)
         title, others = with_title(title, tags)
         backend = await self._here()

@@ -22,7 +22,7 @@ from forkpoint.conversation.steps import staged
 from forkpoint.conversation.turn import Plan, Transaction, raise_for, read_turn, turn_of
 from forkpoint.conversation.updates import Callback, TurnStarted
 from forkpoint.conversation.views import identity_of, info_of, tree_of
-from forkpoint.errors import AlreadyExists, BadSetting, Busy, NoSuchTurn, NotFound, Stale, TurnFailed
+from forkpoint.errors import AlreadyExists, BadArgument, Busy, NoSuchTurn, NotFound, Stale, TurnFailed
 from forkpoint.events import (
     Event,
     ModelCalled,
@@ -144,7 +144,7 @@ class LocalBackend:
         if options.agent is not None or options.workspace is not None:
             now = Settings.from_json(source.settings)
             document = now.agent if options.agent is None else Settings.of(options.agent, None).agent
-            other = Settings(document, options.workspace or now.workspace)
+            other = replace(now, agent=document, workspace=options.workspace or now.workspace)
         new = NewFork(
             id=options.id,
             name=options.name,
@@ -366,7 +366,7 @@ class LocalBackend:
         try:
             digest = None if head_digest is None else bytes.fromhex(head_digest)
         except ValueError:
-            raise BadSetting(
+            raise BadArgument(
                 "verify()", "head_digest", "it is not hexadecimal; use `digest` of an earlier info()"
             ) from None
         return await self._store.verify(id, head_digest=digest)

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -13,7 +14,7 @@ from forkpoint.conversation.records import Records
 from forkpoint.conversation.settings import Settings
 from forkpoint.conversation.turn import Plan
 from forkpoint.conversation.views import identity_of
-from forkpoint.errors import NoSuchTurn
+from forkpoint.errors import CannotResume, NoSuchTurn
 from forkpoint.events import (
     ApprovalDenied,
     ApprovalGiven,
@@ -96,10 +97,10 @@ class Planner:
         """The cache identity of a fork. ``agent`` is the source's; without it, its last prompt says how it begins."""
         if options.cache == "own":
             return own_identity(options.id)
+        source_manifest = (await self._store.state(source.id)).manifest or ""
         if agent is not None:
-            source_manifest = agent_for(source.settings, agent).manifest.hash
-        else:
-            source_manifest = (await self._store.state(source.id)).manifest or ""
+            with suppress(CannotResume):  # a fork needs no functions: what was recorded last is as good
+                source_manifest = agent_for(source.settings, agent).manifest.hash
         manifest = options.agent.manifest.hash if options.agent else source_manifest
         return fork_identity(
             identity_of(source),
