@@ -141,7 +141,7 @@ class KeyReused(ForkpointError):
 
 
 class Busy(ForkpointError):
-    """Conversation {conversation} is running turn {turn}. Wait for it, join it, or cancel it."""
+    """Conversation {conversation} is running turn {turn}. Wait for it, join it, or cancel it where it runs."""
 
     code = "busy"
     conversation: str

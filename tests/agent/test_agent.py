@@ -293,6 +293,8 @@ def test_a_document_names_functions_by_path_and_digest_and_holds_no_code() -> No
                 "name": "delete-all",
                 "path": "tests.agent.importable:with_settings",
                 "digest": importable.with_settings.digest,
+                "risky": True,
+                "repeatable": True,
             },
             {"name": "plain", "path": "tests.agent.importable:plain", "digest": tool(importable.plain).digest},
         ],

@@ -28,6 +28,8 @@ class Reference(Struct, frozen=True, omit_defaults=True):
     name: str
     path: str | None = None
     digest: str = ""
+    risky: bool = False
+    repeatable: bool = False
 
 
 class Document(Struct, frozen=True, omit_defaults=True):
@@ -42,10 +44,12 @@ class Document(Struct, frozen=True, omit_defaults=True):
     name: str | None = None
 
 
-def bind(text: JsonText | bytes, given: Agent | None = None) -> Agent:
+def bind(text: JsonText | bytes, given: Agent | None = None, *, same: bool = False) -> Agent:
     """The agent of a document, its callables taken from the agent given or imported.
 
-    Raises `CannotResume` with everything that is missing or has changed.
+    With ``same`` only those are taken from the agent given that are known to be the ones that are meant; for it may be
+    of an earlier day, and what was made stricter since must stay so. Raises `CannotResume` with everything that is
+    missing or has changed.
     """
     try:
         document = msgspec.json.decode(text, type=Document)
@@ -53,11 +57,11 @@ def bind(text: JsonText | bytes, given: Agent | None = None) -> Agent:
     except (msgspec.DecodeError, UnicodeError, RecursionError, ForkpointError) as error:
         raise CannotResume(f"its agent cannot be read ({error})") from None
     missing: list[str] = []
-    tools = [_bound_tool(reference, given, missing) for reference in document.tools]
+    tools = [_bound_tool(reference, given, missing, same) for reference in document.tools]
     output = _bound_output(document.output, given, missing)
     approval: Any = document.approval
     if isinstance(approval, Reference):
-        approval = _bound_approval(approval, given, missing)
+        approval = _bound_approval(approval, given, missing, same)
     if missing:
         raise CannotResume("; ".join(missing))
     try:
@@ -98,7 +102,7 @@ def document_of(agent: Agent) -> JsonText:
     document = Document(
         llm=msgspec.Raw(agent.llm.to_json().encode()),
         instructions=agent.instructions,
-        tools=tuple(Reference(tool.name, tool.path, tool.digest) for tool in agent.tools),
+        tools=tuple(map(_reference, agent.tools)),
         output=output,
         limits=agent.limits,
         approval=approval,
@@ -107,8 +111,14 @@ def document_of(agent: Agent) -> JsonText:
     return msgspec.json.encode(document).decode()
 
 
-def _bound_tool(reference: Reference, given: Agent | None, missing: list[str]) -> Tool | None:
+def _reference(tool: Tool) -> Reference:
+    return Reference(tool.name, tool.path, tool.digest, tool.risky, tool.repeatable)
+
+
+def _bound_tool(reference: Reference, given: Agent | None, missing: list[str], same: bool) -> Tool | None:
     found = given.tool(reference.name) if given is not None else None
+    if found is not None and same and _reference(found) != reference:
+        found = None
     if found is None:
         value = _imported(reference, f"tool {reference.name}", missing)
         if value is _NOWHERE:
@@ -124,6 +134,11 @@ def _bound_tool(reference: Reference, given: Agent | None, missing: list[str]) -
     if found.digest != reference.digest:
         missing.append(f"tool {reference.name}: its arguments have changed")
         return None
+    for what in ("risky", "repeatable"):
+        if getattr(found, what) != getattr(reference, what):
+            stored = "" if getattr(reference, what) else "not "
+            missing.append(f"tool {reference.name}: it was {stored}{what}, and that has changed")
+            return None
     return found
 
 
@@ -145,9 +160,11 @@ def _bound_output(reference: Reference | None, given: Agent | None, missing: lis
     return found
 
 
-def _bound_approval(reference: Reference, given: Agent | None, missing: list[str]) -> Any:
+def _bound_approval(reference: Reference, given: Agent | None, missing: list[str], same: bool) -> Any:
     if given is not None and callable(given.approval):
-        return given.approval
+        path = path_of(given.approval)
+        if not same or (path is not None and path == reference.path):
+            return given.approval
     found = _imported(reference, f"approval policy {reference.name}", missing)
     if found is not _NOWHERE and not callable(found):
         missing.append(f"approval policy {reference.name}: at {reference.path} is no function now")

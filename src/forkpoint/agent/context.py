@@ -129,7 +129,8 @@ class ToolContext:
         self.key = call_id if key is None else key
         self.workspace = workspace
         self.state = AgentState(state)
-        self._progress = progress
+        self.tell = progress
+        self.is_ended = False
         self._cancelled = threading.Event()
 
     @property
@@ -143,11 +144,10 @@ class ToolContext:
 
     def end(self) -> None:
         """The call has its result: a thread that was left behind can set and tell nothing any more."""
-        self._progress = None
+        self.is_ended = True
         self.state.end()
 
     def progress(self, text: str) -> None:
         """Tells whoever watches how far the tool is."""
-        tell = self._progress
-        if tell is not None:
-            tell(text)
+        if self.tell is not None and not self.is_ended:
+            self.tell(text)

@@ -160,10 +160,10 @@ class Loop:
                 raise error
             case Complete(answer=answer):
                 number = standing.responses + 1
-                self._journal.add([NewEvent(body, response=number) for body in answer.said])
+                asked = self._asked_for(answer.calls)  # before a call is anywhere: none may be there unasked
+                self._journal.add([*(NewEvent(body, response=number) for body in answer.said), *asked])
                 if answer.calls:
                     self._fresh = {call.call_id for call in answer.calls}
-                    self._journal.add(self._asked_for(answer.calls))
                     await self._journal.flush()
             case _ as never:
                 assert_never(never)
@@ -189,8 +189,8 @@ class Loop:
         repeated = [call for call in runnable if call.call_id not in self._fresh and not self._may_repeat(call)]
         for call in repeated:
             self._journal.add([NewEvent(ToolResult(call.call_id, call.tool, (Text(MAY_HAVE_RUN),), "unknown"))])
-        if repeated:
-            await self._journal.flush()
+        if runnable:
+            await self._journal.flush()  # an approval too is on disk before what it allows can have happened
         await self._run_all([call for call in runnable if call not in repeated])
         waiting = tuple(call for call in standing.open if call.call_id in standing.waiting)
         for call in waiting:
@@ -228,8 +228,8 @@ class Loop:
             key=f"{self._turn}/{self._responses}/{call.call_id}",
             workspace=self._workspace,
             state=self._journal.state,
-            progress=lambda text: self._progress(call, text),
         )
+        context.tell = lambda text: self._progress(call, text, context)
         before = self._journal.state
         result = await run_call(self._agent.tool(call.tool), call, context)
         context.end()
@@ -241,13 +241,16 @@ class Loop:
         await self._journal.flush()
         self._tell(CallEnded(result))
 
-    def _progress(self, call: ToolCall, text: str) -> None:
-        update = CallProgress(call.call_id, call.tool, text)
+    def _progress(self, call: ToolCall, text: str, context: ToolContext) -> None:
+        def tell() -> None:
+            if not context.is_ended:
+                self._tell(CallProgress(call.call_id, call.tool, text))
+
         if threading.get_ident() == self._thread:
-            self._tell(update)
+            tell()
         else:
             with suppress(anyio.RunFinishedError):  # a thread that was left behind, and so was its turn
-                anyio.from_thread.run_sync(self._tell, update, token=self._token)
+                anyio.from_thread.run_sync(tell, token=self._token)
 
     def _finished(self, text: str, corrections: int) -> Done | None:
         """The answer, if it has the form that was asked for; otherwise the model is told, and asked again."""
@@ -269,6 +272,9 @@ class Loop:
             raise LimitReached("steps", f"{limits.steps:,}")
         if limits.tokens is not None and spent.input + spent.output >= limits.tokens:
             raise LimitReached("tokens", f"{limits.tokens:,}")
+        if limits.dollars is not None and spent.unpriced:
+            why = "dollars, for all that is known: a call has no known price, and LLM(price=...) can give it one"
+            raise LimitReached(why, f"{limits.dollars:g}")
         if limits.dollars is not None and spent.nanodollars >= limits.dollars * 1e9:
             raise LimitReached("dollars", f"{limits.dollars:g}")
 

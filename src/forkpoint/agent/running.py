@@ -21,7 +21,7 @@ from forkpoint.events import File, Image, NewEvent, Part, Text, ToolCall, ToolRe
 from forkpoint.history.wholeness import check_whole
 
 THREADS = 64
-"""Plain functions that run at once in a process. Each has a thread, which a timeout cannot end, only leave behind."""
+"""Plain functions that an event loop waits for at once. Each has a thread, which a timeout cannot end, only leave."""
 
 
 async def run_call(tool: Tool | None, call: ToolCall, context: ToolContext) -> ToolResult:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, Limits
-from forkpoint.conversation.results import Branch, Info, SideAnswer, Stats, Turn
+from forkpoint.conversation.results import Branch, Call, Info, SideAnswer, Stats, Turn
 from forkpoint.conversation.settings import Settings
 from forkpoint.conversation.updates import Callback
 from forkpoint.events import Event, Position, UserMessage
@@ -45,10 +45,10 @@ class ForkOptions(Struct, frozen=True, kw_only=True):
 
 
 class Decision(Struct, frozen=True):
-    """What somebody says to calls that wait. Without ``calls`` it is said to all of them."""
+    """What somebody says to calls that wait, as they were seen: a model may use an id again for another call."""
 
     approved: bool
-    calls: Collection[str] | None = None
+    calls: tuple[Call, ...]
     by: str | None = None
     reason: str | None = None
 
@@ -56,12 +56,13 @@ class Decision(Struct, frozen=True):
 class Backend(Protocol):
     """A place where conversations live."""
 
-    @property
-    def address(self) -> str:
-        """Its address, as `store=` takes it."""
+    async def close(self) -> None:
+        """Cancels what still runs there for this process, and lets go of it."""
         ...
 
-    async def close(self) -> None: ...
+    def check_closable(self) -> None:
+        """Raises `Busy` where closing would wait for whoever closes."""
+        ...
 
     # Conversations.
 
@@ -92,7 +93,9 @@ class Backend(Protocol):
         """A fork. ``agent`` is the source's, if it is at hand."""
         ...
 
-    async def rewind(self, id: str, *, at: str | Position | None, before: str | Position | None) -> Info | None:
+    async def rewind(
+        self, id: str, *, at: str | Position | None, before: str | Position | None
+    ) -> tuple[Info, Settings] | None:
         """Moves the head back. Gives the branch that keeps what stood after it; None if nothing did."""
         ...
 
@@ -133,7 +136,7 @@ class Backend(Protocol):
 
     async def discard(self, id: str, turn: str) -> Turn: ...
 
-    async def settle(self, turn: str) -> Turn: ...
+    async def settle(self, id: str, turn: str) -> Turn: ...
 
     async def ask(self, id: str, agent: Agent, messages: Sequence[UserMessage], *, tell: Callback) -> SideAnswer: ...
 

@@ -12,7 +12,7 @@ a turn runs, and messages that were sent and not run yet.
 """
 
 import os
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,7 @@ from forkpoint.conversation.backend import Backend, Decision, Draft, ForkOptions
 from forkpoint.conversation.messages import Message, as_message
 from forkpoint.conversation.naming import Point, as_agent, as_id, as_point, as_turn, with_title
 from forkpoint.conversation.places import Place
-from forkpoint.conversation.results import Branch, Info, SideAnswer, Stats, Turn
+from forkpoint.conversation.results import Branch, Call, Info, SideAnswer, Stats, Turn
 from forkpoint.conversation.settings import Settings, as_workspace
 from forkpoint.conversation.streaming import TurnStream, streamed
 from forkpoint.conversation.updates import Callback, TurnStarted, Update, Visualizer, tell_all
@@ -36,6 +36,7 @@ from forkpoint.errors import (
     AlreadyExists,
     BadArgument,
     BadWorkspace,
+    CannotResume,
     ConversationClosed,
     NoAgent,
     NoSuchTurn,
@@ -109,6 +110,7 @@ class AsyncConversation:
         self._callbacks = tuple(callbacks)
         self._visualizer = visualizer
         self._pending: list[UserMessage] = []
+        self._waiting: Turn | None = None  # the turn that waits, as this object has shown it
         self._closed = False
         self._process = os.getpid()
         self._making = anyio.Lock()
@@ -123,8 +125,8 @@ class AsyncConversation:
         cls,
         id: str,
         *,
-        agent: Agent | None = None,
-        create: Agent | None = None,
+        agent: Agent | LLM | str | None = None,
+        create: Agent | LLM | str | None = None,
         bind: bool = True,
         store: Where = None,
         callbacks: Iterable[Callback] = (),
@@ -136,21 +138,22 @@ class AsyncConversation:
         `CannotResume` with everything, before anything runs. With ``create`` one that does not exist is made with that
         agent. ``bind=False`` opens it without its functions: to read, fork or rewind it, not to run it.
         """
+        given, new = (None if one is None else as_agent(one) for one in (agent, create))
         place = Place(store)
         try:
             backend = await place.backend()
             try:
                 info, settings = await backend.find(id)
             except NotFound:
-                if create is None:
+                if new is None:
                     raise
                 new_one, name = as_id(id)
-                draft = Draft(id=new_one, name=name, settings=Settings.of(create, None), chosen=True)
+                draft = Draft(id=new_one, name=name, settings=Settings.of(new, None), chosen=True)
                 try:
                     info, settings = await backend.create(draft), draft.settings
                 except AlreadyExists:  # somebody else has just made it
                     info, settings = await backend.find(id)
-            bound = settings.bound(agent or create) if bind else None
+            bound = settings.bound(given or new) if bind else None
         except BaseException:
             await place.leave()
             raise
@@ -192,12 +195,13 @@ class AsyncConversation:
         """Lets go of the store. The last conversation that does closes it, and cancels what still runs there."""
         if not self._closed:
             self._closed = True
-            await self._place.leave()
+            if os.getpid() == self._process:  # after os.fork there is nothing here to let go of
+                await self._place.leave()
 
     @property
-    def is_at_rest(self) -> bool:
-        """Whether it holds nothing open: nothing was needed of its store yet, or it is closed."""
-        return not self._place.is_open
+    def _is_at_rest(self) -> bool:
+        """Whether it holds nothing open here: nothing was needed of its store yet, or it is closed."""
+        return self._closed or not self._place.is_open or os.getpid() != self._process
 
     async def __aenter__(self) -> Self:
         return self
@@ -244,6 +248,7 @@ class AsyncConversation:
         return (await (await self._here()).find(self._id))[0]
 
     async def title(self) -> str | None:
+        """Its title, if it has one."""
         return (await self.info()).title
 
     async def tags(self) -> dict[str, str]:
@@ -261,21 +266,24 @@ class AsyncConversation:
     async def describe(self, *, title: str | None = None, tags: Mapping[str, str] | None = None) -> Info:
         """Sets the title ("" removes it) or all tags. Disturbs no turn that runs."""
         title, others = with_title(title, tags)
-        if self._draft is not None:
-            self._draft = replace(
-                self._draft,
-                title=self._draft.title if title is None else title or None,
-                tags=self._draft.tags if tags is None else others,
-            )
-            return info_of_draft(self._draft)
+        async with self._making:
+            if self._draft is not None:
+                self._draft = replace(
+                    self._draft,
+                    title=self._draft.title if title is None else title or None,
+                    tags=self._draft.tags if tags is None else others,
+                )
+                return info_of_draft(self._draft)
         return await (await self._here()).describe(self._id, title=title, tags=None if tags is None else others)
 
-    async def change_agent(self, agent: Agent) -> None:
+    async def change_agent(self, agent: Agent | LLM | str) -> None:
         """Another agent answers from here on. Recorded as a note; the conversation must have no open turn."""
+        agent = as_agent(agent)
         settings = replace(self._settings, agent=Settings.of(agent, None).agent)
-        if self._draft is not None:
-            self._draft = replace(self._draft, settings=settings)
-        else:
+        async with self._making:
+            if self._draft is not None:
+                self._draft = replace(self._draft, settings=settings)
+        if self._draft is None:
             await (await self._here()).change(self._id, settings, agent)
         self._agent, self._settings = agent, settings
 
@@ -325,9 +333,13 @@ class AsyncConversation:
         One that is still open is discarded.
         """
         failed = await self._one_of_the_tries("retry", turn)
+        if failed.outcome == "committed":
+            raise NoSuchTurn(self._id, "retry", f"turn {failed.id} is committed; rewind before it, and run its message")
         if not failed.input:
             raise NoSuchTurn(self._id, "retry", f"turn {failed.id} has no input")
-        return await self._run(failed.input, retry_of=failed.id, supersede=True, key=key)
+        if failed.outcome in {"awaiting_approval", "interrupted"}:
+            await (await self._here()).discard(self._id, failed.id)  # this one, and no other that is open by then
+        return await self._run(failed.input, retry_of=failed.id, key=key)
 
     async def resume(
         self, turn: str | Turn | None = None, *, rerun: Collection[str] = (), limits: Limits | None = None
@@ -338,15 +350,19 @@ class AsyncConversation:
         unless its tool is repeatable or ``rerun`` names the call. ``limits`` replaces the agent's, this time.
         """
         open = await self._one_of_the_tries("resume", turn)
-        return await self._resume(open.id, rerun=rerun, limits=limits)
+        again = (rerun,) if isinstance(rerun, str) else rerun  # one text is one call, and not its letters
+        return await self._resume(open.id, rerun=again, limits=limits)
 
-    async def approve(self, *calls: str, by: str | None = None) -> Turn:
-        """Lets calls that wait run, by default all of them, and goes on with the turn. From any process."""
-        return await self._decide(Decision(True, calls or None, by))
+    async def approve(self, *calls: str | Call, by: str | None = None) -> Turn:
+        """Lets calls that wait run, by default all of them, and goes on with the turn. From any process.
 
-    async def deny(self, *calls: str, by: str | None = None, reason: str | None = None) -> Turn:
+        Calls are named by their ids, or are those of ``turn.waiting``, which nobody can take for others.
+        """
+        return await self._decide("approve", calls, lambda chosen: Decision(True, chosen, by))
+
+    async def deny(self, *calls: str | Call, by: str | None = None, reason: str | None = None) -> Turn:
         """Refuses calls that wait, by default all of them, and goes on: the model is told, with the reason."""
-        return await self._decide(Decision(False, calls or None, by, reason))
+        return await self._decide("deny", calls, lambda chosen: Decision(False, chosen, by, reason))
 
     async def discard(self, turn: str | Turn | None = None) -> Turn:
         """Ends an open turn that nobody runs. What its tools did stays visible."""
@@ -355,7 +371,9 @@ class AsyncConversation:
 
     async def settle(self, turn: str | Turn) -> Turn:
         """After `OutcomeUnknown`: the turn as it turned out. Raises that again if it can still not be told."""
-        return await (await self._here()).settle(as_turn(turn))
+        settled = await (await self._here(keep_draft=True)).settle(self._id, as_turn(turn))
+        self._draft = None  # its begin has landed, so the conversation is there
+        return settled
 
     # Branches.
 
@@ -365,7 +383,7 @@ class AsyncConversation:
         conversation_id: str | None = None,
         at: Point | None = None,
         before: Point | None = None,
-        agent: Agent | None = None,
+        agent: Agent | LLM | str | None = None,
         title: str | None = None,
         tags: Mapping[str, str] | None = None,
         reset_metrics: bool = True,
@@ -378,6 +396,7 @@ class AsyncConversation:
         ``at`` is a turn or an event, included; ``before`` the same, excluded; by default it is all that is committed.
         Never waits for a turn that runs. Costs the same however long the history is.
         """
+        other = None if agent is None else as_agent(agent)
         if cache not in get_args(CachePolicy):
             raise BadArgument("fork()", f"cache={cache!r}", "it is own or inherit")
         id, name = as_id(conversation_id)
@@ -388,7 +407,7 @@ class AsyncConversation:
             name=name,
             at=as_point(at),
             before=as_point(before),
-            agent=agent,
+            agent=other,
             title=title,
             tags=others,
             reset_metrics=reset_metrics,
@@ -397,7 +416,7 @@ class AsyncConversation:
         )
         info, settings = await backend.fork(self._id, options, self._agent)
         visualizer = self._visualizer.for_fork() if self._visualizer is not None else None
-        return self._made(info, settings, agent or self._agent, self._place.also(), callbacks, visualizer)
+        return self._made(info, settings, other or self._agent_of(settings), self._place.also(), callbacks, visualizer)
 
     async def rewind(self, *, at: Point | None = None, before: Point | None = None) -> Self | None:
         """Moves this conversation back. What stood after that point is kept, and returned, as a branch set aside.
@@ -407,7 +426,8 @@ class AsyncConversation:
         aside = await (await self._here()).rewind(self._id, at=as_point(at), before=as_point(before))
         if aside is None:
             return None
-        return self._made(aside, self._settings, self._agent, self._place.also(), (), None)
+        info, settings = aside
+        return self._made(info, settings, self._agent_of(settings), self._place.also(), (), None)
 
     async def tree(self) -> tuple[Branch, ...]:
         """Its family: roots, and what branched off each."""
@@ -434,13 +454,13 @@ class AsyncConversation:
         if self._draft is not None:
             return Page(())
         page = await (await self._here()).turns(self._id, cursor=cursor, limit=limit)
-        return Page(tuple(map(self._typed, page.items)), page.next)
+        return Page(tuple(map(self._seen, page.items)), page.next)
 
     async def turn(self, id: str | Turn) -> Turn:
         """One turn, as it stands now."""
         if self._draft is not None:
             raise NotFound("turn", as_turn(id))
-        return self._typed(await (await self._here()).turn(self._id, as_turn(id)))
+        return self._seen(await (await self._here()).turn(self._id, as_turn(id)))
 
     async def stats(self) -> Stats:
         """Tokens, dollars and cached share: its own, what it inherited, and its family's."""
@@ -483,9 +503,21 @@ class AsyncConversation:
         if not keep_draft:
             async with self._making:  # two who are first at once make one
                 if self._draft is not None:
-                    await backend.create(self._draft)
-                    self._draft = None
+                    try:
+                        await backend.create(self._draft)
+                    except AlreadyExists:
+                        if self._draft.chosen:
+                            raise
+                    self._draft = None  # an id that nobody chose can only be this one's
         return backend
+
+    def _agent_of(self, settings: Settings) -> Agent | None:
+        """This object's agent as a branch has it, which may have been changed elsewhere; None if it is not at hand."""
+        if self._agent is None or settings.agent_json == self._settings.agent_json:
+            return self._agent
+        with suppress(CannotResume):
+            return settings.bound(self._agent, same=True)
+        return None
 
     def _runs(self) -> Agent:
         if self._agent is None:
@@ -515,8 +547,14 @@ class AsyncConversation:
         def told(update: Update) -> None:
             if isinstance(update, TurnStarted):
                 self._taken(messages)
+                if making_held:
+                    self._making.release()
+                    making_held.clear()
             tell(update)
 
+        making_held = [True] if self._draft is not None else []  # while it begins, nobody else makes the conversation
+        if making_held:
+            await self._making.acquire()
         try:
             turn = await backend.run(
                 self._id,
@@ -531,13 +569,19 @@ class AsyncConversation:
         except TurnFailed:
             self._taken(messages)  # a turn of another process that was joined
             raise
+        finally:
+            if making_held:
+                self._making.release()
         self._taken(messages)
-        return self._typed(turn)
+        self._id = turn.conversation  # that of an earlier request with the same key, if it made the conversation
+        return self._seen(turn)
 
     def _taken(self, messages: Sequence[UserMessage]) -> None:
         """A turn has begun: it is in the store, whatever becomes of it, and these messages are its own."""
         self._draft = None
-        self._pending = [one for one in self._pending if not any(one is taken for taken in messages)]
+        for message in messages:
+            with suppress(ValueError):
+                self._pending.remove(message)
 
     async def _resume(
         self,
@@ -552,14 +596,35 @@ class AsyncConversation:
         gone_on = await backend.resume(
             self._id, turn, agent, decision=decision, rerun=rerun, limits=limits, tell=self._teller(also)
         )
-        return self._typed(gone_on)
+        return self._seen(gone_on)
 
-    async def _decide(self, decision: Decision) -> Turn:
-        """Decides on the calls that wait now, and on no other that might come to wait meanwhile."""
-        turn = await self._one_of_the_tries("approve" if decision.approved else "deny", None, open=True)
-        if decision.calls is None:
-            decision = replace(decision, calls=[call.id for call in turn.waiting])
-        return await self._resume(turn.id, decision=decision)
+    async def _decide(
+        self, verb: str, calls: Sequence[str | Call], decision: Callable[[tuple[Call, ...]], Decision]
+    ) -> Turn:
+        """Decides on calls as they were seen, and on no other that has come to wait meanwhile.
+
+        What this object was shown counts as seen; an object that was shown nothing sees what waits now.
+        """
+        turn = await self._one_of_the_tries(verb, None, open=True)
+        seen = turn if self._waiting is None else self._waiting
+        if calls:
+            chosen = tuple(self._meant(verb, call, seen, turn) for call in calls)
+        else:
+            chosen = tuple(call for call in seen.waiting if call in turn.waiting)
+            if not chosen and turn.waiting:
+                raise NoSuchTurn(self._id, verb, f"other calls wait now than were shown; look at turn({turn.id!r})")
+        return await self._resume(turn.id, decision=decision(chosen))
+
+    def _meant(self, verb: str, call: str | Call, seen: Turn, now: Turn) -> Call:
+        if isinstance(call, str) and len([one for one in now.calls if one.id == call]) > 1:
+            why = f"the model has used the id {call!r} for several calls; pass the one of turn.waiting itself"
+            raise NoSuchTurn(self._id, verb, why)
+        meant = call if isinstance(call, Call) else next((one for one in seen.waiting if one.id == call), None)
+        if meant is None or meant not in now.waiting:
+            id, waits = call if isinstance(call, str) else call.id, ", ".join(one.id for one in now.waiting) or "none"
+            why = f"call {id!r} does not wait, or not as it was shown (turn {now.id} waits for: {waits})"
+            raise NoSuchTurn(self._id, verb, why)
+        return meant
 
     async def _one_of_the_tries(self, verb: str, turn: str | Turn | None, *, open: bool = False) -> Turn:
         """The turn that somebody means: the one given, or the last that did not commit."""
@@ -573,6 +638,14 @@ class AsyncConversation:
             why = "none is open" if open else "all that was run from here is committed"
             raise NoSuchTurn(self._id, verb, why)
         return max(tries, key=lambda one: one.id)
+
+    def _seen(self, turn: Turn) -> Turn:
+        """A turn as it is shown to the caller, who then knows what waits in it."""
+        if turn.outcome == "awaiting_approval":
+            self._waiting = turn
+        elif self._waiting is not None and self._waiting.id == turn.id:
+            self._waiting = None
+        return self._typed(turn)
 
     def _typed(self, turn: Turn) -> Turn:
         """The turn with its answer as the agent's output type."""

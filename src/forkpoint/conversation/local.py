@@ -1,7 +1,10 @@
 """`LocalBackend`: conversations in a store that this process has open, run by this process."""
 
 import hashlib
+import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -10,9 +13,11 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.context import AgentState
+from forkpoint.agent.loop import stand
 from forkpoint.conversation.backend import Decision, Draft, ForkOptions
+from forkpoint.conversation.finishing import finished
 from forkpoint.conversation.messages import read_input, write_input
-from forkpoint.conversation.planning import Planner, agent_for, decided
+from forkpoint.conversation.planning import Planner, decided
 from forkpoint.conversation.prompts import Prompts
 from forkpoint.conversation.records import Records
 from forkpoint.conversation.requests import Requests
@@ -22,9 +27,20 @@ from forkpoint.conversation.steps import staged
 from forkpoint.conversation.turn import Plan, Transaction, raise_for, read_turn, turn_of
 from forkpoint.conversation.updates import Callback, TurnStarted
 from forkpoint.conversation.views import identity_of, info_of, tree_of
-from forkpoint.errors import AlreadyExists, BadArgument, Busy, NoSuchTurn, NotFound, Stale, TurnFailed
+from forkpoint.errors import (
+    AlreadyExists,
+    BadArgument,
+    Busy,
+    ForkpointError,
+    NoSuchTurn,
+    NotFound,
+    Stale,
+    TurnFailed,
+    TurnOpen,
+)
 from forkpoint.events import (
     Event,
+    JsonText,
     ModelCalled,
     NewEvent,
     Position,
@@ -54,46 +70,59 @@ from forkpoint.store.records import (
     Verification,
 )
 
+_log = logging.getLogger("forkpoint")
+
 POLL = 0.05, 1.0  # seconds between two looks at a turn that another process runs, at first and at most
 
 
 class _Running:
     """A turn that this process runs."""
 
-    def __init__(self, turn: str) -> None:
+    def __init__(self, conversation: str, turn: str) -> None:
+        self.conversation = conversation
         self.turn = turn
         self.scope = anyio.CancelScope()
         self.done = anyio.Event()
+        self.ended: Turn | None = None  # as it was told
+
+
+_inside: ContextVar[_Running | None] = ContextVar("forkpoint turn", default=None)
+"""The turn that whatever runs here is part of: a tool, a callback, a model's provider."""
 
 
 class LocalBackend:
     """Conversations in an open store. It asks models and runs tools in this process."""
 
-    def __init__(
-        self, store: Store, models: Models | None = None, *, address: str = "", owns_store: bool = True
-    ) -> None:
+    def __init__(self, store: Store, models: Models | None = None, *, owns_store: bool = True) -> None:
         self._store = store
         self._models = models or Models()
-        self._address = address
         self._owns_store = owns_store
         self._prompts = Prompts(store)
         self._running: dict[str, _Running] = {}
         self._unended: dict[str, Transaction] = {}
+        self._uncharged: list[tuple[str, str, Usage]] = []
         self._records = Records(store)
         self._planner = Planner(store, self._prompts, self._records)
 
-    @property
-    def address(self) -> str:
-        return self._address
-
     async def close(self) -> None:
         """Cancels what still runs here, and lets go of store and models."""
-        for running in list(self._running.values()):
-            running.scope.cancel()
-            await running.done.wait()
+        running = list(self._running.values())
+        for one in running:
+            one.scope.cancel()
+        for one in running:
+            await one.done.wait()
+        for id in list(self._unended):
+            with suppress(ForkpointError):
+                await self._end_what_could_not_be_ended(id)
         await self._models.aclose()
         if self._owns_store:
             await self._store.close()
+
+    def check_closable(self) -> None:
+        """Raises `Busy` inside of a turn that runs here: closing would wait for the very turn that waits for it."""
+        inside = _inside.get()
+        if inside is not None and self._running.get(inside.conversation) is inside:
+            raise Busy(inside.conversation, inside.turn)
 
     # Conversations.
 
@@ -160,14 +189,17 @@ class LocalBackend:
         revision = source.revision if as_read else None
         return await self._store.fork(source.id, new, at=options.at, before=options.before, if_revision=revision)
 
-    async def rewind(self, id: str, *, at: str | Position | None, before: str | Position | None) -> Info | None:
+    async def rewind(
+        self, id: str, *, at: str | Position | None, before: str | Position | None
+    ) -> tuple[Info, Settings] | None:
         aside = new_id()
         await self._end_what_could_not_be_ended(id)
         await self._store.rewind(id, NewFork(id=aside, cache=own_identity(aside).to_json()), at=at, before=before)
         try:
-            return info_of(await self._store.read(aside))
+            made = await self._store.read(aside)
         except NotFound:
             return None
+        return info_of(made), Settings.from_json(made.settings)
 
     async def delete(self, id: str) -> None:
         await self._end_what_could_not_be_ended(id)
@@ -178,6 +210,8 @@ class LocalBackend:
         await self._end_what_could_not_be_ended(id)
         record = await self._store.read(id)
         events = [NewEvent(SettingsChanged(settings.to_json()))]
+        if record.head.position is not None and not await self._store.events(id, kinds=("settings_changed",)):
+            events.insert(0, NewEvent(SettingsChanged(record.settings, "as it was until here")))
         identity = identity_of(record)
         if agent is not None:
             identity = under_manifest(identity, id, agent.manifest.hash)
@@ -209,9 +243,10 @@ class LocalBackend:
     ) -> Turn:
         input = write_input(messages)
         agent.llm.key()  # a missing one is said before anything begins
+        once = None if key is None else IdempotencyKey(key, hashlib.sha256(input.encode()).digest())
         await self._end_what_could_not_be_ended(id)
-        if draft is not None and draft.chosen:
-            await self._check_new(id)
+        if draft is not None and draft.chosen and (there := await self._namesake(draft)) is not None:
+            return await self._join(await self._same_request(there, input, once))
         opened = await self._store.begin(
             id,
             new_id(),
@@ -219,7 +254,7 @@ class LocalBackend:
             retry_of=retry_of,
             create=None if draft is None else _new(draft),
             supersede=supersede,
-            key=None if key is None else IdempotencyKey(key, hashlib.sha256(input.encode()).digest()),
+            key=once,
         )
         if isinstance(opened, TurnRecord):
             return await self._join(opened)
@@ -237,8 +272,9 @@ class LocalBackend:
         tell: Callback,
     ) -> Turn:
         record = await self._own_turn(id, turn, "resume")
-        if decision is not None:
-            decided(id, await self._store.steps(turn), decision)  # says what is wrong before the turn is taken
+        steps = await self._store.steps(turn)  # what is wrong is said before the turn is taken
+        decided(id, steps, decision)
+        _check_rerun(id, steps, rerun)
         agent.llm.key()
         await self._end_what_could_not_be_ended(id)
         opened = await self._store.resume(turn)
@@ -256,7 +292,7 @@ class LocalBackend:
             raise NoSuchTurn(id, "cancel", "none is running")
         running.scope.cancel()
         await running.done.wait()
-        return await read_turn(self._store, running.turn)
+        return running.ended or await read_turn(self._store, running.turn)
 
     async def discard(self, id: str, turn: str) -> Turn:
         await self._own_turn(id, turn, "discard")
@@ -264,13 +300,15 @@ class LocalBackend:
         record = await self._store.discard(turn)
         return await turn_of(self._store, record, id)
 
-    async def settle(self, turn: str) -> Turn:
+    async def settle(self, id: str, turn: str) -> Turn:
+        await self._own_turn(id, turn, "settle")
         await self._store.settle(turn)
         return await read_turn(self._store, turn)
 
     async def ask(self, id: str, agent: Agent, messages: Sequence[UserMessage], *, tell: Callback) -> SideAnswer:
         record = await self._store.read(id)
-        agent = agent_for(record.settings, agent)
+        agent = self._planner.agent_for(record.settings, agent)
+        agent.llm.key()
         base = await self._prompts.at(id, record.head, agent.manifest)
         opening = await self._opening(record, messages)
         options = Options(tool_choice="none") if agent.tools else Options()
@@ -287,11 +325,24 @@ class LocalBackend:
         finally:
             used = sum((called.usage for called in spent), Usage())
             if used:
-                with anyio.CancelScope(shield=True):
-                    await self._store.charge(id, new_id(), used)
+                self._uncharged.append((id, new_id(), used))
+            await finished(self._charge)
         if isinstance(outcome, Failed):
             raise outcome.error
         return SideAnswer(outcome.answer.text, outcome.usage)
+
+    async def _charge(self) -> None:
+        """Counts what side questions cost. What the disk does not take now is counted with the next."""
+        while self._uncharged:
+            id, charge, used = self._uncharged[0]
+            try:
+                await self._store.charge(id, charge, used)
+            except NotFound:
+                pass  # it was deleted meanwhile, with all that is counted for it
+            except ForkpointError as error:
+                _log.warning("what a side question cost is not counted yet: %s", error)
+                return
+            self._uncharged.pop(0)
 
     async def request(
         self, id: str, agent: Agent, messages: Sequence[UserMessage], *, draft: Draft | None = None
@@ -358,6 +409,8 @@ class LocalBackend:
         for key, value in set.items():
             state[key] = value
         change = state.change
+        if both := sorted(key for key in removed if key in set):
+            raise BadArgument("update_state()", f"remove={both!r}", "the same key is set")
         gone = tuple(sorted(key for key in removed if key in state))
         if change is not None or gone:
             await self._store.note(id, new_id(), [NewEvent(StateChange(change.set if change else (), gone))])
@@ -366,9 +419,8 @@ class LocalBackend:
         try:
             digest = None if head_digest is None else bytes.fromhex(head_digest)
         except ValueError:
-            raise BadArgument(
-                "verify()", "head_digest", "it is not hexadecimal; use `digest` of an earlier info()"
-            ) from None
+            why = "it is not hexadecimal, as `digest` of an earlier info() is"
+            raise BadArgument("verify()", f"head_digest={head_digest!r}", why) from None
         return await self._store.verify(id, head_digest=digest)
 
     # How a turn goes on.
@@ -386,7 +438,8 @@ class LocalBackend:
         limits: Limits | None = None,
     ) -> Turn:
         """A turn that this process has just taken, to its end."""
-        running = self._running[opened.conversation] = _Running(opened.id)
+        running = self._running[opened.conversation] = _Running(opened.conversation, opened.id)
+        inside = _inside.set(running)
         transaction = Transaction(self._store, self._models, self._prompts, opened)
 
         async def plan(already: Sequence[StagedEvent]) -> Plan:
@@ -395,25 +448,27 @@ class LocalBackend:
             return replace(made, events=(*made.events, *events), fresh=fresh, rerun=rerun, limits=limits)
 
         try:
-            tell(TurnStarted(opened.id, opened.conversation, messages, resumed))
             with running.scope:
-                turn = await transaction.run(plan, tell)
+                started = TurnStarted(opened.id, opened.conversation, messages, resumed)
+                turn = await transaction.run(plan, tell, started)
             if running.scope.cancelled_caught:
-                turn = await read_turn(self._store, opened.id)
-            if turn.outcome == "awaiting_approval" and opened.revision == 0:
-                await self._store.keep(opened.conversation)  # whoever is to approve it has to find it
+                turn = await transaction.cancelled()
+            running.ended = turn
             tell(turn)
             return raise_for(turn)
         except TurnFailed as failed:
-            if isinstance(failed.turn, Turn) and failed.cause is not None:
+            if running.ended is None and isinstance(failed.turn, Turn):
+                running.ended = failed.turn
                 tell(failed.turn)
             raise
         finally:
+            _inside.reset(inside)
             if not transaction.is_ended:
                 self._unended[opened.conversation] = transaction
             if transaction.committed is not None:
                 self._records.moved(transaction.committed, transaction.cache)
-            del self._running[opened.conversation]
+            if self._running.get(opened.conversation) is running:
+                del self._running[opened.conversation]
             running.done.set()
 
     async def _join(self, record: TurnRecord) -> Turn:
@@ -421,22 +476,25 @@ class LocalBackend:
         if (running := self._running.get(record.conversation)) is not None and running.turn == record.id:
             await running.done.wait()
         wait, longest = POLL
-        while (turn := await read_turn(self._store, record.id)).outcome == "running":
+        while True:
+            await self._end_what_could_not_be_ended(record.conversation)
+            await self._store.settle(record.id)  # raises what its runner heard, if only the disk knows
+            if (turn := await read_turn(self._store, record.id)).outcome != "running":
+                return raise_for(turn)
             await anyio.sleep(wait)
             wait = min(wait * 2, longest)
-        return raise_for(turn)
 
     async def _end_what_could_not_be_ended(self, id: str) -> None:
         """A turn whose end the disk did not take still holds its conversation: its end is written now."""
         if (transaction := self._unended.get(id)) is not None:
             await transaction.end()
-            if transaction.is_ended:
-                self._unended.pop(id, None)
+            if transaction.is_ended and self._unended.get(id) is transaction:
+                del self._unended[id]
 
     # What is known of a conversation.
 
     async def _requests(self, record: ConversationRecord, agent: Agent) -> Requests:
-        agent = agent_for(record.settings, agent)
+        agent = self._planner.agent_for(record.settings, agent)
         events = await self._store.events(record.id, at=record.head.position) if record.head.position else []
         return Requests(self._models, agent, self._planner.context(record, agent), events)
 
@@ -452,12 +510,24 @@ class LocalBackend:
         except (ValueError, NotFound):
             return await self._store.find(id_or_name)
 
-    async def _check_new(self, id: str) -> None:
+    async def _namesake(self, draft: Draft) -> ConversationRecord | None:
+        """A conversation that has the id or the name that somebody chose for a new one."""
         try:
-            await self._store.read(id)
+            return await self._find(draft.name or draft.id)
         except NotFound:
-            return
-        raise AlreadyExists("conversation", id)
+            return None
+
+    async def _same_request(self, there: ConversationRecord, input: JsonText, key: IdempotencyKey | None) -> TurnRecord:
+        """The turn of an earlier request with this key, which made the conversation. Raises `AlreadyExists` otherwise.
+
+        Keys are looked up before anything else, and no conversation is ever at this revision: nothing can begin.
+        """
+        if key is not None:
+            with suppress(Busy, TurnOpen, Stale):
+                found = await self._store.begin(there.id, new_id(), input=input, key=key, if_revision=-1)
+                assert isinstance(found, TurnRecord)
+                return found
+        raise AlreadyExists("conversation", there.name)
 
     async def _own_turn(self, id: str, turn: str, verb: str) -> TurnRecord:
         record = await self._store.turn(turn)
@@ -466,8 +536,17 @@ class LocalBackend:
         return record
 
 
+def _check_rerun(id: str, steps: Sequence[StagedEvent], rerun: Collection[str]) -> None:
+    """Refuses to run a call again that is not there to be: it would be settled as unknown instead, for good."""
+    standing = stand(steps)
+    open = [call.call_id for call in standing.open if call.call_id not in standing.waiting]
+    if strangers := [call for call in rerun if call not in open]:
+        said = ", ".join(open) or "none"
+        raise NoSuchTurn(id, "resume", f"call {strangers[0]!r} cannot be run again; these have no result: {said}")
+
+
 def _still_decided(id: str, steps: Sequence[StagedEvent], decision: Decision | None) -> tuple[list[NewEvent], set[str]]:
-    """The same once the turn is held; nothing if somebody else decided first, and the turn just waits again."""
+    """What a decision comes to once the turn is held: nothing if somebody decided first, and it just waits again."""
     try:
         return decided(id, steps, decision)
     except NoSuchTurn:

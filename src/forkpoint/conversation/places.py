@@ -12,6 +12,7 @@ import anyio.lowlevel
 
 from forkpoint.conversation.backend import Backend
 from forkpoint.conversation.defaults import default_store, file_url
+from forkpoint.conversation.finishing import finished
 from forkpoint.store.opening import open_store
 from forkpoint.store.protocol import Store
 
@@ -56,10 +57,12 @@ class Place:
 
     async def leave(self) -> None:
         """This conversation needs it no more; the last one closes it."""
-        shared, self._shared = self._shared, None
+        shared = self._shared
+        if shared is not None and shared.users == 1 and shared.backend is not None:
+            shared.backend.check_closable()
+        self._shared = None
         if shared is not None and shared.left() and shared.backend is not None:
-            with anyio.CancelScope(shield=True):
-                await shared.backend.close()
+            await finished(shared.backend.close)
 
     def _named(self) -> tuple[str, Store | None]:
         """By what name all who mean this place find it; and the store, if one was given."""
@@ -100,7 +103,7 @@ class _Shared:
 
         if self._store is not None:
             return LocalBackend(self._store, owns_store=False)
-        return LocalBackend(await open_store(self._key), address=self._key)
+        return LocalBackend(await open_store(self._key))
 
     def left(self) -> bool:
         """One user less. Says whether that was the last."""

@@ -1,6 +1,6 @@
 """Planning a turn: who answers, with which identity, and what is written down before anything runs."""
 
-import functools
+from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
@@ -33,7 +33,7 @@ from forkpoint.llm.manifest import Manifest, manifest_note
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import ConversationRecord, OpenTurn
 
-_AGENTS = 1024  # agents that are remembered for their settings
+_AGENTS = 256  # agents that are remembered for the settings that name them
 
 
 class Planner:
@@ -43,13 +43,25 @@ class Planner:
         self._store = store
         self._prompts = prompts
         self._records = records
+        self._agents: OrderedDict[tuple[JsonText, int], tuple[Agent, Agent]] = OrderedDict()
+
+    def agent_for(self, settings: JsonText, agent: Agent) -> Agent:
+        """The agent that a conversation's settings name, which may have changed since this one was made."""
+        key = (settings, id(agent))  # held in the value, so that nobody else can have its id
+        if key not in self._agents:
+            stored = Settings.from_json(settings)
+            same = stored.agent_json is None or stored.agent_json == agent.to_json()
+            self._agents[key] = (agent, agent if same else stored.bound(agent, same=True) or agent)
+            if len(self._agents) > _AGENTS:
+                self._agents.popitem(last=False)
+        return self._agents[key][1]
 
     async def plan(
         self, turn: OpenTurn, agent: Agent, messages: Sequence[UserMessage], already: Sequence[StagedEvent]
     ) -> Plan:
         """What a turn that this process holds needs to go on, with the steps that it has already."""
         record = await self._records.at(turn)
-        agent = agent_for(record.settings, agent)
+        agent = self.agent_for(record.settings, agent)
         base = await self._prompts.at(turn.conversation, turn.base, agent.manifest)
         change = await self.manifest_change(record, turn.state, agent, lost=base.losses)
         unanswered = await self.not_answered(turn.conversation, turn.base.open_calls.client) if not already else []
@@ -100,7 +112,7 @@ class Planner:
         source_manifest = (await self._store.state(source.id)).manifest or ""
         if agent is not None:
             with suppress(CannotResume):  # a fork needs no functions: what was recorded last is as good
-                source_manifest = agent_for(source.settings, agent).manifest.hash
+                source_manifest = self.agent_for(source.settings, agent).manifest.hash
         manifest = options.agent.manifest.hash if options.agent else source_manifest
         return fork_identity(
             identity_of(source),
@@ -112,32 +124,27 @@ class Planner:
         )
 
 
-@functools.lru_cache(maxsize=_AGENTS)
-def agent_for(settings: JsonText, agent: Agent) -> Agent:
-    """The agent that a conversation's settings name, which may have changed since this one was made."""
-    stored = Settings.from_json(settings)
-    if stored.agent_json is None or stored.agent_json == agent.to_json():
-        return agent
-    return stored.bound(agent) or agent
-
-
 def decided(id: str, steps: Sequence[StagedEvent], decision: Decision | None) -> tuple[list[NewEvent], set[str]]:
     """The events of a decision on calls that wait, and which calls may run now for the first time."""
     if decision is None:
         return [], set()
     standing = stand(steps)
-    waiting = {call.call_id: call.tool for call in standing.open if call.call_id in standing.waiting}
-    chosen = list(waiting) if decision.calls is None else list(dict.fromkeys(decision.calls))
+    waiting = {call.call_id: call for call in standing.open if call.call_id in standing.waiting}
     verb = "approve" if decision.approved else "deny"
-    if not waiting or not chosen:
+    if not waiting or not decision.calls:
         raise NoSuchTurn(id, verb, "no call waits for an approval")
-    if strangers := [call for call in chosen if call not in waiting]:
-        raise NoSuchTurn(id, verb, f"call {strangers[0]!r} does not wait; these do: {', '.join(waiting)}")
+    for seen in decision.calls:
+        now = waiting.get(seen.id)
+        if now is None or (seen.tool, seen.arguments) != (now.tool, now.arguments):
+            raise NoSuchTurn(id, verb, f"call {seen.id!r} does not wait as it was seen; these do: {', '.join(waiting)}")
+        if seen.response != standing.responses:
+            raise NoSuchTurn(id, verb, f"call {seen.id!r} was seen in an earlier answer than the one that waits")
+    chosen = {seen.id: seen.tool for seen in decision.calls}
     if decision.approved:
-        return [NewEvent(ApprovalGiven(call, waiting[call], decision.by)) for call in chosen], set(chosen)
+        return [NewEvent(ApprovalGiven(call, tool, decision.by)) for call, tool in chosen.items()], set(chosen)
     told = (Text(f"This call was not run: {decision.reason}"),) if decision.reason else ()
     events: list[NewEvent] = []
-    for call in chosen:
-        events.append(NewEvent(ApprovalDenied(call, waiting[call], decision.by, decision.reason)))
-        events.append(NewEvent(ToolResult(call, waiting[call], told, "denied")))
+    for call, tool in chosen.items():
+        events.append(NewEvent(ApprovalDenied(call, tool, decision.by, decision.reason)))
+        events.append(NewEvent(ToolResult(call, tool, told, "denied")))
     return events, set()

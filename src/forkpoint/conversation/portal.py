@@ -7,14 +7,15 @@ thread of a web server, or in a notebook whose own loop is running.
 import atexit
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
-from functools import partial
-from typing import Any, TypeVar
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from typing import Any, Generic, TypeVar
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
+from anyio.from_thread import BlockingPortal
 
+from forkpoint.conversation.places import close_all
 from forkpoint.errors import UseAsync
 
 T = TypeVar("T")
@@ -26,56 +27,139 @@ def wait_for(what: str, call: Callable[..., Awaitable[T]], *args: Any, **kwargs:
     If the wait is interrupted, as by Ctrl-C, the call is cancelled and ends before the interruption goes on: what it
     was about to do is done or not done, but never still under way.
     """
-    portal = check(what)
-    ended = threading.Event()
-
-    async def run() -> T:
-        try:
-            return await call(*args, **kwargs)
-        finally:
-            ended.set()
-
-    future: Future[T] = portal.start_task_soon(run)
+    running = _Running(what, lambda: call(*args, **kwargs))
     try:
-        return future.result()
+        return running.result()
     except BaseException:
-        if not future.done():
-            future.cancel()
-            ended.wait()
+        running.stop()
         raise
+
+
+@contextmanager
+def inside(what: str, context: AbstractAsyncContextManager[T]) -> Iterator[T]:
+    """An async context manager, entered and left in the portal's thread by one task."""
+    entered: Future[tuple[T, anyio.Event]] = Future()
+    raised: list[BaseException] = []
+
+    async def run() -> None:
+        try:
+            async with context as value:
+                left = anyio.Event()
+                entered.set_result((value, left))
+                await left.wait()
+                if raised:
+                    raise raised[0]
+        except BaseException as error:
+            if not entered.done():
+                entered.set_exception(error)
+            if not (raised and error is raised[0]):
+                raise
+
+    running = _Running(what, run)
+    try:
+        value, left = entered.result()
+    except BaseException:
+        running.stop()
+        raise
+    try:
+        yield value
+    except BaseException as error:
+        raised.append(error)
+        raise
+    finally:
+        if not _ending:  # else its task has been ended already, and so has the thread
+            try:
+                check(what).call(left.set)
+                running.result()
+            except BaseException:
+                running.stop()
+                raise
 
 
 def check(what: str) -> BlockingPortal:
     """The portal, for a caller who may wait for it. Raises `UseAsync` in its own thread, that would wait for itself."""
     portal = _the_portal()
-    if threading.get_ident() == _thread:
+    if threading.current_thread() is _thread:
         raise UseAsync(what)
     return portal
 
 
+class _Running(Generic[T]):
+    """A coroutine that runs in the portal's thread."""
+
+    def __init__(self, what: str, call: Callable[[], Awaitable[T]]) -> None:
+        self._ended = threading.Event()
+        self._call = call
+        self._raised: BaseException | None = None
+        self._value: T
+        self._future: Future[None] = check(what).start_task_soon(self._run)
+
+    def result(self) -> T:
+        """What it came to."""
+        self._future.result()
+        if self._raised is not None:
+            raise self._raised
+        return self._value
+
+    def stop(self) -> None:
+        """Cancels it, and waits for its end."""
+        if not self._future.done():
+            self._future.cancel()
+            self._ended.wait()
+
+    async def _run(self) -> None:
+        try:
+            self._value = await self._call()
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:  # also SystemExit, which would end the portal for everybody
+            self._raised = error
+        finally:
+            self._ended.set()
+
+
 _lock = threading.Lock()
 _portal: BlockingPortal | None = None
-_thread: int | None = None
+_thread: threading.Thread | None = None
+_ending = False  # the process is: nothing is started any more
 
 
 def _the_portal() -> BlockingPortal:
     global _portal, _thread
     with _lock:
-        if _portal is None:
-            stack = ExitStack()
-            _portal = stack.enter_context(start_blocking_portal("asyncio", name="forkpoint"))
-            _thread = _portal.call(threading.get_ident)
-            atexit.register(partial(_stop, stack, _portal))
+        if _ending:
+            raise RuntimeError("the process ends, and Forkpoint has ended already")
+        if _portal is None or _thread is None or not _thread.is_alive():
+            started: Future[BlockingPortal] = Future()
+            _thread = threading.Thread(target=_serve, args=(started,), name="forkpoint", daemon=True)
+            _thread.start()
+            _portal = started.result()
+            atexit.register(_stop, _portal, _thread)
         return _portal
 
 
-def _stop(stack: ExitStack, portal: BlockingPortal) -> None:
-    """The process ends: what is open is closed, so that no turn is left as if it were running."""
-    from forkpoint.conversation.places import close_all
+def _serve(started: "Future[BlockingPortal]") -> None:
+    async def main() -> None:
+        async with BlockingPortal() as portal:
+            started.set_result(portal)
+            await portal.sleep_until_stopped()
 
+    try:
+        anyio.run(main, backend="asyncio")
+    except BaseException as error:
+        if not started.done():
+            started.set_exception(error)
+
+
+def _stop(portal: BlockingPortal, thread: threading.Thread) -> None:
+    """The process ends: what is open is closed, so that no turn is left as if it were running."""
+    global _ending
     if portal is _portal:
-        portal.call(close_all)
-        stack.close()
+        _ending = True
+        with suppress(RuntimeError):  # it has stopped already
+            portal.call(close_all)
+            portal.call(portal.stop, True)
+        thread.join()
 
 
 def _forget() -> None:

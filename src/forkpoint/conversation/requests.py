@@ -1,18 +1,23 @@
 """Looking at requests: what a turn sent or would send, next to the request before it.
 
 Nothing of what was sent is kept, for all of it can be made again: a prompt is a function of a path and a manifest, and
-both are history.
+both are history; so are the settings, from the first time that they were changed.
 """
 
 from collections.abc import Sequence
 
+import msgspec
+from msgspec import Raw, Struct
+
 from forkpoint.agent.agent import Agent
+from forkpoint.conversation.settings import Settings
 from forkpoint.errors import NoSuchTurn
-from forkpoint.events import Event, ManifestChanged, ModelCalled, StagedEvent
+from forkpoint.events import Event, JsonText, ManifestChanged, ModelCalled, SettingsChanged, StagedEvent
 from forkpoint.llm.calling import Models
 from forkpoint.llm.identity import CallContext
 from forkpoint.llm.inspecting import Inspection, inspect_request
-from forkpoint.llm.manifest import Manifest
+from forkpoint.llm.manifest import Manifest, manifest_of
+from forkpoint.llm.model import LLM
 from forkpoint.llm.rendering import render
 from forkpoint.llm.request import Request
 
@@ -51,11 +56,43 @@ class Requests:
         """The request of a call, made again; None if there was none."""
         if place < 0:
             return None
-        until = self._calls[place][0]
-        manifest = self._agent.manifest
+        until, _, called = self._calls[place]
+        manifest = self._manifest_before(until)
+        prompt = render(manifest, self._events[:until])
+        return self._models.request(self._model_before(until, called, manifest), prompt, self._context)
+
+    def _manifest_before(self, until: int) -> Manifest:
         for event in reversed(self._events[:until]):
             if isinstance(event.body, ManifestChanged):
-                manifest = Manifest.from_json(event.body.manifest)
-                break
-        prompt = render(manifest, self._events[:until])
-        return self._models.request(self._agent.llm, prompt, self._context)
+                return Manifest.from_json(event.body.manifest)
+        return self._agent.manifest
+
+    def _model_before(self, until: int, called: ModelCalled, manifest: Manifest) -> LLM:
+        """The model as it was asked: as settings of that time say, or else as far as the call's own record does."""
+        changes = [(n, event.body) for n, event in enumerate(self._events) if isinstance(event.body, SettingsChanged)]
+        before = [body for n, body in changes if n < until]
+        if before or changes:  # the first change says how it was until there
+            document = Settings.from_json((before[-1] if before else changes[0][1]).settings).agent_json
+            llm = _model_in(document) or self._agent.llm
+        else:
+            llm = self._agent.llm
+        known = manifest_of(llm, renderer=manifest.renderer)
+        if (known.model, known.wire, known.provider) == (manifest.model, manifest.wire, manifest.provider):
+            return llm
+        return LLM(
+            called.model,
+            api=manifest.wire,
+            provider=manifest.provider,
+            reasoning_effort=manifest.reasoning_effort,
+            reasoning_tokens=manifest.reasoning_tokens,
+            reasoning_back=manifest.reasoning_back,
+        )
+
+
+class _Document(Struct, frozen=True):
+    llm: Raw
+
+
+def _model_in(agent: JsonText | None) -> LLM | None:
+    """The model of a stored agent; its functions are not needed for that."""
+    return None if agent is None else LLM.from_json(bytes(msgspec.json.decode(agent, type=_Document).llm))

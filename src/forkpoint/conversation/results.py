@@ -38,6 +38,7 @@ class Call(Struct, frozen=True):
     result: str | None = None  # in words; None if there is none
     duration: float | None = None  # seconds
     reason: str | None = None  # why it waits, or was denied
+    response: int = 0  # in which of the turn's answers it was asked for: some models use an id again
 
 
 class Turn(Struct, frozen=True):
@@ -154,10 +155,6 @@ class Stats(Struct, frozen=True):
         return self.total.cached / self.total.input if self.total.input else None
 
 
-def dollars(usage: Usage) -> float | None:
-    return usage.dollars
-
-
 def words(parts: Iterable[Part]) -> str:
     """Parts as text; a picture or a file by what it is."""
     return "\n".join(part.text if isinstance(part, Text) else f"[{part.media_type}]" for part in parts)
@@ -171,7 +168,8 @@ def calls_of(events: Iterable[Event | StagedEvent]) -> tuple[Call, ...]:
         match event.body:
             case ToolCall() as call:
                 place[call.call_id] = len(calls)
-                calls.append(Call(call.call_id, call.tool, call.arguments, "unknown"))
+                response = event.envelope.response or 0
+                calls.append(Call(call.call_id, call.tool, call.arguments, "unknown", response=response))
             case ApprovalAsked(call_id=id, reason=why) if id in place:
                 calls[place[id]] = replace(calls[place[id]], status="waiting", reason=why)
             case ApprovalGiven(call_id=id) if id in place:

@@ -42,9 +42,9 @@ class Settings(Struct, frozen=True, omit_defaults=True):
     def folder(self) -> Path | None:
         return Path(self.workspace) if self.workspace is not None else None
 
-    def bound(self, given: Agent | None = None) -> Agent | None:
+    def bound(self, given: Agent | None = None, *, same: bool = False) -> Agent | None:
         """The agent, its callables found again. Raises `CannotResume` with everything that is missing."""
-        return None if self.agent_json is None else bind(self.agent_json, given)
+        return None if self.agent_json is None else bind(self.agent_json, given, same=same)
 
 
 def as_workspace(path: str | os.PathLike[str] | None) -> str | None:

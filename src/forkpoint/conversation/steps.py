@@ -58,7 +58,7 @@ class Steps:
 
     async def flush(self) -> None:
         async with self._lock:  # results of parallel calls end in any order, the handle goes from one to the next
-            await self._make_sure()
+            await self._look()
             if not self._pending:
                 return
             self._unsure = (self._pending, self._usage)
@@ -67,8 +67,12 @@ class Steps:
             self._turn = await self._store.journal(self._turn, events, usage=usage)
             self._unsure = None
 
-    async def _make_sure(self) -> None:
-        """After a flush that was interrupted: whether what it sent is there."""
+    async def make_sure(self) -> None:
+        """After a flush that failed: finds out what of it is on disk. Raises if that cannot be told."""
+        async with self._lock:
+            await self._look()
+
+    async def _look(self) -> None:
         if self._unsure is None:
             return
         events, usage = self._unsure

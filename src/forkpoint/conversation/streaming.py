@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Self
 
 import anyio
@@ -27,15 +27,11 @@ class TurnStream:
         return self
 
     async def __anext__(self) -> Update:
-        try:
-            update = await self._receive.receive()
-        except anyio.EndOfStream:
-            if self._failed:
-                raise self._failed[0] from None
-            raise StopAsyncIteration from None
-        if isinstance(update, Turn):
-            self.turn = update
-        return update
+        with suppress(anyio.EndOfStream):
+            return await self._receive.receive()
+        if self._failed:
+            raise self._failed[0]
+        raise StopAsyncIteration
 
 
 @asynccontextmanager
@@ -49,10 +45,13 @@ async def streamed(start: Callable[[Callback], Awaitable[Turn]]) -> AsyncIterato
         if not isinstance(update, Turn):
             send.send_nowait(update)
 
+    stream = TurnStream(receive, failed)
+
     async def work() -> None:
         with send:
             try:
-                send.send_nowait(await start(tell))
+                stream.turn = await start(tell)  # also for one who has left: it may have committed all the same
+                send.send_nowait(stream.turn)
             except Exception as error:
                 failed.append(error)
 
@@ -61,7 +60,7 @@ async def streamed(start: Callable[[Callback], Awaitable[Turn]]) -> AsyncIterato
             async with anyio.create_task_group() as group:
                 group.start_soon(work)
                 try:
-                    yield TurnStream(receive, failed)
+                    yield stream
                 except BaseException as error:
                     raised = error
                     raise

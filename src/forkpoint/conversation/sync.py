@@ -15,8 +15,8 @@ from forkpoint.agent.agent import Agent, Limits
 from forkpoint.conversation.conversation import AsyncConversation, Events, Where
 from forkpoint.conversation.messages import Message
 from forkpoint.conversation.naming import Point
-from forkpoint.conversation.portal import check, wait_for
-from forkpoint.conversation.results import Branch, Info, SideAnswer, Stats, Turn
+from forkpoint.conversation.portal import inside, wait_for
+from forkpoint.conversation.results import Branch, Call, Info, SideAnswer, Stats, Turn
 from forkpoint.conversation.streaming import TurnStream
 from forkpoint.conversation.updates import Callback, Update, Visualizer
 from forkpoint.events import UserMessage
@@ -79,8 +79,8 @@ class Conversation:
         cls,
         id: str,
         *,
-        agent: Agent | None = None,
-        create: Agent | None = None,
+        agent: Agent | LLM | str | None = None,
+        create: Agent | LLM | str | None = None,
         bind: bool = True,
         store: Where = None,
         callbacks: Iterable[Callback] = (),
@@ -128,8 +128,9 @@ class Conversation:
 
     def close(self) -> None:
         """Lets go of the store. The last conversation that does closes it, and cancels what still runs there."""
-        if self._async.is_at_rest:
-            return  # there is nothing to wait for
+        if self._async._is_at_rest:  # there is nothing to wait for
+            self._async._closed = True
+            return
         wait_for("close()", self._async.close)
 
     def __enter__(self) -> Self:
@@ -175,6 +176,7 @@ class Conversation:
         return wait_for("info()", self._async.info)
 
     def title(self) -> str | None:
+        """Its title, if it has one."""
         return wait_for("title()", self._async.title)
 
     def tags(self) -> dict[str, str]:
@@ -193,7 +195,7 @@ class Conversation:
         """Sets the title ("" removes it) or all tags. Disturbs no turn that runs."""
         return wait_for("describe()", self._async.describe, title=title, tags=tags)
 
-    def change_agent(self, agent: Agent) -> None:
+    def change_agent(self, agent: Agent | LLM | str) -> None:
         """Another agent answers from here on. Recorded as a note; the conversation must have no open turn."""
         wait_for("change_agent()", self._async.change_agent, agent)
 
@@ -220,9 +222,7 @@ class Conversation:
         """The same, told as it happens: ``with conversation.run_stream("...") as stream``, then
         ``for update in stream``. Updates are provisional; the last one is the turn. Leaving early cancels it.
         """
-        portal = check("run_stream()")
-        running = self._async.run_stream(message, supersede=supersede, key=key)
-        with portal.wrap_async_context_manager(running) as stream:
+        with inside("run_stream()", self._async.run_stream(message, supersede=supersede, key=key)) as stream:
             yield SyncTurnStream(stream)
 
     def ask(self, message: Message) -> SideAnswer:
@@ -253,11 +253,14 @@ class Conversation:
         """
         return wait_for("resume()", self._async.resume, turn, rerun=rerun, limits=limits)
 
-    def approve(self, *calls: str, by: str | None = None) -> Turn:
-        """Lets calls that wait run, by default all of them, and goes on with the turn. From any process."""
+    def approve(self, *calls: str | Call, by: str | None = None) -> Turn:
+        """Lets calls that wait run, by default all of them, and goes on with the turn. From any process.
+
+        Calls are named by their ids, or are those of ``turn.waiting``, which nobody can take for others.
+        """
         return wait_for("approve()", self._async.approve, *calls, by=by)
 
-    def deny(self, *calls: str, by: str | None = None, reason: str | None = None) -> Turn:
+    def deny(self, *calls: str | Call, by: str | None = None, reason: str | None = None) -> Turn:
         """Refuses calls that wait, by default all of them, and goes on: the model is told, with the reason."""
         return wait_for("deny()", self._async.deny, *calls, by=by, reason=reason)
 
@@ -277,7 +280,7 @@ class Conversation:
         conversation_id: str | None = None,
         at: Point | None = None,
         before: Point | None = None,
-        agent: Agent | None = None,
+        agent: Agent | LLM | str | None = None,
         title: str | None = None,
         tags: Mapping[str, str] | None = None,
         reset_metrics: bool = True,

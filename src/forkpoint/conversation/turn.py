@@ -21,15 +21,18 @@ from typing import assert_never
 
 import anyio
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.loop import Done, Loop, Waiting
-from forkpoint.agent.updates import StepUpdate
+from forkpoint.conversation.finishing import finished
 from forkpoint.conversation.messages import read_input
 from forkpoint.conversation.prompts import Prompts
 from forkpoint.conversation.results import Turn, calls_of
 from forkpoint.conversation.steps import Steps
+from forkpoint.conversation.updates import Callback, TurnStarted
 from forkpoint.errors import (
+    Busy,
     CommitFailed,
     ForkpointError,
     LimitReached,
@@ -38,6 +41,7 @@ from forkpoint.errors import (
     TurnCancelled,
     TurnFailed,
     TurnLost,
+    TurnOpen,
 )
 from forkpoint.events import Event, JsonText, NewEvent, StagedEvent
 from forkpoint.llm.calling import Models
@@ -75,11 +79,13 @@ class Transaction:
         self.committed: Committed | None = None
         self.cache: JsonText | None = None  # the cache identity that the commit brought, if another
         self._unended: tuple[TurnError | None] | None = None  # an end that the disk did not take
+        self._mending = anyio.Lock()
 
     async def run(
         self,
         plan: Callable[[Sequence[StagedEvent]], Awaitable[Plan]],
-        tell: Callable[[StepUpdate], None] | None = None,
+        tell: Callback,
+        started: TurnStarted,
     ) -> Turn:
         """The turn, committed or waiting. Raises `TurnFailed` or `TurnCancelled`, and then nothing has moved.
 
@@ -88,6 +94,7 @@ class Transaction:
         """
         base: Rendering | None = None
         try:
+            tell(started)
             if self._steps.turn.staged:
                 self._steps = Steps(self._store, self._steps.turn, await self._store.steps(self._id))
             planned = await plan(self._steps.so_far)
@@ -115,15 +122,14 @@ class Transaction:
         except BaseException:
             await self._cancel()
             raise
-        with anyio.CancelScope(shield=True):  # it is on disk: whoever cancels now is too late
-            turn = await self._read("committed" if self.committed else "awaiting_approval")
-            if self.committed is not None and base is not None:
-                events = [event for event in turn.events if isinstance(event, Event)]
-                if events:
-                    self._prompts.grown(self.committed.head.digest, base, events)
+        outcome: Outcome = "committed" if self.committed else "awaiting_approval"
+        turn = await finished(lambda: self._read(outcome))  # it is on disk: whoever cancels now is too late
+        events = [event for event in turn.events if isinstance(event, Event)]
+        if self.committed is not None and base is not None and events:
+            self._prompts.grown(self.committed.head.digest, base, events)
         return turn
 
-    async def _loop(self, plan: Plan, tell: Callable[[StepUpdate], None] | None) -> Done | Waiting:
+    async def _loop(self, plan: Plan, tell: Callback) -> Done | Waiting:
         self._steps.add(plan.events)
         limits = plan.agent.limits if plan.limits is None else plan.limits
         loop = Loop(
@@ -147,13 +153,15 @@ class Transaction:
         """Ends the turn as failed. Raises `TurnFailed`; returns if the turn was committed after all."""
         code = cause.code if isinstance(cause, ForkpointError) else "error"
         why = str(cause) if isinstance(cause, ForkpointError) else f"{type(cause).__name__}: {cause}"
-        with anyio.CancelScope(shield=True):
-            if not isinstance(cause, CommitFailed):  # then the store has ended it already
-                await self._end(TurnError(code, why))
-            turn = await self._read("failed", TurnError(code, why))
+        turn = await finished(lambda: self._failed(cause, TurnError(code, why)))
         if turn.outcome == "committed":
             return
         raise TurnFailed(self._id, why, tools_of(turn), turn, cause) from cause
+
+    async def _failed(self, cause: Exception, error: TurnError) -> Turn:
+        if not isinstance(cause, CommitFailed):  # then the store has ended it already
+            await self._end(error)
+        return await self._read("failed", error)
 
     @property
     def is_ended(self) -> bool:
@@ -162,30 +170,40 @@ class Transaction:
 
     async def end(self) -> None:
         """Writes the end that the disk did not take, with all that is known of the turn, if it takes it now."""
-        if self._unended is not None:
-            with anyio.CancelScope(shield=True), suppress(TurnLost):
-                await self._end(*self._unended)
+        async with self._mending:
+            if self._unended is not None:
+                error = self._unended[0]
+                with suppress(TurnLost):
+                    await finished(lambda: self._end(error))
+
+    async def cancelled(self) -> Turn:
+        """The turn after its cancellation. If its commit was faster, it says so."""
+        turn = await self._read("cancelled")
+        return replace(turn, outcome="cancelled") if turn.outcome == "running" else turn
 
     async def _cancel(self) -> None:
-        with anyio.CancelScope(shield=True), suppress(TurnLost):
-            await self._end(None)
+        with suppress(TurnLost):
+            await finished(lambda: self._end(None))
 
     async def _end(self, error: TurnError | None) -> None:
         """Writes down what is known of the turn, and that it has ended."""
         with suppress(ForkpointError):
             await self._steps.flush()
-        turn, usage = self._steps.turn, self._steps.unrecorded
-        self._unended = None
         try:
+            await self._steps.make_sure()  # what is on disk already must not be counted again
+            turn, usage = self._steps.turn, self._steps.unrecorded
             if error is None:
                 await self._store.cancel(turn, usage=usage)
             else:
                 await self._store.fail(turn, error, usage=usage)
         except TurnLost as lost:
+            self._unended = None
             if lost.outcome != "committed":
                 raise
         except ForkpointError:
             self._unended = (error,)
+        else:
+            self._unended = None
 
     async def _read(self, outcome: Outcome, error: TurnError | None = None) -> Turn:
         """The turn as it stands; from memory if the store cannot be read, for its outcome is certain."""
@@ -231,10 +249,16 @@ def raise_for(turn: Turn) -> Turn:
         case "committed" | "awaiting_approval":
             return turn
         case "cancelled":
-            raise TurnCancelled(turn.id, "somebody asked for it.", tools_of(turn), turn)
-        case _:
-            why = turn.error.message if turn.error else f"it is {turn.outcome}."
+            raise TurnCancelled(turn.id, "it was stopped before its commit.", tools_of(turn), turn)
+        case "failed":
+            why = turn.error.message if turn.error else "it does not say why."
             raise TurnFailed(turn.id, why, tools_of(turn), turn)
+        case "interrupted":
+            raise TurnOpen(turn.conversation, turn.id, turn.outcome)
+        case "running":
+            raise Busy(turn.conversation, turn.id)
+        case _ as never:
+            assert_never(never)
 
 
 def tools_of(turn: Turn) -> str:
@@ -245,4 +269,5 @@ def tools_of(turn: Turn) -> str:
     if not by_status:
         return "It had run no tools."
     told = "; ".join(f"{status}: {', '.join(tools)}" for status, tools in by_status.items())
-    return f"What its tools did stays done ({told})."
+    did = "did, or may have done," if "unknown" in by_status else "did"
+    return f"What its tools {did} stays done ({told})."

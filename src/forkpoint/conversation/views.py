@@ -87,15 +87,15 @@ def info_of_draft(draft: Draft) -> Info:
 
 def tree_of(infos: Iterable[Info]) -> tuple[Branch, ...]:
     """A family as a tree. A branch whose source was deleted is a root."""
+    by_source: dict[str | None, list[Info]] = {}
     infos = sorted(infos, key=lambda info: info.id)
     here = {info.id for info in infos}
-
-    def branches(source: str | None) -> tuple[Branch, ...]:
-        found = []
-        for info in infos:
-            origin = info.lineage.source if info.lineage.source in here else None
-            if origin == source:
-                found.append(Branch(info, branches(info.id)))
-        return tuple(found)
-
-    return branches(None)
+    for info in infos:
+        by_source.setdefault(info.lineage.source if info.lineage.source in here else None, []).append(info)
+    order = list(by_source.get(None, ()))
+    for info in order:  # sources before what branched off them, however long the chain
+        order += by_source.get(info.id, ())
+    made: dict[str, Branch] = {}
+    for info in reversed(order):
+        made[info.id] = Branch(info, tuple(made[branch.id] for branch in by_source.get(info.id, ())))
+    return tuple(made[info.id] for info in by_source.get(None, ()))

@@ -166,19 +166,19 @@ class TerminalVisualizer:
         outcome, used = turn.outcome.replace("_", " "), figures(turn, passed)
         match turn.outcome:
             case "committed":
-                screen.row(marks.good, f"{outcome} · {used}", "dim", mark_style="green", indent=0, cut=False)
+                screen.end(marks.good, f"{outcome} · {used}", "dim", mark_style="green")
             case "failed" | "cancelled":
                 why = f": {_line(turn.error.message, 2000)}" if turn.error is not None else ""
                 screen.row(marks.bad, f"{outcome}{why}", "", mark_style="red", indent=0, cut=False)
                 if turn.calls:
                     screen.row("", clean(tools_of(turn)), "", indent=0, cut=False)
-                screen.row("", f"the conversation is as it was · {used}", "dim", indent=0, cut=False)
+                screen.end("", f"the conversation is as it was · {used}", "dim")
             case "awaiting_approval":
                 count = len(turn.waiting)
                 told_of = f"{count} {'call waits' if count == 1 else 'calls wait'}"
-                screen.row(marks.waits, f"{outcome} · {told_of} · {used}", "yellow", indent=0, cut=False)
+                screen.end(marks.waits, f"{outcome} · {told_of} · {used}", "yellow")
             case "running" | "interrupted":
-                screen.row(marks.note, f"{outcome} · {used}", "dim", indent=0, cut=False)
+                screen.end(marks.note, f"{outcome} · {used}", "dim")
             case _ as never:
                 assert_never(never)
         screen.blank()
@@ -331,21 +331,23 @@ class _Screen:
         console = self._console
         body = Text(self._encodable(console, text), style)
         dots: OverflowMethod = "ellipsis" if self.marks is _MARKS else "crop"
-        room = max(console.width - indent - 2, 16)
-        if console.is_terminal and cut:
-            body.truncate(room, overflow=dots)
-            lines = [body]
-        elif console.is_terminal:
-            lines = list(body.wrap(console, room))
-        else:
-            if cut:
-                body.truncate(LONGEST_LINE, overflow=dots)
-            lines = list(body.split("\n"))
+        room = self._room(indent)
+        if cut:
+            body.truncate(room if console.is_terminal else LONGEST_LINE, overflow=dots)
+        lines = list(body.wrap(console, room)) if console.is_terminal and not cut else list(body.split("\n"))
         for number, line in enumerate(lines or [body]):
             before = Text(" " * indent)
             before.append(f"{mark if number == 0 else '':2}", mark_style or style)
             line.rstrip()
             self._print(console, before.append_text(line) if line else Text())
+
+    def end(self, mark: str, text: str, style: str, *, mark_style: str | None = None) -> None:
+        """Prints how a turn ended. On a screen that is narrow, figures are kept together."""
+        text = _folded(text, self._room(0)) if self._console.is_terminal else text
+        self.row(mark, text, style, mark_style=mark_style, indent=0, cut=False)
+
+    def _room(self, indent: int) -> int:
+        return max(self._console.width - indent - 2, 16)
 
     def blank(self) -> None:
         from rich.text import Text
@@ -373,6 +375,20 @@ class _Screen:
             return text
         text = text.replace("·", "-").replace("…", "...")
         return text.encode(console.encoding, "backslashreplace").decode(console.encoding)
+
+
+def _folded(text: str, room: int) -> str:
+    """A text with dots between its parts, in lines that end where a dot would be."""
+    from rich.cells import cell_len
+
+    lines = [""]
+    for part in text.split(" · "):
+        longer = f"{lines[-1]} · {part}" if lines[-1] else part
+        if cell_len(longer) <= room:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return "\n".join(lines)
 
 
 def _can_say(console: "Console", text: str) -> bool:

@@ -222,7 +222,7 @@ class Store(Protocol):
         ...
 
     async def wait(self, turn: OpenTurn, events: Sequence[NewEvent] = (), *, usage: Usage = Usage()) -> TurnRecord:
-        """Leaves the turn as `awaiting_approval`: open, durable, held by no process."""
+        """Leaves the turn as `awaiting_approval`: open, durable, held by no process. A draft is kept from then on."""
         ...
 
     async def resume(self, turn: str) -> OpenTurn:

@@ -122,6 +122,7 @@ def wait(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: Us
     if staged.events:
         journal(db, scope, turn, staged, turn.usage)
     _leave_running(db, scope, turn, "awaiting_approval", None, usage, ended=None)
+    conversations.keep(db, scope, turn.conversation)  # a draft is in no list, and whoever is to approve has to find it
     return read(db, scope, turn.id)
 
 
