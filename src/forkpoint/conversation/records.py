@@ -4,7 +4,9 @@ from collections import OrderedDict
 
 from msgspec.structs import replace
 
+from forkpoint.errors import NotFound
 from forkpoint.events import JsonText
+from forkpoint.ids import id_to_bytes
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import Committed, ConversationRecord, OpenTurn
 
@@ -24,6 +26,14 @@ class Records:
         if known is not None and known.revision == turn.revision:
             return known
         return self.know(await self._store.read(turn.conversation))
+
+    async def find(self, id_or_name: str) -> ConversationRecord:
+        """The record of a conversation by its id or its name, read now."""
+        try:
+            id_to_bytes(id_or_name)
+            return self.know(await self._store.read(id_or_name))
+        except (ValueError, NotFound):
+            return self.know(await self._store.find(id_or_name))
 
     def know(self, record: ConversationRecord) -> ConversationRecord:
         """Remembers a record that was just read."""

@@ -1,6 +1,6 @@
-"""From a store's records to what callers get."""
+"""From a store's records to what callers get, and back."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import Struct
@@ -10,7 +10,7 @@ from forkpoint.conversation.results import Branch, Info
 from forkpoint.conversation.settings import Settings
 from forkpoint.events import Usage
 from forkpoint.llm.identity import CacheIdentity, own_identity
-from forkpoint.store.records import ConversationRecord, Head, Lineage
+from forkpoint.store.records import ConversationRecord, Head, Lineage, NewConversation, Tags
 
 
 class _Model(Struct, frozen=True):
@@ -59,6 +59,23 @@ def info_of(record: ConversationRecord) -> Info:
     )
 
 
+def new_conversation(draft: Draft) -> NewConversation:
+    """A conversation that is yet to be, for a store."""
+    return NewConversation(
+        id=draft.id,
+        name=draft.name,
+        settings=draft.settings.to_json(),
+        cache=own_identity(draft.id).to_json(),
+        title=draft.title,
+        tags=stored_tags(draft.tags),
+    )
+
+
+def stored_tags(tags: Mapping[str, str]) -> Tags:
+    """Tags as a store has them."""
+    return tuple(sorted(tags.items()))
+
+
 def info_of_draft(draft: Draft) -> Info:
     """A conversation that nothing was said in yet, for a caller."""
     empty = ConversationRecord(
@@ -75,7 +92,7 @@ def info_of_draft(draft: Draft) -> Info:
         inherited=Usage(),
         carries_metrics=False,
         title=draft.title,
-        tags=tuple(sorted(draft.tags.items())),
+        tags=stored_tags(draft.tags),
         status="idle",
         open_turn=None,
         draft=True,

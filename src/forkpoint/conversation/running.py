@@ -1,0 +1,281 @@
+"""Running turns: those of a store's conversations that this process has taken, each to its end.
+
+`turn.Transaction` knows how one turn ends; this knows which ones run here, so that they can be joined and cancelled,
+and which ones the disk did not let end, so that they are ended later.
+"""
+
+import hashlib
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+
+import anyio
+from msgspec.structs import replace
+
+from forkpoint.agent.agent import Agent, Limits
+from forkpoint.agent.loop import stand
+from forkpoint.conversation.backend import Decision, Draft
+from forkpoint.conversation.messages import read_input, write_input
+from forkpoint.conversation.planning import Planner, decided
+from forkpoint.conversation.prompts import Prompts
+from forkpoint.conversation.records import Records
+from forkpoint.conversation.results import Turn
+from forkpoint.conversation.turn import Plan, Transaction, raise_for, read_turn, turn_of
+from forkpoint.conversation.updates import Callback, TurnStarted
+from forkpoint.conversation.views import new_conversation
+from forkpoint.errors import (
+    AlreadyExists,
+    Busy,
+    ForkpointError,
+    NoSuchTurn,
+    NotFound,
+    Stale,
+    TurnFailed,
+    TurnOpen,
+)
+from forkpoint.events import (
+    JsonText,
+    NewEvent,
+    StagedEvent,
+    UserMessage,
+)
+from forkpoint.ids import new_id
+from forkpoint.llm.calling import Models
+from forkpoint.store.protocol import Store
+from forkpoint.store.records import (
+    ConversationRecord,
+    IdempotencyKey,
+    OpenTurn,
+    TurnRecord,
+)
+
+POLL = 0.05, 1.0  # seconds between two looks at a turn that another process runs, at first and at most
+
+
+class _Running:
+    """A turn that this process runs."""
+
+    def __init__(self, conversation: str, turn: str) -> None:
+        self.conversation = conversation
+        self.turn = turn
+        self.scope = anyio.CancelScope()
+        self.done = anyio.Event()
+        self.ended: Turn | None = None  # as it was told
+
+
+_inside: ContextVar[_Running | None] = ContextVar("forkpoint turn", default=None)
+"""The turn that whatever runs here is part of: a tool, a callback, a model's provider."""
+
+
+class RunsTurns:
+    """Runs the turns of an open store's conversations: asks models, runs tools, commits."""
+
+    def __init__(self, store: Store, models: Models) -> None:
+        self._store = store
+        self._models = models
+        self._prompts = Prompts(store)
+        self._records = Records(store)
+        self._planner = Planner(store, self._prompts, self._records)
+        self._running: dict[str, _Running] = {}
+        self._unended: dict[str, Transaction] = {}
+
+    def check_closable(self) -> None:
+        """Raises `Busy` inside of a turn that runs here: closing would wait for the very turn that waits for it."""
+        inside = _inside.get()
+        if inside is not None and self._running.get(inside.conversation) is inside:
+            raise Busy(inside.conversation, inside.turn)
+
+    async def run(
+        self,
+        id: str,
+        agent: Agent,
+        messages: Sequence[UserMessage],
+        *,
+        draft: Draft | None = None,
+        retry_of: str | None = None,
+        supersede: bool = False,
+        key: str | None = None,
+        tell: Callback,
+    ) -> Turn:
+        input = write_input(messages)
+        agent.llm.key()  # a missing one is said before anything begins
+        once = None if key is None else IdempotencyKey(key, hashlib.sha256(input.encode()).digest())
+        await self.end_what_could_not_be_ended(id)
+        if draft is not None and draft.chosen and (there := await self._namesake(draft)) is not None:
+            return await self._join(await self._same_request(there, input, once))
+        opened = await self._store.begin(
+            id,
+            new_id(),
+            input=input,
+            retry_of=retry_of,
+            create=None if draft is None else new_conversation(draft),
+            supersede=supersede,
+            key=once,
+        )
+        if isinstance(opened, TurnRecord):
+            return await self._join(opened)
+        return await self._go(opened, agent, tuple(messages), tell)
+
+    async def resume(
+        self,
+        id: str,
+        turn: str,
+        agent: Agent,
+        *,
+        decision: Decision | None = None,
+        rerun: Collection[str] = (),
+        limits: Limits | None = None,
+        tell: Callback,
+    ) -> Turn:
+        record = await self._own_turn(id, turn, "resume")
+        steps = await self._store.steps(turn)  # what is wrong is said before the turn is taken
+        decided(id, steps, decision)
+        _check_rerun(id, steps, rerun)
+        agent.llm.key()
+        await self.end_what_could_not_be_ended(id)
+        opened = await self._store.resume(turn)
+        messages = read_input(record.input)
+        return await self._go(
+            opened, agent, messages, tell, resumed=True, decision=decision, rerun=rerun, limits=limits
+        )
+
+    async def cancel(self, id: str) -> Turn:
+        running = self._running.get(id)
+        if running is None:
+            record = await self._store.read(id)
+            if record.status == "running" and record.open_turn is not None:
+                raise Busy(id, record.open_turn)  # in another process, which alone can stop it
+            raise NoSuchTurn(id, "cancel", "none is running")
+        running.scope.cancel()
+        await running.done.wait()
+        return running.ended or await read_turn(self._store, running.turn)
+
+    async def discard(self, id: str, turn: str) -> Turn:
+        await self._own_turn(id, turn, "discard")
+        await self.end_what_could_not_be_ended(id)
+        record = await self._store.discard(turn)
+        return await turn_of(self._store, record, id)
+
+    async def settle(self, id: str, turn: str) -> Turn:
+        await self._own_turn(id, turn, "settle")
+        await self._store.settle(turn)
+        return await read_turn(self._store, turn)
+
+    async def stop(self) -> None:
+        """Cancels what still runs here, and ends what could not be ended, if that is possible now."""
+        running = list(self._running.values())
+        for one in running:
+            one.scope.cancel()
+        for one in running:
+            await one.done.wait()
+        for id in list(self._unended):
+            with suppress(ForkpointError):
+                await self.end_what_could_not_be_ended(id)
+
+    async def _go(
+        self,
+        opened: OpenTurn,
+        agent: Agent,
+        messages: tuple[UserMessage, ...],
+        tell: Callback,
+        *,
+        resumed: bool = False,
+        decision: Decision | None = None,
+        rerun: Collection[str] = (),
+        limits: Limits | None = None,
+    ) -> Turn:
+        """A turn that this process has just taken, to its end."""
+        running = self._running[opened.conversation] = _Running(opened.conversation, opened.id)
+        inside = _inside.set(running)
+        transaction = Transaction(self._store, self._models, self._prompts, opened)
+
+        async def plan(already: Sequence[StagedEvent]) -> Plan:
+            made = await self._planner.plan(opened, agent, messages, already)
+            events, fresh = _still_decided(opened.conversation, already, decision)
+            return replace(made, events=(*made.events, *events), fresh=fresh, rerun=rerun, limits=limits)
+
+        try:
+            with running.scope:
+                started = TurnStarted(opened.id, opened.conversation, messages, resumed)
+                turn = await transaction.run(plan, tell, started)
+            if running.scope.cancelled_caught:
+                turn = await transaction.cancelled()
+            running.ended = turn
+            tell(turn)
+            return raise_for(turn)
+        except TurnFailed as failed:
+            if running.ended is None and isinstance(failed.turn, Turn):
+                running.ended = failed.turn
+                tell(failed.turn)
+            raise
+        finally:
+            _inside.reset(inside)
+            if not transaction.is_ended:
+                self._unended[opened.conversation] = transaction
+            if transaction.committed is not None:
+                self._records.moved(transaction.committed, transaction.cache)
+            if self._running.get(opened.conversation) is running:
+                del self._running[opened.conversation]
+            running.done.set()
+
+    async def _join(self, record: TurnRecord) -> Turn:
+        """The turn that an idempotency key named before, once it has ended."""
+        if (running := self._running.get(record.conversation)) is not None and running.turn == record.id:
+            await running.done.wait()
+        wait, longest = POLL
+        while True:
+            await self.end_what_could_not_be_ended(record.conversation)
+            await self._store.settle(record.id)  # raises what its runner heard, if only the disk knows
+            if (turn := await read_turn(self._store, record.id)).outcome != "running":
+                return raise_for(turn)
+            await anyio.sleep(wait)
+            wait = min(wait * 2, longest)
+
+    async def end_what_could_not_be_ended(self, id: str) -> None:
+        """A turn whose end the disk did not take still holds its conversation: its end is written now."""
+        if (transaction := self._unended.get(id)) is not None:
+            await transaction.end()
+            if transaction.is_ended and self._unended.get(id) is transaction:
+                del self._unended[id]
+
+    async def _namesake(self, draft: Draft) -> ConversationRecord | None:
+        """A conversation that has the id or the name that somebody chose for a new one."""
+        try:
+            return await self._records.find(draft.name or draft.id)
+        except NotFound:
+            return None
+
+    async def _same_request(self, there: ConversationRecord, input: JsonText, key: IdempotencyKey | None) -> TurnRecord:
+        """The turn of an earlier request with this key, which made the conversation. Raises `AlreadyExists` otherwise.
+
+        Keys are looked up before anything else, and no conversation is ever at this revision: nothing can begin.
+        """
+        if key is not None:
+            with suppress(Busy, TurnOpen, Stale):
+                found = await self._store.begin(there.id, new_id(), input=input, key=key, if_revision=-1)
+                assert isinstance(found, TurnRecord)
+                return found
+        raise AlreadyExists("conversation", there.name)
+
+    async def _own_turn(self, id: str, turn: str, verb: str) -> TurnRecord:
+        record = await self._store.turn(turn)
+        if record.conversation != id:
+            raise NoSuchTurn(id, verb, f"turn {turn} is another conversation's")
+        return record
+
+
+def _check_rerun(id: str, steps: Sequence[StagedEvent], rerun: Collection[str]) -> None:
+    """Refuses to run a call again that is not there to be: it would be settled as unknown instead, for good."""
+    standing = stand(steps)
+    open = [call.call_id for call in standing.open if call.call_id not in standing.waiting]
+    if strangers := [call for call in rerun if call not in open]:
+        said = ", ".join(open) or "none"
+        raise NoSuchTurn(id, "resume", f"call {strangers[0]!r} cannot be run again; these have no result: {said}")
+
+
+def _still_decided(id: str, steps: Sequence[StagedEvent], decision: Decision | None) -> tuple[list[NewEvent], set[str]]:
+    """What a decision comes to once the turn is held: nothing if somebody decided first, and it just waits again."""
+    try:
+        return decided(id, steps, decision)
+    except NoSuchTurn:
+        return [], set()
