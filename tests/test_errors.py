@@ -16,6 +16,7 @@ from forkpoint.errors import ForkpointError
 # Callers and other programs tell errors apart by these. A code is added, never renamed and never used again.
 CODES = {
     "AlreadyExists": "exists",
+    "Ambiguous": "ambiguous",
     "CommitFailed": "commit_failed",
     "TurnBehind": "turn_behind",
     "BadCursor": "bad_cursor",

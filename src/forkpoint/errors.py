@@ -42,6 +42,15 @@ class NotFound(ForkpointError):
     id: str
 
 
+class Ambiguous(ForkpointError):
+    """{given!r} is the start of {count} ids, among them {some}. Name the one that you mean with more of its id."""
+
+    code = "ambiguous"
+    given: str
+    count: int
+    some: str
+
+
 class AlreadyExists(ForkpointError):
     """A {what} {name!r} exists already, and nothing was changed. Choose another name or id, or open the one
     that exists."""

@@ -125,10 +125,14 @@ class Agent:
                 return said if isinstance(said, str) and said else "the policy asks for it" if said else None
 
     def to_json(self) -> JsonText:
-        """A document with everything but the functions, which stand there by their import paths. `bind` reads it."""
+        """A document with everything but the functions, which stand there by their import paths. `bind` reads it.
+
+        One that was bound to a document has that very document, wherever its functions were found.
+        """
         from forkpoint.agent.binding import document_of
 
-        return document_of(self)
+        bound: JsonText | None = self.__dict__.get("_document")
+        return document_of(self) if bound is None else bound
 
 
 def output_schema(output: Any) -> JsonText | None:

@@ -65,7 +65,7 @@ def bind(text: JsonText | bytes, given: Agent | None = None, *, same: bool = Fal
     if missing:
         raise CannotResume("; ".join(missing))
     try:
-        return Agent(
+        bound = Agent(
             _with_key(llm, given),
             instructions=document.instructions,
             tools=[tool for tool in tools if tool is not None],
@@ -76,6 +76,8 @@ def bind(text: JsonText | bytes, given: Agent | None = None, *, same: bool = Fal
         )
     except ForkpointError as error:
         raise CannotResume(f"its agent cannot be made again ({error})") from None
+    object.__setattr__(bound, "_document", text if isinstance(text, str) else text.decode())
+    return bound
 
 
 def _with_key(llm: LLM, given: Agent | None) -> LLM:

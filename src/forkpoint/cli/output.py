@@ -1,14 +1,83 @@
-"""How results and errors look: tables and lines for people, one JSON document for programs."""
+"""How results and errors look: tables and lines for people, one JSON document for programs.
 
+**Nothing that somebody else wrote reaches the screen as a command to it**: titles, messages and what tools said go
+through `clean` or `one_line`, and to rich as plain text, never as markup.
+"""
+
+import os
 import sys
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 import typer
 
-from forkpoint.errors import ForkpointError
+from forkpoint.errors import ForkpointError, TurnFailed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from forkpoint.conversation.results import Turn
 
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
+
+WAITING = 3
+"""The exit status of a command whose turn waits for an approval."""
+
+_WIDE = 10_000  # where no screen sets a width: one row is one line
+
+
+def clean(text: str) -> str:
+    """A text that can be shown: what would steer a terminal is seen instead of obeyed."""
+    from forkpoint.conversation.visualizer import clean
+
+    return clean(text)
+
+
+def one_line(text: str, most: int | None = None) -> str:
+    """A text on one line, cut after so many characters."""
+    line = " ".join(clean(text).split())
+    return line if most is None or len(line) <= most else line[: most - 1].rstrip() + "…"
+
+
+def console(*, stderr: bool = False) -> "Console":
+    """Where output for people goes. Without a screen, lines are as long as they need to be."""
+    from rich.console import Console
+
+    out = sys.stderr if stderr else sys.stdout
+    wide = None if out.isatty() or os.environ.get("COLUMNS") else _WIDE
+    return Console(stderr=stderr, width=wide, highlight=False, markup=False, emoji=False)
+
+
+def display(*parts: Any) -> None:
+    """Prints what rich can render to stdout, one below the other. Without a screen no line ends in blanks."""
+    out = console()
+    if out.is_terminal:
+        for part in parts:
+            out.print(part)
+        return
+    with out.capture() as captured:
+        for part in parts:
+            out.print(part)
+    print("\n".join(line.rstrip(" ") for line in captured.get().split("\n")), end="")
+
+
+def grid(*, header: bool = False) -> "Table":
+    """A table without lines."""
+    from rich.table import Table
+
+    return Table(box=None, show_header=header, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> "Table":
+    """A table of what is known of one thing: names on the left, dim, and what they are on the right."""
+    table = grid()
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, clean(value))
+    return table
 
 
 def print_json(document: Any) -> None:
@@ -17,14 +86,25 @@ def print_json(document: Any) -> None:
 
 
 def print_error(error: ForkpointError, *, as_json: bool) -> None:
-    """What went wrong, on stderr."""
+    """What went wrong, on stderr, on one line."""
     if as_json:
-        document = {"error": {"code": error.code, "message": str(error)}}
-        print(msgspec.json.encode(document).decode(), file=sys.stderr)
+        told: dict[str, Any] = {"code": error.code, "message": str(error)}
+        if isinstance(error, TurnFailed):
+            told["turn"] = error.id
+            told["cause"] = error.turn.error.code if error.turn is not None and error.turn.error is not None else None
+        print(msgspec.json.encode({"error": told}).decode(), file=sys.stderr)
     else:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {one_line(str(error))}", file=sys.stderr)
 
 
 def tell(line: str) -> None:
     """What is being done, on stderr, so that stdout holds the result alone."""
     print(line, file=sys.stderr, flush=True)
+
+
+def summary(turn: "Turn") -> str:
+    """A turn on one line: outcome, tokens, price, time, id."""
+    from forkpoint.conversation.visualizer import figures
+
+    took = None if turn.ended is None else (turn.ended - turn.started) / 1e6
+    return f"{turn.outcome.replace('_', ' ')} · {figures(turn, took)} · turn {turn.id}"

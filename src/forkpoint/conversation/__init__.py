@@ -6,7 +6,8 @@ The way of a turn, and where to read about each step:
 - `naming`, `messages`, `settings`: what goes in. `results`, `updates`, `streaming`, `requests`: what comes out.
 - `places`: which store an address means, and who shares it.
 - `backend`, `local`: what a conversation needs from the place where it lives; and a store in this process as one.
-- `running`: which turns run here. `turn`: the transaction. `planning`: what it begins with. `steps`: its journal. `prompts`: the prompt that it grows.
+- `running`: which turns run here. `turn`: the transaction, and how it ends.
+- `planning`: what a turn begins with. `steps`: its journal. `prompts`: the prompt that it goes on from.
 """
 
 from forkpoint.conversation.conversation import AsyncConversation

@@ -191,6 +191,15 @@ class AsyncConversation:
         finally:
             await place.leave()
 
+    @classmethod
+    async def verify_store(cls, *, store: Where = None, head_digest: str | None = None) -> Verification:
+        """Checks that nobody changed the history of any conversation in a store."""
+        place = Place(store)
+        try:
+            return await (await place.backend()).verify(None, head_digest=head_digest)
+        finally:
+            await place.leave()
+
     async def close(self) -> None:
         """Lets go of the store. The last conversation that does closes it, and cancels what still runs there."""
         if not self._closed:

@@ -5,6 +5,7 @@ What is said where it is used wins, then the environment (``FORKPOINT_*``), then
 
 import os
 import tomllib
+from pathlib import Path
 from urllib.parse import quote
 
 import platformdirs
@@ -21,17 +22,24 @@ def default_model() -> str:
 
 
 def default_store() -> str:
-    """The address that is meant if none is given: FORKPOINT_STORE, else the user's file, else the data folder."""
+    """The address that is meant if none is given. The user's data folder is made if that is where it is."""
+    address, source = named_store()
+    if source == "default":
+        folder = _data_folder()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadStoreUrl(str(folder), f"the folder for your data cannot be made ({error.strerror})") from None
+    return address
+
+
+def named_store() -> tuple[str, str]:
+    """The same address and who says so, with nothing made: FORKPOINT_STORE, settings file, or default."""
     if named := os.environ.get("FORKPOINT_STORE", "").strip():
-        return named
+        return named, "FORKPOINT_STORE"
     if (chosen := user_setting("store")) is not None:
-        return chosen
-    folder = platformdirs.user_data_path("forkpoint", appauthor=False)
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadStoreUrl(str(folder), f"the folder for your data cannot be made ({error.strerror})") from None
-    return file_url(folder / "forkpoint.db")
+        return chosen, "settings file"
+    return file_url(_data_folder() / "forkpoint.db"), "default"
 
 
 def file_url(path: str | os.PathLike[str]) -> str:
@@ -39,9 +47,14 @@ def file_url(path: str | os.PathLike[str]) -> str:
     return "sqlite:///" + quote(os.path.abspath(path), safe="/:\\", errors="surrogateescape")
 
 
+def settings_file() -> Path:
+    """The user's own settings: ``config.toml`` in the folder that the system has for settings."""
+    return platformdirs.user_config_path("forkpoint", appauthor=False) / "config.toml"
+
+
 def user_setting(name: str) -> str | None:
-    """A setting from the user's file, ``config.toml`` in the folder that the system has for settings."""
-    path = platformdirs.user_config_path("forkpoint", appauthor=False) / "config.toml"
+    """A setting from the user's file; None if it is not there."""
+    path = settings_file()
     try:
         value = tomllib.loads(path.read_text(encoding="utf-8")).get(name)
     except FileNotFoundError:
@@ -51,3 +64,7 @@ def user_setting(name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise BadSetting("Forkpoint", f"{name} in {path}", "it must be a text")
     return value
+
+
+def _data_folder() -> Path:
+    return platformdirs.user_data_path("forkpoint", appauthor=False)

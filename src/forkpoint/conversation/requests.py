@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.conversation.settings import Settings
@@ -59,7 +60,8 @@ class Requests:
         until, _, called = self._calls[place]
         manifest = self._manifest_before(until)
         prompt = render(manifest, self._events[:until])
-        return self._models.request(self._model_before(until, called, manifest), prompt, self._context)
+        llm = self._model_before(until, called, manifest)
+        return self._models.request(llm, prompt, _context_of(called, self._context))
 
     def _manifest_before(self, until: int) -> Manifest:
         for event in reversed(self._events[:until]):
@@ -87,6 +89,13 @@ class Requests:
             reasoning_tokens=manifest.reasoning_tokens,
             reasoning_back=manifest.reasoning_back,
         )
+
+
+def _context_of(called: ModelCalled, today: CallContext) -> CallContext:
+    """The context of a call: with the key that it was made with, which is not that of a fork with a key of its own."""
+    if called.key is None or called.key == today.identity.key:
+        return today
+    return replace(today, identity=replace(today.identity, key=called.key))
 
 
 class _Document(Struct, frozen=True):

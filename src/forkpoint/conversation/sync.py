@@ -126,6 +126,13 @@ class Conversation:
             status=status,
         )
 
+    @classmethod
+    def verify_store(cls, *, store: Where = None, head_digest: str | None = None) -> Verification:
+        """Checks that nobody changed the history of any conversation in a store."""
+        return wait_for(
+            "Conversation.verify_store()", AsyncConversation.verify_store, store=store, head_digest=head_digest
+        )
+
     def close(self) -> None:
         """Lets go of the store. The last conversation that does closes it, and cancels what still runs there."""
         if self._async._is_at_rest:  # there is nothing to wait for

@@ -45,6 +45,10 @@ WHERE conversation.tenant = :tenant
 ORDER BY conversation.id DESC
 LIMIT :limit;
 
+-- name: count_conversations
+-- How many conversations of a tenant a list would show.
+SELECT count(*) FROM conversation WHERE tenant = :tenant AND draft = 0;
+
 -- name: insert_conversation
 -- A new conversation, fork, set-aside branch or draft: always exactly this one row.
 INSERT INTO conversation (

@@ -1,0 +1,410 @@
+"""``forkpoint chat``: a conversation on a terminal, with commands to fork it, go back and try again.
+
+It reads from a pipe too, without prompts; with ``--json`` it answers each line with one JSON document on one line.
+"""
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from forkpoint.cli import figures
+from forkpoint.cli.common import AgentPath, Instructions, Model, Store, all_turns, opened
+from forkpoint.cli.ending import INTERRUPTED, command, document
+from forkpoint.cli.output import clean, console, grid, one_line
+from forkpoint.cli.running import Workspace, existing, new
+from forkpoint.errors import ForkpointError, NoSuchTurn, TurnFailed, TurnOpen
+
+if TYPE_CHECKING:
+    from forkpoint.conversation import Conversation, Info, Turn, TurnStarted, Update
+
+_FAILED = "/retry runs it again from the last good state, /resume goes on after its last finished step."
+_INTERRUPTED = "/resume goes on after its last finished step, /retry runs it again, /discard ends it."
+_WAITS = "/approve lets it run, /deny refuses it, /discard ends the turn."
+
+
+def chat(
+    conversation: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONVERSATION",
+            help="Go on with this one: its name, its id, or the start of its id. One that does not exist is made.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Model = None,
+    instructions: Instructions = None,
+    agent: AgentPath = None,
+    workspace: Workspace = None,
+    store: Store = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Answer each line with one JSON document on one line, for programs.")
+    ] = False,
+) -> None:
+    """Talk, and see answers as they come.
+
+    Ctrl-C stops an answer, and nothing of that turn stays; Ctrl-D ends the program. /help shows what you can do: fork,
+    go back, try again, ask aside.
+
+    \b
+    Examples:
+      forkpoint chat
+      forkpoint chat build-1234
+      printf 'What is the capital of France?\\n/fork\\nAnd of Spain?\\n' | forkpoint chat
+    """
+    talk = _Chat(store, agent, as_json=json)
+    talk.begin(conversation, model=model, instructions=instructions, workspace=workspace)
+    try:
+        talk.go()
+    finally:
+        talk.close()
+
+
+class _Chat:
+    """Somebody at a keyboard, or a pipe, and the conversation that they are in."""
+
+    _this: "Conversation"
+
+    def __init__(self, store: str | None, agent: str | None, *, as_json: bool) -> None:
+        from forkpoint.conversation.visualizer import TerminalVisualizer
+
+        self._store = store
+        self._agent = agent
+        self._json = as_json
+        self._typed = sys.stdin.isatty()
+        self._out = console()
+        self._out.quiet = as_json
+        self._screen = TerminalVisualizer(self._out, show_input=False)
+        self._told = _Following(self._repeat)
+        self._kept = False  # whether there is anything to come back to
+        self._ends = False
+        self._commands: dict[str, tuple[str, str, Callable[[str], dict[str, Any]]]] = {
+            "fork": ("[TITLE]", "go on in a fork; this conversation stays as it is", self._fork),
+            "switch": ("CONVERSATION", "go to another conversation, by its name or id", self._switch),
+            "rewind": ("[N]", "go back N turns, by default one; what stood there is kept", self._rewind),
+            "retry": ("", "run the turn that did not commit again, from the last good state", self._retry),
+            "resume": ("", "go on with it after its last finished step", self._resume),
+            "discard": ("", "end a turn that waits or was interrupted", self._discard),
+            "approve": ("[CALL]", "let a call run that waits for an approval, by default all of them", self._approve),
+            "deny": ("[REASON]", "refuse what waits; the model is told the reason", self._deny),
+            "ask": ("QUESTION", "ask aside: nothing of it is kept but what it cost", self._ask),
+            "turns": ("", "show the turns of this conversation", self._turns),
+            "tree": ("", "show its family: forks, and what was set aside", self._tree),
+            "help": ("", "show this", self._help),
+            "quit": ("", "end the program; so does Ctrl-D", self._quit),
+        }
+
+    # From line to line.
+
+    def begin(self, name: str | None, **given: str | None) -> None:
+        """Opens the conversation that is meant, and says how it stands."""
+        options: dict[str, Any] = {"store": self._store, "agent": self._agent, **given}
+        options |= {"callbacks": [self._told], "visualizer": self._screen}
+        found = existing(name, **options) if name else None
+        self._kept = found is not None
+        self._this = found or new(name, **options)
+        turns = all_turns(self._this)
+        if found is not None:
+            self._announce(self._this.info(), turns)
+        else:
+            told = [f"new conversation{f' {name}' if name else ''}", "/help shows what you can do"]
+            if self._this.agent is not None:
+                told.insert(1, self._this.agent.llm.model)
+            self._say(" · ".join(told))
+        if self._typed:
+            _set_up_readline(self._commands, map(_asked, turns))
+
+    def close(self) -> None:
+        self._this.close()
+
+    def go(self) -> None:
+        """Reads and answers lines until there are no more."""
+        while not self._ends:
+            try:
+                line = self._read()
+            except KeyboardInterrupt:
+                line = None
+            if line is None:
+                if self._typed:
+                    self._out.print()
+                break
+            if line.strip():
+                self._do(line.strip())
+        if self._kept:
+            self._say(f"Go on with: {command('chat', self._this.name, self._store)}")
+
+    def _do(self, line: str) -> None:
+        """Whatever a line asks for. What goes wrong is said, and the chat goes on."""
+        self._told.turn = None
+        stopped = False
+        try:
+            answer = self._answer(line)
+        except KeyboardInterrupt:
+            answer, stopped = self._interrupted(), True
+        except TurnFailed as failed:
+            self._say(_FAILED)
+            answer = _error(failed) if failed.turn is None else document(failed.turn, self._this.name)
+        except ForkpointError as error:
+            self._complain(str(error))
+            if isinstance(error, TurnOpen):
+                self._say(_WAITS if error.outcome == "awaiting_approval" else _INTERRUPTED)
+            answer = _error(error)
+        self._kept = self._kept or self._told.turn is not None
+        if self._json:
+            print(msgspec.json.encode(answer).decode(), flush=True)
+        if stopped and not self._typed:  # there is no prompt to come back to
+            raise typer.Exit(INTERRUPTED)
+
+    def _answer(self, line: str) -> dict[str, Any]:
+        if not line.startswith("/"):
+            return self._ran(self._this.run(line))
+        if line.startswith("//"):
+            return self._ran(self._this.run(line[1:]))
+        name, _, rest = line[1:].partition(" ")
+        if name not in self._commands:
+            return self._refuse(f"There is no command /{name}. /help shows those that there are; //{name} says /{name}")
+        return self._commands[name][2](rest.strip())
+
+    def _ran(self, turn: "Turn") -> dict[str, Any]:
+        if turn.outcome == "awaiting_approval":
+            self._say(_WAITS)
+        return document(turn, self._this.name)
+
+    def _interrupted(self) -> dict[str, Any]:
+        """What became of the turn that Ctrl-C was to stop."""
+        if self._told.turn is None:
+            return self._refuse("It was stopped")
+        turn = self._this.turn(self._told.turn)
+        self._screen(turn)
+        if turn.outcome == "cancelled":
+            self._say(_FAILED)
+        return document(turn, self._this.name)
+
+    # What a line does that begins with a slash.
+
+    def _fork(self, title: str) -> dict[str, Any]:
+        source = self._this
+        self._go_to(source.fork(title=title or None, callbacks=[self._told]))
+        self._say(f"This is the fork {self._this.name} now. Back: /switch {source.name}")
+        return {"conversation": self._this.id, "name": self._this.name, "source": source.id}
+
+    def _switch(self, given: str) -> dict[str, Any]:
+        if not given:
+            return self._usage("switch")
+        before, told = self._this.name, [self._told]
+        self._go_to(
+            opened(given, self._store, bind=True, agent=self._agent, callbacks=told, visualizer=self._screen),
+        )
+        self._announce(self._this.info(), all_turns(self._this))
+        self._say(f"Back: /switch {before}")
+        return {"conversation": self._this.id, "name": self._this.name}
+
+    def _rewind(self, given: str) -> dict[str, Any]:
+        if given and not (given.isascii() and given.isdigit() and int(given)):
+            return self._usage("rewind")
+        number = int(given or 1)
+        committed = [turn for turn in all_turns(self._this) if turn.outcome == "committed"]
+        if number > len(committed):
+            has = figures.counted(len(committed), "committed turn")
+            raise NoSuchTurn(self._this.id, "go back to", f"it has {has}")
+        aside = self._this.rewind(before=committed[-number])
+        kept = None
+        if aside is not None:
+            with aside:
+                kept = aside.id
+            self._say(f"Back by {figures.counted(number, 'turn')}. What stood there is kept: /switch {kept}")
+        return {"conversation": self._this.id, "aside": kept}
+
+    def _retry(self, _: str) -> dict[str, Any]:
+        self._told.repeats = True
+        try:
+            return self._ran(self._this.retry())
+        finally:
+            self._told.repeats = False
+
+    def _resume(self, _: str) -> dict[str, Any]:
+        return self._ran(self._this.resume())
+
+    def _discard(self, _: str) -> dict[str, Any]:
+        turn = self._this.discard()
+        self._say(f"Turn {turn.id} is {turn.outcome}.")
+        return document(turn, self._this.name)
+
+    def _approve(self, calls: str) -> dict[str, Any]:
+        return self._ran(self._this.approve(*calls.split()))
+
+    def _deny(self, reason: str) -> dict[str, Any]:
+        return self._ran(self._this.deny(reason=reason or None))
+
+    def _ask(self, question: str) -> dict[str, Any]:
+        from forkpoint.cli.documents import usage_document
+
+        if not question:
+            return self._usage("ask")
+        answer = self._this.ask(question)
+        self._kept = True
+        self._screen.end_line()
+        self._say(f"asked aside, not kept · {figures.tokens(answer.usage)} · {figures.money(answer.cost)}")
+        return {"text": answer.text, "usage": usage_document(answer.usage)}
+
+    def _turns(self, _: str) -> dict[str, Any]:
+        from rich.text import Text
+
+        turns = all_turns(self._this)
+        if not turns:
+            self._say("There are no turns yet.")
+        table = grid()
+        table.add_column(style="dim", justify="right", no_wrap=True, min_width=len(str(len(turns))))
+        table.add_column(no_wrap=True, min_width=max((len(turn.outcome) for turn in turns), default=0))
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=2)
+        table.add_column(style="dim", no_wrap=True, overflow="ellipsis", ratio=3)
+        number = 0
+        for turn in turns:
+            committed = turn.outcome == "committed"
+            number += committed
+            outcome = Text(turn.outcome.replace("_", " "), style="green" if committed else "yellow")
+            came = turn.text or (turn.error.message if turn.error is not None else "")
+            table.add_row(str(number) if committed else "", outcome, one_line(_asked(turn), 200), one_line(came, 200))
+        self._out.print(table)
+        return {"turns": [document(turn, self._this.name) for turn in turns]}
+
+    def _tree(self, _: str) -> dict[str, Any]:
+        from forkpoint.cli.documents import info_document
+        from forkpoint.cli.tree import draw, stats_of, walk
+
+        branches = self._this.tree() if self._kept else ()
+        if not branches:
+            self._say("Nothing was said yet.")
+        self._out.print(draw(branches, here=self._this.id, stats=stats_of(branches, self._store)))
+        return {"branches": [info_document(info) | {"depth": depth} for info, depth in walk(branches)]}
+
+    def _help(self, _: str) -> dict[str, Any]:
+        table = grid()
+        table.add_column(no_wrap=True)
+        table.add_column(style="dim")
+        for name, (arguments, does, _run) in self._commands.items():
+            table.add_row(f"/{name} {arguments}".rstrip(), does)
+        table.add_row("//TEXT", "say /TEXT")
+        self._out.print(table)
+        return {"commands": list(self._commands)}
+
+    def _quit(self, _: str) -> dict[str, Any]:
+        self._ends = True
+        return {"conversation": self._this.id, "name": self._this.name}
+
+    # What they have in common.
+
+    def _go_to(self, other: "Conversation") -> None:
+        before, self._this = self._this, other
+        self._kept = True
+        before.close()
+
+    def _announce(self, info: "Info", turns: "list[Turn]") -> None:
+        """How the conversation stands that somebody comes to."""
+        committed = [turn for turn in turns if turn.outcome == "committed"]
+        told = [f"conversation {info.name}", one_line(info.title or "", 60), info.model or ""]
+        told += [figures.counted(len(committed), "turn"), "/help shows what you can do"]
+        self._say(" · ".join(part for part in told if part))
+        if committed and self._typed:
+            self._say(f"{self._mark}{one_line(_asked(committed[-1]), 200)}")
+            self._say(one_line(committed[-1].text, 600))
+        match info.status:
+            case "interrupted":
+                self._warn(f"Turn {info.open_turn} was interrupted: its process ended.")
+                self._say(_INTERRUPTED)
+            case "awaiting_approval":
+                for call in next((turn.waiting for turn in turns if turn.id == info.open_turn), ()):
+                    waits = f"{call.tool}({one_line(call.arguments, 200)}) waits for an approval"
+                    self._warn(f"{waits} ({call.reason}), as {call.id}")
+                self._say(_WAITS)
+            case "running":
+                self._warn(f"Turn {info.open_turn} is running, in another process.")
+            case "idle":
+                pass
+
+    def _usage(self, name: str) -> dict[str, Any]:
+        return self._refuse(f"Use it like this: /{name} {self._commands[name][0]}")
+
+    def _refuse(self, why: str) -> dict[str, Any]:
+        self._complain(why)
+        return {"error": {"code": "refused", "message": why}}
+
+    def _read(self) -> str | None:
+        """The next line; None at the end."""
+        if not self._typed:
+            read = sys.stdin.buffer.readline()
+            line = read.decode(errors="surrogateescape").strip()
+            if line:
+                self._repeat(line)
+            return line if read else None
+        prompt = self._mark
+        if not sys.stdout.isatty():  # what is written there is not for the one who types
+            print(prompt, end="", file=sys.stderr, flush=True)
+            prompt = ""
+        try:
+            return input(prompt)
+        except EOFError:
+            return None
+
+    @property
+    def _mark(self) -> str:
+        return "\u276f " if self._out.encoding.lower().startswith("utf") else "> "
+
+    def _repeat(self, line: str) -> None:
+        """Shows what is said, where nobody has just typed it."""
+        self._out.print(f"{self._mark}{one_line(line, 600)}", style="bold")
+
+    def _say(self, text: str) -> None:
+        self._out.print(clean(text), style="dim")
+
+    def _warn(self, text: str) -> None:
+        self._out.print(clean(text), style="yellow")
+
+    def _complain(self, text: str) -> None:
+        self._screen.end_line()
+        self._out.print(f"error: {one_line(text)}", style="red")
+
+
+class _Following:
+    """A callback that remembers which turn was begun, for Ctrl-C, and can repeat what it is asked."""
+
+    def __init__(self, repeat: Callable[[str], None]) -> None:
+        self._repeat = repeat
+        self.repeats = False
+        self.turn: str | None = None
+
+    def __call__(self, update: "Update") -> None:
+        from forkpoint.conversation import TurnStarted
+
+        if isinstance(update, TurnStarted):
+            self.turn = update.id
+            if self.repeats:
+                self._repeat(_asked(update))
+
+
+def _asked(turn: "Turn | TurnStarted") -> str:
+    from forkpoint.conversation.results import words
+
+    return "\n".join(words(message.parts) for message in turn.input)
+
+
+def _error(error: ForkpointError) -> dict[str, Any]:
+    return {"error": {"code": error.code, "message": str(error)}}
+
+
+def _set_up_readline(commands: Iterable[str], said: Iterable[str]) -> None:
+    """Lets lines be edited where the system can do that, with what was said before, and commands that are completed."""
+    try:
+        import readline
+    except ImportError:
+        return
+    for line in said:
+        if line and "\n" not in line:
+            readline.add_history(line)
+    names = [f"/{name} " for name in commands]
+    readline.set_completer_delims("")
+    readline.set_completer(lambda start, number: [*(name for name in names if name.startswith(start)), None][number])
+    readline.parse_and_bind("tab: complete")
+    readline.parse_and_bind("set enable-bracketed-paste on")  # several lines that are pasted are one message

@@ -1,0 +1,235 @@
+"""What many commands have in common: where conversations live, which one is meant, and who answers."""
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from forkpoint.cli.output import one_line
+from forkpoint.errors import Ambiguous, BadAgent, NotFound
+
+if TYPE_CHECKING:
+    from forkpoint.agent.agent import Agent
+    from forkpoint.conversation import Conversation, Info, Turn
+    from forkpoint.store.records import Page
+
+SHORTEST = 6
+"""How many characters of an id are enough to be taken for its start."""
+
+_SHOWN = 13  # of an id, in lists: the moment it was made, to the millisecond
+
+
+def known_names(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Conversations whose name or id starts like this, for a shell. Without a store there are none."""
+    store = context.params.get("store")
+    try:
+        found = listed(store, limit=1000).items
+    except Exception:  # whatever it is, it is not to be said in the middle of a command line
+        return []
+    return [(info.name, one_line(info.title or "", 60)) for info in found if info.name.startswith(incomplete)]
+
+
+Store: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="ADDRESS",
+        help="Where conversations live: sqlite:///file.db. Default: FORKPOINT_STORE, else a file in your data folder.",
+    ),
+]
+
+Id: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONVERSATION",
+        help="Its name, its id, or the start of its id.",
+        show_default=False,
+        autocompletion=known_names,
+    ),
+]
+
+Model: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="openai/NAME, anthropic/NAME, local/smollm2. Default: FORKPOINT_MODEL, else local/smollm2.",
+    ),
+]
+
+Instructions: TypeAlias = Annotated[
+    str | None, typer.Option("--instructions", metavar="TEXT", help="What the model is told before everything else.")
+]
+
+AgentPath: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="MODULE:NAME", help="An Agent in your own code, tools included."),
+]
+
+Tools: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--agent",
+        metavar="MODULE:NAME",
+        help="An Agent in your own code that has the tools, where they cannot be imported as they were.",
+    ),
+]
+
+Tags: TypeAlias = Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A tag. Repeatable.")]
+
+
+def tags_from(given: Iterable[str] | None) -> dict[str, str]:
+    """The tags that ``--tag KEY=VALUE`` named."""
+    tags = {}
+    for one in given or ():
+        key, equals, value = one.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"{one!r} is not of the form KEY=VALUE", param_hint="--tag")
+        tags[key] = value
+    return tags
+
+
+def only_one(given: Mapping[str, Any], *, needed: bool = False) -> None:
+    """Refuses a command line that has more than one of these options, or none if one is needed."""
+    named = [name for name, value in given.items() if value is not None and value is not False]
+    if len(named) > 1:
+        raise typer.BadParameter(f"it cannot be given together with {named[0]}", param_hint=named[1])
+    if needed and not named:
+        raise typer.BadParameter("give one of them", param_hint=" / ".join(given))
+
+
+# Which conversation is meant.
+
+
+def opened(
+    given: str, store: str | None, *, bind: bool = False, agent: str | None = None, **options: Any
+) -> "Conversation":
+    """The conversation that is meant, open. Raises `NotFound` or `Ambiguous`.
+
+    With ``bind`` it can run: its tools are imported, also from the folder that the program was started in, or taken
+    from the agent at the path ``agent``.
+    """
+    from forkpoint.cli.looking import is_there
+    from forkpoint.conversation import Conversation
+
+    if not is_there(store):
+        raise NotFound("conversation", given)
+    options |= {"bind": bind, "store": store}
+    if bind:
+        _look_here()
+        options["agent"] = None if agent is None else imported_agent(agent)
+    try:
+        return Conversation.open(given, **options)
+    except NotFound:
+        return Conversation.open(_starting_with(given, store), **options)
+
+
+def resolve(given: str, store: str | None) -> str:
+    """The id of the conversation that is meant by a name, an id, or the start of an id.
+
+    Raises `NotFound` if there is none, and `Ambiguous` if several ids start like this.
+    """
+    with opened(given, store) as conversation:
+        return conversation.id
+
+
+def listed(store: str | None, **options: Any) -> "Page[Info]":
+    """A page of conversations. A store that is not there has none, and is not made."""
+    from forkpoint.cli.looking import is_there
+    from forkpoint.conversation import Conversation
+    from forkpoint.store.records import Page
+
+    return Conversation.list(store=store, **options) if is_there(store) else Page(())
+
+
+def short_names(infos: "Iterable[Info]") -> dict[str, str]:
+    """How conversations are called in a list, by id: their names, else as much of their ids as tells them apart."""
+    infos = list(infos)
+    nameless = {info.id for info in infos if info.name == info.id}
+    length = _SHOWN
+    while length < 36 and len({id[:length] for id in nameless}) < len(nameless):
+        length += 5
+    return {info.id: info.id[:length].rstrip("-") if info.id in nameless else info.name for info in infos}
+
+
+def all_turns(conversation: "Conversation") -> "list[Turn]":
+    """All turns of a conversation, in order."""
+    turns: list[Turn] = []
+    cursor: str | None = None
+    while True:
+        page = conversation.turns(cursor=cursor, limit=1000)
+        turns += page.items
+        cursor = page.next
+        if cursor is None:
+            return turns
+
+
+def _starting_with(given: str, store: str | None) -> str:
+    """The one id that starts like this."""
+    start = given.lower()
+    found: list[Info] = []
+    if len(start) < SHORTEST or set(start) - set("0123456789abcdef-"):
+        raise NotFound("conversation", given)
+    cursor: str | None = None
+    while True:
+        page = listed(store, cursor=cursor, limit=1000)
+        found += [info for info in page.items if info.id.startswith(start)]
+        cursor = page.next
+        if cursor is None:
+            break
+    if not found:
+        raise NotFound("conversation", given)
+    if len(found) > 1:
+        some = [info.id + (f" ({one_line(info.title, 40)})" if info.title else "") for info in found[:5]]
+        raise Ambiguous(given, len(found), ", ".join(some))
+    return found[0].id
+
+
+# Who answers.
+
+
+def agent_from(agent: str | None, model: str | None, instructions: str | None) -> "Agent":
+    """The agent that the options name. Raises `BadAgent` if they name none, or two."""
+    from forkpoint.agent.agent import Agent
+    from forkpoint.conversation.defaults import default_model
+
+    if agent is None:
+        return Agent(model or default_model(), instructions=instructions or "")
+    if model is not None or instructions is not None:
+        raise BadAgent("--agent says who answers already, so --model and --instructions cannot be given too")
+    return imported_agent(agent)
+
+
+def imported_agent(path: str) -> "Agent":
+    """The agent at ``module:name``. Raises `BadAgent`."""
+    from forkpoint.agent.agent import Agent
+
+    found = imported(path)
+    if not isinstance(found, Agent):
+        raise BadAgent(f"{path} is of the class {type(found).__name__}, and not an Agent")
+    return found
+
+
+def imported(path: str) -> Any:
+    """What stands at ``module:name``, also in the folder that the program was started in. Raises `BadAgent`."""
+    module, colon, names = path.partition(":")
+    if not colon or not module or not names:
+        raise BadAgent(f"{path!r} is not of the form MODULE:NAME")
+    _look_here()
+    try:
+        return functools.reduce(getattr, names.split("."), importlib.import_module(module))
+    except (Exception, SystemExit) as error:  # somebody's module may raise anything while it is imported
+        raise BadAgent(f"{path} cannot be imported ({type(error).__name__}: {error})") from error
+
+
+def _look_here() -> None:
+    """Lets modules be imported from the folder that the program was started in.
+
+    It comes last: no file that lies there takes the place of a library.
+    """
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)

@@ -1,0 +1,157 @@
+"""``forkpoint list``, ``describe`` and ``delete``: the conversations of a store."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from forkpoint.cli import figures
+from forkpoint.cli.common import Id, Store, Tags, listed, opened, short_names, tags_from
+from forkpoint.cli.output import Json, console, display, grid, one_line, print_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from forkpoint.conversation import Info
+
+_KINDS = {"root": "root", "fork": "fork", "aside": "set aside", "sub_agent": "sub-agent"}
+_TITLE = 20  # columns of the screen that a title gets before others do
+STYLES = {"running": "green", "awaiting_approval": "yellow", "interrupted": "red", "idle": "dim"}
+
+
+def list_conversations(
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="Only those with this tag. Repeatable.")
+    ] = None,
+    status: Annotated[
+        Literal["idle", "running", "awaiting_approval", "interrupted"] | None,
+        typer.Option(
+            "--status",
+            metavar="STATUS",
+            help="Only those that are idle, running, awaiting_approval or interrupted.",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")] = 50,
+    cursor: Annotated[
+        str | None, typer.Option("--cursor", metavar="CURSOR", help="Go on where an earlier list ended.")
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Show the conversations of a store.
+
+    The newest come first.
+
+    \b
+    Example:
+      forkpoint list --tag kind=debug --status idle
+    """
+    page = listed(store, tags=tags_from(tag), status=status, limit=limit, cursor=cursor)
+    if json:
+        from forkpoint.cli.documents import info_document
+
+        print_json({"items": [info_document(info) for info in page.items], "next": page.next})
+        return
+    if page.items:
+        display(_table(list(page.items)))
+    else:
+        console(stderr=True).print("No conversations.", style="dim")
+    if page.next is not None:
+        console(stderr=True).print(f"More: forkpoint list --cursor {page.next}", style="dim")
+
+
+def describe(
+    conversation: Id,
+    title: Annotated[
+        str | None, typer.Option("--title", metavar="TEXT", help='What it is about; "" removes it.')
+    ] = None,
+    tag: Tags = None,
+    untag: Annotated[
+        list[str] | None, typer.Option("--untag", metavar="KEY", help="A tag to remove. Repeatable.")
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Give a conversation a title or tags.
+
+    Tags that you do not name stay. A turn that runs is not disturbed.
+
+    \b
+    Example:
+      forkpoint describe build-1234 --title "The disk was full" --tag kind=debug
+    """
+    if title is None and not tag and not untag:
+        raise typer.BadParameter("give at least one of them", param_hint="--title / --tag / --untag")
+    with opened(conversation, store) as this:
+        tags = None
+        if tag or untag:
+            others = {key: value for key, value in this.tags().items() if key != "title"}
+            tags = {key: value for key, value in (others | tags_from(tag)).items() if key not in (untag or ())}
+        info = this.describe(title=title, tags=tags)
+    if json:
+        from forkpoint.cli.documents import info_document
+
+        print_json(info_document(info))
+    else:
+        display(_table([info]))
+
+
+def delete(
+    conversation: Id,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Delete a conversation.
+
+    Its forks stay, with the history that they share with it. What it has cost stays counted in the family.
+
+    \b
+    Example:
+      forkpoint delete build-1234 --yes
+    """
+    from forkpoint.cli.tree import walk
+
+    with opened(conversation, store) as this:
+        info = this.info()
+        forks = [one for one, _ in walk(this.tree()) if one.lineage.source == info.id]
+        stay = f" Its {figures.counted(len(forks), 'branch', 'branches')} will stay." if forks else ""
+        what = one_line(info.name) + (f" ({one_line(info.title, 60)})" if info.title else "")
+        if not yes and not typer.confirm(f"Delete {what}, {figures.counted(info.events, 'event')}?{stay}", err=True):
+            raise typer.Exit(1)
+        this.delete()
+    if json:
+        print_json({"deleted": info.id, "branches_left": [one.id for one in forks]})
+    else:
+        left = f" {figures.counted(len(forks), 'branch stays', 'branches stay')}." if forks else ""
+        print(f"Deleted {info.id}.{left}")
+
+
+def _table(infos: "list[Info]") -> "Table":
+    """Conversations, one on a line. Where the screen is narrow, titles are cut, and some columns are left out."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    names = short_names(infos)
+    columns = {
+        "conversation": [Text(one_line(names[info.id]), style="bold") for info in infos],
+        "title": [Text(one_line(info.title or "", 80)) for info in infos],
+        "status": [Text(info.status.replace("_", " "), style=STYLES[info.status]) for info in infos],
+        "events": [Text(f"{info.events:,}") for info in infos],
+        "model": [Text(one_line(info.model or "-")) for info in infos],
+        "updated": [Text(figures.ago(info.updated)) for info in infos],
+        "kind": [Text(_KINDS[info.lineage.kind]) for info in infos],
+    }
+    wide = {name: max(cell_len(name), *(cell.cell_len for cell in cells)) + 2 for name, cells in columns.items()}
+    room = console().width - sum(wide.values()) + wide["title"]
+    for name in ("model", "kind", "events", "status"):
+        if room < min(wide["title"], _TITLE):
+            del columns[name]
+            room += wide[name]
+    table = grid(header=True)
+    for name in columns:
+        right: Literal["left", "right"] = "right" if name == "events" else "left"
+        most = max(room - 2, 1) if name == "title" else None
+        table.add_column(name, no_wrap=True, overflow="ellipsis", justify=right, max_width=most)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    return table

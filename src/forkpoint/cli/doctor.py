@@ -1,0 +1,288 @@
+"""``forkpoint doctor`` and ``verify``: whether everything here is as it should be."""
+
+import importlib.util
+import os
+import platform
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+import typer
+from msgspec import Struct
+
+from forkpoint import __version__
+from forkpoint.cli import figures
+from forkpoint.cli.common import Store, known_names, opened
+from forkpoint.cli.output import Json, clean, console, display, grid, print_json
+from forkpoint.errors import ExtraMissing, ForkpointError, NotFound
+
+if TYPE_CHECKING:
+    from forkpoint.store.records import Verification
+
+_VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "FORKPOINT_STORE", "FORKPOINT_MODEL", "FORKPOINT_CACHE")
+_SETTINGS = {"store", "model"}
+_STYLES = {"good": ("✓", "green"), "absent": ("·", "dim"), "bad": ("✗", "red")}
+
+
+State: TypeAlias = Literal["good", "absent", "bad"]
+
+
+class Finding(Struct, frozen=True):
+    """What was found of one thing. What is absent is no problem: nobody has asked for it."""
+
+    what: str
+    state: State
+    said: str
+
+
+def doctor(
+    reach: Annotated[
+        str | None, typer.Option("--reach", metavar="URL", help="Try to connect to this address. Nothing is sent.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="Check this model, and try to connect to where it is.")
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Check settings, store, keys and models.
+
+    It looks, and changes nothing. Keys are never shown, only whether they are there. A store that is not there yet is
+    no problem: it is made when it is first used. The exit status is 1 if something that is set up does not work.
+
+    \b
+    Examples:
+      forkpoint doctor
+      forkpoint doctor --model anthropic/claude-sonnet-5
+      forkpoint doctor --reach http://localhost:8080/v1
+    """
+    if reach is not None:
+        _check_address(reach)
+    findings = list(_examined(store, reach, model))
+    good = all(finding.state != "bad" for finding in findings)
+    if json:
+        print_json({"ok": good, "findings": findings})
+    else:
+        from rich.text import Text
+
+        table = grid()
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for finding in findings:
+            mark, style = _STYLES[finding.state]
+            plain = "" if finding.state == "good" else style
+            table.add_row(Text(mark, style=style), finding.what, clean(finding.said), style=plain)
+        display(table)
+    if not good:
+        raise typer.Exit(1)
+
+
+def verify(
+    conversation: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONVERSATION",
+            help="Its name, its id, or the start of its id. Default: all that is in the store.",
+            show_default=False,
+            autocompletion=known_names,
+        ),
+    ] = None,
+    head_digest: Annotated[
+        str | None,
+        typer.Option("--head-digest", metavar="HEX", help="A digest that `show` printed earlier, kept elsewhere."),
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Check that history is as it was written.
+
+    Every event is checked, every digest and every figure. With --head-digest it is also checked that nobody has
+    rewritten all of it since. The exit status is 1 if there is a flaw.
+
+    \b
+    Examples:
+      forkpoint verify
+      forkpoint verify build-1234
+    """
+    if head_digest is not None:
+        _check_hex(head_digest)
+    if conversation is None:
+        found = _verify_all(store, head_digest)
+    else:
+        with opened(conversation, store) as this:
+            found = this.verify(head_digest=head_digest)
+    if json:
+        from msgspec.structs import asdict
+
+        print_json({"ok": found.ok} | asdict(found))
+    else:
+        for flaw in found.flaws:
+            print(f"{clean(flaw.where)}: {clean(flaw.what)}")
+        checked = f"{figures.counted(found.events, 'event')} of {figures.counted(found.conversations, 'conversation')}"
+        erased = f", {found.erased:,} of them erased" if found.erased else ""
+        end = "as it was written" if found.ok else figures.counted(len(found.flaws), "flaw")
+        console(stderr=not found.ok).print(f"{checked}{erased}: {end}", style="green" if found.ok else "red")
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def _verify_all(store: str | None, head_digest: str | None) -> "Verification":
+    from forkpoint.cli.looking import is_there, look
+    from forkpoint.conversation import Conversation
+
+    if not is_there(store):  # nothing is as good as new, but a wrong address is more likely
+        raise NotFound("store", look(store).address)
+
+    return Conversation.verify_store(store=store, head_digest=head_digest)
+
+
+def _check_hex(text: str) -> None:
+    try:
+        bytes.fromhex(text)
+    except ValueError:
+        raise typer.BadParameter("it is not a digest in hexadecimal", param_hint="--head-digest") from None
+
+
+# What the doctor looks at.
+
+
+def _examined(store: str | None, reach: str | None, model: str | None) -> Iterator[Finding]:
+    yield _program()
+    settings = _settings()
+    yield settings
+    readable = settings.state != "bad"
+    if readable or store is not None or os.environ.get("FORKPOINT_STORE", "").strip():
+        yield _found("store", lambda: _store(store))
+    if readable or os.environ.get("FORKPOINT_MODEL", "").strip():
+        yield _found("default model", _default_model)
+    yield from _variables()
+    yield _found("local model", _local)
+    if model is not None:
+        yield _found("model", lambda: _model(model))
+    if reach is not None:
+        yield _found("reach", lambda: _reached(reach))
+
+
+def _found(what: str, check: Callable[[], tuple[State, str]]) -> Finding:
+    """What a check finds; what it raises is what is wrong."""
+    try:
+        state, said = check()
+    except ForkpointError as error:
+        state, said = "bad", str(error)
+    return Finding(what, state, said)
+
+
+def _program() -> Finding:
+    import sqlite3
+
+    said = f"{__version__}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+    return Finding("forkpoint", "good", said)
+
+
+def _settings() -> Finding:
+    import tomllib
+
+    from forkpoint.conversation.defaults import settings_file
+
+    path = settings_file()
+    try:
+        named = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Finding("settings", "absent", f"{path} is not there")
+    except (OSError, ValueError) as error:
+        return Finding("settings", "bad", f"{path} cannot be read ({error})")
+    if unknown := named.keys() - _SETTINGS:
+        return Finding("settings", "bad", f"{path} sets what is not known: {', '.join(sorted(unknown))}")
+    if wrong := [name for name, value in named.items() if not isinstance(value, str)]:
+        return Finding("settings", "bad", f"{path}: {', '.join(wrong)} must be a text")
+    return Finding("settings", "good", f"{path} sets {', '.join(sorted(named)) or 'nothing'}")
+
+
+def _store(store: str | None) -> tuple[State, str]:
+    from forkpoint.cli.looking import look
+
+    found = look(store)
+    where = f"{found.address} ({found.source})"
+    if found.address == "memory:":
+        return "good", f"{where}, forgotten when the program ends"
+    if not found.there:
+        return "absent", f"{where} is not there yet; it is made when it is first used"
+    holds = f"{figures.counted(found.conversations or 0, 'conversation')}, {figures.size(found.bytes or 0)}"
+    format = f"format {found.format}"
+    if found.format != found.newest_format:
+        format += f", migrated to {found.newest_format} when it is next opened"
+    return "good", f"{where}, {holds}, {format}"
+
+
+def _default_model() -> tuple[State, str]:
+    from forkpoint.conversation.defaults import default_model, user_setting
+
+    name, source = default_model(), "default"
+    if os.environ.get("FORKPOINT_MODEL", "").strip():
+        source = "FORKPOINT_MODEL"
+    elif user_setting("model"):
+        source = "settings file"
+    if source != "default":  # nobody has asked for the one in the box
+        _usable(name)
+    return "good", f"{name} ({source})"
+
+
+def _usable(name: str) -> None:
+    """Raises if a model could not be asked: it is none, its key is missing, or its weights are."""
+    from forkpoint.llm.local.weights import find
+    from forkpoint.llm.model import LLM
+    from forkpoint.llm.scripts import script_named
+
+    llm = LLM(name)
+    llm.key()
+    if llm.kind == "local":
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise ExtraMissing(name, "local")
+        find(llm.name)
+    elif llm.kind == "scripted":
+        script_named(llm.name)
+
+
+def _variables() -> Iterator[Finding]:
+    """Which variables are set. Never what they hold: some are keys."""
+    others = sorted(name for name in os.environ if name.startswith("FORKPOINT_") and name not in _VARIABLES)
+    for name in (*_VARIABLES, *others):
+        there = bool(os.environ.get(name, "").strip())
+        yield Finding(name, "good" if there else "absent", "set" if there else "not set")
+
+
+def _local() -> tuple[State, str]:
+    from forkpoint.llm.local.weights import SMOLLM2, status
+
+    found = status()
+    if not found.extra:
+        return "absent", "llama.cpp is not installed: pip install 'forkpoint[local]'"
+    if found.weights is None:
+        return "absent", f"the weights of {SMOLLM2.model} are not here: forkpoint local fetch"
+    if not found.checksum:
+        return "bad", f"{found.weights} is not what it should be: forkpoint local fetch --force"
+    return "good", f"{SMOLLM2.model}, xllamacpp {found.extra_version}, weights from the {found.source}"
+
+
+def _model(name: str) -> tuple[State, str]:
+    from forkpoint.cli.reaching import address_of, reached
+    from forkpoint.llm.model import LLM
+
+    _usable(name)
+    llm = LLM(name)
+    if llm.kind in {"local", "scripted"}:
+        return "good", f"{name} runs in this process"
+    return "good", f"{name}: {reached(address_of(llm.kind))}"
+
+
+def _reached(url: str) -> tuple[State, str]:
+    from forkpoint.cli.reaching import reached
+
+    return "good", reached(url)
+
+
+def _check_address(text: str) -> None:
+    from forkpoint.cli.reaching import is_address
+
+    if not is_address(text):
+        raise typer.BadParameter("it is not an address like https://host:port/path", param_hint="--reach")

@@ -1,0 +1,143 @@
+"""How a turn is told: while it runs, how it ended, and what can be done then. The same for every command that runs one.
+
+The answer is on stdout, all the rest on stderr. On a terminal the answer is shown as it comes; a file or a pipe gets it
+once it is committed, whole.
+"""
+
+import shlex
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from forkpoint.cli.output import WAITING, console, grid, one_line, print_error, print_json, summary
+from forkpoint.errors import TurnFailed, TurnOpen
+
+if TYPE_CHECKING:
+    from forkpoint.conversation import Conversation, Turn, Update
+
+INTERRUPTED = 130
+"""The exit status after Ctrl-C."""
+
+_RETRY = ("retry", "the same input again, from the last good state")
+_RESUME = ("resume", "on after the last finished step")
+_DISCARD = ("discard", "end it, and go on without it")
+_DECIDE = (("approve", "let what waits run, and go on"), ("deny", "refuse it, and go on"), _DISCARD)
+
+
+class Telling:
+    """Tells of one turn. Open the conversation with its `options`, then `run` the turn."""
+
+    def __init__(self, *, store: str | None, as_json: bool, quiet: bool = False) -> None:
+        from forkpoint.conversation.visualizer import TerminalVisualizer
+
+        self._store = store
+        self._as_json = as_json
+        self._begun: str | None = None
+        self._aside = console(stderr=True)
+        self._aside.quiet = quiet
+        self._screen = TerminalVisualizer(
+            self._aside, answers=console(), stream=sys.stdout.isatty(), show_input=False, show_end=False
+        )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the conversation is to be opened with."""
+        return {"callbacks": [self._follow], "visualizer": None if self._as_json else self._screen}
+
+    def run(self, conversation: "Conversation", act: "Callable[[], Turn]") -> None:
+        """Runs the turn and tells how it ended. Exits unless it has committed."""
+        name = conversation.name
+        try:
+            turn = act()
+        except KeyboardInterrupt:
+            self._interrupted(conversation)
+            raise typer.Exit(INTERRUPTED) from None
+        except TurnFailed as failed:
+            self._failed(failed, name)
+            raise typer.Exit(1) from None
+        except TurnOpen as error:
+            print_error(error, as_json=self._as_json)
+            self._suggest(name, *(_DECIDE if error.outcome == "awaiting_approval" else (_RESUME, _DISCARD)))
+            raise typer.Exit(1) from None
+        if not self._as_json and self._begun != turn.id:  # it was run before, so nobody was told of it
+            self._screen(turn)
+        self.ended(turn, name)
+        if turn.outcome == "awaiting_approval":
+            self._suggest(name, *_DECIDE)
+            raise typer.Exit(WAITING)
+
+    def ended(self, turn: "Turn", name: str) -> None:
+        """What a turn took, on one line, or all of it for programs."""
+        if self._as_json:
+            print_json(document(turn, name))
+        else:
+            self._screen.end_line()
+            self._aside.print(f"conversation {name} · {summary(turn)}", style="dim", soft_wrap=True)
+
+    def _follow(self, update: "Update") -> None:
+        from forkpoint.conversation import TurnStarted
+
+        if isinstance(update, TurnStarted):
+            self._begun = update.id
+
+    def _failed(self, failed: TurnFailed, name: str) -> None:
+        from forkpoint.conversation import Turn
+
+        self._screen.end_line()
+        if self._as_json:
+            if isinstance(failed.turn, Turn):
+                print_json(document(failed.turn, name))
+            print_error(failed, as_json=True)
+            return
+        verb = "was cancelled" if failed.code == "turn_cancelled" else "did not commit"
+        told = f"error: Turn {failed.id} {verb}, and the conversation is as it was: {failed.why} {failed.tools}"
+        print(one_line(told), file=sys.stderr)
+        self._suggest(name, _RETRY, _RESUME)
+
+    def _interrupted(self, conversation: "Conversation") -> None:
+        """What became of the turn that Ctrl-C was to stop: it is cancelled, unless it was too late for that."""
+        turn = conversation.turn(self._begun) if self._begun is not None else None
+        if turn is not None:
+            self.ended(turn, conversation.name)
+            if turn.outcome == "cancelled":
+                self._suggest(conversation.name, _RETRY, _RESUME)
+        elif not self._as_json:
+            print("Nothing was run.", file=sys.stderr)
+
+    def _suggest(self, name: str, *verbs: tuple[str, str]) -> None:
+        """Says on stderr what can be done now."""
+        if self._as_json:
+            return
+        table = grid()
+        table.add_column(no_wrap=True)
+        table.add_column(style="dim")
+        for verb, does in verbs:
+            table.add_row(f"  {command(verb, name, self._store)}", does)
+        console(stderr=True).print(table)
+
+
+def command(verb: str, name: str, store: str | None) -> str:
+    """A command line that does something with a conversation."""
+    there = [] if store is None else ["--store", store]
+    return shlex.join(["forkpoint", verb, name, *there])
+
+
+def document(turn: "Turn", name: str) -> dict[str, Any]:
+    """A turn, for programs."""
+    import msgspec
+
+    from forkpoint.cli.documents import turn_document
+
+    told = turn_document(turn) | {"name": name}
+    told["output"] = msgspec.to_builtins(turn.output, enc_hook=_builtins)
+    told["waiting"] = [call.id for call in turn.waiting]
+    return told
+
+
+def _builtins(value: Any) -> Any:
+    """A value of a type that msgspec does not know, as pydantic's are."""
+    if callable(dump := getattr(value, "model_dump", None)):
+        return dump(mode="json")
+    raise NotImplementedError

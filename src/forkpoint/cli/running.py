@@ -1,0 +1,145 @@
+"""``forkpoint run``: one turn, in a new conversation or in one that exists."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forkpoint.cli.common import AgentPath, Instructions, Model, Store, agent_from, opened
+from forkpoint.cli.ending import Telling
+from forkpoint.cli.output import Json, one_line
+from forkpoint.errors import NotFound
+
+if TYPE_CHECKING:
+    from forkpoint.conversation import Conversation
+
+Workspace = Annotated[
+    str | None, typer.Option("--workspace", metavar="FOLDER", help="The folder that tools of a new one work in.")
+]
+
+
+def run(
+    message: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MESSAGE", help="What to say. - reads it from stdin; so does a pipe, without a message."
+        ),
+    ] = None,
+    conversation: Annotated[
+        str | None,
+        typer.Option(
+            "--conversation",
+            "-c",
+            metavar="NAME",
+            help="Say it in this one: its name, its id, or the start of its id. One that does not exist is made.",
+        ),
+    ] = None,
+    model: Model = None,
+    instructions: Instructions = None,
+    agent: AgentPath = None,
+    workspace: Workspace = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="TEXT", help="Do it once: the same key and message give the same turn again."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone.")] = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Run one turn: say something, and get an answer that is committed.
+
+    The answer is on stdout, all the rest on stderr. On a terminal it is shown as it comes; a file or a pipe gets it
+    once it is committed, whole. A turn that fails or is cancelled leaves the conversation as it was.
+
+    Without --conversation it begins a new one. One that exists has its agent: --agent gives it tools that cannot be
+    imported here.
+
+    \b
+    Examples:
+      forkpoint run "What is the capital of France?"
+      forkpoint run -c build-1234 "And why did it fail?"
+      git diff | forkpoint run --instructions "You review changes." --quiet
+      forkpoint run --agent myproject.agents:reviewer --workspace . "Have a look." --json
+
+    \b
+    Exit status: 0 it has committed; 1 it has failed; 3 it waits for an approval; 130 Ctrl-C.
+    """
+    said = _message(message)
+    telling = Telling(store=store, as_json=json, quiet=quiet)
+    options: dict[str, Any] = {"store": store, "model": model, "instructions": instructions, "agent": agent}
+    options |= {"workspace": workspace, **telling.options}
+    with (existing(conversation, **options) if conversation else None) or new(conversation, **options) as this:
+        telling.run(this, lambda: this.run(said, key=key))
+
+
+def existing(
+    given: str,
+    *,
+    store: str | None,
+    model: str | None,
+    instructions: str | None,
+    agent: str | None,
+    workspace: str | None,
+    **options: Any,
+) -> "Conversation | None":
+    """The conversation that is meant, ready to run; None if there is none.
+
+    An option that would have no effect on it is refused.
+    """
+    try:
+        found = opened(given, store, bind=True, agent=agent, **options)
+    except NotFound:
+        return None
+    try:
+        _check_options(found, model, instructions, agent, workspace)
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def new(
+    given: str | None,
+    *,
+    store: str | None,
+    model: str | None,
+    instructions: str | None,
+    agent: str | None,
+    workspace: str | None,
+    **options: Any,
+) -> "Conversation":
+    """A new conversation, with this name if one is given. It comes into being with its first turn."""
+    from forkpoint.conversation import Conversation
+
+    who = agent_from(agent, model, instructions)
+    return Conversation(who, conversation_id=given, workspace=workspace, store=store, **options)
+
+
+def _message(given: str | None) -> str:
+    """What is to be said: as it was given, or from stdin."""
+    if given == "-" or (given is None and not sys.stdin.isatty()):
+        given = sys.stdin.buffer.read().decode(errors="surrogateescape").rstrip("\r\n")
+    if not given or given.isspace():
+        raise typer.BadParameter("there is nothing to say: give a message, or - to read it from stdin")
+    return given
+
+
+def _check_options(
+    found: "Conversation", model: str | None, instructions: str | None, agent: str | None, workspace: str | None
+) -> None:
+    from forkpoint.conversation.settings import as_workspace
+
+    if found.agent is None:  # nobody answers there yet
+        found.change_agent(agent_from(agent, model, instructions))
+        return
+    if agent is not None and (model is not None or instructions is not None):
+        agent_from(agent, model, instructions)  # says what is wrong with that
+    name = one_line(found.name)
+    if model is not None and model != found.agent.llm.model:
+        why = f"conversation {name} is answered by {found.agent.llm.model} already"
+        raise typer.BadParameter(why, param_hint="--model")
+    if instructions is not None and instructions != found.agent.instructions:
+        raise typer.BadParameter(f"conversation {name} has others already", param_hint="--instructions")
+    if workspace is not None and as_workspace(workspace) != (str(found.workspace) if found.workspace else None):
+        why = f"conversation {name} works in {found.workspace or 'no folder'} already"
+        raise typer.BadParameter(why, param_hint="--workspace")

@@ -1,0 +1,208 @@
+"""``forkpoint show``: one conversation, its figures, its turns and what was said."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forkpoint.cli import figures
+from forkpoint.cli.common import Id, Store, all_turns, only_one, opened
+from forkpoint.cli.output import Json, display, facts, grid, one_line, print_json
+from forkpoint.errors import NotFound
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from forkpoint.conversation import Call, Info, Stats, Turn
+    from forkpoint.events import Usage
+    from forkpoint.llm.identity import CacheIdentity
+
+MOST = 50
+"""How many turns or events are shown, unless somebody wants more."""
+
+OUTCOMES = {"committed": "green", "failed": "red", "cancelled": "yellow", "interrupted": "red"}
+
+
+def show(
+    conversation: Id,
+    turns: Annotated[bool, typer.Option("--turns", help="Its turns too, with those that did not commit.")] = False,
+    events: Annotated[bool, typer.Option("--events", help="All that was said and done, too.")] = False,
+    turn: Annotated[
+        str | None, typer.Option("--turn", metavar="ID", help="One of its turns instead, with everything in it.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="How many turns or events, the newest; 50.")
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Show a conversation: origin, cost, cache key, turns, events.
+
+    \b
+    Examples:
+      forkpoint show build-1234
+      forkpoint show build-1234 --turns --limit 5
+      forkpoint show build-1234 --events
+    """
+    only_one({"--turn": turn, "--turns": turns})
+    only_one({"--turn": turn, "--events": events})
+    if limit is not None and not turns and not events:
+        raise typer.BadParameter("it limits --turns and --events, and neither is there", param_hint="--limit")
+    most = limit or MOST
+    with opened(conversation, store) as this:
+        if turn is not None:
+            return _print_turn(this.turn(turn), json)
+        info, stats = this.info(), this.stats()
+        names = names_of(info, store)
+        its_turns = all_turns(this)[-most:] if turns else None
+        its_events = this.events(after=max(info.events - most, 0)) if events else None
+    if json:
+        from forkpoint.cli.documents import event_document, info_document, stats_document, turn_document
+
+        document: dict[str, Any] = {"conversation": info_document(info), "stats": stats_document(stats)}
+        if its_turns is not None:
+            document["turns"] = [turn_document(one) for one in its_turns]
+        if its_events is not None:
+            document["events"] = [event_document(event) for event in its_events]
+        return print_json(document)
+    parts: list[Any] = [_heading(info), facts(_facts(info, stats, names))]
+    for one in its_turns or ():
+        parts += ["", _turn_heading(one), _turn_in_short(one)]
+    if its_events is not None:
+        from forkpoint.cli.transcript import transcript
+
+        parts += ["", transcript(its_events)]
+    return display(*parts)
+
+
+def whose(cache: "CacheIdentity", names: dict[str, str]) -> str:
+    """Whose a cache key is, in words."""
+    if cache.inherited_from is not None:
+        return f"inherited from {names.get(cache.inherited_from, cache.inherited_from)}"
+    return f"its own; {cache.dropped}" if cache.dropped else "its own"
+
+
+def names_of(info: "Info", store: str | None) -> dict[str, str]:
+    """How the conversations that this one comes from are called, by id."""
+    from forkpoint.conversation import Conversation
+
+    names = {}
+    for id in filter(None, {info.lineage.source, info.cache.inherited_from}):
+        try:
+            with Conversation.open(id, bind=False, store=store) as other:
+                names[id] = other.name
+        except NotFound:
+            names[id] = f"{id} (deleted)"
+    return names
+
+
+def _heading(info: "Info") -> "Text":
+    from rich.text import Text
+
+    heading = Text(one_line(info.name), style="bold")
+    if info.title:
+        heading.append(f"  {one_line(info.title)}", style="not bold")
+    return heading
+
+
+def _facts(info: "Info", stats: "Stats", names: dict[str, str]) -> "list[tuple[str, str]]":
+    from forkpoint.cli.tree import origin, own_events
+
+    history = figures.counted(info.events, "event")
+    if info.lineage.kind != "root":
+        history += f", {own_events(info):,} of its own"
+    if info.head is not None:
+        history += f"; the last is {info.head}"
+    source = names.get(info.lineage.source or "", info.lineage.source)
+    rows: list[tuple[str, str]] = [("id", info.id)] if info.name != info.id else []
+    rows += [("status", info.status.replace("_", " ") + (f", turn {info.open_turn}" if info.open_turn else ""))]
+    rows += [("origin", origin(info, source)), ("history", history)]
+    tags = {key: value for key, value in info.tags.items() if key != "title"}
+    optional = {
+        "model": info.model,
+        "agent": info.agent,
+        "workspace": info.workspace,
+        "tags": ", ".join(f"{key}={value}" for key, value in tags.items()),
+    }
+    rows += [(name, one_line(value)) for name, value in optional.items() if value]
+    rows += [("created", f"{figures.moment(info.created)}, {figures.ago(info.created)}")]
+    rows += [("updated", f"{figures.moment(info.updated)}, {figures.ago(info.updated)}")]
+    rows += [("spent", _usage(stats.spent))]
+    if stats.inherited:
+        counts = "counted as its own" if stats.carries_metrics else "not counted as its own"
+        rows += [("inherited", f"{_usage(stats.inherited)}; {counts}")]
+    if stats.family != stats.spent:
+        rows += [("family", _usage(stats.family))]
+    rows += [("cache key", f"{info.cache.key}, {whose(info.cache, names)}"), ("digest", info.digest)]
+    return rows
+
+
+def _usage(usage: "Usage") -> str:
+    if not usage:
+        return "nothing"
+    sent = f"{usage.input:,} tokens in ({figures.share(usage)} cached), {usage.output:,} out"
+    return f"{sent}, {figures.counted(usage.calls, 'call')}, {figures.money(usage.dollars)}"
+
+
+def _turn_in_short(turn: "Turn") -> "Table":
+    """A turn in a few lines: what was asked, what tools did, what came of it."""
+    table = grid()
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for who, what in _said(turn):
+        table.add_row(f"  {who}", one_line(what, 300))
+    return table
+
+
+def _turn_heading(turn: "Turn") -> "Text":
+    from rich.text import Text
+
+    from forkpoint.conversation.visualizer import figures as told
+
+    took = None if turn.ended is None else (turn.ended - turn.started) / 1e6
+    heading = Text(turn.outcome.replace("_", " "), style=OUTCOMES.get(turn.outcome, "yellow"))
+    return heading.append(f" · {figures.ago(turn.started)} · {told(turn, took)}", style="default")
+
+
+def _said(turn: "Turn") -> "list[tuple[str, str]]":
+    from forkpoint.conversation.results import words
+
+    rows = [("turn", turn.id)]
+    rows += [("user", words(message.parts)) for message in turn.input]
+    rows += [("call", _call(call)) for call in turn.calls]
+    if turn.text:
+        rows.append(("assistant", turn.text))
+    if turn.error is not None:
+        rows.append(("error", turn.error.message))
+    if turn.retry_of is not None:
+        rows.append(("retry of", turn.retry_of))
+    return rows
+
+
+def _call(call: "Call") -> str:
+    told = f"{call.tool}({one_line(call.arguments, 100)}): {call.status.replace('_', ' ')}"
+    if call.duration is not None:
+        told += f", {figures.seconds(call.duration)}"
+    if call.reason:
+        told += f", {call.reason}"
+    return told + (f" [{call.id}]" if call.status in {"waiting", "unknown"} else "")
+
+
+def _print_turn(turn: "Turn", as_json: bool) -> None:
+    """One turn with everything in it."""
+    if as_json:
+        from forkpoint.cli.documents import event_document, turn_document
+
+        return print_json(turn_document(turn) | {"events": [event_document(event) for event in turn.events]})
+    from forkpoint.cli.transcript import transcript
+
+    rows: list[tuple[str, str]] = [("turn", turn.id), ("conversation", turn.conversation)]
+    rows += [("started", figures.moment(turn.started))]
+    if turn.ended is not None:
+        rows += [("ended", figures.moment(turn.ended))]
+    rows += [("used", _usage(turn.usage))]
+    if turn.retry_of is not None:
+        rows += [("retry of", turn.retry_of)]
+    if turn.error is not None:
+        rows += [("error", f"{turn.error.code}: {turn.error.message}")]
+    return display(_turn_heading(turn), facts(rows), "", transcript(turn.events))

@@ -1,0 +1,262 @@
+"""``forkpoint tree``, ``fork`` and ``rewind``: a conversation's family, drawn; and how it branches."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, assert_never
+
+import typer
+
+from forkpoint.cli import figures
+from forkpoint.cli.common import (
+    Id,
+    Store,
+    Tags,
+    agent_from,
+    all_turns,
+    only_one,
+    opened,
+    short_names,
+    tags_from,
+)
+from forkpoint.cli.output import Json, display, one_line, print_json
+from forkpoint.errors import NoSuchTurn, NotFound
+
+if TYPE_CHECKING:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    from forkpoint.agent.agent import Agent
+    from forkpoint.conversation import Branch, Conversation, Info, Stats
+
+
+def tree(conversation: Id, store: Store = None, json: Json = False) -> None:
+    """Draw a conversation's forks, and what was set aside.
+
+    The whole family is drawn, from its root on: where each branch parts, how many events are its own, what it has used.
+
+    \b
+    Example:
+      forkpoint tree build-1234
+    """
+    with opened(conversation, store) as this:
+        branches = this.tree()
+        stats = stats_of(branches, store)
+    if json:
+        from forkpoint.cli.documents import info_document, stats_document
+
+        family = [
+            info_document(info) | {"depth": depth, "stats": stats_document(stats[info.id])}
+            for info, depth in walk(branches)
+            if info.id in stats
+        ]
+        print_json({"conversation": this.id, "branches": family})
+    else:
+        display(draw(branches, here=this.id, stats=stats))
+
+
+def fork(
+    conversation: Id,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="ID", help="The last turn or event that the fork has. Default: all.")
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="ID", help="The first turn or event that it does not have.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="A name to know the fork by.")] = None,
+    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="What it is about.")] = None,
+    tag: Tags = None,
+    inherit_cache: Annotated[
+        bool,
+        typer.Option("--inherit-cache", help="Show providers the source's cache key, where its prompt is warm."),
+    ] = False,
+    keep_metrics: Annotated[
+        bool, typer.Option("--keep-metrics", help="Count what the source had spent as the fork's own.")
+    ] = False,
+    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Another model for the fork.")] = None,
+    instructions: Annotated[
+        str | None, typer.Option("--instructions", metavar="TEXT", help="Other instructions for the fork.")
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="MODULE:NAME", help="Another agent for the fork, in your own code.")
+    ] = None,
+    workspace: Annotated[
+        str | None, typer.Option("--workspace", metavar="FOLDER", help="Another folder for its tools to work in.")
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Begin a conversation that shares another's history.
+
+    The history is shared up to a point, by default all that is committed. The fork has the source's agent, with
+    another model or other instructions if you name them, or an agent of your own. The source is not changed, and
+    never waited for.
+
+    \b
+    Examples:
+      forkpoint fork build-1234 --title "Try the other fix"
+      forkpoint fork build-1234 --at 3-12 --name second-try --inherit-cache
+    """
+    only_one({"--at": at, "--before": before})
+    changed = model is not None or instructions is not None
+    replacement = agent_from(agent, model, instructions) if agent is not None else None
+    with opened(conversation, store, bind=changed and agent is None) as source:
+        if changed and replacement is None:
+            replacement = _changed(source.agent, model, instructions)
+        made = source.fork(
+            conversation_id=name,
+            at=at,
+            before=before,
+            agent=replacement,
+            title=title,
+            tags=tags_from(tag),
+            reset_metrics=not keep_metrics,
+            cache="inherit" if inherit_cache else "own",
+            workspace=workspace or "share",
+        )
+        with made:
+            info = made.info()
+    if json:
+        from forkpoint.cli.documents import info_document
+
+        print_json(info_document(info))
+    else:
+        print(info.id if info.name == info.id else f"{info.id}  {info.name}")
+
+
+def rewind(
+    conversation: Id,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="ID", help="The turn or event that is to be the last one.")
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="ID", help="The first turn or event that is to go.")
+    ] = None,
+    turns: Annotated[int | None, typer.Option("--turns", metavar="N", min=1, help="Go back so many turns.")] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Go back in a conversation.
+
+    What stood after that point is kept, under an id of its own.
+
+    \b
+    Example:
+      forkpoint rewind build-1234 --turns 1
+    """
+    only_one({"--at": at, "--before": before, "--turns": turns}, needed=True)
+    with opened(conversation, store) as this:
+        if turns is not None:
+            before = _turns_back(this, turns)
+        aside = this.rewind(at=at, before=before)
+        if aside is not None:
+            with aside:
+                kept = aside.info()
+        now = this.info()
+    if json:
+        from forkpoint.cli.documents import info_document
+
+        print_json({"conversation": info_document(now), "aside": info_document(kept) if aside is not None else None})
+    elif aside is None:
+        print(f"Nothing stands after that point. {one_line(now.name)} is as it was.")
+    else:
+        own = figures.counted(kept.events - now.events, "event")
+        print(f"{one_line(now.name)} has {figures.counted(now.events, 'event')} now.")
+        print(f"What stood after that ({own}) is kept as {kept.id}")
+
+
+def draw(
+    branches: "tuple[Branch, ...]", *, here: str | None = None, stats: "Mapping[str, Stats] | None" = None
+) -> "Tree":
+    """A family as a tree for rich to print. ``here`` is the id of the conversation that is marked.
+
+    ``stats``, by id, adds tokens and cached share; `stats_of` reads them.
+    """
+    from rich.tree import Tree
+
+    names = short_names(info for info, _ in walk(branches))
+    drawn = Tree("", hide_root=True, guide_style="dim")
+    left = [(drawn, branch) for branch in reversed(branches)]
+    while left:
+        above, branch = left.pop()
+        info = branch.info
+        node = above.add(_label(info, names[info.id], info.id == here, (stats or {}).get(info.id)))
+        left += [(node, one) for one in reversed(branch.branches)]
+    return drawn
+
+
+def stats_of(branches: "tuple[Branch, ...]", store: str | None) -> "dict[str, Stats]":
+    """What each conversation of a family has used, by id."""
+    from forkpoint.conversation import Conversation
+
+    found = {}
+    for info, _ in walk(branches):
+        with suppress(NotFound), Conversation.open(info.id, bind=False, store=store) as one:  # or deleted meanwhile
+            found[info.id] = one.stats()
+    return found
+
+
+def walk(branches: "tuple[Branch, ...]") -> "Iterator[tuple[Info, int]]":
+    """All conversations of a family with their depth, each before what branched off it."""
+    left = [(branch, 0) for branch in reversed(branches)]
+    while left:
+        branch, depth = left.pop()
+        yield branch.info, depth
+        left += [(one, depth + 1) for one in reversed(branch.branches)]
+
+
+def origin(info: "Info", source: str | None = None) -> str:
+    """Where a conversation comes from, in words; ``source`` is how the other one is called, if that is to be said."""
+    after = "" if info.lineage.at is None else f" after {figures.counted(info.lineage.at.ordinal, 'event')}"
+    match info.lineage.kind:
+        case "root":
+            return "root"
+        case "fork":
+            return "fork" + (f" of {source}" if source else "") + (after or " at the start")
+        case "aside":
+            return "set aside" + (f" from {source}" if source else "") + (after or " from the start")
+        case "sub_agent":
+            return "sub-agent" + (f" of {source}" if source else "")
+        case _ as never:
+            assert_never(never)
+
+
+def own_events(info: "Info") -> int:
+    """How many events a conversation has that stand after the point where it branched off."""
+    return max(info.events - (info.lineage.at.ordinal if info.lineage.at is not None else 0), 0)
+
+
+def _label(info: "Info", name: str, here: bool, stats: "Stats | None") -> "Text":
+    """Two lines: who it is, and what is known of it."""
+    from rich.text import Text
+
+    if info.lineage.kind == "root":
+        told = [figures.counted(info.events, "event")]
+    else:
+        told = [origin(info), figures.counted(own_events(info), "own event")]
+    if stats is not None:
+        told.append(figures.tokens(stats.total))
+    told.append(info.status.replace("_", " "))
+    label = Text()
+    label.append("● " if here else "○ ", style="green" if here else "dim")
+    label.append(one_line(name), style="bold green" if here else "bold")
+    if info.title:
+        label.append(f"  {one_line(info.title, 60)}")
+    label.append("\n  " + " · ".join(told), style="dim")
+    return label
+
+
+def _changed(agent: "Agent | None", model: str | None, instructions: str | None) -> "Agent":
+    """The agent with another model or other instructions."""
+    if agent is None:
+        return agent_from(None, model, instructions)
+    changes: dict[str, Any] = {"llm": model, "instructions": instructions}
+    return dataclasses.replace(agent, **{name: value for name, value in changes.items() if value is not None})
+
+
+def _turns_back(conversation: "Conversation", number: int) -> str:
+    """The id of the turn that is to go, with all that follows it."""
+    committed = [turn.id for turn in all_turns(conversation) if turn.outcome == "committed"]
+    if len(committed) < number:
+        raise NoSuchTurn(conversation.id, "go back to", f"it has {figures.counted(len(committed), 'committed turn')}")
+    return committed[-number]

@@ -1,0 +1,174 @@
+"""``forkpoint retry``, ``resume``, ``approve``, ``deny``, ``discard`` and ``ask``: steering a conversation's turns."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forkpoint.cli.common import Id, Store, Tools, opened
+from forkpoint.cli.ending import Telling
+from forkpoint.cli.output import Json, clean, console, print_json
+
+if TYPE_CHECKING:
+    from forkpoint.agent.agent import Limits
+    from forkpoint.conversation import Conversation
+
+TurnId = Annotated[
+    str | None, typer.Option("--turn", metavar="ID", help="Which turn. Default: the last one that did not commit.")
+]
+Calls = Annotated[
+    list[str] | None, typer.Argument(metavar="CALL", help="Which calls. Default: all that wait.", show_default=False)
+]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides; it is recorded.")]
+
+
+def retry(conversation: Id, turn: TurnId = None, agent: Tools = None, store: Store = None, json: Json = False) -> None:
+    """Run a turn that did not commit again.
+
+    The same input is run from the last good state: the model sees nothing of the failed try. What its tools did is not
+    undone.
+
+    \b
+    Example:
+      forkpoint retry build-1234
+    """
+    telling = Telling(store=store, as_json=json)
+    with opened(conversation, store, bind=True, agent=agent, **telling.options) as this:
+        telling.run(this, lambda: this.retry(turn))
+
+
+def resume(
+    conversation: Id,
+    turn: TurnId = None,
+    rerun: Annotated[
+        list[str] | None,
+        typer.Option("--rerun", metavar="CALL", help="Run this call again though it may have had its effect."),
+    ] = None,
+    limit_steps: Annotated[
+        int | None, typer.Option("--limit-steps", metavar="N", min=1, help="Model calls at most.")
+    ] = None,
+    limit_tokens: Annotated[
+        int | None, typer.Option("--limit-tokens", metavar="N", min=1, help="Tokens at most.")
+    ] = None,
+    limit_dollars: Annotated[
+        float | None, typer.Option("--limit-dollars", metavar="D", help="Dollars at most.")
+    ] = None,
+    limit_seconds: Annotated[
+        float | None, typer.Option("--limit-seconds", metavar="S", help="Seconds at most.")
+    ] = None,
+    agent: Tools = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Go on with a turn after its last finished step.
+
+    The turn has failed, was cancelled, or was interrupted when its process died. No tool that has finished runs
+    again. A call that was started and has no result is not repeated, unless its tool is repeatable or --rerun names
+    it. Limits count what the turn has used already, and hold for this time only.
+
+    \b
+    Examples:
+      forkpoint resume build-1234
+      forkpoint resume build-1234 --limit-steps 200
+    """
+    given = {"steps": limit_steps, "tokens": limit_tokens, "dollars": limit_dollars, "seconds": limit_seconds}
+    telling = Telling(store=store, as_json=json)
+    with opened(conversation, store, bind=True, agent=agent, **telling.options) as this:
+        limits = _limits(this, {name: value for name, value in given.items() if value is not None})
+        telling.run(this, lambda: this.resume(turn, rerun=rerun or (), limits=limits))
+
+
+def approve(
+    conversation: Id, calls: Calls = None, by: By = None, agent: Tools = None, store: Store = None, json: Json = False
+) -> None:
+    """Let calls run that wait for an approval.
+
+    Then the turn goes on. This works from any process, also long after the one that began the turn has ended.
+
+    \b
+    Examples:
+      forkpoint approve build-1234
+      forkpoint approve build-1234 call_7 --by ann
+    """
+    telling = Telling(store=store, as_json=json)
+    with opened(conversation, store, bind=True, agent=agent, **telling.options) as this:
+        telling.run(this, lambda: this.approve(*(calls or ()), by=by))
+
+
+def deny(
+    conversation: Id,
+    calls: Calls = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; the model is told.")] = None,
+    by: By = None,
+    agent: Tools = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Refuse calls that wait for an approval.
+
+    Then the turn goes on: the model is told, with the reason.
+
+    \b
+    Example:
+      forkpoint deny build-1234 --reason "not on a Friday" --by ann
+    """
+    telling = Telling(store=store, as_json=json)
+    with opened(conversation, store, bind=True, agent=agent, **telling.options) as this:
+        telling.run(this, lambda: this.deny(*(calls or ()), by=by, reason=reason))
+
+
+def discard(
+    conversation: Id,
+    turn: Annotated[str | None, typer.Option("--turn", metavar="ID", help="Which turn. Default: the open one.")] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """End an open turn that nobody runs.
+
+    It waits for an approval, or its process has died. The conversation is as it was before that turn. What its tools
+    did stays visible, and done.
+
+    \b
+    Example:
+      forkpoint discard build-1234
+    """
+    with opened(conversation, store) as this:
+        Telling(store=store, as_json=json).ended(this.discard(turn), this.name)
+
+
+def ask(
+    conversation: Id,
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know.", show_default=False)],
+    agent: Tools = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Ask a side question, of which nothing is kept.
+
+    It is answered from the history as it is. What it cost is counted. A turn may be running meanwhile.
+
+    \b
+    Example:
+      forkpoint ask build-1234 "Sum this up in one sentence."
+    """
+    with opened(conversation, store, bind=True, agent=agent) as this:
+        answer = this.ask(question)
+    if json:
+        from forkpoint.cli.documents import usage_document
+
+        print_json({"text": answer.text, "usage": usage_document(answer.usage)})
+    else:
+        from forkpoint.cli.figures import money, tokens
+
+        print(clean(answer.text), flush=True)
+        console(stderr=True).print(f"{tokens(answer.usage)} · {money(answer.cost)} · not kept", style="dim")
+
+
+def _limits(conversation: "Conversation", given: dict[str, float]) -> "Limits | None":
+    """The agent's limits with those that were given in their place; None if there is none."""
+    from msgspec.structs import replace
+
+    from forkpoint.agent.agent import Limits
+
+    if not given:
+        return None
+    return replace(conversation.agent.limits if conversation.agent is not None else Limits(), **given)

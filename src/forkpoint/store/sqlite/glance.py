@@ -1,0 +1,36 @@
+"""A look at a store's file that changes nothing: nothing is made, no format is migrated, no lock is taken."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from msgspec import Struct
+
+from forkpoint.errors import NotAStore
+from forkpoint.store.records import DEFAULT_TENANT
+from forkpoint.store.sqlite.connection import SQL, Connection, translated
+from forkpoint.store.sqlite.files import format_of
+
+
+class Glance(Struct, frozen=True):
+    """What stands in a file. An older format is migrated when the store is opened."""
+
+    format: int
+    conversations: int  # of the default tenant
+    bytes: int
+
+
+def glance(path: Path) -> Glance:
+    """What stands in the file of a store. Raises what opening it would raise."""
+    if not path.is_file():
+        raise NotAStore(str(path), "it is not a file")
+    log = Path(f"{path}-wal")
+    written = log.stat().st_size if log.exists() else 0
+    # Without a log nobody writes there: then SQLite is told so, or it would put an empty log beside the file.
+    address = f"{path.as_uri()}?{'mode=ro' if written else 'mode=ro&immutable=1'}"
+    with translated(str(path)), closing(sqlite3.connect(address, uri=True, factory=Connection)) as db:
+        db.path = str(path)
+        db.row_factory = sqlite3.Row
+        format = format_of(db)
+        counted = db.execute(SQL["count_conversations"], {"tenant": DEFAULT_TENANT}).fetchone()[0] if format else 0
+    return Glance(format, counted, path.stat().st_size + written)

@@ -1,0 +1,89 @@
+"""The program ``forkpoint`` on a terminal of its own: what a user types, and what they see."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+from types import TracebackType
+from typing import Self
+
+from tests.cli.program import Program
+
+CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
+
+_START = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, "-m", "forkpoint", *sys.argv[1:]])
+"""
+_STYLES = re.compile(r"\x1b\[\??[0-9;]*[a-zA-Z]")
+_LONGEST = 60  # seconds without a sign of life
+
+
+class Terminal:
+    """Types and reads. Whatever is waited for and does not come fails the test, with all that came instead."""
+
+    def __init__(self, program: Program, *arguments: str, width: int = 100, **environment: str) -> None:
+        self._here, there = pty.openpty()
+        fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+        clean = {name: value for name, value in program.environment.items() if name not in {"COLUMNS", "NO_COLOR"}}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _START, *arguments],
+            cwd=program.folder,
+            env=clean | {"TERM": "xterm-256color", "INPUTRC": os.devnull} | environment,
+            stdin=there,
+            stdout=there,
+            stderr=there,
+            start_new_session=True,
+        )
+        os.close(there)
+        self._heard = b""
+        self._seen = 0  # how much of the text was waited for already
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._here)
+
+    @property
+    def raw(self) -> str:
+        return self._heard.decode(errors="replace")
+
+    @property
+    def text(self) -> str:
+        """What was shown so far, without colours."""
+        return _STYLES.sub("", self.raw).replace("\r\n", "\n")
+
+    def type(self, keys: str) -> None:
+        os.write(self._here, keys.encode())
+
+    def wait_for(self, text: str) -> None:
+        """Reads on until this is shown, after what was waited for before."""
+        while (found := self.text.find(text, self._seen)) < 0:
+            assert self._read(), f"{text!r} was not shown, but:\n{self.text}"
+        self._seen = found + len(text)
+
+    def end(self) -> int:
+        """Reads to the end. The exit status."""
+        while self._read():
+            pass
+        return self._process.wait(_LONGEST)
+
+    def _read(self) -> bool:
+        ready, _, _ = select.select([self._here], [], [], _LONGEST)
+        try:
+            heard = os.read(self._here, 65536) if ready else b""
+        except OSError:  # how Linux says that nobody holds the other end
+            heard = b""
+        self._heard += heard
+        return bool(heard)

@@ -1,0 +1,208 @@
+"""The program as a whole: help, errors, pipes, shells, and what reaches the screen."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tests.cli.program import Program, agent
+
+from forkpoint import Conversation
+from forkpoint.cli.app import app
+from forkpoint.testing import Reply
+
+ROOT = Path(__file__).parent.parent.parent
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def forkpoint(tmp_path: Path) -> Program:
+    return Program(tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"local"}))
+def test_every_command_has_a_store_a_form_for_programs_and_an_example(name: str) -> None:
+    command = COMMANDS[name]
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert "--json" in options
+    assert "--store" in options or name == "demo"
+    assert f"forkpoint {name}" in command.help
+    assert all(parameter.help for parameter in command.params)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_is_in_the_help_and_in_the_docs(name: str) -> None:
+    context = typer.Context(typer.main.get_command(app), info_name="forkpoint")
+    assert f"\n  {name} " in context.get_help()
+    assert f"`forkpoint {name}" in (ROOT / "docs" / "command-line.md").read_text()
+
+
+def test_help_says_what_each_exit_status_means(forkpoint: Program) -> None:
+    said = forkpoint.text("--help")
+    for status in ("0  ", "1  ", "2  ", "3  ", "130"):
+        assert f"\n    {status}" in said
+
+
+def test_help_loads_no_sdk_no_store_and_nothing_that_draws() -> None:
+    script = (
+        "import sys\n"
+        "from forkpoint.cli import main\n"
+        "try:\n"
+        "    main(['--help'])\n"
+        "except SystemExit:\n"
+        "    heavy = ('openai', 'anthropic', 'xllamacpp', 'rich', 'sqlite3', 'forkpoint.conversation', 'http.client')\n"
+        "    print([name for name in heavy if name in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+
+
+def test_an_error_is_one_line_and_exits_with_1(forkpoint: Program) -> None:
+    done = forkpoint.run("show", "nobody")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: There is no conversation 'nobody' here.")
+
+
+def test_an_error_is_a_document_for_programs(forkpoint: Program) -> None:
+    done = forkpoint.run("show", "nobody", "--json")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert json.loads(done.stderr)["error"]["code"] == "not_found"
+
+
+def test_an_address_that_is_none_is_an_error_of_one_line(forkpoint: Program) -> None:
+    done = forkpoint.run("list", "--store", "postgresql://ann:secret@host/db")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "secret" not in done.stderr
+
+
+def test_whoever_reads_only_the_beginning_hears_no_complaints(forkpoint: Program) -> None:
+    with Conversation(agent("long", Reply("word " * 100_000)), conversation_id="long", store=forkpoint.store) as made:
+        made.run("Talk.")
+    for arguments in (("show", "long", "--events"), ("show", "long", "--events", "--json"), ("request", "long", "x")):
+        with forkpoint.start(*arguments) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdin.close()
+            process.stdout.read(1)
+            process.stdout.close()
+            assert process.stderr.read() == ""
+    with forkpoint.start("list") as process:
+        assert process.stdout is not None
+        process.stdout.close()  # before it has said anything
+        _, err = process.communicate()
+    assert err == ""
+
+
+HOSTILE = "a\x1b]0;owned\x07 \x9b2J [bold red]b[/] \u202ec :smile:\nd\r"
+
+
+def test_what_others_wrote_is_shown_and_not_obeyed(forkpoint: Program) -> None:
+    speaker = agent("hostile", Reply(HOSTILE), instructions="x")
+    with Conversation(speaker, conversation_id="evil", store=forkpoint.store, title=HOSTILE) as made:
+        made.run(HOSTILE)
+        made.describe(tags={"k": HOSTILE})
+        made.fork(title=HOSTILE).close()
+    for command, times in {
+        ("list",): 2,
+        ("tree", "evil"): 2,
+        ("show", "evil", "--turns", "--events"): 6,  # title, tag, and in turns and events what both have said
+        ("request", "evil", "--diff"): 1,
+        ("describe", "evil", "--tag", "x=y"): 1,
+        ("delete", "evil"): 1,
+    }.items():
+        done = forkpoint.run(*command)
+        shown = done.stdout + done.stderr
+        assert not set(shown) & set("\x1b\x07\x9b\u202e\r"), command
+        assert shown.count("[bold red]b[/]") == times, command
+        assert shown.count(":smile:") == times, command
+
+
+def test_a_table_is_as_wide_as_the_screen(forkpoint: Program) -> None:
+    title = "A title that is much longer than any screen that is only so wide"
+    with Conversation(agent("wide"), conversation_id="narrow", store=forkpoint.store, title=title) as made:
+        made.run("hi")
+    for columns in (40, 60, 100, 200):
+        shown = forkpoint.text("list", COLUMNS=str(columns))
+        assert max(map(len, shown.splitlines())) <= columns
+        assert "narrow" in shown
+        assert "A title that " in shown
+        assert "just now" in shown
+        assert (title in shown) is (columns == 200)
+        assert ("scripted/echo" in shown) is (columns >= 100)
+
+
+def test_without_a_screen_one_row_is_one_line_without_blanks_at_its_end(forkpoint: Program) -> None:
+    title = "long " * 15 + "title"
+    with Conversation(agent("pipe"), conversation_id="piped", store=forkpoint.store, title=title) as made:
+        made.run("hi")
+    shown = forkpoint.text("list", COLUMNS="")
+    assert len(shown.splitlines()) == 2
+    assert title in shown
+    assert all(line == line.rstrip() for line in shown.splitlines())
+
+
+def test_settings_are_flag_over_environment_over_file_over_default(forkpoint: Program) -> None:
+    def conversations(name: str) -> str:
+        address = f"sqlite:///{forkpoint.folder / name}.db"
+        with Conversation(agent("settings"), conversation_id=name, store=address) as made:
+            made.run("hi")
+        return address
+
+    flag, environment, file = (conversations(name) for name in ("flag", "environment", "file"))
+    forkpoint.settings.parent.mkdir(parents=True)
+    forkpoint.settings.write_text(f'store = "{file}"\n')
+
+    def found(*arguments: str, **variables: str) -> list[str]:
+        done = forkpoint.run("list", "--json", *arguments, **variables)
+        return [item["name"] for item in json.loads(done.stdout)["items"]]
+
+    assert found("--store", flag, FORKPOINT_STORE=environment) == ["flag"]
+    assert found(FORKPOINT_STORE=environment) == ["environment"]
+    assert found(FORKPOINT_STORE="") == ["file"]
+    forkpoint.settings.unlink()
+    assert found(FORKPOINT_STORE="") == []
+
+
+# Shells.
+
+
+def completed(forkpoint: Program, line: str, **environment: str) -> list[str]:
+    """What bash would offer at the end of a command line."""
+    words = line.split(" ")
+    done = forkpoint.run(
+        _FORKPOINT_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1), **environment
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_a_shell_completes_names_of_conversations(forkpoint: Program) -> None:
+    for name in ("build-1", "build-2", "other"):
+        with Conversation(agent("shell"), conversation_id=name, store=forkpoint.store) as made:
+            made.run("hi")
+    assert sorted(completed(forkpoint, "forkpoint show bu")) == ["build-1", "build-2"]
+    elsewhere = f"sqlite:///{forkpoint.folder / 'other.db'}"
+    assert completed(forkpoint, f"forkpoint show --store {elsewhere} bu") == []
+
+
+def test_completing_makes_no_file_and_says_nothing_of_a_store_that_is_broken(forkpoint: Program) -> None:
+    assert completed(forkpoint, "forkpoint tree bu") == []
+    assert os.listdir(forkpoint.folder) == []
+    (forkpoint.folder / "store.db").write_text("not a store, but long enough to be taken for one" * 10)
+    assert completed(forkpoint, "forkpoint tree bu") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_a_shell_can_be_shown(forkpoint: Program, shell: str) -> None:
+    done = forkpoint.run("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert done.returncode == 0
+    assert "_FORKPOINT_COMPLETE" in done.stdout

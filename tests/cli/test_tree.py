@@ -1,0 +1,220 @@
+"""``forkpoint tree``, ``fork`` and ``rewind``."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.cli.program import Program, agent, one_line
+
+from forkpoint import Conversation
+from forkpoint.cli.tree import draw, walk
+from forkpoint.events import Usage
+from forkpoint.testing import Reply
+
+
+@pytest.fixture
+def forkpoint(tmp_path: Path) -> Program:
+    return Program(tmp_path)
+
+
+USED = Usage(calls=1, input=100, cached=90, output=10)
+
+
+def root(forkpoint: Program, model: str, turns: int = 2) -> Conversation:
+    said = [Reply(f"answer {number}", usage=USED) for number in range(turns + 8)]
+    made = Conversation(agent(model, *said, instructions="You answer."), conversation_id="root", store=forkpoint.store)
+    for number in range(turns):
+        made.run(f"question {number}")
+    return made
+
+
+# tree
+
+
+def test_a_family_is_drawn_with_what_each_branch_has(forkpoint: Program) -> None:
+    with root(forkpoint, "drawn") as source:
+        source.describe(title="The root")
+        first, last = source.turns().items
+        with source.fork(conversation_id="early", title="From the start", at=first) as early:
+            early.run("another question")
+            early.fork(conversation_id="deeper").close()
+        aside = source.rewind(before=last)
+        assert aside is not None
+        aside.close()
+    assert forkpoint.text("tree", "early").splitlines() == [
+        "○ root  The root",
+        "  4 events · 110 tokens, 90 % cached · idle",
+        "├── ● early  From the start",
+        "│     fork after 4 events · 3 own events · 110 tokens, 90 % cached · idle",
+        "│   └── ○ deeper",
+        "│         fork after 7 events · 0 own events · 0 tokens · idle",
+        f"└── ○ {aside.id[:13]}",
+        "      set aside after 4 events · 3 own events · 110 tokens, 90 % cached · idle",
+    ]
+
+
+def test_a_family_is_a_list_for_programs_each_after_what_it_branched_off(forkpoint: Program) -> None:
+    with root(forkpoint, "listed") as source, source.fork(conversation_id="a") as a, a.fork(conversation_id="b"):
+        source.fork(conversation_id="c").close()
+        id = source.id
+    document = forkpoint.json("tree", "a")
+    assert [(one["name"], one["depth"]) for one in document["branches"]] == [("root", 0), ("a", 1), ("b", 2), ("c", 1)]
+    assert document["branches"][0]["stats"]["spent"]["input"] == 200
+    assert document["branches"][1]["lineage"] == {"kind": "fork", "source": id, "at": "1-7", "turn": None, "call": None}
+
+
+def test_a_branch_whose_source_was_deleted_is_a_root_of_its_own(forkpoint: Program) -> None:
+    with root(forkpoint, "orphans") as source:
+        source.fork(conversation_id="one").close()
+        source.fork(conversation_id="two").close()
+        source.delete()
+    lines = forkpoint.text("tree", "two").splitlines()
+    assert lines[0::2] == ["○ one", "● two"]
+
+
+def test_conversations_of_one_moment_are_told_apart(forkpoint: Program) -> None:
+    moment = "0198c0de-1a2b-7"
+    with root(forkpoint, "moment") as source:
+        for end in ("001", "002"):
+            source.fork(conversation_id=f"{moment}{end}-8000-000000000000").close()
+    assert [line.split()[-1] for line in forkpoint.text("tree", "root").splitlines()[2::2]] == [
+        f"{moment}001",
+        f"{moment}002",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 60])
+def test_a_long_chain_of_forks_is_drawn_on_any_screen(forkpoint: Program, width: int) -> None:
+    with root(forkpoint, f"chain{width}") as source:
+        chain = [source]
+        for number in range(40):
+            chain.append(chain[-1].fork(conversation_id=f"fork-{number}"))
+        branches = source.tree()
+        for made in chain[1:]:
+            made.close()
+    screen = io.StringIO()
+    Console(width=width, file=screen).print(draw(branches, here=source.id))
+    assert "● root" in screen.getvalue()
+
+
+def test_a_family_may_be_deeper_than_python_likes_to_recurse() -> None:
+    with Conversation(agent("deep"), store="memory:") as source:
+        source.run("hi")
+        chain = [source]
+        for _ in range(1100):
+            chain.append(chain[-1].fork())
+        branches = source.tree()
+        for made in chain[1:]:
+            made.close()
+    assert [depth for _, depth in walk(branches)] == list(range(1101))
+
+
+# fork
+
+
+def test_fork_prints_the_id_and_the_name(forkpoint: Program) -> None:
+    root(forkpoint, "printed").close()
+    id, name = forkpoint.text("fork", "root", "--name", "mine").split()
+    with Conversation.open("mine", store=forkpoint.store, bind=False) as fork:
+        assert (fork.id, fork.name) == (id, name)
+    nameless = forkpoint.text("fork", "root").strip()
+    with Conversation.open(nameless, store=forkpoint.store, bind=False) as fork:
+        assert fork.id == nameless
+
+
+def test_fork_takes_all_its_options(forkpoint: Program) -> None:
+    with root(forkpoint, "options") as source:
+        first, last = (turn.id for turn in source.turns().items)
+    (forkpoint.folder / "elsewhere").mkdir()
+    made = forkpoint.json(
+        *("fork", "root", "--at", first, "--name", "mine", "--title", "Mine", "--tag", "kind=debug"),
+        *("--inherit-cache", "--keep-metrics", "--workspace", "elsewhere"),
+    )
+    assert (made["name"], made["title"], made["tags"]) == ("mine", "Mine", {"kind": "debug", "title": "Mine"})
+    assert (made["events"], made["lineage"]["at"]) == (4, "1-4")
+    assert made["cache"]["inherited_from"] == source.id
+    assert made["workspace"] == str(forkpoint.folder / "elsewhere")
+    assert forkpoint.json("show", "mine")["stats"]["carries_metrics"] is True
+    assert forkpoint.json("fork", "root", "--before", last)["events"] == 4
+    assert forkpoint.json("fork", "root", "--at", "1-4")["events"] == 4
+
+
+def test_fork_refuses_what_makes_no_sense(forkpoint: Program) -> None:
+    root(forkpoint, "refused").close()
+    both = forkpoint.run("fork", "root", "--at", "1-4", "--before", "1-7")
+    assert (both.returncode, "it cannot be given together with --at" in both.stderr) == (2, True)
+    inside = forkpoint.run("fork", "root", "--at", "9-9")
+    assert (inside.returncode, inside.stderr.startswith("error: 9-9 is not a place to fork at")) == (1, True)
+    taken = forkpoint.run("fork", "root", "--name", "root")
+    assert (taken.returncode, "exists already" in taken.stderr) == (1, True)
+
+
+def test_fork_with_another_model_or_other_instructions_keeps_the_rest_of_the_agent(forkpoint: Program) -> None:
+    forkpoint.script(Reply("hi"))
+    forkpoint.python("Conversation(builds.agent, conversation_id='root').run('hi')")
+    made = forkpoint.json("fork", "root", "--name", "mine", "--model", "scripted/echo", "--inherit-cache")
+    assert made["model"] == "scripted/echo"
+    assert "dropped" in made["cache"]["dropped"]  # another model: nothing is in its cache
+    forkpoint.text("fork", "root", "--name", "told", "--instructions", "You are told.")
+    look = "a = Conversation.open({!r}).agent\nprint(a.llm.model, a.instructions, len(a.tools), a.approval)"
+    assert forkpoint.python(look.format("mine")) == "scripted/echo  3 risky\n"
+    assert forkpoint.python(look.format("told")) == "scripted/script.json You are told. 3 risky\n"
+    both = forkpoint.run("fork", "root", "--agent", "builds:agent", "--model", "scripted/echo")
+    assert (both.returncode, "--agent says who answers already" in both.stderr) == (1, True)
+
+
+def test_fork_with_an_agent_of_ones_own(forkpoint: Program) -> None:
+    root(forkpoint, "own_agent").close()
+    forkpoint.script(Reply("hi"))
+    assert forkpoint.json("fork", "root", "--agent", "builds:agent")["model"] == "scripted/script.json"
+    for path, why in (
+        ("builds", "is not of the form MODULE:NAME"),
+        ("builds:nobody", "cannot be imported (AttributeError"),
+        ("nowhere:agent", "cannot be imported (ModuleNotFoundError"),
+        ("builds:restart", "and not an Agent"),
+    ):
+        done = forkpoint.run("fork", "root", "--agent", path)
+        assert (done.returncode, why in done.stderr) == (1, True), done.stderr
+
+
+def test_a_file_in_the_folder_does_not_take_the_place_of_a_library(forkpoint: Program) -> None:
+    forkpoint.script(Reply("hi"))
+    (forkpoint.folder / "tomllib.py").write_text("raise SystemExit('not the one that was meant')")
+    code = "from forkpoint.cli.common import imported_agent; imported_agent('builds:agent'); import tomllib"
+    alone = [sys.executable, "-P", "-c", code]  # as the installed program is started: its folder is not looked at
+    subprocess.run(alone, cwd=forkpoint.folder, env=forkpoint.environment, check=True)
+
+
+# rewind
+
+
+def test_rewind_says_under_which_id_what_stood_after_it_is_kept(forkpoint: Program) -> None:
+    root(forkpoint, "kept", turns=3).close()
+    now, kept = forkpoint.text("rewind", "root", "--turns", "2").splitlines()
+    assert now == "root has 4 events now."
+    assert kept.startswith("What stood after that (6 events) is kept as ")
+    with Conversation.open(kept.split()[-1], store=forkpoint.store, bind=False) as aside:
+        assert aside.info().events == 10
+
+
+def test_rewind_goes_to_a_turn_or_an_event(forkpoint: Program) -> None:
+    with root(forkpoint, "places", turns=3) as made:
+        turns = [turn.id for turn in made.turns().items]
+    assert forkpoint.json("rewind", "root", "--at", turns[1])["conversation"]["events"] == 7
+    assert forkpoint.json("rewind", "root", "--before", turns[1])["conversation"]["events"] == 4
+    document = forkpoint.json("rewind", "root", "--at", "1-4")
+    assert (document["conversation"]["events"], document["aside"]) == (4, None)
+    assert "Nothing stands after that point" in forkpoint.text("rewind", "root", "--at", "1-4")
+
+
+def test_rewind_refuses_what_makes_no_sense(forkpoint: Program) -> None:
+    root(forkpoint, "nowhere").close()
+    assert forkpoint.run("rewind", "root").returncode == 2
+    assert forkpoint.run("rewind", "root", "--turns", "0").returncode == 2
+    assert forkpoint.run("rewind", "root", "--turns", "1", "--at", "1-4").returncode == 2
+    far = forkpoint.run("rewind", "root", "--turns", "3")
+    assert far.returncode == 1
+    assert "has no turn to go back to: it has 2 committed turns" in one_line(far.stderr)
