@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+import os
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,6 +20,13 @@ from benchmarks.results import Section
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
+
+async def _conversation(bench: Bench) -> Section:
+    from benchmarks import conversation  # only when it is measured: it has SDKs to import
+
+    return await conversation.measure(bench)
+
+
 MEASUREMENTS: dict[str, Callable[[Bench], Awaitable[Section]]] = {
     "fork": fork.measure,
     "turn": turn.measure,
@@ -28,11 +36,15 @@ MEASUREMENTS: dict[str, Callable[[Bench], Awaitable[Section]]] = {
     "disk": disk.measure,
     "writers": writers.measure,
     "render": render.measure,
+    "conversation": _conversation,
 }
+
+_SILENT = {"OPENAI_AGENTS_DISABLE_TRACING": "1", "LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false"}
 
 
 def main(arguments: Sequence[str]) -> None:
     options = _options(arguments)
+    os.environ |= _SILENT  # peers tell nobody what they do
     text = anyio.run(_run, options, arguments)
     output = options.output or (None if options.quick or options.only else PAGE)
     if output is not None:
@@ -64,7 +76,7 @@ async def _run(options: argparse.Namespace, arguments: Sequence[str]) -> str:
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=COMMAND,
-        description="Measures what Forkpoint's store costs, beside bare SQLite and peers, in one run of a few minutes.",
+        description="Measures what Forkpoint costs, beside bare SQLite and peers, in one run of a few minutes.",
         epilog="Databases stand in a temporary folder that is removed afterwards; a full run needs about 6 GB there.",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes and few rounds, in about half a minute")

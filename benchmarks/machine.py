@@ -10,7 +10,7 @@ from statistics import median
 
 from msgspec import Struct
 
-_PEERS = ("langgraph", "langgraph-checkpoint-sqlite", "openai-agents")
+_PEERS = ("langchain-openai", "langgraph", "langgraph-checkpoint-sqlite", "openai-agents")
 
 
 class Machine(Struct, frozen=True):

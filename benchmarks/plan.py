@@ -18,6 +18,8 @@ class Plan(Struct, frozen=True):
     writer_rounds: int
     collisions: int  # rounds of all writers on one conversation
     writer_turns: int  # of each writer in a round
+    messages: tuple[int, ...]  # before the turns that agents run
+    run_rounds: int  # of these turns, fewer where they are long
     quick: bool
 
     @property
@@ -38,6 +40,8 @@ FULL = Plan(
     writer_rounds=9,
     collisions=3,
     writer_turns=12,
+    messages=(10, 1_000, 10_000),
+    run_rounds=10,
     quick=False,
 )
 
@@ -54,5 +58,7 @@ QUICK = Plan(
     writer_rounds=3,
     collisions=1,
     writer_turns=5,
+    messages=(10, 200),
+    run_rounds=6,
     quick=True,
 )

@@ -14,7 +14,7 @@ _INTRODUCTION = """\
 
 <!-- Written by the command below; do not edit. -->
 
-What the store costs, beside bare SQLite and beside peers, measured in one run by
+What Forkpoint costs, beside bare SQLite and beside peers, measured in one run by
 
 ```
 {command}
@@ -34,7 +34,7 @@ Medians leave out what happens now and then, to everyone: a checkpoint of the lo
 | peers | {peers} |
 
 Everything is durable before it counts: WAL and `synchronous=FULL` for every contender, which is what each of them
-has by itself. Events have 1 KB. A file stands alone for each contender and size.
+has by itself. Events have 1 KB, where nothing else is said. A file stands alone for each contender and size.
 """
 
 _QUICK = """

@@ -23,6 +23,7 @@ os.execv(sys.executable, [sys.executable, "-m", "forkpoint", *sys.argv[1:]])
 """
 _STYLES = re.compile(r"\x1b\[\??[0-9;]*[a-zA-Z]")
 _LONGEST = 60  # seconds without a sign of life
+_PATIENCE = 5  # seconds after which a user presses a key again
 
 
 class Terminal:
@@ -43,6 +44,7 @@ class Terminal:
         )
         os.close(there)
         self._heard = b""
+        self._ended = False
         self._seen = 0  # how much of the text was waited for already
 
     def __enter__(self) -> Self:
@@ -79,11 +81,22 @@ class Terminal:
             pass
         return self._process.wait(_LONGEST)
 
-    def _read(self) -> bool:
-        ready, _, _ = select.select([self._here], [], [], _LONGEST)
+    def end_with(self, key: str) -> int:
+        """Presses a key until the program ends: Python loses a Ctrl-C that comes just before it waits for a line."""
+        self.type(key)
+        while not self._ended:
+            if not self._read(_PATIENCE) and not self._ended:
+                self.type(key)
+        return self.end()
+
+    def _read(self, patience: float = _LONGEST) -> bool:
+        ready, _, _ = select.select([self._here], [], [], patience)
+        if not ready:
+            return False
         try:
-            heard = os.read(self._here, 65536) if ready else b""
+            heard = os.read(self._here, 65536)
         except OSError:  # how Linux says that nobody holds the other end
             heard = b""
         self._heard += heard
-        return bool(heard)
+        self._ended = not heard
+        return not self._ended

@@ -301,8 +301,7 @@ def test_ctrl_c_at_the_prompt_ends_the_program_with_how_to_go_on(forkpoint: Prog
         terminal.type("hello\n")
         terminal.wait_for("✓ committed")
         terminal.wait_for(PROMPT)
-        terminal.type(CTRL_C)
-        assert terminal.end() == 0
+        assert terminal.end_with(CTRL_C) == 0
     assert terminal.text.endswith(f"Go on with: forkpoint chat talk --store {store}\n")
 
 

@@ -8,7 +8,7 @@ import atexit
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
@@ -27,8 +27,9 @@ def wait_for(what: str, call: Callable[..., Awaitable[T]], *args: Any, **kwargs:
     If the wait is interrupted, as by Ctrl-C, the call is cancelled and ends before the interruption goes on: what it
     was about to do is done or not done, but never still under way.
     """
-    running = _Running(what, lambda: call(*args, **kwargs))
+    running = _Running(check(what), lambda: call(*args, **kwargs))
     try:
+        running.start()
         return running.result()
     except BaseException:
         running.stop()
@@ -55,8 +56,10 @@ def inside(what: str, context: AbstractAsyncContextManager[T]) -> Iterator[T]:
             if not (raised and error is raised[0]):
                 raise
 
-    running = _Running(what, run)
+    portal = check(what)
+    running = _Running(portal, run)
     try:
+        running.start()
         value, left = entered.result()
     except BaseException:
         running.stop()
@@ -69,7 +72,7 @@ def inside(what: str, context: AbstractAsyncContextManager[T]) -> Iterator[T]:
     finally:
         if not _ending:  # else its task has been ended already, and so has the thread
             try:
-                check(what).call(left.set)
+                portal.call(left.set)
                 running.result()
             except BaseException:
                 running.stop()
@@ -85,37 +88,46 @@ def check(what: str) -> BlockingPortal:
 
 
 class _Running(Generic[T]):
-    """A coroutine that runs in the portal's thread."""
+    """A coroutine that runs in the portal's thread, or is about to: an interruption may come at any moment."""
 
-    def __init__(self, what: str, call: Callable[[], Awaitable[T]]) -> None:
-        self._ended = threading.Event()
+    def __init__(self, portal: BlockingPortal, call: Callable[[], Awaitable[T]]) -> None:
+        self._portal = portal
         self._call = call
-        self._raised: BaseException | None = None
-        self._value: T
-        self._future: Future[None] = check(what).start_task_soon(self._run)
+        self._scope: anyio.CancelScope | None = None
+        self._value: Future[T] = Future()
+
+    def start(self) -> None:
+        self._portal.start_task_soon(self._run)
 
     def result(self) -> T:
         """What it came to."""
-        self._future.result()
-        if self._raised is not None:
-            raise self._raised
-        return self._value
+        return self._value.result()
 
     def stop(self) -> None:
-        """Cancels it, and waits for its end."""
-        if not self._future.done():
-            self._future.cancel()
-            self._ended.wait()
+        """Cancels it, and waits for its end, if it was started at all."""
+        if not self._value.done() and not _ending and self._portal.call(self._cancel):
+            wait([self._value])
+
+    async def _cancel(self) -> bool:
+        """Says whether it was started: tasks begin in the order they were asked for, so this one is later."""
+        if self._scope is not None:
+            self._scope.cancel()
+        return self._scope is not None
 
     async def _run(self) -> None:
+        self._scope = anyio.CancelScope()
         try:
-            self._value = await self._call()
+            with self._scope:
+                self._value.set_result(await self._call())
+        except Exception as error:
+            self._value.set_exception(error)
         except anyio.get_cancelled_exc_class():
             raise
-        except BaseException as error:  # also SystemExit, which would end the portal for everybody
-            self._raised = error
+        except BaseException as error:  # SystemExit and the like would end the portal for everybody
+            self._value.set_exception(error)
         finally:
-            self._ended.set()
+            if not self._value.done():
+                self._value.set_exception(CancelledError())
 
 
 _lock = threading.Lock()

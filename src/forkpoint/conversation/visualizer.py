@@ -381,10 +381,10 @@ def _folded(text: str, room: int) -> str:
     """A text with dots between its parts, in lines that end where a dot would be."""
     from rich.cells import cell_len
 
-    lines = [""]
-    for part in text.split(" · "):
-        longer = f"{lines[-1]} · {part}" if lines[-1] else part
-        if cell_len(longer) <= room:
+    first, *others = text.split(" · ")
+    lines = [first]
+    for part in others:
+        if cell_len(longer := f"{lines[-1]} · {part}") <= room:
             lines[-1] = longer
         else:
             lines.append(part)
