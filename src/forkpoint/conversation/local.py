@@ -16,7 +16,7 @@ from forkpoint.conversation.results import Branch, Info, SideAnswer, Stats, Turn
 from forkpoint.conversation.running import RunsTurns
 from forkpoint.conversation.settings import Settings
 from forkpoint.conversation.steps import staged
-from forkpoint.conversation.turn import turn_of
+from forkpoint.conversation.turn import read_turn
 from forkpoint.conversation.updates import Callback
 from forkpoint.conversation.views import identity_of, info_of, new_conversation, stored_tags, tree_of
 from forkpoint.errors import (
@@ -234,11 +234,11 @@ class LocalBackend(RunsTurns):
         record = await self._store.turn(turn)
         if record.conversation != id and record.outcome != "committed":
             raise NoSuchTurn(id, "read", f"turn {turn} is another conversation's")
-        return await turn_of(self._store, record, id)
+        return await read_turn(self._store, record.id)
 
     async def turns(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Turn]:
         page = await self._store.turns(id, cursor=cursor, limit=limit)
-        turns = [await turn_of(self._store, record, id) for record in page.items if record.kind == "turn"]
+        turns = [await read_turn(self._store, record.id) for record in page.items if record.kind == "turn"]
         return Page(tuple(turns), page.next)
 
     async def tries(self, id: str) -> tuple[Turn, ...]:
@@ -254,7 +254,7 @@ class LocalBackend(RunsTurns):
             ]
             cursor = page.next
             if cursor is None:
-                return tuple([await turn_of(self._store, record, id) for record in found])
+                return tuple([await read_turn(self._store, record.id) for record in found])
 
     async def events(
         self, id: str, *, after: int = 0, limit: int | None = None, kinds: Sequence[str] = ()

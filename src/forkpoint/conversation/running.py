@@ -20,7 +20,7 @@ from forkpoint.conversation.planning import Planner, decided
 from forkpoint.conversation.prompts import Prompts
 from forkpoint.conversation.records import Records
 from forkpoint.conversation.results import Turn
-from forkpoint.conversation.turn import Plan, Transaction, raise_for, read_turn, turn_of
+from forkpoint.conversation.turn import Plan, Transaction, raise_for, read_turn
 from forkpoint.conversation.updates import Callback, TurnStarted
 from forkpoint.conversation.views import new_conversation
 from forkpoint.errors import (
@@ -154,7 +154,7 @@ class RunsTurns:
         await self._own_turn(id, turn, "discard")
         await self.end_what_could_not_be_ended(id)
         record = await self._store.discard(turn)
-        return await turn_of(self._store, record, id)
+        return await read_turn(self._store, record.id)
 
     async def settle(self, id: str, turn: str) -> Turn:
         await self._own_turn(id, turn, "settle")

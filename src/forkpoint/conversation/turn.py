@@ -36,7 +36,6 @@ from forkpoint.errors import (
     CommitFailed,
     ForkpointError,
     LimitReached,
-    NotFound,
     OutcomeUnknown,
     TurnCancelled,
     TurnFailed,
@@ -48,7 +47,7 @@ from forkpoint.llm.calling import Models
 from forkpoint.llm.identity import CallContext
 from forkpoint.llm.rendering import Rendering
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import Committed, OpenTurn, Outcome, TurnError, TurnRecord
+from forkpoint.store.records import Committed, OpenTurn, Outcome, TurnError
 
 
 class Plan(Struct, frozen=True):
@@ -216,19 +215,7 @@ class Transaction:
 
 async def read_turn(store: Store, id: str) -> Turn:
     """A turn as the store has it, with its events or its steps."""
-    record = await store.turn(id)
-    return await turn_of(store, record, record.conversation)
-
-
-async def turn_of(store: Store, record: TurnRecord, conversation: str) -> Turn:
-    """The turn of a record, with its events on a conversation's path, or its steps."""
-    events: tuple[Event, ...] | tuple[StagedEvent, ...] = ()
-    if record.end is not None:
-        after = record.base.ordinal if record.base is not None else 0
-        with suppress(NotFound):  # it was rewound a moment ago
-            events = tuple(await store.events(conversation, at=record.end, after=after))
-    else:
-        events = tuple(await store.steps(record.id))
+    record, events = await store.whole_turn(id)
     return Turn(
         id=record.id,
         conversation=record.conversation,

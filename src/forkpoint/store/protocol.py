@@ -249,6 +249,10 @@ class Store(Protocol):
         """One turn or note."""
         ...
 
+    async def whole_turn(self, id: str) -> tuple[TurnRecord, tuple[Event, ...] | tuple[StagedEvent, ...]]:
+        """One turn or note with its events, or with its steps if it is not committed, as they are at one moment."""
+        ...
+
     async def turns(
         self, conversation: str, *, cursor: str | None = None, limit: int = 50, since: int = 0
     ) -> Page[TurnRecord]:

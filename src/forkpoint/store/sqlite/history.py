@@ -1,7 +1,8 @@
 """Reading history: paths, events, and the head that stood at a position."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from forkpoint.errors import BadPosition, NotFound, StoreDamaged
 from forkpoint.events import Event, Position, StagedEvent, decode_body, decode_envelope
@@ -66,6 +67,18 @@ def read_events(
     rows.sort(key=_ordinal)
     if len(rows) != upto - after or _ordinal(rows[0]) != after + 1 or _ordinal(rows[-1]) != upto:
         raise StoreDamaged(db.path, f"{upto - after - len(rows)} events are missing between {after + 1} and {upto}")
+    return _decoded(rows, kinds)
+
+
+def read_stretch(db: Connection, first: int, last: Position) -> list[Event]:
+    """The events of one segment from an ordinal to a position: what one commit wrote stands in one."""
+    cursor = db.cursor()
+    cursor.row_factory = None
+    stretch = {"first": last.segment << 32 | first, "last": last.segment << 32 | last.ordinal}
+    return _decoded(cursor.execute(SQL["events_between"], stretch).fetchall())
+
+
+def _decoded(rows: Iterable[Any], kinds: Sequence[str] = ()) -> list[Event]:
     turns: dict[bytes, str] = {}
     events: list[Event] = []
     for key, turn, envelope, payload in rows:

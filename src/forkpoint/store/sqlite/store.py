@@ -389,6 +389,15 @@ class SqliteStore:
     async def turn(self, id: str) -> TurnRecord:
         return await self._read(partial(turns.read, id=id))
 
+    async def whole_turn(self, id: str) -> tuple[TurnRecord, tuple[Event, ...] | tuple[StagedEvent, ...]]:
+        def read(db: Connection, scope: Scope) -> tuple[TurnRecord, tuple[Event, ...] | tuple[StagedEvent, ...]]:
+            record = turns.read(db, scope, id)
+            if record.end is None:
+                return record, tuple(history.read_steps(db, id))
+            return record, tuple(history.read_stretch(db, record.base.ordinal + 1 if record.base else 1, record.end))
+
+        return await self._read(read)
+
     async def turns(
         self, conversation: str, *, cursor: str | None = None, limit: int = 50, since: int = 0
     ) -> Page[TurnRecord]:

@@ -289,6 +289,27 @@ class TurnConformance(Conformance):
         with pytest.raises(NotFound):
             await store.within("other").keep(new.id)
 
+    async def test_a_turn_is_read_whole_with_its_events_or_its_steps(self, store: Store) -> None:
+        made = await create(store)
+        first = await run(store, made.id, "one")
+        done = await run(store, made.id, "two")
+        record, events = await store.whole_turn(done.turn)
+        assert record == await store.turn(done.turn)
+        assert list(events) == (await store.events(made.id))[-len(events) :]
+        fork = await store.fork(made.id, fork_of(), at=first.turn)
+        other = await run(store, fork.id, "three")
+        assert list((await store.whole_turn(other.turn))[1]) == (await store.events(fork.id))[first.last.ordinal :]
+        await store.rewind(made.id, fork_of(), at=first.turn)
+        assert (await store.whole_turn(done.turn))[1] == events, "it was set aside, and is still the same turn"
+        turn = await begin(store, made.id)
+        turn = await store.journal(turn, [says("four")])
+        record, steps = await store.whole_turn(turn.id)
+        assert (record.outcome, list(steps)) == ("running", await store.steps(turn.id))
+        with pytest.raises(NotFound):
+            await store.whole_turn(new_id())
+        with pytest.raises(NotFound):
+            await store.within("other").whole_turn(done.turn)
+
     async def test_a_commit_may_bring_another_cache_identity(self, store: Store) -> None:
         made = await create(store)
         turn = await begin(store, made.id)

@@ -27,6 +27,10 @@ FROM span CROSS JOIN event
 WHERE event.id BETWEEN (span.segment << 32) + max(span.first, :after + 1)
                    AND (span.segment << 32) + min(span.last, :upto);
 
+-- name: events_between
+-- The events of one segment, such as those of one turn.
+SELECT id, turn, envelope, payload FROM event WHERE id BETWEEN :first AND :last ORDER BY id;
+
 -- name: open_segment
 -- A new run of events by one writer.
 INSERT INTO segment (tenant, family, base, base_digest) VALUES (:tenant, :family, :base, :base_digest);
