@@ -32,7 +32,10 @@ def start(
 
 def heard(process: Any, *, patience: float = 30) -> dict[str, Any]:
     """What it says at its end."""
-    told, _ = process.communicate(timeout=patience)
+    try:
+        told, _ = process.communicate(timeout=patience)
+    finally:
+        process.kill()  # if it hangs
     assert process.returncode == 0
     answer: dict[str, Any] = json.loads(told.splitlines()[-1])
     return answer

@@ -1,0 +1,189 @@
+"""Messages: what may be one, how they are queued, and that none is lost or sent twice."""
+
+from typing import Any
+
+import pytest
+from tests.conversation.support.agents import agent_of, asks, call, said, script_of, served
+
+from forkpoint import Agent, AsyncConversation, TurnFailed, tool
+from forkpoint.agent.updates import CallStarted
+from forkpoint.conversation import TurnStarted
+from forkpoint.conversation.messages import as_message, read_input, write_input
+from forkpoint.errors import NothingToRun, NotWhole
+from forkpoint.events import File, Image, Text, UserMessage
+from forkpoint.testing import Fault, ModelServer, Reply
+
+pytestmark = pytest.mark.anyio
+
+PNG = Image("image/png", data="iVBORw0KGgo=")
+PDF = File("report.pdf", "application/pdf", data="JVBERi0=")
+
+
+def words(conversation: AsyncConversation) -> list[str]:
+    return [part.text for message in conversation.pending for part in message.parts if isinstance(part, Text)]
+
+
+# What may be a message.
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ("hello", (Text("hello"),)),
+        (Text("hello"), (Text("hello"),)),
+        (PNG, (PNG,)),
+        ([Text("look:"), PNG, PDF], (Text("look:"), PNG, PDF)),
+        ((Text("look:"), PNG), (Text("look:"), PNG)),
+        (UserMessage((Text("hello"),)), (Text("hello"),)),
+    ],
+    ids=["str", "Text", "Image", "list", "tuple", "UserMessage"],
+)
+async def test_a_message_is_a_text_a_part_or_several(given: Any, parts: Any) -> None:
+    async with AsyncConversation(agent_of(["ok"]), store="memory:") as conversation:
+        turn = await conversation.run(given)
+        assert turn.input == (UserMessage(parts),)
+        (sent,) = (event.body for event in turn.events if isinstance(event.body, UserMessage))
+        assert sent.parts == parts
+
+
+async def test_pictures_and_files_reach_the_model() -> None:
+    with ModelServer(script_of(["I see."])) as server:
+        async with AsyncConversation(Agent(served(server, api="responses")), store="memory:") as conversation:
+            await conversation.run([Text("look:"), PNG, PDF])
+            content = server.last.json["input"][-1]["content"]
+            assert [part["type"] for part in content] == ["input_text", "input_image", "input_file"]
+            assert PNG.data is not None
+            assert PNG.data in content[1]["image_url"]
+
+
+async def test_a_large_picture_is_a_message_like_any_other() -> None:
+    large = Image("image/png", data="A" * (6 << 20))
+    async with AsyncConversation(agent_of(["I see."]), store="memory:") as conversation:
+        turn = await conversation.run(large)
+        assert turn.input == (UserMessage((large,)),)
+
+
+WRONG: list[Any] = [
+    "",
+    " \n",
+    [],
+    [Text("fine"), Text("")],
+    Image("image/png"),
+    File("x", "text/plain"),
+    "\ud800",
+    Text("a\udfffb"),
+    5,
+    None,
+    True,
+    object(),
+    b"bytes",
+    {"role": "user", "content": "hello"},
+    ["hello"],
+    [5],
+    Text(5),  # type: ignore[arg-type]
+    UserMessage(5),  # type: ignore[arg-type]
+    UserMessage(("hello",)),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=ascii)
+async def test_what_is_no_message_is_refused_at_once_and_nothing_is_kept_of_it(wrong: Any) -> None:
+    async with AsyncConversation(agent_of(["ok"]), store="memory:") as conversation:
+        conversation.send_message("queued")
+        with pytest.raises(NotWhole):
+            conversation.send_message(wrong)
+        if wrong is not None:  # which means to run() that there is no further one
+            with pytest.raises(NotWhole):
+                await conversation.run(wrong)
+        with pytest.raises(NotWhole):
+            await conversation.ask(wrong)
+        assert words(conversation) == ["queued"]
+        assert said((await conversation.run()).events) == [("user", "queued"), ("assistant", "ok")]
+
+
+def test_a_message_comes_back_from_the_store_as_it_was() -> None:
+    messages = (as_message("one"), as_message([Text("two"), PNG, PDF]))
+    assert read_input(write_input(messages)) == messages
+    assert read_input(None) == ()
+
+
+# Queueing.
+
+
+async def test_messages_that_were_sent_are_one_turn_in_order() -> None:
+    async with AsyncConversation(agent_of(["ok"]), store="memory:") as conversation:
+        conversation.send_message("one")
+        conversation.send_message("two")
+        assert words(conversation) == ["one", "two"]
+        turn = await conversation.run("three")
+        assert said(turn.events) == [("user", "one"), ("user", "two"), ("user", "three"), ("assistant", "ok")]
+        assert len(turn.input) == 3
+        assert conversation.pending == ()
+
+
+async def test_a_run_without_any_message_is_refused() -> None:
+    async with AsyncConversation(agent_of([]), store="memory:") as conversation:
+        with pytest.raises(NothingToRun):
+            await conversation.run()
+
+
+async def test_what_was_sent_lives_in_its_object_only() -> None:
+    async with AsyncConversation(agent_of(["ok", "ok"]), store="memory:") as conversation:
+        await conversation.run("hello")
+        conversation.send_message("queued")
+        async with await AsyncConversation.open(conversation.id, store="memory:") as other:
+            assert other.pending == ()
+            with pytest.raises(NothingToRun):
+                await other.run()
+
+
+@pytest.mark.parametrize("outcome", ["committed", "failed", "waiting"])
+async def test_a_message_sent_while_a_turn_runs_is_for_the_next(outcome: str) -> None:
+    @tool
+    async def sends() -> str:
+        """Sends a message while the turn runs."""
+        conversation.send_message("later")
+        return "sent"
+
+    def sends_too(update: Any) -> None:
+        if isinstance(update, TurnStarted | CallStarted):
+            conversation.send_message("also")
+
+    last = Reply("x", fault=Fault("overloaded")) if outcome == "failed" else Reply("ok")
+    agent = agent_of(
+        [asks(call("sends")), last, "next"],
+        tools=[sends],
+        approval="always" if outcome == "waiting" else "never",
+    )
+    async with AsyncConversation(agent, store="memory:", callbacks=[sends_too]) as conversation:
+        if outcome == "failed":
+            with pytest.raises(TurnFailed):
+                await conversation.run("go")
+        else:
+            turn = await conversation.run("go")
+            assert turn.outcome == ("committed" if outcome == "committed" else "awaiting_approval")
+        assert words(conversation) == (["also"] if outcome == "waiting" else ["also", "also", "later"])
+
+
+async def test_a_retry_and_a_resume_leave_what_was_sent_for_the_next_turn() -> None:
+    overloaded = Reply("x", fault=Fault("overloaded"))
+    async with AsyncConversation(agent_of([overloaded, overloaded, "ok", "next"]), store="memory:") as conversation:
+        with pytest.raises(TurnFailed):
+            await conversation.run("go")
+        conversation.send_message("later")
+        with pytest.raises(TurnFailed):
+            await conversation.retry()
+        assert said((await conversation.resume()).events) == [("user", "go"), ("assistant", "ok")]
+        assert words(conversation) == ["later"]
+        assert said((await conversation.run()).events) == [("user", "later"), ("assistant", "next")]
+
+
+async def test_a_stream_takes_what_was_sent_like_a_run() -> None:
+    async with AsyncConversation(agent_of(["ok"]), store="memory:") as conversation:
+        conversation.send_message("one")
+        async with conversation.run_stream("two") as stream:
+            async for _ in stream:
+                pass
+        assert stream.turn is not None
+        assert said(stream.turn.events)[:2] == [("user", "one"), ("user", "two")]
+        assert conversation.pending == ()

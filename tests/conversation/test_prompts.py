@@ -1,0 +1,280 @@
+"""Prompts that are kept: bounded in memory, and the same bytes as if everything were rendered anew."""
+
+import itertools
+import random
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+from tests.conversation.support.agents import agent_of, asks, call
+
+from forkpoint import LLM, Agent, AsyncConversation, TurnFailed, tool
+from forkpoint.conversation.prompts import Prompts
+from forkpoint.events import Event, NewEvent
+from forkpoint.ids import new_id
+from forkpoint.llm.manifest import manifest_of
+from forkpoint.llm.rendering import render
+from forkpoint.store.protocol import Store
+from forkpoint.store.records import NewConversation, OpenTurn
+from forkpoint.store.sqlite import SqliteStore
+from forkpoint.testing import Fault, Heard, Reply
+from forkpoint.testing.samples import exchange
+
+pytestmark = pytest.mark.anyio
+
+MANIFEST = manifest_of(LLM("scripted/echo"))
+
+
+class Counting:
+    """A store that counts how often events are read."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def events(self, *args: Any, **kwargs: Any) -> list[Event]:
+        self.reads += 1
+        return await self._store.events(*args, **kwargs)
+
+
+async def grown(store: Store, id: str, events: Sequence[NewEvent]) -> None:
+    turn = await store.begin(id, new_id())
+    assert isinstance(turn, OpenTurn)
+    await store.commit(turn, events)
+
+
+# What is kept.
+
+
+async def test_a_prompt_is_rendered_once_and_then_kept() -> None:
+    async with await SqliteStore.open(None) as inner:
+        store = Counting(inner)
+        prompts = Prompts(store)
+        id = new_id()
+        await inner.create(NewConversation(id=id))
+        await grown(inner, id, exchange("hello"))
+        head = (await inner.read(id)).head
+        first = await prompts.at(id, head, MANIFEST)
+        assert await prompts.at(id, head, MANIFEST) is first
+        assert store.reads == 1
+        other = manifest_of(LLM("scripted/echo"), instructions="Be brief.")
+        assert (await prompts.at(id, head, other)).blocks != first.blocks
+        assert store.reads == 2
+
+
+async def test_no_more_prompts_are_kept_than_it_says_the_longest_unused_goes_first() -> None:
+    async with await SqliteStore.open(None) as inner:
+        store = Counting(inner)
+        prompts = Prompts(store, kept=2)
+        heads = []
+        for n in range(3):
+            id = new_id()
+            await inner.create(NewConversation(id=id))
+            await grown(inner, id, exchange(str(n)))
+            heads.append((id, (await inner.read(id)).head))
+        for n in (0, 1, 0, 2):
+            await prompts.at(*heads[n], MANIFEST)
+        assert store.reads == 3
+        await prompts.at(*heads[0], MANIFEST)
+        assert store.reads == 3, "it was used lately"
+        await prompts.at(*heads[1], MANIFEST)
+        assert store.reads == 4, "this one made way"
+
+
+async def test_the_events_of_all_kept_prompts_are_bounded_and_one_is_always_kept() -> None:
+    async with await SqliteStore.open(None) as inner:
+        store = Counting(inner)
+        prompts = Prompts(store, kept_events=10)
+        ids = [new_id(), new_id()]
+        for id in ids:
+            await inner.create(NewConversation(id=id))
+            for n in range(4):
+                await grown(inner, id, exchange(str(n)))
+        heads = [(await inner.read(id)).head for id in ids]
+        await prompts.at(ids[0], heads[0], MANIFEST)
+        await prompts.at(ids[1], heads[1], MANIFEST)
+        reads = store.reads
+        await prompts.at(ids[1], heads[1], MANIFEST)
+        assert store.reads == reads
+        await prompts.at(ids[0], heads[0], MANIFEST)
+        assert store.reads == reads + 1, "both together had too many events"
+        for n in range(20):
+            await grown(inner, ids[0], exchange(str(n)))
+        head = (await inner.read(ids[0])).head
+        long = await prompts.at(ids[0], head, MANIFEST)
+        assert await prompts.at(ids[0], head, MANIFEST) is long, "the newest is kept however long it is"
+
+
+async def test_what_made_way_does_not_count_any_more() -> None:
+    async with await SqliteStore.open(None) as inner:
+        store = Counting(inner)
+        prompts = Prompts(store, kept_events=10)
+        ids = [new_id() for _ in range(20)]
+        for id in ids:
+            await inner.create(NewConversation(id=id))
+            await grown(inner, id, exchange("hello"))
+            await prompts.at(id, (await inner.read(id)).head, MANIFEST)
+        reads = store.reads
+        for id in ids[-5:]:
+            await prompts.at(id, (await inner.read(id)).head, MANIFEST)
+        assert store.reads == reads, "five of two events each are kept, however many there were before"
+
+
+async def test_a_turn_reads_no_history_that_this_process_has_rendered() -> None:
+    async with await SqliteStore.open(None) as inner:
+        store = Counting(inner)
+        async with AsyncConversation(agent_of(["x"] * 12), store=store) as conversation:
+            afters = []
+            for n in range(5):
+                await conversation.run(str(n))
+                afters.append(store.reads)
+            steps = {after - before for before, after in itertools.pairwise(afters)}
+            assert steps == {afters[1] - afters[0]}, "each turn reads the same, however long the history"
+            fork = await conversation.fork()
+            before = store.reads
+            await fork.run("more")
+            assert store.reads - before == afters[1] - afters[0], "and a fork renders nothing of its source"
+            await fork.close()
+
+
+async def test_a_kept_prompt_is_what_rendering_anew_gives() -> None:
+    async with await SqliteStore.open(None) as store:
+        prompts = Prompts(store)
+        id = new_id()
+        await store.create(NewConversation(id=id))
+        base = await prompts.at(id, (await store.read(id)).head, MANIFEST)
+        await grown(store, id, exchange("hello"))
+        head, events = (await store.read(id)).head, await store.events(id)
+        kept = prompts.grown(head.digest, base, events)
+        assert kept.blocks.digest == render(MANIFEST, events).blocks.digest
+        assert await prompts.at(id, head, MANIFEST) is kept
+
+
+# Whatever happens, a long-lived object sends what a freshly opened one would.
+
+
+class Step(Struct, frozen=True):
+    """One act of a random conversation: a turn with so many calls in each response, and how it ends."""
+
+    calls: tuple[int, ...]
+    seed: int
+    fails: bool
+    then: str  # what comes after it
+
+
+STEPS = st.lists(
+    st.builds(
+        Step,
+        calls=st.lists(st.integers(1, 3), max_size=3).map(tuple),
+        seed=st.integers(0, 99),
+        fails=st.booleans(),
+        then=st.sampled_from(["nothing", "fork", "rewind", "state", "agent", "resume"]),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=25, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=STEPS)
+def test_a_long_lived_object_sends_the_same_bytes_as_a_freshly_opened_one(steps: list[Step]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        anyio.run(replay, steps, Path(folder) / "a.db")
+
+
+async def replay(steps: list[Step], file: Path) -> None:
+    order: list[int] = []
+    todo: list[Reply] = []
+    bodies: list[Any] = []
+
+    @tool
+    async def work(n: int) -> str:
+        """Ends in an order that was drawn."""
+        for _ in range(order[n]):
+            await checkpoint()
+        return f"did {n}"
+
+    def answer(heard: Heard) -> Reply:
+        if heard.text == "compare":
+            bodies.append(heard.body)
+        return todo.pop(0) if todo else Reply(f"answer to {heard.text}", reasoning="Hm.")
+
+    agent = agent_of(answer, tools=[work], instructions="one")
+    conversation = AsyncConversation(agent, store=file)
+    opened = [conversation]
+    try:
+        for number, step in enumerate(steps):
+            drawn = random.Random(step.seed)
+            order[:] = [drawn.randrange(6) for _ in range(3)]
+            todo[:] = [asks(*(call("work", f"c{n}", n=n) for n in range(count)), text="So.") for count in step.calls]
+            todo += [Reply("x", fault=Fault("overloaded"))] if step.fails else []
+            try:
+                await conversation.run(f"message {number}")
+            except TurnFailed:
+                if step.then == "resume":
+                    await conversation.resume()
+            match step.then:
+                case "fork":
+                    conversation = await conversation.fork(cache="inherit")
+                    opened.append(conversation)
+                case "rewind" if (turns := (await conversation.turns()).items) and turns[-1].outcome == "committed":
+                    aside = await conversation.rewind(before=turns[-1])
+                    opened += [aside] if aside is not None else []
+                case "state":
+                    await conversation.update_state({"n": number})
+                case "agent":
+                    agent = Agent(agent.llm, tools=[work], instructions=f"instructions {number}")
+                    await conversation.change_agent(agent)
+                case _:
+                    pass
+            await conversation.ask("compare")
+            async with (
+                await SqliteStore.open(file) as elsewhere,
+                await AsyncConversation.open(conversation.id, agent=agent, store=elsewhere) as fresh,
+            ):
+                await fresh.ask("compare")
+            assert bodies[-1] == bodies[-2]
+    finally:
+        for one in reversed(opened):
+            await one.close()
+
+
+async def test_a_process_that_opens_it_anew_sends_what_the_one_that_made_it_would(tmp_path: Path) -> None:
+    @tool
+    async def work(n: int) -> str:
+        """Ends in the reverse order of its calls."""
+        for _ in range(5 - n):
+            await checkpoint()
+        return f"did {n}"
+
+    bodies: list[Any] = []
+
+    def answer(heard: Heard) -> Reply:
+        if heard.text == "compare":
+            bodies.append(heard.body)
+            return Reply("compared")
+        if heard.body["messages"][-1]["role"] == "tool":
+            return Reply("done", reasoning="Hm.")
+        return asks(*(call("work", f"c{n}", n=n) for n in range(5)), text="So.")
+
+    agent = agent_of(answer, tools=[work])
+    async with AsyncConversation(agent, store=tmp_path / "a.db") as conversation:
+        for n in range(3):
+            await conversation.run(str(n))
+        await conversation.ask("compare")
+        async with (
+            await SqliteStore.open(tmp_path / "a.db") as elsewhere,
+            await AsyncConversation.open(conversation.id, agent=agent, store=elsewhere) as fresh,
+        ):
+            await fresh.ask("compare")
+        assert bodies[0] == bodies[1]
