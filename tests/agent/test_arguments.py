@@ -21,7 +21,16 @@ from forkpoint.agent.arguments import Arguments, BadArguments, decode_as, json_s
 from forkpoint.errors import BadTool
 
 some = settings(max_examples=60, deadline=None, database=None)
-EMPTY: Any = object()
+
+
+class Nothing:
+    """Stands for an annotation that is not there, by a name that is the same in every process."""
+
+    def __str__(self) -> str:
+        return "no annotation"
+
+
+EMPTY: Any = Nothing()
 
 
 def of(kind: Any = EMPTY, default: Any = EMPTY, doc: str | None = None) -> Arguments:

@@ -75,7 +75,7 @@ WRONG: list[Any] = [
     5,
     None,
     True,
-    object(),
+    ...,
     b"bytes",
     {"role": "user", "content": "hello"},
     ["hello"],

@@ -48,6 +48,7 @@ class Try(Struct, frozen=True):
     message: str
     words: tuple[tuple[str, str], ...]
     state: tuple[tuple[str, int], ...]
+    waits: bool = False  # for somebody's approval, also after it was discarded
 
 
 class Branch:
@@ -182,7 +183,7 @@ class Conversations(RuleBasedStateMachine):
                 turn = run()
                 assert turn.outcome == "awaiting_approval"
                 words += [("assistant", "Please.")]
-                branch.waiting = Try(turn.id, branch.path, message, tuple(words), tuple(state.items()))
+                branch.waiting = Try(turn.id, branch.path, message, tuple(words), tuple(state.items()), waits=True)
                 return
         assert self.todo == []
         branch.tries.append(Try(id, branch.path, message, tuple(words), tuple(state.items())))
@@ -237,6 +238,10 @@ class Conversations(RuleBasedStateMachine):
         elif branch.waiting is not None:
             assert last is branch.waiting
             assert branch.conversation.resume().outcome == "awaiting_approval"
+        elif last.waits:
+            assert branch.conversation.resume().outcome == "awaiting_approval", "nobody has approved it yet"
+            branch.tries.remove(last)
+            branch.waiting = last
         else:
             self._go_on(branch, last, branch.conversation.resume, works)
 

@@ -509,6 +509,8 @@ class AsyncConversation:
         if os.getpid() != self._process:
             raise ReopenAfterFork(self._id)
         backend = await self._place.backend()
+        if self._closed:  # by somebody else, meanwhile
+            raise ConversationClosed(self._id)
         if not keep_draft:
             async with self._making:  # two who are first at once make one
                 if self._draft is not None:

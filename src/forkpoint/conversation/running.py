@@ -26,6 +26,7 @@ from forkpoint.conversation.views import new_conversation
 from forkpoint.errors import (
     AlreadyExists,
     Busy,
+    ConversationClosed,
     ForkpointError,
     NoSuchTurn,
     NotFound,
@@ -78,6 +79,7 @@ class RunsTurns:
         self._planner = Planner(store, self._prompts, self._records)
         self._running: dict[str, _Running] = {}
         self._unended: dict[str, Transaction] = {}
+        self._stopped = False  # nothing begins any more
 
     def check_closable(self) -> None:
         """Raises `Busy` inside of a turn that runs here: closing would wait for the very turn that waits for it."""
@@ -103,6 +105,7 @@ class RunsTurns:
         await self.end_what_could_not_be_ended(id)
         if draft is not None and draft.chosen and (there := await self._namesake(draft)) is not None:
             return await self._join(await self._same_request(there, input, once))
+        self._check_open(id)
         opened = await self._store.begin(
             id,
             new_id(),
@@ -133,6 +136,7 @@ class RunsTurns:
         _check_rerun(id, steps, rerun)
         agent.llm.key()
         await self.end_what_could_not_be_ended(id)
+        self._check_open(id)
         opened = await self._store.resume(turn)
         messages = read_input(record.input)
         return await self._go(
@@ -161,8 +165,13 @@ class RunsTurns:
         await self._store.settle(turn)
         return await read_turn(self._store, turn)
 
+    def _check_open(self, id: str) -> None:
+        if self._stopped:
+            raise ConversationClosed(id)
+
     async def stop(self) -> None:
         """Cancels what still runs here, and ends what could not be ended, if that is possible now."""
+        self._stopped = True
         running = list(self._running.values())
         for one in running:
             one.scope.cancel()

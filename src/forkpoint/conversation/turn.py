@@ -186,7 +186,7 @@ class Transaction:
 
     async def _end(self, error: TurnError | None) -> None:
         """Writes down what is known of the turn, and that it has ended."""
-        with suppress(ForkpointError):
+        with suppress(Exception):
             await self._steps.flush()
         try:
             await self._steps.make_sure()  # what is on disk already must not be counted again
@@ -199,7 +199,7 @@ class Transaction:
             self._unended = None
             if lost.outcome != "committed":
                 raise
-        except ForkpointError:
+        except Exception:  # whatever a store may raise: the end is not forgotten
             self._unended = (error,)
         else:
             self._unended = None
