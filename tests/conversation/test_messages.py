@@ -187,3 +187,15 @@ async def test_a_stream_takes_what_was_sent_like_a_run() -> None:
         assert stream.turn is not None
         assert said(stream.turn.events)[:2] == [("user", "one"), ("user", "two")]
         assert conversation.pending == ()
+
+
+async def test_a_retry_leaves_a_message_like_its_own_for_the_next_turn() -> None:
+    async with AsyncConversation(
+        agent_of([Reply(fault=Fault("overloaded")), "one", "two"]), store="memory:"
+    ) as conversation:
+        with pytest.raises(TurnFailed):
+            await conversation.run("again")
+        conversation.send_message("again")
+        assert (await conversation.retry()).text == "one"
+        assert len(conversation.pending) == 1
+        assert (await conversation.run()).text == "two"

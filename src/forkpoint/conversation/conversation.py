@@ -554,18 +554,19 @@ class AsyncConversation:
         agent = self._runs()
         backend = await self._here(keep_draft=True)
         tell = self._teller(also)
+        making = self._making if self._draft is not None else None  # until it has begun, nobody else may make it
 
         def told(update: Update) -> None:
+            nonlocal making
             if isinstance(update, TurnStarted):
                 self._taken(messages)
-                if making_held:
-                    self._making.release()
-                    making_held.clear()
+                if making is not None:
+                    making.release()
+                    making = None
             tell(update)
 
-        making_held = [True] if self._draft is not None else []  # while it begins, nobody else makes the conversation
-        if making_held:
-            await self._making.acquire()
+        if making is not None:
+            await making.acquire()
         try:
             turn = await backend.run(
                 self._id,
@@ -581,8 +582,8 @@ class AsyncConversation:
             self._taken(messages)  # a turn of another process that was joined
             raise
         finally:
-            if making_held:
-                self._making.release()
+            if making is not None:
+                making.release()
         self._taken(messages)
         self._id = turn.conversation  # that of an earlier request with the same key, if it made the conversation
         return self._seen(turn)
@@ -591,8 +592,10 @@ class AsyncConversation:
         """A turn has begun: it is in the store, whatever becomes of it, and these messages are its own."""
         self._draft = None
         for message in messages:
-            with suppress(ValueError):
-                self._pending.remove(message)
+            for place, pending in enumerate(self._pending):
+                if pending is message:  # and not one like it, that was sent for a later turn
+                    del self._pending[place]
+                    break
 
     async def _resume(
         self,

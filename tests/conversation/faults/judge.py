@@ -81,7 +81,8 @@ async def judge(run: Run, reference: Reference, way: Way, *, elsewhere: bool) ->
     Raises `Broken`. Returns how the turn stood.
     """
     judging = _Judging(run, reference, elsewhere)
-    await run.log.quiet()
+    if run.told != "killed":
+        await run.log.quiet()
     if run.told == "unknown":
         await judging.settle()
     found = await judging.look()
