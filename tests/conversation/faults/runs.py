@@ -101,7 +101,7 @@ async def struck(run: Run, *, company: bool) -> AsyncIterator[Run]:
         run.points, run.struck = striker.watch.points, striker.struck
         hangs = not task.done()
         if hangs:
-            raise TimeoutError("it hangs")
+            raise TimeoutError(f"it hangs; the last it came to was {run.points[-1]}")
         try:
             run.returned(task.result())
         except BaseException as error:

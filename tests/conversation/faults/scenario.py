@@ -5,8 +5,8 @@ down what they do in a log outside the store, as it happens: that is the world, 
 held. What the model was asked, and what it was paid for, goes to the same log, so that a killed process leaves it too.
 """
 
-import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,16 +48,16 @@ class Log:
     def __init__(self, path: Path, phase: str = "first") -> None:
         self.phase = phase
         self._path = path
-        self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+        self._file = path.open("ab", buffering=0)
 
     def write(self, what: What, call: str = "", body: bytes = b"null") -> None:
-        os.write(self._file, msgspec.json.encode(Entry(self.phase, what, call, msgspec.Raw(body))) + b"\n")
+        self._file.write(msgspec.json.encode(Entry(self.phase, what, call, msgspec.Raw(body))) + b"\n")
 
     def read(self) -> list[Entry]:
         return [msgspec.json.decode(line, type=Entry) for line in self._path.read_bytes().splitlines()]
 
     def close(self) -> None:
-        os.close(self._file)
+        self._file.close()
 
     def told(self, update: Update) -> None:
         """A conversation's callback: what a provider has reported as used, and which tools are about to start."""
@@ -113,7 +113,8 @@ class Listener:
 
     def _reply(self, heard: Heard) -> Reply:
         assert self.log is not None
-        self.log.write("asked", body=self.server.last.body)
+        with suppress(ValueError):  # it is closed: the client has given up on this request, and so the run is over
+            self.log.write("asked", body=self.server.last.body)
         return answer_to(heard.body, heard.text, fails=self.fails)
 
 
