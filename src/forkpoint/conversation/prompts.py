@@ -14,28 +14,35 @@ from forkpoint.llm.rendering import Rendering, render
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import Head
 
-KEPT = 256
+KEPT = 2048
 """Paths whose prompts are kept in memory; the longest-unused one goes first."""
 
 KEPT_EVENTS = 200_000
 """How many events these prompts may have in all."""
 
+KEPT_BYTES = 256 * 1024 * 1024
+"""And how many bytes, counted for each prompt as if it shared nothing with others."""
+
 
 class Prompts:
     """The prompts of a store's paths, the newest kept."""
 
-    def __init__(self, store: Store, *, kept: int = KEPT, kept_events: int = KEPT_EVENTS) -> None:
+    def __init__(
+        self, store: Store, *, kept: int = KEPT, kept_events: int = KEPT_EVENTS, kept_bytes: int = KEPT_BYTES
+    ) -> None:
         self._store = store
-        self._kept = kept
-        self._kept_events = kept_events
-        self._held = 0
-        self._prompts: OrderedDict[tuple[bytes, str], Rendering] = OrderedDict()
+        self._kept = _Kept(kept, kept_events, kept_bytes)
+
+    def within(self, store: Store) -> "Prompts":
+        """The same bounds for another tenant's view of the store: all of them together keep no more than one."""
+        other = Prompts(store)
+        other._kept = self._kept
+        return other
 
     async def at(self, conversation: str, head: Head, manifest: Manifest) -> Rendering:
         """The prompt of a conversation's path up to a head."""
         key = (head.digest, manifest.hash)
-        if (found := self._prompts.get(key)) is not None:
-            self._prompts.move_to_end(key)
+        if (found := self._kept.find(key)) is not None:
             return found
         events = await self._store.events(conversation, at=head.position) if head.position is not None else []
         return self.keep(head.digest, render(manifest, events))
@@ -45,11 +52,36 @@ class Prompts:
         return self.keep(digest, base.then(events))
 
     def keep(self, digest: bytes, prompt: Rendering) -> Rendering:
-        key = (digest, prompt.manifest.hash)
-        if key not in self._prompts:
-            self._held += prompt.events
-        self._prompts[key] = prompt
-        while len(self._prompts) > self._kept or (self._held > self._kept_events and len(self._prompts) > 1):
-            _, dropped = self._prompts.popitem(last=False)
-            self._held -= dropped.events
+        self._kept.add((digest, prompt.manifest.hash), prompt)
         return prompt
+
+
+class _Kept:
+    """Prompts by the digest of their path and the hash of their manifest; the longest-unused one goes first."""
+
+    def __init__(self, most: int, most_events: int, most_bytes: int) -> None:
+        self._most, self._most_events, self._most_bytes = most, most_events, most_bytes
+        self._events = self._bytes = 0
+        self._prompts: OrderedDict[tuple[bytes, str], Rendering] = OrderedDict()
+
+    def find(self, key: tuple[bytes, str]) -> Rendering | None:
+        if (found := self._prompts.get(key)) is not None:
+            self._prompts.move_to_end(key)
+        return found
+
+    def add(self, key: tuple[bytes, str], prompt: Rendering) -> None:
+        if (before := self._prompts.pop(key, None)) is not None:
+            self._count(before, -1)
+        self._prompts[key] = prompt
+        self._count(prompt, 1)
+        while len(self._prompts) > 1 and self._is_too_much:
+            self._count(self._prompts.popitem(last=False)[1], -1)
+
+    @property
+    def _is_too_much(self) -> bool:
+        many = len(self._prompts) > self._most
+        return many or self._events > self._most_events or self._bytes > self._most_bytes
+
+    def _count(self, prompt: Rendering, by: int) -> None:
+        self._events += by * prompt.events
+        self._bytes += by * prompt.blocks.size

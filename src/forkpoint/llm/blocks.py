@@ -36,6 +36,7 @@ class Blocks(Struct, frozen=True):
     """
 
     chunks: tuple[tuple[Block, ...], ...] = ()
+    size: int = 0  # bytes of all of them
 
     def plus(self, added: Sequence[Block]) -> "Blocks":
         """These blocks and more, whose digests go on from here."""
@@ -45,7 +46,7 @@ class Blocks(Struct, frozen=True):
         while len(chunks) > 1 and len(chunks[-1]) * 2 >= len(chunks[-2]):
             last = chunks.pop()
             chunks[-1] += last
-        return Blocks(tuple(chunks))
+        return Blocks(tuple(chunks), self.size + sum(len(block.text) for block in added))
 
     @property
     def digest(self) -> bytes:

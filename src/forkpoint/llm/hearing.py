@@ -40,8 +40,11 @@ class Hearing:
     def alive(self) -> None:
         """Something came, though it need not be a piece."""
         self.lively = True
-        if self.scope.deadline != float("inf"):
-            self.scope.deadline = min(anyio.current_time() + self._timeouts.idle, self._until)
+        deadline = self.scope.deadline
+        if deadline != float("inf"):
+            later = min(anyio.current_time() + self._timeouts.idle, self._until)
+            if not 0 <= later - deadline < self._timeouts.idle / 64:  # moving it costs more than the rest of this
+                self.scope.deadline = later
 
     def piece(self, piece: Piece) -> None:
         """The model said something."""

@@ -1,5 +1,6 @@
 """What a call costs. A price that nobody knows is unknown, never zero."""
 
+import functools
 import re
 import sys
 from decimal import Decimal
@@ -52,6 +53,9 @@ def _by_price(price: Price, usage: Usage) -> int:
 def _by_list(llm: LLM, usage: Usage) -> Decimal | None:
     import genai_prices
 
+    if not _is_listed(llm.kind, llm.name, llm.base_url):
+        return None
+
     counted = genai_prices.Usage(
         input_tokens=usage.input,
         cache_read_tokens=usage.cached,
@@ -62,10 +66,25 @@ def _by_list(llm: LLM, usage: Usage) -> Decimal | None:
     try:
         if llm.base_url is None:
             return genai_prices.calc_price(counted, llm.name, provider_id=llm.kind).total_price
-        address = urlsplit(llm.base_url)
-        price = genai_prices.calc_price(counted, llm.name, provider_api_url=llm.base_url)
-        asked = f"{address.scheme}://{address.netloc}{address.path}"
-        known = re.fullmatch(price.provider.api_pattern + r"(:\d+)?(/.*)?", asked)  # the list looks at the start alone
-        return price.total_price if known else None
+        return genai_prices.calc_price(counted, llm.name, provider_api_url=llm.base_url).total_price
     except (LookupError, ValueError):
         return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_listed(kind: str, name: str, base_url: str | None) -> bool:
+    """Whether the list has a model of this server at all. Looking for one that it has not is the slowest."""
+    import genai_prices
+
+    nothing = genai_prices.Usage(input_tokens=0, output_tokens=0)
+    try:
+        if base_url is None:
+            genai_prices.calc_price(nothing, name, provider_id=kind)
+            return True
+        address = urlsplit(base_url)
+        price = genai_prices.calc_price(nothing, name, provider_api_url=base_url)
+        asked = f"{address.scheme}://{address.netloc}{address.path}"
+        # The list looks at the start of an address alone.
+        return re.fullmatch(price.provider.api_pattern + r"(:\d+)?(/.*)?", asked) is not None
+    except (LookupError, ValueError):
+        return False

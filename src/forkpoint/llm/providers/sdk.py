@@ -1,6 +1,6 @@
 """Models behind HTTP, through the official SDKs.
 
-The SDK does what it knows best: connections, authentication, server-sent events. What is sent are the bytes that the
+The SDK does what it knows best: connections, authentication, errors. What is sent are the bytes that the
 renderer made, untouched, and what comes back is read as plain JSON: no layer between the model and the disk gets to
 reorder a field, and a compatible server may leave out what it likes.
 
@@ -10,12 +10,15 @@ own company, and is not sent to another's server.
 """
 
 import importlib
+import json
 import os
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Literal, Protocol
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from forkpoint.errors import AnswerMalformed, ConnectionLost, ModelTimeout
 from forkpoint.llm.answers import Answer
@@ -27,6 +30,9 @@ from forkpoint.llm.request import Request
 from forkpoint.llm.streams.chat import ChatStream
 from forkpoint.llm.streams.messages import MessagesStream
 from forkpoint.llm.streams.responses import ResponsesStream
+from forkpoint.sse import Frame, FrameReader
+
+_LEFT = 1.0  # seconds that a server has to end its answer once it has said all
 
 
 class _Stream(Protocol):
@@ -74,11 +80,9 @@ class SdkProvider:
                 stream=True,
                 stream_cls=sdk.AsyncStream[object],
             )
-            stream.response.stream = _lively(stream.response.stream, hearing)
             try:
-                async with aclosing(aiter(stream)) as events:
-                    while (event := await _next(events, model)) is not _END:
-                        machine.feed(event)
+                async with aclosing(stream.response.aiter_bytes()) as chunks:
+                    await _feed(machine, chunks, hearing, model, key)
             finally:
                 with anyio.CancelScope(shield=True):
                     await stream.close()
@@ -114,30 +118,43 @@ class SdkProvider:
         return headers | {"Content-Type": "application/json", **dict(request.headers)}
 
 
-_END = object()
+async def _feed(
+    machine: _Stream, chunks: AsyncGenerator[bytes, None], hearing: Hearing, model: str, key: str | None
+) -> None:
+    """Feeds the machine with a stream's events. All bytes are signs of life, also those of comments and pings.
+
+    This is the one thing that the SDKs know and we do ourselves: their way costs more than all the rest of a turn.
+    """
+    reader = FrameReader()
+    async for chunk in chunks:
+        hearing.alive()
+        for frame in reader.feed(chunk):
+            if frame.data.startswith("[DONE]"):
+                with anyio.move_on_after(_LEFT):  # read to its end, so that the connection can be used again
+                    async for _ in chunks:
+                        pass
+                return
+            if frame.event != "ping":
+                machine.feed(_event(frame, model, key))
 
 
-async def _next(events: Any, model: str) -> Any:
-    """The next event of a stream, or the end. What a server sends that is no JSON is its own fault."""
+def _event(frame: Frame, model: str, key: str | None) -> Any:
+    """What a frame says. Raises the error that it tells of; what is no JSON is its server's fault."""
     try:
-        return await anext(events, _END)
+        event = _decoded(frame.data)
     except (ValueError, RecursionError) as error:
         raise AnswerMalformed(model, f"a piece of it is not JSON ({error})") from error
+    told = event.get("error") if isinstance(event, dict) else None
+    if told or frame.event == "error":
+        raise error_in_answer(model, masked(told or event, key))
+    return event
 
 
-def _lively(stream: Any, hearing: Hearing) -> Any:
-    """The same bytes, each of which is a sign of life: comments and pings too, which the SDKs keep to themselves."""
-
-    class Lively(importlib.import_module("httpx2").AsyncByteStream):  # type: ignore[misc]
-        async def __aiter__(self) -> Any:
-            async for chunk in stream:
-                hearing.alive()
-                yield chunk
-
-        async def aclose(self) -> None:
-            await stream.aclose()
-
-    return Lively()
+def _decoded(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:  # half a surrogate pair, which some servers send, is JSON as well
+        return json.loads(text)
 
 
 def _from_environment(package: str) -> list[str]:
