@@ -13,7 +13,10 @@ from tests.agent import importable
 from tests.agent.importable import Address, Desk, Household, Options, Person, Tree
 
 from forkpoint.agent import Agent, Limits, Tool, bind, tool
-from forkpoint.errors import CannotResume
+from forkpoint.agent.arguments import json_schema
+from forkpoint.agent.binding import portable_document
+from forkpoint.agent.output import OutputSchema
+from forkpoint.errors import BadAgent, CannotResume
 from forkpoint.events import ToolCall
 from forkpoint.llm.model import LLM
 
@@ -199,6 +202,100 @@ def test_a_given_policy_that_is_a_word_does_not_replace_a_function() -> None:
 def test_a_given_function_does_not_replace_a_policy_that_is_a_word() -> None:
     given = Agent(ECHO, approval=lambda call, tool: False)
     assert bind(Agent(ECHO, approval="always").to_json(), given).approval == "always"
+
+
+# Outputs that are only a schema.
+
+FORM = OutputSchema("Form", '{ "type": "object",  "required": ["a"] }')
+
+
+def test_an_output_schema_comes_back_with_the_very_text_of_its_schema() -> None:
+    agent = Agent(ECHO, output=FORM)
+    again = bind(agent.to_json())
+    assert again.output == FORM
+    assert again.manifest.hash == agent.manifest.hash
+    stored = msgspec.json.decode(agent.to_json())["output"]
+    assert stored.keys() == {"name", "digest", "schema"}
+    assert stored["schema"] == {"type": "object", "required": ["a"]}
+
+
+def test_the_type_of_the_agent_given_is_taken_if_its_schema_is_the_one_stored() -> None:
+    text = Agent(ECHO, output=OutputSchema("Person", json_schema(Person))).to_json()
+    assert bind(text, Agent(ECHO, output=Person)).output is Person
+    assert bind(text, Agent(ECHO, output=Person), same=True).output is Person
+    assert bind(text, Agent(ECHO, output=Address)).output == OutputSchema("Person", json_schema(Person))
+    assert bind(text, Agent(ECHO)).output == OutputSchema("Person", json_schema(Person))
+
+
+def test_a_schema_that_is_given_serves_for_the_type_that_was_stored() -> None:
+    schema = OutputSchema("Person", json_schema(Person))
+    assert bind(Agent(ECHO, output=Person).to_json(), Agent(ECHO, output=schema)).output == schema
+
+
+def test_a_schema_written_by_hand_needs_no_digest() -> None:
+    assert bind(document(output={"name": "Form", "schema": {"type": "object"}})).output.name == "Form"
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        {"name": "Form", "schema": {"type": "object"}, "digest": "0"},
+        {"name": "Form", "schema": {"type": "nonsense"}},
+        {"name": "Form", "schema": {"$ref": "http://127.0.0.1:9/x"}},
+        {"name": "Form", "schema": "{}"},
+        {"name": "Form", "schema": None},
+    ],
+    ids=str,
+)
+def test_a_stored_schema_that_is_not_as_it_was_is_listed(output: Any) -> None:
+    assert "Form" in missing_from(document(output=output))
+
+
+# As data alone, for a server.
+
+
+def test_an_agent_for_a_server_has_its_output_by_its_schema_and_no_path() -> None:
+    agent = Agent(
+        LLM("openai/gpt-5", temperature=0.5),
+        instructions="Be brief.",
+        output=Person,
+        limits=Limits(5),
+        approval="risky",
+        name="somebody",
+    )
+    text = portable_document(agent)
+    assert "importable" not in text
+    again = bind(text)
+    assert again.output == OutputSchema("Person", json_schema(Person))
+    assert again.manifest.hash == agent.manifest.hash
+    assert (again.llm, again.limits, again.approval, again.name) == (agent.llm, agent.limits, "risky", "somebody")
+    assert bind(text, agent).output is Person
+
+
+@pytest.mark.parametrize("output", [None, FORM, dict[str, int], Tree], ids=str)
+def test_any_output_goes_to_a_server(output: Any) -> None:
+    agent = Agent(ECHO, output=output)
+    assert bind(portable_document(agent)).manifest.hash == agent.manifest.hash
+
+
+def test_an_agent_that_was_bound_goes_to_a_server_as_data_too() -> None:
+    assert "path" not in portable_document(bind(Agent(ECHO, output=Person).to_json()))
+
+
+@pytest.mark.parametrize(
+    ("agent", "word"),
+    [
+        (Agent(ECHO, tools=[importable.plain]), "plain"),
+        (Agent(ECHO, approval=importable.asks), "approval"),
+        (Agent(LLM("openai/gpt-5", api_key=SECRET)), "literal key"),
+    ],
+    ids=["tools", "approval", "key"],
+)
+def test_what_only_runs_here_is_not_sent_to_a_server(agent: Agent, word: str) -> None:
+    with pytest.raises(BadAgent, match=word) as refused:
+        portable_document(agent)
+    assert "server" in refused.value.why
+    assert SECRET not in str(refused.value)
 
 
 # Keys.

@@ -3,14 +3,26 @@
 - `tool`, `arguments`: a typed Python function as a tool; its schema, and what a model writes for it.
 - `context`: what a tool sees while it runs.
 - `running`: one call, to its result.
-- `agent`: `Agent`, its limits and its approval policy.
+- `agent`: `Agent`, its limits and its approval policy. `output`: a form of answers that is only a JSON schema.
 - `binding`: an agent's JSON, and how its callables are found again.
 """
 
 from forkpoint.agent.agent import Agent, Approval, Limits
 from forkpoint.agent.binding import bind
 from forkpoint.agent.context import AgentState, ToolContext
+from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.running import run_call
 from forkpoint.agent.tool import Tool, tool
 
-__all__ = ["Agent", "AgentState", "Approval", "Limits", "Tool", "ToolContext", "bind", "run_call", "tool"]
+__all__ = [
+    "Agent",
+    "AgentState",
+    "Approval",
+    "Limits",
+    "OutputSchema",
+    "Tool",
+    "ToolContext",
+    "bind",
+    "run_call",
+    "tool",
+]

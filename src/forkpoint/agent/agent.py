@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from forkpoint.agent.arguments import json_schema, typed
+from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.tool import Tool, as_tool
 from forkpoint.errors import BadAgent, BadTool
 from forkpoint.events import JsonText, ToolCall
@@ -47,7 +48,8 @@ class Agent:
     - ``llm``: a model's name or an `LLM`.
     - ``instructions``: what stands before every conversation.
     - ``tools``: functions, or what `tool` made of them.
-    - ``output``: a type (a dataclass, a msgspec Struct, a pydantic model, a TypedDict) that the answer is to have.
+    - ``output``: a type (a dataclass, a msgspec Struct, a pydantic model, a TypedDict) that the answer is to have, or
+      an `OutputSchema`.
     - ``limits``: where a turn ends.
     - ``approval``: ``never``, ``always``, ``risky``, or a function of the call and the tool.
     - ``name``: how people call it.
@@ -138,6 +140,8 @@ class Agent:
 def output_schema(output: Any) -> JsonText | None:
     if output is None:
         return None
+    if isinstance(output, OutputSchema):
+        return output.schema
     try:
         return json_schema(output)
     except BadTool as error:

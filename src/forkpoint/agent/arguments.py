@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import docstring_parser
 import msgspec
 
+from forkpoint.agent.output import OutputSchema
 from forkpoint.errors import BadTool
 from forkpoint.events import JsonText
 
@@ -58,7 +59,9 @@ def json_schema(kind: Any, *, name: str = "answer") -> JsonText:
 
 
 def decode_as(kind: Any, text: str) -> Any:
-    """A value of a type from its JSON. Raises ``ValueError`` with what does not fit."""
+    """A value of a type, or of an `OutputSchema`, from its JSON. Raises ``ValueError`` with what does not fit."""
+    if isinstance(kind, OutputSchema):
+        return kind.decode(text)
     try:
         return msgspec.json.decode(text, type=kind, dec_hook=_decode)
     except msgspec.ValidationError:

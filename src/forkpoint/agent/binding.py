@@ -14,8 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, Limits, output_schema
+from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.tool import Tool, as_tool, path_of
-from forkpoint.errors import CannotResume, ForkpointError
+from forkpoint.errors import BadAgent, CannotResume, ForkpointError
 from forkpoint.events import JsonText
 from forkpoint.llm.model import LLM
 
@@ -23,13 +24,17 @@ _NOWHERE: Any = object()  # None may well stand at a path
 
 
 class Reference(Struct, frozen=True, omit_defaults=True):
-    """A callable or a type in a stored agent. Without a path it can only come from an agent that is given."""
+    """A callable or a type in a stored agent. Without a path it can only come from an agent that is given.
+
+    An output that is an `OutputSchema` has its schema here, as the very text that it is, and needs no path.
+    """
 
     name: str
     path: str | None = None
     digest: str = ""
     risky: bool = False
     repeatable: bool = False
+    schema: msgspec.Raw = msgspec.Raw()
 
 
 class Document(Struct, frozen=True, omit_defaults=True):
@@ -98,19 +103,59 @@ def document_of(agent: Agent) -> JsonText:
     if callable(approval):
         approval = Reference(getattr(approval, "__name__", "approval"), path_of(approval))
     output = None
+    if isinstance(agent.output, OutputSchema):
+        output = _by_schema(agent.output)
+    elif agent.output is not None:
+        output = Reference(_name_of(agent.output), path_of(agent.output), _digest(agent.manifest.output or ""))
+    return _written(agent, tuple(map(_reference, agent.tools)), output, approval)
+
+
+def portable_document(agent: Agent) -> JsonText:
+    """The JSON of an agent as data alone, for a server that has none of its code: the output stands by its schema.
+
+    Raises `BadAgent` for what cannot go there: functions, and a literal key.
+    """
+    if agent.tools:
+        names = ", ".join(tool.name for tool in agent.tools)
+        raise BadAgent(
+            f"it has Python tools ({names}), and those run where they are defined; leave them out, or name an agent "
+            "that the server has"
+        )
+    approval: Any = agent.approval
+    if callable(approval):
+        raise BadAgent(
+            "its approval policy is a function, and that runs where it is defined; use never, always or risky, or name "
+            "an agent that the server has"
+        )
+    if agent.llm.api_key is not None:
+        raise BadAgent("it has a literal key, and a key is never sent; leave it out, for the server has its own")
+    output = None
     if agent.output is not None:
-        schema = agent.manifest.output or ""
-        output = Reference(getattr(agent.output, "__name__", str(agent.output)), path_of(agent.output), _digest(schema))
+        output = _by_schema(OutputSchema(_name_of(agent.output)[:256], agent.manifest.output or ""))
+    return _written(agent, (), output, approval)
+
+
+def _written(agent: Agent, tools: tuple[Reference, ...], output: Reference | None, approval: Any) -> JsonText:
     document = Document(
         llm=msgspec.Raw(agent.llm.to_json().encode()),
         instructions=agent.instructions,
-        tools=tuple(map(_reference, agent.tools)),
+        tools=tools,
         output=output,
         limits=agent.limits,
         approval=approval,
         name=agent.name,
     )
     return msgspec.json.encode(document).decode()
+
+
+def _by_schema(output: OutputSchema) -> Reference:
+    return Reference(output.name, digest=_digest(output.schema), schema=msgspec.Raw(output.schema.encode()))
+
+
+def _name_of(output: Any) -> str:
+    if isinstance(output, OutputSchema):
+        return output.name
+    return str(getattr(output, "__name__", output))
 
 
 def _reference(tool: Tool) -> Reference:
@@ -148,6 +193,8 @@ def _bound_output(reference: Reference | None, given: Agent | None, missing: lis
     if reference is None:
         return None
     found = given.output if given is not None and given.output is not None else None
+    if schema := bytes(reference.schema).decode():
+        return _bound_schema(reference, schema, found, missing)
     if found is None:
         found = _imported(reference, f"output {reference.name}", missing)
     if found is _NOWHERE:
@@ -160,6 +207,21 @@ def _bound_output(reference: Reference | None, given: Agent | None, missing: lis
     if _digest(schema) != reference.digest:
         missing.append(f"output {reference.name}: its fields have changed")
     return found
+
+
+def _bound_schema(reference: Reference, schema: JsonText, given: Any, missing: list[str]) -> Any:
+    """The type of the agent given if its schema is this very one, or else the schema itself."""
+    digest = _digest(schema)
+    if reference.digest and reference.digest != digest:
+        missing.append(f"output {reference.name}: its schema is not the one that was stored")
+        return None
+    if given is not None and _digest(output_schema(given) or "") == digest:
+        return given
+    try:
+        return OutputSchema(reference.name, schema)
+    except ForkpointError as error:
+        missing.append(f"output {reference.name}: {error}")
+        return None
 
 
 def _bound_approval(reference: Reference, given: Agent | None, missing: list[str], same: bool) -> Any:
