@@ -84,13 +84,30 @@ CODES = {
     "ConnectionLost": "model_connection",
     "AnswerMalformed": "model_malformed",
     "AnswerEmpty": "model_empty",
+    "BadRequest": "bad_request",
+    "Invalid": "invalid",
+    "NoSuchCall": "no_such_call",
+    "NotAllowed": "method_not_allowed",
+    "ForeignOrigin": "foreign_origin",
+    "TooMany": "too_many",
+    "TooSlow": "too_slow",
+    "ShuttingDown": "shutting_down",
+    "OpenToTheWorld": "open_to_the_world",
+    "AddressTaken": "address_taken",
+    "ServerUnreachable": "server_unreachable",
+    "ServerError": "server_error",
+    "Unauthorized": "unauthorized",
+    "BadKeysFile": "bad_keys_file",
+    "BadKeyVariable": "bad_key_variable",
+    "NoSuchKey": "no_such_key",
+    "BadApiKey": "bad_api_key",
 }
 
 BASES = {"ForkpointError", "ModelError", "StoreError"}  # caught, never raised: nothing can be said on what to do
 
 WHAT_TO_DO = re.compile(
     r"\b(ask|check|choose|discard|fork|free|leave|make|name|open|pass|raise|read|remove|restore|resume|retry|send|"
-    r"settle|stop|try|upgrade|use|wait|it takes|needs|nearest)\b",
+    r"settle|stop|look for|try|upgrade|use|wait|it takes|needs|nearest)\b",
     re.IGNORECASE,
 )
 
@@ -117,7 +134,7 @@ def fields_of(cls: type[ForkpointError]) -> dict[str, type]:
 
 def sample(cls: type[ForkpointError], text: str = "sample") -> ForkpointError:
     """An error whose fields are all filled in."""
-    samples: dict[type, Any] = {str: text, int: 1234567, bool: True}
+    samples: dict[type, Any] = {str: text, int: 1234567, float: 12.5, bool: True}
     return cls(*(samples[kind] for kind in fields_of(cls).values()))
 
 
@@ -191,7 +208,7 @@ def test_an_error_survives_pickling_and_copying(cls: type[ForkpointError]) -> No
 
 @each_error
 def test_fields_can_be_given_by_name_and_read_back(cls: type[ForkpointError]) -> None:
-    samples: dict[type, Any] = {str: "sample", int: 7, bool: True}
+    samples: dict[type, Any] = {str: "sample", int: 7, float: 12.5, bool: True}
     given = {name: samples[kind] for name, kind in fields_of(cls).items()}
     error = cls(**given)
     assert {name: getattr(error, name) for name in given} == given

@@ -102,8 +102,8 @@ class BadCursor(ForkpointError):
 
 
 class BadStoreUrl(ForkpointError):
-    """{url!r} is not a store's address: {why}. Use sqlite:///relative/file.db, sqlite:////absolute/file.db
-    or memory:"""
+    """{url!r} is not a store's address: {why}. Use sqlite:///relative/file.db, sqlite:////absolute/file.db,
+    memory: or http://host:8008"""
 
     code = "bad_store_url"
     url: str
@@ -610,3 +610,147 @@ class AnswerEmpty(ModelError):
 
     code = "model_empty"
     passing = True
+
+
+# Servers and their clients.
+
+
+class BadRequest(ForkpointError):
+    """The request makes no sense: {why}. Read /openapi.json for what this call takes."""
+
+    code = "bad_request"
+    why: str
+
+
+class Invalid(ForkpointError):
+    """{param} of the request cannot be taken: {why}. Read /openapi.json for what this call takes."""
+
+    code = "invalid"
+    param: str
+    why: str
+
+
+class NoSuchCall(ForkpointError):
+    """There is no call {method} {path} here. Read /openapi.json for all there are."""
+
+    code = "no_such_call"
+    method: str
+    path: str
+
+
+class NotAllowed(ForkpointError):
+    """{path} cannot be called with {method}. Read /openapi.json for how it can."""
+
+    code = "method_not_allowed"
+    method: str
+    path: str
+
+
+class ForeignOrigin(ForkpointError):
+    """A web page of {origin!r} may not call this server. Allow its origin with --cors-origin, or use a key."""
+
+    code = "foreign_origin"
+    origin: str
+
+
+class TooMany(ForkpointError):
+    """There are too many {what} now ({limit:,} are allowed), and nothing was begun. Try again in {retry_after} s."""
+
+    code = "too_many"
+    what: str
+    limit: int
+    retry_after: int = 1
+
+
+class TooSlow(ForkpointError):
+    """The {what} of the request did not come within {seconds:g} s, and nothing was begun. Send it again, at once."""
+
+    code = "too_slow"
+    what: str
+    seconds: float
+
+
+class ShuttingDown(ForkpointError):
+    """The server is stopping and begins nothing new. Try again in {retry_after} s."""
+
+    code = "shutting_down"
+    retry_after: int = 5
+
+
+class OpenToTheWorld(ForkpointError):
+    """Whoever can reach {host} could use this server, for it has no keys. Make one with `forkpoint keys add` and start
+    it with --keys, or listen on 127.0.0.1."""
+
+    code = "open_to_the_world"
+    host: str
+
+
+class AddressTaken(ForkpointError):
+    """The server cannot listen on {host} port {port} ({detail}). Choose another with --port, or stop what is there."""
+
+    code = "address_taken"
+    host: str
+    port: int
+    detail: str
+
+
+class ServerUnreachable(ForkpointError):
+    """The server at {url} cannot be reached ({detail}). Check the address, and that it runs; what was sent with an
+    idempotency key can safely be sent again."""
+
+    code = "server_unreachable"
+    url: str
+    detail: str
+
+
+class ServerError(ForkpointError):
+    """The server refused with {server_code!r}: {server_message} Look for request {request_id} in its log."""
+
+    code = "server_error"
+    server_code: str
+    server_message: str
+    request_id: str
+
+
+class Unauthorized(ForkpointError):
+    """This call needs a key: {why}. Send one as `Authorization: Bearer KEY`; whoever runs the server makes one with
+    `forkpoint keys add`."""
+
+    code = "unauthorized"
+    why: str
+
+
+class BadKeysFile(ForkpointError):
+    """{path} cannot be used as the file of keys: {why}. Restore or repair it, or name another file; a new one is made
+    by `forkpoint keys add`."""
+
+    code = "bad_keys_file"
+    path: str
+    why: str
+
+
+class BadKeyVariable(ForkpointError):
+    """The environment variable {variable} cannot be the server's key: {why}. Set it to a long random text, or leave it
+    out and use a file of keys."""
+
+    code = "bad_key_variable"
+    variable: str
+    why: str
+
+
+class NoSuchKey(ForkpointError):
+    """There is no key {given!r} in {path}. Check it with `forkpoint keys list`."""
+
+    code = "no_such_key"
+    given: str
+    path: str
+
+
+class BadApiKey(ForkpointError):
+    """The environment variable {variable} cannot be sent to {url} as a key: {why}. Set it to a key of that server, or
+    unset it if the server needs none."""
+
+    code = "bad_api_key"
+    variable: str
+    url: str
+    why: str

@@ -35,7 +35,7 @@ HOT = [
         "turn_behind_event",
         "state_of_turn",
     ),
-    *("read_conversation", "find_conversation", "read_turn", "read_steps"),
+    *("read_conversation", "read_revisions", "find_conversation", "read_turn", "read_steps"),
     *("take_lock", "release_lock", "journal_turn", "commit_turn", "end_turn", "take_over", "move_head", "rewind_head"),
     *(
         "delete_steps",

@@ -239,7 +239,7 @@ class _Chat:
         return self._ran(self._this.deny(reason=reason or None))
 
     def _ask(self, question: str) -> dict[str, Any]:
-        from forkpoint.cli.documents import usage_document
+        from forkpoint.conversation.documents import usage_document
 
         if not question:
             return self._usage("ask")
@@ -271,14 +271,14 @@ class _Chat:
         return {"turns": [document(turn, self._this.name) for turn in turns]}
 
     def _tree(self, _: str) -> dict[str, Any]:
-        from forkpoint.cli.documents import info_document
         from forkpoint.cli.tree import draw, stats_of, walk
+        from forkpoint.conversation.documents import info_document, plain
 
         branches = self._this.tree() if self._kept else ()
         if not branches:
             self._say("Nothing was said yet.")
         self._out.print(draw(branches, here=self._this.id, stats=stats_of(branches, self._store)))
-        return {"branches": [info_document(info) | {"depth": depth} for info, depth in walk(branches)]}
+        return {"branches": [plain(info_document(info)) | {"depth": depth} for info, depth in walk(branches)]}
 
     def _help(self, _: str) -> dict[str, Any]:
         table = grid()

@@ -38,7 +38,8 @@ Store: TypeAlias = Annotated[
     typer.Option(
         "--store",
         metavar="ADDRESS",
-        help="Where conversations live: sqlite:///file.db. Default: FORKPOINT_STORE, else a file in your data folder.",
+        help="Where conversations live: sqlite:///file.db, or a server: http://host:8008. "
+        "Default: FORKPOINT_STORE, else a file in your data folder.",
     ),
 ]
 
@@ -67,7 +68,7 @@ Instructions: TypeAlias = Annotated[
 
 AgentPath: TypeAlias = Annotated[
     str | None,
-    typer.Option("--agent", metavar="MODULE:NAME", help="An Agent in your own code, tools included."),
+    typer.Option("--agent", metavar="MODULE:NAME", help="An Agent in your own code, or NAME: one of the server's."),
 ]
 
 Tools: TypeAlias = Annotated[
@@ -113,13 +114,13 @@ def opened(
     With ``bind`` it can run: its tools are imported, also from the folder that the program was started in, or taken
     from the agent at the path ``agent``.
     """
-    from forkpoint.cli.looking import is_there
+    from forkpoint.cli.looking import is_remote, is_there
     from forkpoint.conversation import Conversation
 
     if not is_there(store):
         raise NotFound("conversation", given)
     options |= {"bind": bind, "store": store}
-    if bind:
+    if bind and not is_remote(store):  # a server has its own functions
         _look_here()
         options["agent"] = None if agent is None else imported_agent(agent)
     try:
@@ -202,6 +203,22 @@ def agent_from(agent: str | None, model: str | None, instructions: str | None) -
     if model is not None or instructions is not None:
         raise BadAgent("--agent says who answers already, so --model and --instructions cannot be given too")
     return imported_agent(agent)
+
+
+def answerer_from(agent: str | None, model: str | None, instructions: str | None, store: str | None) -> "Agent | str":
+    """The same for a new conversation, which may live at a server.
+
+    There a name without a colon is one of the server's own agents, and without any option its default answers.
+    """
+    from forkpoint.cli.looking import default_agent, is_remote
+
+    if not is_remote(store) or (agent is not None and ":" in agent):
+        return agent_from(agent, model, instructions)
+    if agent is not None:
+        return agent_from(agent, model, instructions) if model or instructions else agent
+    if model is None and instructions is None:
+        return default_agent(store).name
+    return agent_from(None, model or default_agent(store).model, instructions)
 
 
 def imported_agent(path: str) -> "Agent":

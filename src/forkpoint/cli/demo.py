@@ -141,13 +141,13 @@ class _Demo:
 
     def document(self) -> dict[str, Any]:
         """All of it, for programs."""
-        from forkpoint.cli.documents import info_document, stats_document
+        from forkpoint.conversation.documents import info_document, plain, stats_document
 
         branches = []
         for one in self._branches:
             turns = all_turns(one)
             branches.append(
-                info_document(one.info())
+                plain(info_document(one.info()))
                 | {"stats": stats_document(one.stats()), "seconds": _seconds(turns, one.id)}
                 | {"turns": [document(turn, one.name) for turn in turns if turn.conversation == one.id]}
             )

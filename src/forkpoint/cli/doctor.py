@@ -18,7 +18,14 @@ from forkpoint.errors import ExtraMissing, ForkpointError, NotFound
 if TYPE_CHECKING:
     from forkpoint.store.records import Verification
 
-_VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "FORKPOINT_STORE", "FORKPOINT_MODEL", "FORKPOINT_CACHE")
+_VARIABLES = (
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "FORKPOINT_STORE",
+    "FORKPOINT_API_KEY",
+    "FORKPOINT_MODEL",
+    "FORKPOINT_CACHE",
+)
 _SETTINGS = {"store", "model"}
 _STYLES = {"good": ("✓", "green"), "absent": ("·", "dim"), "bad": ("✗", "red")}
 
@@ -203,6 +210,9 @@ def _store(store: str | None) -> tuple[State, str]:
 
     found = look(store)
     where = f"{found.address} ({found.source})"
+    if found.server is not None:
+        key = "takes the key of FORKPOINT_API_KEY" if found.key else "needs no key"
+        return "good", f"{where}, a server of version {found.server}, is ready and {key}"
     if found.address == "memory:":
         return "good", f"{where}, forgotten when the program ends"
     if not found.there:

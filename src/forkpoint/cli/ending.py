@@ -128,11 +128,10 @@ def document(turn: "Turn", name: str) -> dict[str, Any]:
     """A turn, for programs."""
     import msgspec
 
-    from forkpoint.cli.documents import turn_document
+    from forkpoint.conversation.documents import plain, turn_document
 
-    told = turn_document(turn) | {"name": name}
+    told = plain(turn_document(turn)) | {"name": name}
     told["output"] = msgspec.to_builtins(turn.output, enc_hook=_builtins)
-    told["waiting"] = [call.id for call in turn.waiting]
     return told
 
 

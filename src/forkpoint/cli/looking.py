@@ -8,6 +8,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 from msgspec.structs import replace
 
+from forkpoint.conversation.addresses import is_server
 from forkpoint.conversation.defaults import named_store
 from forkpoint.conversation.places import as_url
 from forkpoint.conversation.portal import wait_for
@@ -29,14 +30,22 @@ class Look(Struct, frozen=True):
     newest_format: int = FORMAT  # that this program knows; it migrates an older one when it opens it
     conversations: int | None = None
     bytes: int | None = None
+    server: str | None = None  # its version, if it is a server's
+    key: bool = False  # whether it was shown a key, and took it
 
 
 def look(store: str | None = None) -> Look:
-    """What stands at a store's address, by default the one that commands use. Raises what opening it would raise."""
+    """What stands at a store's address, by default the one that commands use. Raises what opening it would raise.
+
+    A server is asked whether it is ready, and whether it takes our key.
+    """
     address, source = _address(store)
     shown = Look(re.sub(r"(?<=//)[^/@]*@", "***@", address), source)
     path = _file(address)
     if path is None:
+        if is_server(address):
+            version, key = wait_for("look()", _look_at_server, address)
+            return replace(shown, there=True, server=version, key=key)
         if address != "memory:":
             wait_for("look()", open_store, address)  # raises, for nothing else can be opened
         return shown
@@ -55,6 +64,25 @@ def is_there(store: str | None) -> bool:
         return True  # opening it says what is wrong
 
 
+def is_remote(store: str | None) -> bool:
+    """Whether a store's address is a server's."""
+    return is_server(_address(store)[0])
+
+
+def default_agent(store: str | None) -> "AgentThere":
+    """Who answers at a server if nobody says who."""
+    agents = wait_for("agents", _agents_of_server, _address(store)[0])
+    return next((agent for agent in agents if agent.default), agents[0])
+
+
+class AgentThere(Struct, frozen=True):
+    """An agent that a server has."""
+
+    name: str
+    model: str
+    default: bool = False
+
+
 def _look_into(path: Path, shown: Look) -> Look:
     """What stands in a file."""
     if not path.exists():
@@ -65,6 +93,40 @@ def _look_into(path: Path, shown: Look) -> Look:
         raise BadStoreUrl(shown.address, "it is not a file")
     found = glance(path)
     return replace(shown, there=True, format=found.format, conversations=found.conversations, bytes=found.bytes)
+
+
+class _Health(Struct, frozen=True):
+    version: str
+
+
+class _Agents(Struct, frozen=True):
+    items: tuple[AgentThere, ...]
+
+
+async def _agents_of_server(url: str) -> tuple[AgentThere, ...]:
+    from forkpoint.conversation.http import Connection, Request
+
+    connection = Connection(url)
+    try:
+        return (await connection.read(Request(method="GET", path="/api/agents"), _Agents)).items
+    finally:
+        await connection.close()
+
+
+async def _look_at_server(url: str) -> tuple[str, bool]:
+    """The version of a server that is ready and lets us in, and whether it was shown a key. Raises what is wrong."""
+    from forkpoint.conversation.http import Connection, Request, api_key
+    from forkpoint.conversation.remote import RemoteBackend
+
+    connection = Connection(url)
+    server = RemoteBackend(connection)
+    try:
+        health = await connection.read(Request(method="GET", path="/health"), _Health)
+        await connection.call(Request(method="GET", path="/ready"))
+        await server.conversations(limit=1)
+    finally:
+        await server.close()
+    return health.version, api_key(url) is not None
 
 
 def _address(store: str | None) -> tuple[str, str]:

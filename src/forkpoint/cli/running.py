@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forkpoint.cli.common import AgentPath, Instructions, Model, Store, agent_from, opened
+from forkpoint.cli.common import AgentPath, Instructions, Model, Store, agent_from, answerer_from, opened
 from forkpoint.cli.ending import Telling
 from forkpoint.cli.output import Json, one_line
 from forkpoint.errors import NotFound
@@ -86,12 +86,17 @@ def existing(
 
     An option that would have no effect on it is refused.
     """
+    from forkpoint.cli.looking import is_remote
+
     try:
         found = opened(given, store, bind=True, agent=agent, **options)
     except NotFound:
         return None
     try:
-        _check_options(found, model, instructions, agent, workspace)
+        if is_remote(store):
+            _check_options_there(found, model, instructions, agent, workspace)
+        else:
+            _check_options(found, model, instructions, agent, workspace)
     except BaseException:
         found.close()
         raise
@@ -111,7 +116,7 @@ def new(
     """A new conversation, with this name if one is given. It comes into being with its first turn."""
     from forkpoint.conversation import Conversation
 
-    who = agent_from(agent, model, instructions)
+    who = answerer_from(agent, model, instructions, store)
     return Conversation(who, conversation_id=given, workspace=workspace, store=store, **options)
 
 
@@ -122,6 +127,19 @@ def _message(given: str | None) -> str:
     if not given or given.isspace():
         raise typer.BadParameter("there is nothing to say: give a message, or - to read it from stdin")
     return given
+
+
+def _check_options_there(
+    found: "Conversation", model: str | None, instructions: str | None, agent: str | None, workspace: str | None
+) -> None:
+    """The same for a conversation at a server, of whose agent no more is known than its name and its model."""
+    info = found.info()
+    has = {"--agent": info.agent, "--model": info.model, "--instructions": None, "--workspace": info.workspace}
+    given = {"--agent": agent, "--model": model, "--instructions": instructions, "--workspace": workspace}
+    for option, value in given.items():
+        if value is not None and value != has[option]:
+            why = f"conversation {one_line(found.name)} is answered by {info.agent or info.model} of the server already"
+            raise typer.BadParameter(why, param_hint=option)
 
 
 def _check_options(

@@ -57,7 +57,7 @@ def show(
         its_turns = all_turns(this)[-most:] if turns else None
         its_events = this.events(after=max(info.events - most, 0)) if events else None
     if json:
-        from forkpoint.cli.documents import event_document, info_document, stats_document, turn_document
+        from forkpoint.conversation.documents import event_document, info_document, stats_document, turn_document
 
         document: dict[str, Any] = {"conversation": info_document(info), "stats": stats_document(stats)}
         if its_turns is not None:
@@ -191,9 +191,9 @@ def _call(call: "Call") -> str:
 def _print_turn(turn: "Turn", as_json: bool) -> None:
     """One turn with everything in it."""
     if as_json:
-        from forkpoint.cli.documents import event_document, turn_document
+        from forkpoint.conversation.documents import turn_document
 
-        return print_json(turn_document(turn) | {"events": [event_document(event) for event in turn.events]})
+        return print_json(turn_document(turn, events=True))
     from forkpoint.cli.transcript import transcript
 
     rows: list[tuple[str, str]] = [("turn", turn.id), ("conversation", turn.conversation)]

@@ -14,6 +14,7 @@ from forkpoint.cli.common import (
     Tags,
     agent_from,
     all_turns,
+    answerer_from,
     only_one,
     opened,
     short_names,
@@ -43,10 +44,10 @@ def tree(conversation: Id, store: Store = None, json: Json = False) -> None:
         branches = this.tree()
         stats = stats_of(branches, store)
     if json:
-        from forkpoint.cli.documents import info_document, stats_document
+        from forkpoint.conversation.documents import info_document, plain, stats_document
 
         family = [
-            info_document(info) | {"depth": depth, "stats": stats_document(stats[info.id])}
+            plain(info_document(info)) | {"depth": depth, "stats": stats_document(stats[info.id])}
             for info, depth in walk(branches)
             if info.id in stats
         ]
@@ -99,10 +100,10 @@ def fork(
     """
     only_one({"--at": at, "--before": before})
     changed = model is not None or instructions is not None
-    replacement = agent_from(agent, model, instructions) if agent is not None else None
+    replacement = answerer_from(agent, model, instructions, store) if agent is not None else None
     with opened(conversation, store, bind=changed and agent is None) as source:
         if changed and replacement is None:
-            replacement = _changed(source.agent, model, instructions)
+            replacement = _changed(source, model, instructions, store)
         made = source.fork(
             conversation_id=name,
             at=at,
@@ -117,7 +118,7 @@ def fork(
         with made:
             info = made.info()
     if json:
-        from forkpoint.cli.documents import info_document
+        from forkpoint.conversation.documents import info_document
 
         print_json(info_document(info))
     else:
@@ -154,7 +155,7 @@ def rewind(
                 kept = aside.info()
         now = this.info()
     if json:
-        from forkpoint.cli.documents import info_document
+        from forkpoint.conversation.documents import info_document
 
         print_json({"conversation": info_document(now), "aside": info_document(kept) if aside is not None else None})
     elif aside is None:
@@ -246,8 +247,16 @@ def _label(info: "Info", name: str, here: bool, stats: "Stats | None") -> "Text"
     return label
 
 
-def _changed(agent: "Agent | None", model: str | None, instructions: str | None) -> "Agent":
+def _changed(source: "Conversation", model: str | None, instructions: str | None, store: str | None) -> "Agent":
     """The agent with another model or other instructions."""
+    from forkpoint.cli.looking import is_remote
+
+    agent = source.agent
+    if agent is None and is_remote(store):
+        if instructions is None:
+            why = "the server does not show the source's instructions: give --instructions too, or name an --agent"
+            raise typer.BadParameter(why, param_hint="--model")
+        return agent_from(None, model or source.info().model, instructions)
     if agent is None:
         return agent_from(None, model, instructions)
     changes: dict[str, Any] = {"llm": model, "instructions": instructions}

@@ -153,7 +153,7 @@ def ask(
     with opened(conversation, store, bind=True, agent=agent) as this:
         answer = this.ask(question)
     if json:
-        from forkpoint.cli.documents import usage_document
+        from forkpoint.conversation.documents import usage_document
 
         print_json({"text": answer.text, "usage": usage_document(answer.usage)})
     else:

@@ -34,9 +34,11 @@ class ForkOptions(Struct, frozen=True, kw_only=True):
 
     id: str
     name: str | None = None
+    chosen: bool = False  # somebody chose the id or the name: another one is another request
     at: str | Position | None = None
     before: str | Position | None = None
     agent: Agent | None = None
+    server_agent: str | None = None  # one of a server's own agents, by name
     title: str | None = None
     tags: Mapping[str, str] = {}
     reset_metrics: bool = True
@@ -54,7 +56,13 @@ class Decision(Struct, frozen=True):
 
 
 class Backend(Protocol):
-    """A place where conversations live."""
+    """A place where conversations live.
+
+    ``key`` is an idempotency key: however often a request is made with it, it happens once, and each time gives what
+    the first one gave; with another request it raises `KeyReused`. ``if_revision`` is the revision that the caller
+    decided on: if the conversation is at another, `Stale` is raised and nothing is changed. A key is looked up first,
+    since what a repeat asks for has moved the revision itself.
+    """
 
     async def close(self) -> None:
         """Cancels what still runs there for this process, and lets go of it."""
@@ -66,7 +74,7 @@ class Backend(Protocol):
 
     # Conversations.
 
-    async def create(self, draft: Draft) -> Info:
+    async def create(self, draft: Draft, *, key: str | None = None) -> Info:
         """Makes a conversation that stays even if no turn ever commits. Raises `AlreadyExists`."""
         ...
 
@@ -89,20 +97,34 @@ class Backend(Protocol):
 
     async def describe(self, id: str, *, title: str | None, tags: Mapping[str, str] | None) -> Info: ...
 
-    async def fork(self, source: str, options: ForkOptions, agent: Agent | None = None) -> tuple[Info, Settings]:
-        """A fork. ``agent`` is the source's, if it is at hand."""
+    async def fork(
+        self,
+        source: str,
+        options: ForkOptions,
+        agent: Agent | None = None,
+        *,
+        key: str | None = None,
+        if_revision: int | None = None,
+    ) -> tuple[Info, Settings]:
+        """A fork. ``agent`` is the source's, if it is at hand. ``if_revision`` is the source's."""
         ...
 
     async def rewind(
-        self, id: str, *, at: str | Position | None, before: str | Position | None
+        self,
+        id: str,
+        *,
+        at: str | Position | None,
+        before: str | Position | None,
+        key: str | None = None,
+        if_revision: int | None = None,
     ) -> tuple[Info, Settings] | None:
         """Moves the head back. Gives the branch that keeps what stood after it; None if nothing did."""
         ...
 
-    async def delete(self, id: str) -> None: ...
+    async def delete(self, id: str, *, if_revision: int | None = None) -> None: ...
 
-    async def change(self, id: str, settings: Settings, agent: Agent | None) -> Info:
-        """Other settings from here on, recorded as a note."""
+    async def change(self, id: str, settings: Settings, agent: Agent | None, *, if_revision: int | None = None) -> Info:
+        """Other settings from here on, recorded as a note. Those that it has already change nothing."""
         ...
 
     # Turns.
@@ -117,6 +139,7 @@ class Backend(Protocol):
         retry_of: str | None = None,
         supersede: bool = False,
         key: str | None = None,
+        if_revision: int | None = None,
         tell: Callback,
     ) -> Turn: ...
 
@@ -164,6 +187,8 @@ class Backend(Protocol):
 
     async def state(self, id: str) -> dict[str, Any]: ...
 
-    async def update_state(self, id: str, set: Mapping[str, Any], removed: Collection[str]) -> None: ...
+    async def update_state(
+        self, id: str, set: Mapping[str, Any], removed: Collection[str], *, if_revision: int | None = None
+    ) -> None: ...
 
     async def verify(self, id: str | None, *, head_digest: str | None) -> Verification: ...

@@ -16,21 +16,22 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias, get_args
+from typing import Any, Self, TypeAlias, cast, get_args
 
 import anyio
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.arguments import decode_as
+from forkpoint.agent.binding import portable_document
 from forkpoint.conversation.backend import Backend, Decision, Draft, ForkOptions
 from forkpoint.conversation.messages import Message, as_message
-from forkpoint.conversation.naming import Point, as_agent, as_id, as_point, as_turn, with_title
+from forkpoint.conversation.naming import Point, as_answerer, as_id, as_point, as_turn, with_title
 from forkpoint.conversation.places import Place
 from forkpoint.conversation.results import Branch, Call, Info, SideAnswer, Stats, Turn
 from forkpoint.conversation.settings import Settings, as_workspace
 from forkpoint.conversation.streaming import TurnStream, streamed
-from forkpoint.conversation.updates import Callback, TurnStarted, Update, Visualizer, tell_all
+from forkpoint.conversation.updates import Callback, TurnJoined, TurnStarted, Update, Visualizer, tell_all
 from forkpoint.conversation.views import info_of_draft
 from forkpoint.errors import (
     AlreadyExists,
@@ -43,6 +44,7 @@ from forkpoint.errors import (
     NotFound,
     NothingToRun,
     ReopenAfterFork,
+    Stale,
     TurnFailed,
 )
 from forkpoint.events import Event, UserMessage
@@ -64,8 +66,8 @@ class AsyncConversation:
     - ``agent``: who answers. A model's name or an `LLM` is an agent without tools or instructions.
     - ``conversation_id``: its id, or a name to know it by; by default it gets a fresh id.
     - ``workspace``: the folder that tools work in.
-    - ``store``: where it lives, ``sqlite:///file.db`` or ``memory:``. Default: FORKPOINT_STORE, else a file in the
-      user's data folder.
+    - ``store``: where it lives, ``sqlite:///file.db``, ``memory:``, or ``http://host:8008`` for a server, whose agents
+      are named like ``"support"``. Default: FORKPOINT_STORE, else a file in the user's data folder.
     - ``callbacks``: functions that are told of everything while a turn runs.
     - ``visualizer``: the same, for a screen; a fork has one of the same kind.
     """
@@ -82,13 +84,15 @@ class AsyncConversation:
         callbacks: Iterable[Callback] = (),
         visualizer: Visualizer | None = None,
     ) -> None:
-        agent = as_agent(agent)
+        place = Place(store)
+        remote = place.is_remote
+        answerer = as_answerer(agent, remote=remote)
         id, name = as_id(conversation_id)
-        settings = Settings.of(agent, as_workspace(workspace))
+        settings = Settings.of(answerer, as_workspace(workspace, remote=remote), remote=remote)
         title, others = with_title(title, tags)
         chosen = conversation_id is not None
         draft = Draft(id=id, name=name, settings=settings, chosen=chosen, title=title, tags=others)
-        self._set_up(id, name or id, agent, settings, Place(store), draft, callbacks, visualizer)
+        self._set_up(id, name or id, _at_hand(answerer), settings, place, draft, callbacks, visualizer)
 
     def _set_up(
         self,
@@ -138,8 +142,9 @@ class AsyncConversation:
         `CannotResume` with everything, before anything runs. With ``create`` one that does not exist is made with that
         agent. ``bind=False`` opens it without its functions: to read, fork or rewind it, not to run it.
         """
-        given, new = (None if one is None else as_agent(one) for one in (agent, create))
         place = Place(store)
+        remote = place.is_remote
+        given, new = (None if one is None else as_answerer(one, remote=remote) for one in (agent, create))
         try:
             backend = await place.backend()
             try:
@@ -148,16 +153,32 @@ class AsyncConversation:
                 if new is None:
                     raise
                 new_one, name = as_id(id)
-                draft = Draft(id=new_one, name=name, settings=Settings.of(new, None), chosen=True)
+                draft = Draft(id=new_one, name=name, settings=Settings.of(new, None, remote=remote), chosen=True)
                 try:
                     info, settings = await backend.create(draft), draft.settings
                 except AlreadyExists:  # somebody else has just made it
                     info, settings = await backend.find(id)
-            bound = settings.bound(given or new) if bind else None
+            known = _at_hand(given or new)
+            if remote and known is not None:
+                portable_document(known)  # functions of this process are refused: they could not run there
+            bound = known if remote else settings.bound(known) if bind else None
         except BaseException:
             await place.leave()
             raise
         return cls._made(info, settings, bound, place, callbacks, visualizer)
+
+    @classmethod
+    def over(
+        cls,
+        backend: Backend,
+        info: Info,
+        settings: Settings,
+        agent: Agent | None,
+        *,
+        callbacks: Iterable[Callback] = (),
+    ) -> Self:
+        """A conversation of a backend that is open already, and that whoever opened it closes."""
+        return cls._made(info, settings, agent, Place.around(backend), callbacks, None)
 
     @classmethod
     def _made(
@@ -237,7 +258,7 @@ class AsyncConversation:
 
     @property
     def agent(self) -> Agent | None:
-        """Who answers. None if it was opened without its functions."""
+        """Who answers. None if it was opened without its functions, or if only the server has it."""
         return self._agent
 
     @property
@@ -285,16 +306,20 @@ class AsyncConversation:
                 return info_of_draft(self._draft)
         return await (await self._here()).describe(self._id, title=title, tags=None if tags is None else others)
 
-    async def change_agent(self, agent: Agent | LLM | str) -> None:
-        """Another agent answers from here on. Recorded as a note; the conversation must have no open turn."""
-        agent = as_agent(agent)
-        settings = replace(self._settings, agent=Settings.of(agent, None).agent)
+    async def change_agent(self, agent: Agent | LLM | str, *, if_revision: int | None = None) -> None:
+        """Another agent answers from here on. Recorded as a note; the conversation must have no open turn.
+
+        The agent that it has already changes nothing. ``if_revision``: as in `run`.
+        """
+        answerer = as_answerer(agent, remote=self._place.is_remote)
+        settings = replace(self._settings, agent=Settings.of(answerer, None, remote=self._place.is_remote).agent)
         async with self._making:
+            self._check_draft(if_revision)
             if self._draft is not None:
                 self._draft = replace(self._draft, settings=settings)
         if self._draft is None:
-            await (await self._here()).change(self._id, settings, agent)
-        self._agent, self._settings = agent, settings
+            await (await self._here()).change(self._id, settings, _at_hand(answerer), if_revision=if_revision)
+        self._agent, self._settings = _at_hand(answerer), settings
 
     # Turns.
 
@@ -302,25 +327,42 @@ class AsyncConversation:
         """Queues a message for the next turn. Several are one turn, in order; until then they live in this object."""
         self._pending.append(as_message(message))
 
-    async def run(self, message: Message | None = None, *, supersede: bool = False, key: str | None = None) -> Turn:
+    async def run(
+        self,
+        message: Message | None = None,
+        *,
+        supersede: bool = False,
+        key: str | None = None,
+        if_revision: int | None = None,
+    ) -> Turn:
         """Runs one turn with all that was sent, and ``message``.
 
         Returns the turn when it is committed, or when it waits for an approval. Raises `TurnFailed` (`TurnCancelled`
         if it was cancelled) when it is certain that nothing has moved. While an earlier turn is open, `TurnOpen` is
         raised, unless ``supersede`` discards that one. ``key`` makes it happen once: the same key with the same
-        messages gives the same turn.
+        messages gives the same turn. ``if_revision`` is `Info.revision` as the caller knows it: if the conversation
+        has moved since, `Stale` is raised and nothing has changed.
         """
-        return await self._run(self._taking(message), supersede=supersede, key=key)
+        return await self._run(self._taking(message), supersede=supersede, key=key, if_revision=if_revision)
 
     @asynccontextmanager
     async def run_stream(
-        self, message: Message | None = None, *, supersede: bool = False, key: str | None = None
+        self,
+        message: Message | None = None,
+        *,
+        supersede: bool = False,
+        key: str | None = None,
+        if_revision: int | None = None,
     ) -> AsyncIterator[TurnStream]:
         """The same, told as it happens: ``async with conversation.run_stream("...") as stream``, then
         ``async for update in stream``. Updates are provisional; the last one is the turn. Leaving early cancels it.
         """
         messages = self._taking(message)
-        async with streamed(lambda tell: self._run(messages, supersede=supersede, key=key, also=tell)) as stream:
+
+        async def start(tell: Callback) -> Turn:
+            return await self._run(messages, supersede=supersede, key=key, if_revision=if_revision, also=tell)
+
+        async with streamed(start) as stream:
             yield stream
 
     async def ask(self, message: Message) -> SideAnswer:
@@ -399,40 +441,59 @@ class AsyncConversation:
         cache: CachePolicy = "own",
         workspace: str | os.PathLike[str] = "share",
         callbacks: Iterable[Callback] = (),
+        key: str | None = None,
+        if_revision: int | None = None,
     ) -> Self:
         """A new conversation that shares this one's history up to a point, and nothing else.
 
         ``at`` is a turn or an event, included; ``before`` the same, excluded; by default it is all that is committed.
-        Never waits for a turn that runs. Costs the same however long the history is.
+        Never waits for a turn that runs. Costs the same however long the history is. ``key`` makes it happen once:
+        the same key with the same arguments gives the same fork. ``if_revision``: as in `run`.
         """
-        other = None if agent is None else as_agent(agent)
+        other = None if agent is None else as_answerer(agent, remote=self._place.is_remote)
         if cache not in get_args(CachePolicy):
             raise BadArgument("fork()", f"cache={cache!r}", "it is own or inherit")
         id, name = as_id(conversation_id)
         title, others = with_title(title, tags)
+        self._check_draft(if_revision)
         backend = await self._here()
         options = ForkOptions(
             id=id,
             name=name,
+            chosen=conversation_id is not None,
             at=as_point(at),
             before=as_point(before),
-            agent=other,
+            agent=_at_hand(other),
+            server_agent=other if isinstance(other, str) else None,
             title=title,
             tags=others,
             reset_metrics=reset_metrics,
             cache=cache,
-            workspace=_forked_workspace(workspace),
+            workspace=_forked_workspace(workspace, remote=self._place.is_remote),
         )
-        info, settings = await backend.fork(self._id, options, self._agent)
+        info, settings = await backend.fork(self._id, options, self._agent, key=key, if_revision=if_revision)
         visualizer = self._visualizer.for_fork() if self._visualizer is not None else None
-        return self._made(info, settings, other or self._agent_of(settings), self._place.also(), callbacks, visualizer)
+        agent_now = self._agent_of(settings) if other is None else _at_hand(other)
+        return self._made(info, settings, agent_now, self._place.also(), callbacks, visualizer)
 
-    async def rewind(self, *, at: Point | None = None, before: Point | None = None) -> Self | None:
+    async def rewind(
+        self,
+        *,
+        at: Point | None = None,
+        before: Point | None = None,
+        key: str | None = None,
+        if_revision: int | None = None,
+    ) -> Self | None:
         """Moves this conversation back. What stood after that point is kept, and returned, as a branch set aside.
 
-        None if nothing stood after it.
+        None if nothing stood after it. ``key`` makes it happen once: the same key with the same place gives the same
+        branch, and moves nothing again. ``if_revision``: as in `run`.
         """
-        aside = await (await self._here()).rewind(self._id, at=as_point(at), before=as_point(before))
+        self._check_draft(if_revision)
+        backend = await self._here()
+        aside = await backend.rewind(
+            self._id, at=as_point(at), before=as_point(before), key=key, if_revision=if_revision
+        )
         if aside is None:
             return None
         info, settings = aside
@@ -444,10 +505,14 @@ class AsyncConversation:
             return (Branch(info_of_draft(self._draft)),)
         return await (await self._here()).tree(self._id)
 
-    async def delete(self) -> None:
-        """Removes it and its sub-agents, never a fork, and closes it. What was spent stays counted in the family."""
+    async def delete(self, *, if_revision: int | None = None) -> None:
+        """Removes it and its sub-agents, never a fork, and closes it. What was spent stays counted in the family.
+
+        ``if_revision``: as in `run`.
+        """
+        self._check_draft(if_revision)
         if self._draft is None:
-            await (await self._here()).delete(self._id)
+            await (await self._here()).delete(self._id, if_revision=if_revision)
         await self.close()
 
     # What is in it.
@@ -481,9 +546,19 @@ class AsyncConversation:
         """What tools have set, as it is committed."""
         return {} if self._draft is not None else await (await self._here()).state(self._id)
 
-    async def update_state(self, set: Mapping[str, Any] | None = None, *, remove: Collection[str] = ()) -> None:
-        """Changes the agent's state from outside, as a note of its own. The conversation must have no open turn."""
-        await (await self._here()).update_state(self._id, set or {}, remove)
+    async def update_state(
+        self,
+        set: Mapping[str, Any] | None = None,
+        *,
+        remove: Collection[str] = (),
+        if_revision: int | None = None,
+    ) -> None:
+        """Changes the agent's state from outside, as a note of its own. The conversation must have no open turn.
+
+        ``if_revision``: as in `run`.
+        """
+        self._check_draft(if_revision)
+        await (await self._here()).update_state(self._id, set or {}, remove, if_revision=if_revision)
 
     async def request(self, message: Message | None = None, *, turn: str | Turn | None = None) -> Inspection:
         """What ``run(message)`` would send, or what was sent last (by ``turn``), beside the request before it."""
@@ -522,15 +597,22 @@ class AsyncConversation:
                     self._draft = None  # an id that nobody chose can only be this one's
         return backend
 
+    def _check_draft(self, if_revision: int | None) -> None:
+        """Raises `Stale` if somebody expects something of a conversation that is not there yet."""
+        if self._draft is not None and if_revision:  # it will begin at 0
+            raise Stale(self._id, if_revision, 0)
+
     def _agent_of(self, settings: Settings) -> Agent | None:
         """This object's agent as a branch has it, which may have been changed elsewhere; None if it is not at hand."""
-        if self._agent is None or settings.agent_json == self._settings.agent_json:
+        if self._agent is None or settings.agent_json == self._settings.agent_json or self._place.is_remote:
             return self._agent
         with suppress(CannotResume):
             return settings.bound(self._agent, same=True)
         return None
 
     def _runs(self) -> Agent:
+        if self._place.is_remote:
+            return cast("Agent", self._agent)  # it may well be None: the server knows who answers
         if self._agent is None:
             why = "it has no agent" if self._settings.agent_json is None else "it was opened without its functions"
             raise NoAgent(self._id, why)
@@ -549,6 +631,7 @@ class AsyncConversation:
         retry_of: str | None = None,
         supersede: bool = False,
         key: str | None = None,
+        if_revision: int | None = None,
         also: Callback | None = None,
     ) -> Turn:
         agent = self._runs()
@@ -558,8 +641,9 @@ class AsyncConversation:
 
         def told(update: Update) -> None:
             nonlocal making
-            if isinstance(update, TurnStarted):
+            if isinstance(update, TurnStarted | TurnJoined):
                 self._taken(messages)
+                self._id = update.conversation  # that of an earlier request with the same key, if it made it
                 if making is not None:
                     making.release()
                     making = None
@@ -576,16 +660,17 @@ class AsyncConversation:
                 retry_of=retry_of,
                 supersede=supersede,
                 key=key,
+                if_revision=if_revision,
                 tell=told,
             )
         except TurnFailed:
-            self._taken(messages)  # a turn of another process that was joined
+            self._taken(messages)  # also if nobody told that it was begun or joined
             raise
         finally:
             if making is not None:
                 making.release()
         self._taken(messages)
-        self._id = turn.conversation  # that of an earlier request with the same key, if it made the conversation
+        self._id = turn.conversation
         return self._seen(turn)
 
     def _taken(self, messages: Sequence[UserMessage]) -> None:
@@ -676,11 +761,16 @@ class AsyncConversation:
         return lambda update: tell(self._typed(update) if isinstance(update, Turn) else update)
 
 
-def _forked_workspace(given: str | os.PathLike[str]) -> str | None:
+def _at_hand(answerer: Agent | str | None) -> Agent | None:
+    """An agent, unless it is one that only a server has."""
+    return None if isinstance(answerer, str) else answerer
+
+
+def _forked_workspace(given: str | os.PathLike[str], *, remote: bool) -> str | None:
     if given == "share":
         return None
     if given in ("worktree", "copy"):
         raise BadWorkspace(
             str(given), "a fork can share its source's folder or have another; this is not supported yet"
         )
-    return as_workspace(given)
+    return as_workspace(given, remote=remote)

@@ -1,16 +1,20 @@
 """`LocalBackend`: conversations in a store that this process has open, run by this process."""
 
+import hashlib
+import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.context import AgentState
 from forkpoint.conversation.backend import Draft, ForkOptions
 from forkpoint.conversation.finishing import finished
+from forkpoint.conversation.prompts import Prompts
 from forkpoint.conversation.requests import Requests
 from forkpoint.conversation.results import Branch, Info, SideAnswer, Stats, Turn
 from forkpoint.conversation.running import RunsTurns
@@ -46,6 +50,7 @@ from forkpoint.llm.options import Options
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import (
     ConversationRecord,
+    IdempotencyKey,
     NewFork,
     Page,
     Status,
@@ -59,8 +64,15 @@ _log = logging.getLogger("forkpoint")
 class LocalBackend(RunsTurns):
     """Conversations in an open store. It asks models and runs tools in this process."""
 
-    def __init__(self, store: Store, models: Models | None = None, *, owns_store: bool = True) -> None:
-        super().__init__(store, models or Models())
+    def __init__(
+        self,
+        store: Store,
+        models: Models | None = None,
+        *,
+        owns_store: bool = True,
+        prompts: Prompts | None = None,
+    ) -> None:
+        super().__init__(store, models or Models(), prompts)
         self._owns_store = owns_store
         self._uncharged: list[tuple[str, str, Usage]] = []  # what side questions cost, and no disk has taken yet
 
@@ -73,8 +85,9 @@ class LocalBackend(RunsTurns):
 
     # Conversations.
 
-    async def create(self, draft: Draft) -> Info:
-        return info_of(self._records.know(await self._store.create(new_conversation(draft))))
+    async def create(self, draft: Draft, *, key: str | None = None) -> Info:
+        once = None if key is None else _once(key, _asked(draft))
+        return info_of(self._records.know(await self._store.create(new_conversation(draft), key=once)))
 
     async def find(self, id_or_name: str) -> tuple[Info, Settings]:
         record = await self._records.find(id_or_name)
@@ -107,15 +120,45 @@ class LocalBackend(RunsTurns):
         record = await self._store.describe(id, title=title, tags=None if tags is None else stored_tags(tags))
         return info_of(record)
 
-    async def fork(self, source: str, options: ForkOptions, agent: Agent | None = None) -> tuple[Info, Settings]:
-        while True:
+    async def fork(
+        self,
+        source: str,
+        options: ForkOptions,
+        agent: Agent | None = None,
+        *,
+        key: str | None = None,
+        if_revision: int | None = None,
+    ) -> tuple[Info, Settings]:
+        once = None if key is None else _once(key, _asked(options))
+        made = None if once is None else await self._forked_before(source, options, once)
+        while made is None:
             try:
-                made = await self._fork(await self._store.read(source), options, agent)
+                made = await self._fork(await self._store.read(source), options, agent, once, if_revision)
             except Stale:  # it has moved since it was read, and what was read with it
-                continue
-            return info_of(self._records.know(made)), Settings.from_json(made.settings)
+                if if_revision is not None:
+                    raise
+        return info_of(self._records.know(made)), Settings.from_json(made.settings)
 
-    async def _fork(self, source: ConversationRecord, options: ForkOptions, agent: Agent | None) -> ConversationRecord:
+    async def _forked_before(
+        self, source: str, options: ForkOptions, once: IdempotencyKey
+    ) -> ConversationRecord | None:
+        """What an earlier request with this key made, even if its source has gone on or is gone.
+
+        Keys are looked up before anything else, and no conversation is ever at this revision: nothing can be made.
+        """
+        with suppress(Stale, NotFound):
+            return await self._store.fork(source, NewFork(id=options.id, cache="{}"), if_revision=-1, key=once)
+        return None
+
+    async def _fork(
+        self,
+        source: ConversationRecord,
+        options: ForkOptions,
+        agent: Agent | None,
+        once: IdempotencyKey | None,
+        if_revision: int | None,
+    ) -> ConversationRecord:
+        _check_revision(source, if_revision)
         other: Settings | None = None  # None: the source's, as they are at that moment
         if options.agent is not None or options.workspace is not None:
             now = Settings.from_json(source.settings)
@@ -133,29 +176,43 @@ class LocalBackend(RunsTurns):
         if source.draft:  # nothing is in it, but somebody wants to go on from there
             await self._store.keep(source.id)
         as_read = other is not None or options.cache != "own"  # whether any of this is from the record that was read
-        revision = source.revision if as_read else None
-        return await self._store.fork(source.id, new, at=options.at, before=options.before, if_revision=revision)
+        revision = source.revision if as_read else if_revision
+        return await self._store.fork(
+            source.id, new, at=options.at, before=options.before, if_revision=revision, key=once
+        )
 
     async def rewind(
-        self, id: str, *, at: str | Position | None, before: str | Position | None
+        self,
+        id: str,
+        *,
+        at: str | Position | None,
+        before: str | Position | None,
+        key: str | None = None,
+        if_revision: int | None = None,
     ) -> tuple[Info, Settings] | None:
-        aside = new_id()
+        branch = new_id()
         await self.end_what_could_not_be_ended(id)
-        await self._store.rewind(id, NewFork(id=aside, cache=own_identity(aside).to_json()), at=at, before=before)
-        try:
-            made = await self._store.read(aside)
-        except NotFound:
-            return None
-        return info_of(made), Settings.from_json(made.settings)
+        _, aside = await self._store.rewind(
+            id,
+            NewFork(id=branch, cache=own_identity(branch).to_json()),
+            at=at,
+            before=before,
+            if_revision=if_revision,
+            key=None if key is None else _once(key, {"at": _place(at), "before": _place(before)}),
+        )
+        return None if aside is None else (info_of(aside), Settings.from_json(aside.settings))
 
-    async def delete(self, id: str) -> None:
+    async def delete(self, id: str, *, if_revision: int | None = None) -> None:
         await self.end_what_could_not_be_ended(id)
-        await self._store.delete(id)
+        await self._store.delete(id, if_revision=if_revision)
         self._records.forget(id)
 
-    async def change(self, id: str, settings: Settings, agent: Agent | None) -> Info:
+    async def change(self, id: str, settings: Settings, agent: Agent | None, *, if_revision: int | None = None) -> Info:
         await self.end_what_could_not_be_ended(id)
         record = await self._store.read(id)
+        _check_revision(record, if_revision)
+        if record.settings == settings.to_json():  # so that it can be asked for again by one who heard no answer
+            return info_of(self._records.know(record))
         events = [NewEvent(SettingsChanged(settings.to_json()))]
         if record.head.position is not None and not await self._store.events(id, kinds=("settings_changed",)):
             events.insert(0, NewEvent(SettingsChanged(record.settings, "as it was until here")))
@@ -205,7 +262,7 @@ class LocalBackend(RunsTurns):
     async def _charge(self) -> None:
         """Counts what side questions cost. What the disk does not take now is counted with the next."""
         while self._uncharged:
-            id, charge, used = self._uncharged[0]
+            one = id, charge, used = self._uncharged[0]
             try:
                 await self._store.charge(id, charge, used)
             except NotFound:
@@ -213,7 +270,8 @@ class LocalBackend(RunsTurns):
             except ForkpointError as error:
                 _log.warning("what a side question cost is not counted yet: %s", error)
                 return
-            self._uncharged.pop(0)
+            if one in self._uncharged:  # another question may have counted it meanwhile: the same charge counts once
+                self._uncharged.remove(one)
 
     async def request(
         self, id: str, agent: Agent, messages: Sequence[UserMessage], *, draft: Draft | None = None
@@ -232,6 +290,8 @@ class LocalBackend(RunsTurns):
 
     async def turn(self, id: str, turn: str) -> Turn:
         record = await self._store.turn(turn)
+        if record.kind != "turn":
+            raise NotFound("turn", turn)  # a note is none
         if record.conversation != id and record.outcome != "committed":
             raise NoSuchTurn(id, "read", f"turn {turn} is another conversation's")
         return await read_turn(self._store, record.id)
@@ -274,8 +334,12 @@ class LocalBackend(RunsTurns):
     async def state(self, id: str) -> dict[str, Any]:
         return {key: msgspec.json.decode(value) for key, value in (await self._store.state(id)).values}
 
-    async def update_state(self, id: str, set: Mapping[str, Any], removed: Collection[str]) -> None:
+    async def update_state(
+        self, id: str, set: Mapping[str, Any], removed: Collection[str], *, if_revision: int | None = None
+    ) -> None:
         await self.end_what_could_not_be_ended(id)
+        if if_revision is not None:
+            _check_revision(await self._store.read(id), if_revision)
         state = AgentState(await self._store.state(id))
         for key, value in set.items():
             state[key] = value
@@ -284,7 +348,8 @@ class LocalBackend(RunsTurns):
             raise BadArgument("update_state()", f"remove={both!r}", "the same key is set")
         gone = tuple(sorted(key for key in removed if key in state))
         if change is not None or gone:
-            await self._store.note(id, new_id(), [NewEvent(StateChange(change.set if change else (), gone))])
+            changed = StateChange(change.set if change else (), gone)
+            await self._store.note(id, new_id(), [NewEvent(changed)], if_revision=if_revision)
 
     async def verify(self, id: str | None, *, head_digest: str | None) -> Verification:
         try:
@@ -305,3 +370,27 @@ class LocalBackend(RunsTurns):
         """How a turn with these messages would begin."""
         unanswered = await self._planner.not_answered(record.id, record.head.open_calls.client)
         return staged((*unanswered, *map(NewEvent, messages)))
+
+
+def _once(key: str, asked: Mapping[str, object]) -> IdempotencyKey:
+    """A key, bound to all that was asked for under it."""
+    return IdempotencyKey(key, hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).digest())
+
+
+def _asked(new: Draft | ForkOptions) -> dict[str, object]:
+    """All that somebody asks of a new conversation. An id that nobody chose is another with each try, and not asked."""
+    asked = asdict(new) | {"id": new.id if new.chosen and new.name is None else None, "tags": stored_tags(new.tags)}
+    match new:
+        case Draft(settings=settings):
+            return asked | {"settings": settings.to_json()}
+        case ForkOptions(at=at, before=before, agent=agent):
+            return asked | {"at": _place(at), "before": _place(before), "agent": agent.to_json() if agent else None}
+
+
+def _place(point: str | Position | None) -> str | None:
+    return None if point is None else str(point)
+
+
+def _check_revision(record: ConversationRecord, expected: int | None) -> None:
+    if expected is not None and record.revision != expected:
+        raise Stale(record.id, expected, record.revision)

@@ -35,6 +35,11 @@ def as_agent(given: Agent | LLM | str) -> Agent:
     return given
 
 
+def as_answerer(given: Agent | LLM | str, *, remote: bool) -> Agent | str:
+    """The same, or the name of one of the server's own agents: a model's name has a slash, and theirs have none."""
+    return given if remote and isinstance(given, str) and "/" not in given else as_agent(given)
+
+
 def as_turn(given: "str | Turn") -> str:
     """The id of a turn."""
     return given.id if isinstance(given, Turn) else given

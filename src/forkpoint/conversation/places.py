@@ -5,14 +5,17 @@ one writer, one set of connections to models. It is closed when the last of them
 """
 
 import os
+from contextlib import suppress
 from urllib.parse import unquote
 
 import anyio
 import anyio.lowlevel
 
+from forkpoint.conversation.addresses import is_server, key_in_use, server_url
 from forkpoint.conversation.backend import Backend
-from forkpoint.conversation.defaults import default_store, file_url
+from forkpoint.conversation.defaults import default_store, file_url, named_store
 from forkpoint.conversation.finishing import finished
+from forkpoint.errors import BadSetting
 from forkpoint.store.opening import open_store
 from forkpoint.store.protocol import Store
 
@@ -25,6 +28,29 @@ class Place:
     def __init__(self, where: "str | os.PathLike[str] | Store | None" = None) -> None:
         self._where = where
         self._shared: _Shared | None = None
+        self._is_remote: bool | None = None
+
+    @classmethod
+    def around(cls, backend: Backend) -> "Place":
+        """A place that somebody has opened already, who closes it too."""
+        place = cls()
+        place._shared = _Shared("", "", None)
+        place._shared.backend = backend
+        place._shared.users = 2  # this one, and whoever opened it
+        place._is_remote = False
+        return place
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server is meant. That is decided once: what is said to a server is said differently."""
+        if self._is_remote is None:
+            where = self._where
+            if where is None:
+                with suppress(BadSetting):  # a file that cannot be read is an error when the place is opened
+                    where = named_store()[0]
+            self._is_remote = isinstance(where, str) and is_server(where)
+            self._where = where if self._is_remote else self._where
+        return self._is_remote
 
     @property
     def is_open(self) -> bool:
@@ -34,8 +60,9 @@ class Place:
     async def backend(self) -> Backend:
         """What lives there, opened now if it is not yet."""
         if self._shared is None:
-            key, store = self._named()
-            shared = _all_shared().setdefault(key, _Shared(key, store))
+            address, store = self._named()
+            key = f"{address} {key_in_use()}" if is_server(address) else address  # another key is another place
+            shared = _all_shared().setdefault(key, _Shared(key, address, store))
             shared.users += 1
             self._shared = shared  # before anything is awaited, so that two at once are one user
         shared = self._shared
@@ -50,6 +77,7 @@ class Place:
     def also(self) -> "Place":
         """The same place, for one more conversation."""
         again = Place(self._where)
+        again._is_remote = self._is_remote
         if self._shared is not None:
             again._shared = self._shared
             self._shared.users += 1
@@ -79,16 +107,17 @@ def as_url(where: str | os.PathLike[str] | None) -> str:
         return file_url(os.fspath(where))
     if where.startswith(_FILE) and (path := unquote(where.removeprefix(_FILE), errors="surrogateescape")):
         return file_url(path)
-    return where
+    return server_url(where) if is_server(where) else where
 
 
 class _Shared:
     """A backend, and how many conversations use it."""
 
-    def __init__(self, key: str, store: Store | None) -> None:
+    def __init__(self, key: str, address: str, store: Store | None) -> None:
         self.backend: Backend | None = None
         self.users = 0
         self._key = key
+        self._address = address
         self._store = store
         self._lock = anyio.Lock()
 
@@ -103,7 +132,11 @@ class _Shared:
 
         if self._store is not None:
             return LocalBackend(self._store, owns_store=False)
-        return LocalBackend(await open_store(self._key))
+        if is_server(self._address):
+            from forkpoint.conversation.remote import RemoteBackend
+
+            return RemoteBackend(self._address)
+        return LocalBackend(await open_store(self._address))
 
     def left(self) -> bool:
         """One user less. Says whether that was the last."""

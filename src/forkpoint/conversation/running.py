@@ -20,8 +20,9 @@ from forkpoint.conversation.planning import Planner, decided
 from forkpoint.conversation.prompts import Prompts
 from forkpoint.conversation.records import Records
 from forkpoint.conversation.results import Turn
+from forkpoint.conversation.tracing import traced
 from forkpoint.conversation.turn import Plan, Transaction, raise_for, read_turn
-from forkpoint.conversation.updates import Callback, TurnStarted
+from forkpoint.conversation.updates import Callback, TurnJoined, TurnStarted
 from forkpoint.conversation.views import new_conversation
 from forkpoint.errors import (
     AlreadyExists,
@@ -71,10 +72,10 @@ _inside: ContextVar[_Running | None] = ContextVar("forkpoint turn", default=None
 class RunsTurns:
     """Runs the turns of an open store's conversations: asks models, runs tools, commits."""
 
-    def __init__(self, store: Store, models: Models) -> None:
+    def __init__(self, store: Store, models: Models, prompts: Prompts | None = None) -> None:
         self._store = store
         self._models = models
-        self._prompts = Prompts(store)
+        self._prompts = prompts or Prompts(store)
         self._records = Records(store)
         self._planner = Planner(store, self._prompts, self._records)
         self._running: dict[str, _Running] = {}
@@ -97,14 +98,15 @@ class RunsTurns:
         retry_of: str | None = None,
         supersede: bool = False,
         key: str | None = None,
+        if_revision: int | None = None,
         tell: Callback,
     ) -> Turn:
         input = write_input(messages)
         agent.llm.key()  # a missing one is said before anything begins
-        once = None if key is None else IdempotencyKey(key, hashlib.sha256(input.encode()).digest())
+        once = None if key is None else IdempotencyKey(key, _digest(input, retry_of, supersede))
         await self.end_what_could_not_be_ended(id)
         if draft is not None and draft.chosen and (there := await self._namesake(draft)) is not None:
-            return await self._join(await self._same_request(there, input, once))
+            return await self._join(await self._same_request(there, input, once), tell)
         self._check_open(id)
         opened = await self._store.begin(
             id,
@@ -113,10 +115,11 @@ class RunsTurns:
             retry_of=retry_of,
             create=None if draft is None else new_conversation(draft),
             supersede=supersede,
+            if_revision=if_revision,
             key=once,
         )
         if isinstance(opened, TurnRecord):
-            return await self._join(opened)
+            return await self._join(opened, tell)
         return await self._go(opened, agent, tuple(messages), tell)
 
     async def resume(
@@ -197,6 +200,8 @@ class RunsTurns:
         running = self._running[opened.conversation] = _Running(opened.conversation, opened.id)
         inside = _inside.set(running)
         transaction = Transaction(self._store, self._models, self._prompts, opened)
+        trace = traced(tell, conversation=opened.conversation, tenant=self._store.tenant, agent=agent)
+        tell = trace.tell
 
         async def plan(already: Sequence[StagedEvent]) -> Plan:
             made = await self._planner.plan(opened, agent, messages, already)
@@ -218,6 +223,7 @@ class RunsTurns:
                 tell(failed.turn)
             raise
         finally:
+            trace.end()
             _inside.reset(inside)
             if not transaction.is_ended:
                 self._unended[opened.conversation] = transaction
@@ -227,8 +233,9 @@ class RunsTurns:
                 del self._running[opened.conversation]
             running.done.set()
 
-    async def _join(self, record: TurnRecord) -> Turn:
+    async def _join(self, record: TurnRecord, tell: Callback) -> Turn:
         """The turn that an idempotency key named before, once it has ended."""
+        tell(TurnJoined(record.id, record.conversation))
         if (running := self._running.get(record.conversation)) is not None and running.turn == record.id:
             await running.done.wait()
         wait, longest = POLL
@@ -268,9 +275,16 @@ class RunsTurns:
 
     async def _own_turn(self, id: str, turn: str, verb: str) -> TurnRecord:
         record = await self._store.turn(turn)
+        if record.kind != "turn":
+            raise NotFound("turn", turn)  # a note is none
         if record.conversation != id:
             raise NoSuchTurn(id, verb, f"turn {turn} is another conversation's")
         return record
+
+
+def _digest(input: JsonText, retry_of: str | None, supersede: bool) -> bytes:
+    """What tells one request from another that has the same key."""
+    return hashlib.sha256(f"{retry_of or ''}\0{supersede}\0{input}".encode()).digest()
 
 
 def _check_rerun(id: str, steps: Sequence[StagedEvent], rerun: Collection[str]) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.binding import bind
+from forkpoint.agent.binding import bind, portable_document
 from forkpoint.errors import BadWorkspace, CannotResume
 from forkpoint.events import JsonText
 
@@ -19,8 +19,13 @@ class Settings(Struct, frozen=True, omit_defaults=True):
     workspace: str | None = None
 
     @classmethod
-    def of(cls, agent: Agent | None, workspace: str | None) -> "Settings":
-        return cls(msgspec.Raw(agent.to_json().encode()) if agent else msgspec.Raw(), workspace)
+    def of(cls, agent: Agent | str | None, workspace: str | None, *, remote: bool = False) -> "Settings":
+        """For a server an agent is data alone, or the name of one that the server has. Raises `BadAgent`."""
+        if agent is None:
+            return cls(workspace=workspace)
+        if isinstance(agent, str):
+            return cls(msgspec.Raw(msgspec.json.encode(agent)), workspace)
+        return cls(msgspec.Raw((portable_document(agent) if remote else agent.to_json()).encode()), workspace)
 
     @classmethod
     def from_json(cls, text: JsonText) -> "Settings":
@@ -47,10 +52,15 @@ class Settings(Struct, frozen=True, omit_defaults=True):
         return None if self.agent_json is None else bind(self.agent_json, given, same=same)
 
 
-def as_workspace(path: str | os.PathLike[str] | None) -> str | None:
-    """A folder as it is stored: absolute, so that it means the same wherever a process stands."""
+def as_workspace(path: str | os.PathLike[str] | None, *, remote: bool = False) -> str | None:
+    """A folder as it is stored: absolute, so that it means the same wherever a process stands.
+
+    One of a server is a text that means something there.
+    """
     if path is None:
         return None
+    if remote:
+        return os.fspath(path)
     folder = os.path.abspath(os.path.expanduser(path))
     if not os.path.isdir(folder):
         raise BadWorkspace(str(path), "there is no such folder")

@@ -32,8 +32,8 @@ class Conversation:
     - ``agent``: who answers. A model's name or an `LLM` is an agent without tools or instructions.
     - ``conversation_id``: its id, or a name to know it by; by default it gets a fresh id.
     - ``workspace``: the folder that tools work in.
-    - ``store``: where it lives, ``sqlite:///file.db`` or ``memory:``. Default: FORKPOINT_STORE, else a file in the
-      user's data folder.
+    - ``store``: where it lives, ``sqlite:///file.db``, ``memory:``, or ``http://host:8008`` for a server, whose agents
+      are named like ``"support"``. Default: FORKPOINT_STORE, else a file in the user's data folder.
     - ``callbacks``: functions that are told of everything while a turn runs, in the portal's thread.
     - ``visualizer``: the same, for a screen; a fork has one of the same kind.
 
@@ -165,7 +165,7 @@ class Conversation:
 
     @property
     def agent(self) -> Agent | None:
-        """Who answers. None if it was opened without its functions."""
+        """Who answers. None if it was opened without its functions, or if only the server has it."""
         return self._async.agent
 
     @property
@@ -202,9 +202,12 @@ class Conversation:
         """Sets the title ("" removes it) or all tags. Disturbs no turn that runs."""
         return wait_for("describe()", self._async.describe, title=title, tags=tags)
 
-    def change_agent(self, agent: Agent | LLM | str) -> None:
-        """Another agent answers from here on. Recorded as a note; the conversation must have no open turn."""
-        wait_for("change_agent()", self._async.change_agent, agent)
+    def change_agent(self, agent: Agent | LLM | str, *, if_revision: int | None = None) -> None:
+        """Another agent answers from here on. Recorded as a note; the conversation must have no open turn.
+
+        The agent that it has already changes nothing. ``if_revision``: as in `run`.
+        """
+        wait_for("change_agent()", self._async.change_agent, agent, if_revision=if_revision)
 
     # Turns.
 
@@ -212,24 +215,38 @@ class Conversation:
         """Queues a message for the next turn. Several are one turn, in order; until then they live in this object."""
         self._async.send_message(message)
 
-    def run(self, message: Message | None = None, *, supersede: bool = False, key: str | None = None) -> Turn:
+    def run(
+        self,
+        message: Message | None = None,
+        *,
+        supersede: bool = False,
+        key: str | None = None,
+        if_revision: int | None = None,
+    ) -> Turn:
         """Runs one turn with all that was sent, and ``message``.
 
         Returns the turn when it is committed, or when it waits for an approval. Raises `TurnFailed` (`TurnCancelled`
         if it was cancelled) when it is certain that nothing has moved. While an earlier turn is open, `TurnOpen` is
         raised, unless ``supersede`` discards that one. ``key`` makes it happen once: the same key with the same
-        messages gives the same turn. Ctrl-C cancels the turn and waits for its outcome.
+        messages gives the same turn. ``if_revision`` is `Info.revision` as the caller knows it: if the conversation
+        has moved since, `Stale` is raised and nothing has changed. Ctrl-C cancels the turn and waits for its outcome.
         """
-        return wait_for("run()", self._async.run, message, supersede=supersede, key=key)
+        return wait_for("run()", self._async.run, message, supersede=supersede, key=key, if_revision=if_revision)
 
     @contextmanager
     def run_stream(
-        self, message: Message | None = None, *, supersede: bool = False, key: str | None = None
+        self,
+        message: Message | None = None,
+        *,
+        supersede: bool = False,
+        key: str | None = None,
+        if_revision: int | None = None,
     ) -> "Iterator[SyncTurnStream]":
         """The same, told as it happens: ``with conversation.run_stream("...") as stream``, then
         ``for update in stream``. Updates are provisional; the last one is the turn. Leaving early cancels it.
         """
-        with inside("run_stream()", self._async.run_stream(message, supersede=supersede, key=key)) as stream:
+        running = self._async.run_stream(message, supersede=supersede, key=key, if_revision=if_revision)
+        with inside("run_stream()", running) as stream:
             yield SyncTurnStream(stream)
 
     def ask(self, message: Message) -> SideAnswer:
@@ -294,11 +311,14 @@ class Conversation:
         cache: CachePolicy = "own",
         workspace: str | os.PathLike[str] = "share",
         callbacks: Iterable[Callback] = (),
+        key: str | None = None,
+        if_revision: int | None = None,
     ) -> Self:
         """A new conversation that shares this one's history up to a point, and nothing else.
 
         ``at`` is a turn or an event, included; ``before`` the same, excluded; by default it is all that is committed.
-        Never waits for a turn that runs. Costs the same however long the history is.
+        Never waits for a turn that runs. Costs the same however long the history is. ``key`` makes it happen once:
+        the same key with the same arguments gives the same fork. ``if_revision``: as in `run`.
         """
         forked = wait_for(
             "fork()",
@@ -313,24 +333,37 @@ class Conversation:
             cache=cache,
             workspace=workspace,
             callbacks=callbacks,
+            key=key,
+            if_revision=if_revision,
         )
         return self._around(forked)
 
-    def rewind(self, *, at: Point | None = None, before: Point | None = None) -> Self | None:
+    def rewind(
+        self,
+        *,
+        at: Point | None = None,
+        before: Point | None = None,
+        key: str | None = None,
+        if_revision: int | None = None,
+    ) -> Self | None:
         """Moves this conversation back. What stood after that point is kept, and returned, as a branch set aside.
 
-        None if nothing stood after it.
+        None if nothing stood after it. ``key`` makes it happen once: the same key with the same place gives the same
+        branch, and moves nothing again. ``if_revision``: as in `run`.
         """
-        aside = wait_for("rewind()", self._async.rewind, at=at, before=before)
+        aside = wait_for("rewind()", self._async.rewind, at=at, before=before, key=key, if_revision=if_revision)
         return None if aside is None else self._around(aside)
 
     def tree(self) -> tuple[Branch, ...]:
         """Its family: roots, and what branched off each."""
         return wait_for("tree()", self._async.tree)
 
-    def delete(self) -> None:
-        """Removes it and its sub-agents, never a fork, and closes it. What was spent stays counted in the family."""
-        wait_for("delete()", self._async.delete)
+    def delete(self, *, if_revision: int | None = None) -> None:
+        """Removes it and its sub-agents, never a fork, and closes it. What was spent stays counted in the family.
+
+        ``if_revision``: as in `run`.
+        """
+        wait_for("delete()", self._async.delete, if_revision=if_revision)
 
     # What is in it.
 
@@ -354,9 +387,18 @@ class Conversation:
         """What tools have set, as it is committed."""
         return wait_for("agent_state()", self._async.agent_state)
 
-    def update_state(self, set: Mapping[str, Any] | None = None, *, remove: Collection[str] = ()) -> None:
-        """Changes the agent's state from outside, as a note of its own. The conversation must have no open turn."""
-        wait_for("update_state()", self._async.update_state, set, remove=remove)
+    def update_state(
+        self,
+        set: Mapping[str, Any] | None = None,
+        *,
+        remove: Collection[str] = (),
+        if_revision: int | None = None,
+    ) -> None:
+        """Changes the agent's state from outside, as a note of its own. The conversation must have no open turn.
+
+        ``if_revision``: as in `run`.
+        """
+        wait_for("update_state()", self._async.update_state, set, remove=remove, if_revision=if_revision)
 
     def request(self, message: Message | None = None, *, turn: str | Turn | None = None) -> Inspection:
         """What ``run(message)`` would send, or what was sent last (by ``turn``), beside the request before it."""

@@ -22,7 +22,17 @@ class TurnStarted(Struct, frozen=True, tag="turn_started"):
     resumed: bool = False
 
 
-Update: TypeAlias = TurnStarted | StepUpdate | Turn
+class TurnJoined(Struct, frozen=True, tag="turn_joined"):
+    """An idempotency key named a turn that was begun before: it is waited for, and none is begun.
+
+    It is not told what happens in that turn; the `Turn` is what ``run`` returns.
+    """
+
+    id: str
+    conversation: str
+
+
+Update: TypeAlias = TurnStarted | TurnJoined | StepUpdate | Turn
 """What is told of a turn. Everything but the `Turn`, which is the last, is provisional."""
 
 Callback: TypeAlias = Callable[[Update], None]

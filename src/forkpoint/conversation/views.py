@@ -32,7 +32,9 @@ def identity_of(record: ConversationRecord) -> CacheIdentity:
 def info_of(record: ConversationRecord) -> Info:
     """A conversation, for a caller."""
     settings = Settings.from_json(record.settings)
-    agent = msgspec.json.decode(settings.agent_json, type=_Agent) if settings.agent_json else _Agent()
+    agent = msgspec.json.decode(settings.agent_json, type=_Agent | str) if settings.agent_json else _Agent()
+    if isinstance(agent, str):  # one of a server's own, which nobody has looked up yet
+        agent = _Agent(name=agent)
     tags = dict(record.tags)
     if record.title is not None:
         tags["title"] = record.title

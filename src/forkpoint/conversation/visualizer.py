@@ -18,7 +18,7 @@ from msgspec.structs import astuple
 from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits
 from forkpoint.conversation.results import Call, Turn, words
 from forkpoint.conversation.turn import tools_of
-from forkpoint.conversation.updates import TurnStarted, Update
+from forkpoint.conversation.updates import TurnJoined, TurnStarted, Update
 from forkpoint.events import ToolCall, ToolResult, UserMessage
 from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
 
@@ -98,6 +98,8 @@ class TerminalVisualizer:
                     screen.row(marks.note, "the turn goes on", "dim")
                 elif self._show_input:
                     self._show_messages(input)
+            case TurnJoined():
+                pass  # whoever began it shows it
             case TextPiece(text=text):
                 if self._stream:
                     screen.stream(self, text)

@@ -19,7 +19,7 @@ A call that is cancelled either had no effect or has finished when the cancellat
 left behind running. What a cancelled call did is what the store says afterwards.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -110,6 +110,14 @@ class Store(Protocol):
         """Conversations that are not drafts, the newest first; all given tags must match."""
         ...
 
+    async def revisions(self, ids: Collection[str]) -> dict[str, int]:
+        """The revision of each of these conversations that exists, drafts too, all as they are at one moment.
+
+        One that is not there, is another tenant's, or is not an id at all is left out. Made to be asked for thousands:
+        it costs one read.
+        """
+        ...
+
     async def describe(self, id: str, *, title: str | None = None, tags: Tags | None = None) -> ConversationRecord:
         """Sets the title ("" removes it) or all tags. Not part of the revision: disturbs no turn."""
         ...
@@ -145,8 +153,12 @@ class Store(Protocol):
         before: str | Position | None = None,
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
-    ) -> ConversationRecord:
-        """Moves the head back; what stood after it is kept under ``aside``, in the same transaction."""
+    ) -> tuple[ConversationRecord, ConversationRecord | None]:
+        """Moves the head back; what stood after it is kept under ``aside``, in the same transaction.
+
+        Gives the conversation and the branch that was set aside; None if nothing stood after the new head. Repeated
+        with its key, it moves nothing and gives the branch of the first time, or None if that was deleted since.
+        """
         ...
 
     async def note(
@@ -166,7 +178,7 @@ class Store(Protocol):
         """
         ...
 
-    async def delete(self, id: str) -> Deleted:
+    async def delete(self, id: str, *, if_revision: int | None = None) -> Deleted:
         """Removes a conversation and its sub-agents, never a fork. Usage stays, without content."""
         ...
 
@@ -318,6 +330,15 @@ class Store(Protocol):
         ...
 
     # Care.
+
+    async def pulse(self) -> int:
+        """A number that is another once anything may have been committed by anybody, in this process or in others.
+
+        If two calls give the same number, nothing was committed between them, by no tenant; if not, something may have
+        been, and whoever reads now finds it. Numbers of one open store can be compared, and only for being the same.
+        Cheap enough to be asked several times a second; it waits for no writer.
+        """
+        ...
 
     async def heartbeat(self) -> None:
         """Says that this process is alive. A store does so by itself while it has open turns."""

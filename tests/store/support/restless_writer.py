@@ -148,7 +148,7 @@ class Task:
             return
         aside, at = new_id(), self._chance.choice(path[:-1])
         number = self._reports.will("rewind", conversation=conversation, made=aside, at=at)
-        record = await self._store.rewind(conversation, NewFork(id=aside, cache="{}"), at=at)
+        record, _ = await self._store.rewind(conversation, NewFork(id=aside, cache="{}"), at=at)
         self._reports.did(number, record.head.position)
         self.paths[aside] = path
         self.paths[conversation] = path[: path.index(at) + 1]

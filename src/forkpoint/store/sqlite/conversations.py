@@ -1,6 +1,8 @@
 """Operations on conversations: each a function of its inputs, run inside a transaction."""
 
 import sqlite3
+from collections.abc import Collection
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
@@ -71,6 +73,17 @@ def find(db: Connection, scope: Scope, name: str) -> ConversationRecord:
     if row is None:
         raise NotFound("conversation", name if len(name) <= 200 else name[:200] + "...")
     return read(db, scope, id_from_bytes(row["id"]))
+
+
+def revisions(db: Connection, scope: Scope, ids: Collection[str]) -> dict[str, int]:
+    """The revisions of those conversations that exist. What is not an id names none."""
+    wanted: dict[str, bytes] = {}
+    for id in ids:
+        with suppress(ValueError):
+            wanted[id] = id_to_bytes(id)
+    rows = db.execute(SQL["read_revisions"], {"tenant": scope.tenant, "ids": b"".join(wanted.values())})
+    asked = tuple(wanted)
+    return {asked[number]: revision for number, revision in rows}
 
 
 def page(
@@ -188,10 +201,11 @@ def rewind(
     before: str | Position | None,
     if_revision: int | None,
     key: IdempotencyKey | None,
-) -> ConversationRecord:
+) -> tuple[ConversationRecord, ConversationRecord | None]:
     """Moves the head back and keeps what stood after it under a branch of its own."""
-    if idempotency.find(db, scope, key, "rewind", key_of(id)):
-        return read(db, scope, id)
+    if made := idempotency.find(db, scope, key, "rewind", key_of(id)):
+        branch = id_from_bytes(made)
+        return read(db, scope, id), read(db, scope, branch) if exists(db, scope, branch) else None
     row = row_of(db, scope, id, drafts=False)
     check_revision(row, if_revision)
     check_free(row, scope)
@@ -201,13 +215,13 @@ def rewind(
     head = resolve(db, scope, row["family"], old, at, before)
     idempotency.take(db, scope, key, "rewind", key_of(id), aside.id)
     if head.position == old.position:
-        return read(db, scope, id)
+        return read(db, scope, id), None
     own = Spend(row["own_from"], load_usage(row["inherited"]))
     here = Spend(head.ordinal, head.totals)
     # Each stretch of history is the spend of one branch: what stood after the new head moves to the one set aside,
     # but nothing that this conversation had itself inherited.
     aside_own, kept = (own, here) if here.own_from < own.own_from else (here, own)
-    _insert_branch(db, scope, row, aside, old, Lineage("aside", id, head.position), aside_own)
+    branched = _insert_branch(db, scope, row, aside, old, Lineage("aside", id, head.position), aside_own)
     parameters = head_columns(head) | {
         "tenant": scope.tenant,
         "id": row["id"],
@@ -217,7 +231,7 @@ def rewind(
         "now": scope.now,
     }
     db.execute(SQL["rewind_head"], parameters)
-    return read(db, scope, id)
+    return read(db, scope, id), branched
 
 
 def exists(db: Connection, scope: Scope, id: str) -> bool:

@@ -19,9 +19,9 @@ def delete_old_draft(db: Connection, scope: Scope, id: str, before: int) -> bool
     return True
 
 
-def delete(db: Connection, scope: Scope, id: str) -> Deleted:
+def delete(db: Connection, scope: Scope, id: str, *, if_revision: int | None) -> Deleted:
     """Removes a conversation and its sub-agents. Events under a fork stay; the rest is collected."""
-    conversations.row_of(db, scope, id)
+    conversations.check_revision(conversations.row_of(db, scope, id), if_revision)
     parameters = {"tenant": scope.tenant, "id": conversations.key_of(id)}
     ids = [id_from_bytes(row["id"]) for row in db.execute(SQL["with_sub_agents"], parameters).fetchall()]
     doomed = [conversations.row_of(db, scope, id) for id in ids]

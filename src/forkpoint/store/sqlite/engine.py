@@ -10,6 +10,7 @@ from forkpoint.events import Usage
 from forkpoint.store.records import Limits
 from forkpoint.store.sqlite.connection import SQL, Connection
 from forkpoint.store.sqlite.holders import Holder
+from forkpoint.store.sqlite.pulse import Pulse
 from forkpoint.store.sqlite.reader import Readers
 from forkpoint.store.sqlite.writer import Job, Writer
 
@@ -41,6 +42,7 @@ class Engine:
     holder: Holder
     writer: Writer = field(init=False)
     readers: Readers = field(init=False)
+    pulse: Pulse = field(init=False)
     beaten: int | None = None  # when this process last said, in a committed transaction, that it is alive
     running: set[bytes] = field(default_factory=set)  # tokens of the turns that this process holds
     # Turns whose outcome is unknown, by tenant and id: their token, and what was spent last.
@@ -56,6 +58,7 @@ class Engine:
     def let_go(self) -> None:
         """Closes everything, in an order in which nothing is used after it is gone."""
         self.readers.close()
+        self.pulse.close()
         self.writer.close()
         self.holder.leave()
 

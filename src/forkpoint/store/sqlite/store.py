@@ -5,7 +5,7 @@ landed. What the operations do stands in `conversations`, `turns`, `spending`, `
 """
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path as FilePath
@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import anyio
+from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from forkpoint.clock import Clock, system_clock
@@ -60,6 +61,7 @@ from forkpoint.store.sqlite.engine import DEFAULTS, SECOND, Engine, Settings
 from forkpoint.store.sqlite.files import lock_path, make_tables, prepare
 from forkpoint.store.sqlite.holders import Holder
 from forkpoint.store.sqlite.locks import FileLock, NoLock
+from forkpoint.store.sqlite.pulse import Pulse
 from forkpoint.store.sqlite.reader import Readers, SharedReaders
 from forkpoint.store.sqlite.rows import Scope, head_of
 from forkpoint.store.sqlite.wakeup import finish_in_thread
@@ -117,6 +119,7 @@ class SqliteStore:
                 engine.readers = SharedReaders(engine.writer)
             else:
                 engine.readers = Readers(name, connect_reader, settings.readers)
+            engine.pulse = Pulse(name, connect_reader, engine.writer)
         return cls(engine, tenant)
 
     @property
@@ -201,6 +204,9 @@ class SqliteStore:
         )
         return await self._read(page)
 
+    async def revisions(self, ids: Collection[str]) -> dict[str, int]:
+        return await self._read(partial(conversations.revisions, ids=ids))
+
     async def describe(self, id: str, *, title: str | None = None, tags: Tags | None = None) -> ConversationRecord:
         self._checks.description(title, tags or ())
         run = partial(conversations.describe, id=id, title=title, tags=tags)
@@ -236,7 +242,7 @@ class SqliteStore:
         before: str | Position | None = None,
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
-    ) -> ConversationRecord:
+    ) -> tuple[ConversationRecord, ConversationRecord | None]:
         self._checks.new(aside)
         self._checks.key(key)
         run = partial(conversations.rewind, id=id, aside=aside, at=at, before=before, if_revision=if_revision, key=key)
@@ -264,8 +270,8 @@ class SqliteStore:
 
         return await self._write("note", note, run, landed=partial(turns.exists, id=note))
 
-    async def delete(self, id: str) -> Deleted:
-        run = partial(deletion.delete, id=id)
+    async def delete(self, id: str, *, if_revision: int | None = None) -> Deleted:
+        run = partial(deletion.delete, id=id, if_revision=if_revision)
         return await self._write(
             "removal of", id, run, landed=lambda db, scope: not conversations.exists(db, scope, id)
         )
@@ -473,6 +479,12 @@ class SqliteStore:
         return await self._read(read)
 
     # Care.
+
+    async def pulse(self) -> int:
+        await checkpoint()
+        if not self._engine.pulse.is_ready:
+            await anyio.to_thread.run_sync(self._engine.pulse.prepare)
+        return self._engine.pulse.read()
 
     async def heartbeat(self) -> None:
         engine = self._engine

@@ -10,6 +10,7 @@ from forkpoint.errors import (
     Busy,
     NotFound,
     NotResumable,
+    Stale,
     TurnBehind,
     TurnLost,
     TurnOpen,
@@ -275,6 +276,8 @@ def _make_way(
 ) -> None:
     """Finds out why the lock could not be taken, and removes the reason if the caller said so."""
     if create is not None and not conversations.exists(db, scope, conversation):
+        if if_revision:  # it would begin at 0
+            raise Stale(conversation, if_revision, 0)
         conversations.create(db, scope, create, draft=True)
         return
     row = conversations.row_of(db, scope, conversation)

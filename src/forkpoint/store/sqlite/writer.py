@@ -99,6 +99,7 @@ class Writer:
         self._db, self._quick = self._connections()
         self._broken = False  # the connections are to be replaced before they are used again
         self.in_doubt = False  # a COMMIT failed, and no barrier has reached the disk since: reads may not be final
+        self.commits = 0  # groups that were committed, or may have been
         self._logged = 0  # bytes, roughly, since the last checkpoint
         self._last_beat = time.monotonic()
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()  # None: stop once all before it are done
@@ -323,6 +324,7 @@ class Writer:
             self._commit_failed([job for job in group if job.error is None], error)
         else:
             self.in_doubt = self.in_doubt and not durable
+        self.commits += 1  # after it can be read: whoever sees the new number must not miss it
         if durable:
             self._pace += (time.perf_counter() - started - self._pace) / 8
 

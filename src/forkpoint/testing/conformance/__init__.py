@@ -17,6 +17,7 @@ from forkpoint.testing.conformance.forks import ForkConformance
 from forkpoint.testing.conformance.sharing import SharingConformance
 from forkpoint.testing.conformance.spending import SpendingConformance
 from forkpoint.testing.conformance.turns import TurnConformance
+from forkpoint.testing.conformance.watching import WatchingConformance
 
 __all__ = ["StoreConformance"]
 
@@ -27,6 +28,7 @@ class StoreConformance(
     ForkConformance,
     SpendingConformance,
     SharingConformance,
+    WatchingConformance,
     CareConformance,
 ):
     """All that is asked of a store."""

@@ -179,10 +179,10 @@ class ForkConformance(Conformance):
         await run(store, made.id, [*exchange("two"), remembers("k", "2")], Usage(calls=1, input=2))
         whole = await store.events(made.id)
         aside = fork_of("aside")
-        after = await store.rewind(made.id, aside, at=one.turn)
+        after, kept = await store.rewind(made.id, aside, at=one.turn)
         assert (after.revision, len(await store.events(made.id))) == (3, 3)
         assert (await store.state(made.id)).get("k") == "1"
-        kept = await store.read(aside.id)
+        assert kept == await store.read(aside.id)
         assert await store.events(kept.id) == whole
         assert (kept.lineage.kind, kept.lineage.source, kept.lineage.at) == ("aside", made.id, one.last)
         await run(store, made.id, "another two", Usage(calls=1, input=4))
@@ -226,7 +226,7 @@ class ForkConformance(Conformance):
         made = await create(store)
         one = await run(store, made.id, "one")
         before = await store.read(made.id)
-        assert await store.rewind(made.id, fork_of(), at=one.turn) == before
+        assert await store.rewind(made.id, fork_of(), at=one.turn) == (before, None)
         assert len((await store.conversations()).items) == 1
 
     async def test_a_rewind_is_refused_while_a_turn_runs(self, store: Store) -> None:
@@ -244,6 +244,35 @@ class ForkConformance(Conformance):
         first = await store.rewind(made.id, fork_of(), at=one.turn, key=key)
         assert await store.rewind(made.id, fork_of(), at=one.turn, key=key) == first
         assert len((await store.conversations()).items) == 2
+        assert first[1] is not None
+        await run(store, made.id, "another two")
+        await run(store, first[1].id, "three")
+        now, aside = await store.read(made.id), await store.read(first[1].id)
+        again = await store.rewind(made.id, fork_of(), at=one.turn, if_revision=0, key=key)
+        assert again == (now, aside), "a repeat moves nothing, whatever came after"
+
+    async def test_a_rewind_is_not_repeated_because_its_branch_was_deleted(self, store: Store) -> None:
+        made = await create(store)
+        one = await run(store, made.id, "one")
+        await run(store, made.id, "two")
+        key = IdempotencyKey("rewind-1", b"body")
+        _, aside = await store.rewind(made.id, fork_of(), at=one.turn, key=key)
+        assert aside is not None
+        await store.delete(aside.id)
+        await run(store, made.id, "another two")
+        now = await store.read(made.id)
+        assert await store.rewind(made.id, fork_of(), at=one.turn, key=key) == (now, None)
+
+    async def test_a_rewind_to_the_head_is_done_once_too(self, store: Store) -> None:
+        made = await create(store)
+        one = await run(store, made.id, "one")
+        key = IdempotencyKey("rewind-1", b"body")
+        await store.rewind(made.id, fork_of(), at=one.turn, key=key)
+        await run(store, made.id, "two")
+        now = await store.read(made.id)
+        assert await store.rewind(made.id, fork_of(), at=one.turn, key=key) == (now, None)
+        with pytest.raises(KeyReused):
+            await store.rewind(made.id, fork_of(), at=one.turn, key=IdempotencyKey("rewind-1", b"another"))
 
     async def test_metrics_start_at_zero_or_are_carried_over(self, store: Store) -> None:
         made = await create(store)

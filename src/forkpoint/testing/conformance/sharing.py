@@ -123,6 +123,21 @@ class SharingConformance(Conformance):
         await store.commit(turn, exchange("mine"), usage=usage)
         assert await store.spent(made.id) == await other.spent(made.id) == usage + usage
 
+    async def test_what_one_commits_changes_the_pulse_of_the_other(self, store: Store, other: Store) -> None:
+        made = await create(store)
+        for mine, theirs in ((store, other), (other, store)):
+            pulse = await theirs.pulse()
+            assert await theirs.pulse() == pulse
+            turn = await begin(mine, made.id)
+            begun = await theirs.pulse()
+            assert begun != pulse, "a turn that another has begun"
+            await mine.commit(turn, exchange("hello"))
+            committed = await theirs.pulse()
+            assert committed != begun
+            revision = (await mine.read(made.id)).revision
+            assert await theirs.revisions([made.id]) == {made.id: revision}
+            assert await theirs.pulse() == committed
+
     async def test_everything_is_there_after_reopening(self, store: Store, opener: Opener, clock: ManualClock) -> None:
         if not store.capabilities.durable:
             pytest.skip("this store ends with its process")

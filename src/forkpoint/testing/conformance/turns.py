@@ -269,6 +269,15 @@ class TurnConformance(Conformance):
         assert [record.id for record in (await store.conversations()).items] == [new.id]
         assert await store.family_usage(new.id) == Usage(calls=1, input=5)
 
+    async def test_a_first_turn_decided_on_a_later_revision_makes_nothing(self, store: Store) -> None:
+        new = NewConversation(id=new_id(), name="maybe")
+        with pytest.raises(Stale) as stale:
+            await store.begin(new.id, new_id(), create=new, if_revision=3)
+        assert (stale.value.expected, stale.value.actual) == (3, 0)
+        with pytest.raises(NotFound):
+            await store.read(new.id)
+        assert isinstance(await store.begin(new.id, new_id(), create=new, if_revision=0), OpenTurn)
+
     async def test_a_draft_can_be_kept_and_then_it_is_listed_and_can_be_forked(
         self, store: Store, clock: ManualClock
     ) -> None:

@@ -38,8 +38,9 @@ INSERT INTO idempotency (tenant, key, operation, subject, target, request, creat
 SELECT tenant, key, 'turn', conversation, id, request, :now FROM turn WHERE tenant = :tenant AND id = :turn;
 
 -- name: free_key
--- Its turn did not commit, or what it made is deleted: the key may be used again.
-DELETE FROM idempotency WHERE tenant = :tenant AND target = :target;
+-- Its turn did not commit, or what it made is deleted: the key may be used again. A rewind stays done, though
+-- the branch that it set aside be deleted.
+DELETE FROM idempotency WHERE tenant = :tenant AND target = :target AND operation <> 'rewind';
 
 -- name: families
 -- The families of a tenant that have events.

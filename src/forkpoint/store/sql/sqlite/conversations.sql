@@ -10,6 +10,18 @@ WHERE conversation.tenant = :tenant AND conversation.id = :id;
 -- The inner id behind an outer name.
 SELECT id FROM conversation WHERE tenant = :tenant AND name = :name;
 
+-- name: read_revisions
+-- The revisions of many conversations, each with its number in the list. :ids is the bytes of all their ids, one after
+-- the other.
+WITH RECURSIVE wanted (number) AS (
+  SELECT 0 WHERE length(:ids) > 0
+  UNION ALL
+  SELECT number + 1 FROM wanted WHERE (number + 1) * 16 < length(:ids)
+)
+SELECT wanted.number, conversation.revision
+FROM wanted
+CROSS JOIN conversation ON conversation.tenant = :tenant AND conversation.id = substr(:ids, wanted.number * 16 + 1, 16);
+
 -- name: find_child
 -- The sub-agent that a call of a turn spawned.
 SELECT id FROM conversation

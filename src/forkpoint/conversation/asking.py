@@ -1,0 +1,66 @@
+"""What is asked of a server: where things stand there, and what it takes."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from forkpoint.agent.agent import Limits
+from forkpoint.conversation.backend import Decision, Draft
+from forkpoint.conversation.http import HEARTBEAT, Request, quoted
+from forkpoint.events import UserMessage
+
+_STREAM = {"accept": "text/event-stream"}
+_SILENCE = 2.5 * HEARTBEAT  # seconds after which a stream that says nothing is lost
+
+
+def path_of(id: str) -> str:
+    """Where a conversation stands on a server."""
+    return f"/api/conversations/{quoted(id)}"
+
+
+def asked(messages: Sequence[UserMessage]) -> dict[str, Any]:
+    """Messages, as a server takes them."""
+    return {"messages": [message.parts for message in messages]}
+
+
+def created(draft: Draft | None) -> dict[str, Any]:
+    """A conversation that is made with its first turn, as a server takes it."""
+    return {} if draft is None else {"create": made_of(draft) | {"chosen": draft.chosen}}
+
+
+def made_of(draft: Draft) -> dict[str, Any]:
+    """What a new conversation is to be."""
+    made: dict[str, Any] = {"tags": dict(draft.tags)}
+    if draft.settings.agent_json is not None:
+        made["agent"] = draft.settings.agent
+    for name in ("name", "title"):
+        if (value := getattr(draft, name)) is not None:
+            made[name] = value
+    if draft.settings.workspace is not None:
+        made["workspace"] = draft.settings.workspace
+    return made
+
+
+def streamed(path: str, body: Any, *, key: str | None = None, revision: int | None = None) -> Request:
+    """Something that is told as it happens."""
+    return Request(method="POST", path=path, body=body, key=key, revision=revision, headers=_STREAM, read=_SILENCE)
+
+
+def joining(path: str) -> Request:
+    """A turn that runs already, told from here on."""
+    return Request(method="GET", path=path, headers=_STREAM, read=_SILENCE)
+
+
+def resumption(rerun: Collection[str], limits: Limits | None) -> dict[str, Any]:
+    """How a turn is to go on."""
+    body: dict[str, Any] = {"rerun": list(rerun)} if rerun else {}
+    return body if limits is None else body | {"limits": limits}
+
+
+def decided(decision: Decision) -> dict[str, Any]:
+    """What somebody says to calls that wait, as they were seen."""
+    calls = [
+        {"id": call.id, "tool": call.tool, "arguments": call.arguments, "response": call.response}
+        for call in decision.calls
+    ]
+    body: dict[str, Any] = {"calls": calls, "by": decision.by, "reason": decision.reason}
+    return {name: value for name, value in body.items() if value is not None}

@@ -1,0 +1,28 @@
+"""Secrets are not to be read where errors and logs are: what looks like one is masked."""
+
+import re
+
+
+def masked(text: str) -> str:
+    """The same without what looks like a key or the value of an Authorization header."""
+    lower = text.lower()
+    for signs, pattern, instead in _SECRETS:
+        if any(sign in lower for sign in signs):  # hardly any line has one, and this is much faster
+            text = pattern.sub(instead, text)
+    return text
+
+
+# A header or a setting by its name, however it is written: `name: value`, {'name': 'value'}, (b'name', b'value').
+_IS = r"""(['"]?\s*[:=,]\s*(?:b?['"])?)"""
+_HEADER = rf"""((?:proxy-)?authorization|(?:set-)?cookie){_IS}[^'"\r\n]+"""  # all of it: it may have several parts
+_SETTING = rf"""((?:x-)?api[_-]key){_IS}[^\s'",;)}}\]]+"""
+_SECRETS = [
+    (signs, re.compile(pattern, re.IGNORECASE), instead)
+    for signs, pattern, instead in (
+        (("authorization", "cookie"), _HEADER, r"\1\2***"),
+        (("api-key", "api_key"), _SETTING, r"\1\2***"),
+        (("bearer",), r"\b(bearer)\s+[a-z0-9._~+/=-]{8,}", r"\1 ***"),
+        (("fp_", "sk-", "sk_", "xai-", "hf_", "aiza"), r"\b(fp_|sk-|gsk_|xai-|hf_|AIza)[a-z0-9_-]{8,}", r"\1***"),
+        (("://",), r"(://[^\s/:@]*:)[^\s/@]+@", r"\1***@"),  # the password in an address
+    )
+]
