@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from forkpoint import __version__
-from forkpoint.cli import chat, conversations, demo, doctor, local, requests, running, showing, tree, turns
+from forkpoint.cli import chat, conversations, demo, doctor, keys, local, requests, running, serve, showing, tree, turns
 from forkpoint.cli.output import print_error
 from forkpoint.errors import ForkpointError
 
@@ -41,6 +41,7 @@ Exit status:
   3    a turn waits for an approval
   130  Ctrl-C""",
 )
+app.add_typer(keys.app, name="keys")
 app.add_typer(local.app, name="local")
 
 _SECTIONS: dict[str, list[str]] = {}
@@ -58,6 +59,8 @@ _add("Branch", fork=tree.fork, rewind=tree.rewind)
 _add("Steer", retry=turns.retry, resume=turns.resume, approve=turns.approve, deny=turns.deny, discard=turns.discard)
 _add("Keep", describe=conversations.describe, delete=conversations.delete, verify=doctor.verify, doctor=doctor.doctor)
 _SECTIONS["Keep"].append("local")
+_add("Serve", serve=serve.serve)
+_SECTIONS["Serve"].append("keys")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,0 +1,155 @@
+"""The app: all parts of a server put together."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from msgspec.structs import replace
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
+
+from forkpoint import __version__
+from forkpoint.errors import BadRequest, ForkpointError, Invalid, NoSuchCall, NotAllowed
+from forkpoint.llm.calling import Models
+from forkpoint.server import openapi
+from forkpoint.server.agents import Agents
+from forkpoint.server.call import JSON
+from forkpoint.server.calls import branches, conversations, events, looking, operations, turns
+from forkpoint.server.door import GONE, Door, refusal
+from forkpoint.server.feed import encode
+from forkpoint.server.keys import Keyring
+from forkpoint.server.metrics import Metrics
+from forkpoint.server.services import Services
+from forkpoint.server.settings import ServerSettings
+from forkpoint.server.tenants import Tenants
+from forkpoint.server.timed import TimedStore
+from forkpoint.server.turns import Turns
+from forkpoint.server.watching import Watching
+from forkpoint.store.protocol import Store
+
+FAMILIES = (conversations.calls, turns.calls, events.calls, branches.calls, looking.calls, operations.calls)
+
+_ASKED = ["Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID", "Prefer"]
+_SAID = ["ETag", "Location", "Preference-Applied", "Retry-After", "X-Request-Id"]
+
+
+def create_app(
+    store: Store,
+    agents: Agents,
+    *,
+    keyring: Keyring | None = None,
+    settings: ServerSettings = ServerSettings(),
+    models: Models | None = None,
+) -> FastAPI:
+    """A server on an open store, which it closes when it stops. ``app.state.services`` are its parts.
+
+    Without a ``keyring`` everybody who reaches it is the default tenant: listen on loopback only.
+    """
+    if keyring is not None:  # one of several tenants cannot take everything
+        settings = _shared_out(settings)
+    metrics = Metrics()
+    timed = TimedStore(store, metrics.store)
+    watching = Watching(settings, timed, metrics)
+    services = Services(
+        settings=settings,
+        agents=agents,
+        keyring=keyring,
+        tenants=Tenants(timed, models),
+        turns=Turns(settings, watching, metrics),
+        watching=watching,
+        metrics=metrics,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        polling = asyncio.create_task(watching.poll())
+        try:
+            yield
+        finally:
+            await stop(services, grace=0)
+            polling.cancel()
+            with suppress(asyncio.CancelledError):
+                await polling
+            await services.tenants.close()
+
+    app = FastAPI(
+        title="Forkpoint", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None
+    )
+    app.router.redirect_slashes = False
+    app.state.services = services
+    for family in FAMILIES:
+        app.router.routes.extend(family.router.routes)  # as they are: including a router would build each anew
+    app.add_exception_handler(HTTPException, _framework)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(ClientDisconnect, _gone)
+    described: list[bytes] = []
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi_json() -> Response:
+        """What all calls take and give."""
+        if not described:
+            described.append(encode(openapi.document(app, FAMILIES)))
+        return Response(described[0], media_type=JSON)
+
+    app.add_middleware(Door, services=lambda: services)
+    if settings.cors:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors,
+            allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+            allow_headers=[*_ASKED, "X-Request-Id", "traceparent"],
+            expose_headers=_SAID,
+        )
+    return app
+
+
+def _shared_out(settings: ServerSettings) -> ServerSettings:
+    """The same with a share for each tenant, where nothing is said of it: a quarter."""
+    turns, streams = settings.max_turns_per_tenant, settings.max_streams_per_tenant
+    return replace(
+        settings,
+        max_turns_per_tenant=max(settings.max_turns // 4, 1) if turns is None else turns,
+        max_streams_per_tenant=max(settings.max_streams // 4, 1) if streams is None else streams,
+    )
+
+
+async def stop(services: Services, grace: float) -> None:
+    """Begins nothing more, lets what runs finish within the grace time, and cancels what does not."""
+    await services.turns.drain(grace)
+    services.watching.close()
+    await services.tenants.stop()
+    await services.turns.ended()
+
+
+async def _framework(request: Request, error: Exception) -> Response:
+    """What the framework refuses by itself, in our own envelope."""
+    assert isinstance(error, HTTPException)
+    method, path = request.method, request.url.path[:200]
+    if error.status_code == 404:
+        return _refused(request, NoSuchCall(method, path))
+    if error.status_code == 405:
+        methods = {one for family in FAMILIES for one in family.methods(request.scope)} or {"GET"}  # /openapi.json
+        return _refused(request, NotAllowed(method, path), {"Allow": ", ".join(sorted(methods))})
+    return _refused(request, BadRequest("the server could not read it"))
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """Parameters of the wrong form. What stood there is not repeated."""
+    assert isinstance(error, RequestValidationError)
+    found: Any = error.errors()[0]
+    where = ".".join(str(part) for part in found["loc"][1:]) or "request"
+    return _refused(request, Invalid(where, found["msg"]))
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """The client went before its request was whole, so nothing was begun. Only the log sees this."""
+    return Response(status_code=GONE)
+
+
+def _refused(request: Request, error: ForkpointError, headers: dict[str, str] | None = None) -> Response:
+    status, body, said = refusal(error, request.scope["forkpoint.request_id"])
+    return Response(body, status, said | (headers or {}))

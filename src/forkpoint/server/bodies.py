@@ -1,0 +1,198 @@
+"""What calls take: one frozen struct for each body. A field that no call knows is refused, not ignored."""
+
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from forkpoint.agent.agent import Limits
+from forkpoint.conversation.messages import as_message
+from forkpoint.errors import BadRequest, Invalid, NothingToRun, TooLarge
+from forkpoint.events import Part, UserMessage
+from forkpoint.llm.identity import CachePolicy
+
+B = TypeVar("B", bound=Struct)
+
+Name: TypeAlias = Annotated[
+    str,
+    Meta(pattern="^[A-Za-z0-9._:-]{1,128}$", description="An id, or a name to know it by.", examples=["build-1234"]),
+]
+Message: TypeAlias = str | tuple[Part, ...]
+Tags: TypeAlias = dict[str, str]
+AgentGiven: TypeAlias = Annotated[
+    str | dict[str, Any],
+    Meta(
+        description="The name of one of the server's agents, or an agent as data.",
+        examples=["support", {"llm": {"model": "openai/gpt-5.6"}, "instructions": "You review changes."}],
+    ),
+]
+Point: TypeAlias = Annotated[str, Meta(description="A turn's id or an event's id.", examples=["1-4"])]
+
+
+class _Body(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What all bodies have in common."""
+
+
+class CreateConversation(_Body, frozen=True):
+    """A new conversation. Everything is optional."""
+
+    id: Name | None = None
+    name: Name | None = None
+    chosen: Annotated[bool, Meta(description="False: whoever sends the id made it up, and another will do.")] = True
+    agent: AgentGiven | None = None
+    title: str | None = None
+    tags: Tags = {}
+    workspace: str | None = None
+
+
+class DescribeConversation(_Body, frozen=True):
+    """Another title ("" removes it), or other tags: all of them."""
+
+    title: str | None = None
+    tags: Tags | None = None
+
+
+class ChangeAgent(_Body, frozen=True):
+    """Who answers from here on."""
+
+    agent: AgentGiven
+
+
+class FirstTurn(_Body, frozen=True):
+    """How the conversation is to be made, if it is not there yet: the turn makes it."""
+
+    name: Name | None = None
+    agent: AgentGiven | None = None
+    title: str | None = None
+    tags: Tags = {}
+    workspace: str | None = None
+    chosen: Annotated[bool, Meta(description="Refuse if it exists already.")] = False
+
+
+class Say(_Body, frozen=True):
+    """One message, or several that are one turn: each a text, or a list of parts."""
+
+    message: Message | None = None
+    messages: tuple[Message, ...] = ()
+
+
+class RunTurn(Say, frozen=True):
+    """A turn to run."""
+
+    supersede: bool = False
+    retry_of: str | None = None
+    cancel_on_disconnect: bool = False
+    create: FirstTurn | None = None
+
+
+class PreviewRequest(Say, frozen=True):
+    """What a turn with these messages would send."""
+
+    create: FirstTurn | None = None
+
+
+class SeenCall(_Body, frozen=True):
+    """A call as it was seen, so that no other is meant that has come to wait meanwhile."""
+
+    id: str
+    tool: str
+    arguments: str
+    response: int = 0
+
+
+class Approve(_Body, frozen=True):
+    """Which of the calls that wait may run; by default all of them."""
+
+    calls: tuple[str | SeenCall, ...] = ()
+    by: str | None = None
+    cancel_on_disconnect: bool = False
+
+
+class Deny(Approve, frozen=True):
+    """Which of the calls that wait are refused, and why; by default all of them."""
+
+    reason: str | None = None
+
+
+class RetryTurn(_Body, frozen=True):
+    """The same input again, from the last good state."""
+
+    cancel_on_disconnect: bool = False
+
+
+class ResumeTurn(_Body, frozen=True):
+    """How to go on: calls to run again though they may have been started, and other limits."""
+
+    rerun: tuple[str, ...] = ()
+    limits: Limits | None = None
+    cancel_on_disconnect: bool = False
+
+
+class Fork(_Body, frozen=True):
+    """How a fork is to differ from its source. Everything is optional."""
+
+    id: Name | None = None
+    name: Name | None = None
+    chosen: Annotated[bool, Meta(description="False: whoever sends the id made it up, and another will do.")] = True
+    at: Point | None = None
+    before: Point | None = None
+    title: str | None = None
+    tags: Tags = {}
+    reset_metrics: bool = True
+    cache: CachePolicy = "own"
+    agent: AgentGiven | None = None
+    workspace: str | None = None
+
+
+class Rewind(_Body, frozen=True):
+    """Where to go back to: ``at`` is included, ``before`` is not."""
+
+    at: Point | None = None
+    before: Point | None = None
+
+
+class ChangeState(_Body, frozen=True):
+    """Keys to set, each to any JSON value, and keys to remove."""
+
+    set: dict[str, Any] = {}
+    remove: tuple[str, ...] = ()
+
+
+class Verify(_Body, frozen=True):
+    """A digest that was kept elsewhere: it must be on the path."""
+
+    head_digest: Annotated[str, Meta(pattern="^([0-9a-f]{2})*$")] | None = None
+
+
+class Nothing(_Body, frozen=True):
+    """A call that takes nothing."""
+
+
+def read_body(type: type[B], body: bytes) -> B:
+    """The body of a request; an empty one says nothing. Raises `BadRequest` or `Invalid`, which repeat no value."""
+    try:
+        return msgspec.json.decode(body.strip() or b"{}", type=type)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadRequest("its body is not JSON in UTF-8") from None
+
+
+def messages_of(body: Say, conversation: str, most: int) -> tuple[UserMessage, ...]:
+    """The messages of a turn. Raises `NothingToRun`, `NotWhole` or `TooLarge`."""
+    given = body.messages if body.message is None else (body.message, *body.messages)
+    if body.message is not None and body.messages:
+        raise Invalid("messages", "there is a `message` too, and one of them is enough")
+    if not given:
+        raise NothingToRun(conversation, ": in `message`")
+    if len(given) > most:
+        raise TooLarge("turn", len(given), most, "messages")
+    return tuple(as_message(message) for message in given)
+
+
+def _invalid(said: str) -> Invalid:
+    """What msgspec says of a body, without what stood there: it names the place and the expected form."""
+    why, _, place = said.partition(" - at ")
+    if why.startswith(("Invalid value", "Invalid enum value")):
+        why = "its value is not one of those that are possible"
+    return Invalid(place.strip("`").removeprefix("$").removeprefix(".")[:200] or "body", why[:200])

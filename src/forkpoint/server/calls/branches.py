@@ -1,0 +1,130 @@
+"""Branches: forks, rewinds, and the family as a whole."""
+
+from typing import Annotated
+
+from fastapi import Query, Response
+
+from forkpoint.conversation.backend import ForkOptions
+from forkpoint.conversation.documents import FamilyDocument, InfoDocument, RewindDocument, info_document
+from forkpoint.conversation.naming import as_id, as_point, with_title
+from forkpoint.conversation.results import Branch
+from forkpoint.errors import (
+    AlreadyExists,
+    BadName,
+    BadPosition,
+    Busy,
+    CannotResume,
+    KeyReused,
+    NoAgent,
+    NotFound,
+    NotWhole,
+    Stale,
+    TooLarge,
+    TurnOpen,
+)
+from forkpoint.server.bodies import Fork, Rewind
+from forkpoint.server.call import CallMade, Calls, Conversation, answer, etag
+from forkpoint.server.calls.conversations import AGENT, created, is_chosen
+
+calls = Calls("branches")
+
+
+@calls(
+    "POST",
+    "/api/conversations/{id}/fork",
+    takes=Fork,
+    gives=InfoDocument,
+    status=201,
+    once=True,
+    if_match=True,
+    locates=True,
+    tags=True,
+    raises=(
+        NotFound,
+        AlreadyExists,
+        BadName,
+        BadPosition,
+        CannotResume,
+        NoAgent,
+        KeyReused,
+        NotWhole,
+        TooLarge,
+        Stale,
+        *AGENT,
+    ),
+)
+async def fork_conversation(call: CallMade, id: Conversation) -> Response:
+    """A new conversation that shares this one's history up to a point, and nothing else.
+
+    Never waits for a turn that runs. Costs the same however long the history is.
+    """
+    body = await call.body(Fork)
+    source, theirs, placed = id, None, body.workspace is not None and body.agent is None
+    try:
+        info, settings = await call.found(id)
+        source = info.id
+        if placed or (body.cache == "inherit" and settings.agent_json is not None):
+            theirs = call.agent_of(info, settings)
+    except NotFound:
+        if call.key is None or placed:
+            raise  # else a repeat finds what the first one made, though its source is gone
+    agent = None if body.agent is None else call.agent_given(body.agent)
+    fork, name = as_id(body.id)
+    title, others = with_title(body.title, body.tags)
+    workspace = body.workspace
+    if workspace is not None and (answers := agent or theirs) is not None:
+        workspace = call.services.agents.workspace_for(workspace, answers)
+    options = ForkOptions(
+        id=fork,
+        name=body.name or name,
+        chosen=is_chosen(body),
+        at=as_point(body.at),
+        before=as_point(body.before),
+        agent=agent,
+        title=title,
+        tags=others,
+        reset_metrics=body.reset_metrics,
+        cache=body.cache,
+        workspace=workspace,
+    )
+    made, _ = await call.backend.fork(source, options, theirs, key=call.key, if_revision=call.if_revision)
+    return created(made)
+
+
+@calls(
+    "POST",
+    "/api/conversations/{id}/rewind",
+    takes=Rewind,
+    optional=False,
+    gives=RewindDocument,
+    once=True,
+    if_match=True,
+    tags=True,
+    raises=(NotFound, BadPosition, Busy, TurnOpen, KeyReused, Stale),
+)
+async def rewind_conversation(call: CallMade, id: Conversation) -> Response:
+    """Move the head back. What stood after that point is kept in a branch that is set aside."""
+    body = await call.body(Rewind)
+    info, _ = await call.found(id)
+    aside = await call.backend.rewind(
+        info.id, at=as_point(body.at), before=as_point(body.before), key=call.key, if_revision=call.if_revision
+    )
+    call.services.watching.moved(call.tenant, info.id)
+    now, _ = await call.found(info.id)
+    kept = None if aside is None else info_document(aside[0])
+    return answer(RewindDocument(info_document(now), kept), ETag=etag(now))
+
+
+@calls("GET", "/api/conversations/{id}/tree", gives=FamilyDocument, raises=(NotFound,))
+async def get_tree(
+    call: CallMade,
+    id: Conversation,
+    asides: Annotated[bool, Query(description="With what rewinds have set aside.")] = True,
+) -> Response:
+    """Its family: forks, sub-agents and set-aside branches, sources before what branched off them."""
+    info, _ = await call.found(id)
+    family: list[Branch] = list(await call.backend.tree(info.id))
+    for branch in family:  # grows while it is walked: sources first
+        family += branch.branches
+    shown = [branch.info for branch in family if asides or branch.info.lineage.kind != "aside"]
+    return answer(FamilyDocument(tuple(map(info_document, shown))))

@@ -1,0 +1,195 @@
+"""Conversations: made, listed, read, described, deleted; who answers in them."""
+
+from typing import Annotated
+
+from fastapi import Query, Response
+from msgspec import Struct
+from pydantic import StringConstraints
+
+from forkpoint.agent.agent import Agent
+from forkpoint.conversation.backend import Draft
+from forkpoint.conversation.documents import InfoDocument, PageDocument, info_document
+from forkpoint.conversation.naming import as_id, with_title
+from forkpoint.conversation.results import Info
+from forkpoint.conversation.settings import Settings
+from forkpoint.errors import (
+    AlreadyExists,
+    BadAgent,
+    BadCursor,
+    BadModel,
+    BadName,
+    BadWorkspace,
+    Busy,
+    Invalid,
+    KeyReused,
+    NotFound,
+    NotWhole,
+    Stale,
+    TooLarge,
+    TurnOpen,
+)
+from forkpoint.server.agents import AgentItem
+from forkpoint.server.bodies import ChangeAgent, CreateConversation, DescribeConversation, FirstTurn, Fork
+from forkpoint.server.call import Call, CallMade, Calls, Conversation, answer, etag
+from forkpoint.store.records import Status
+
+calls = Calls("conversations")
+
+AGENT = (BadAgent, BadModel, BadWorkspace)
+
+
+class AgentsDocument(Struct, frozen=True):
+    """The agents that the server offers."""
+
+    items: tuple[AgentItem, ...]
+
+
+@calls("GET", "/api/agents", gives=AgentsDocument)
+async def list_agents(call: CallMade) -> Response:
+    """The agents that the server offers, by name."""
+    return answer(AgentsDocument(call.services.agents.items()))
+
+
+@calls(
+    "POST",
+    "/api/conversations",
+    takes=CreateConversation,
+    gives=InfoDocument,
+    status=201,
+    once=True,
+    locates=True,
+    tags=True,
+    raises=(AlreadyExists, BadName, KeyReused, NotFound, NotWhole, *AGENT),
+)
+async def create_conversation(call: CallMade) -> Response:
+    """Make a conversation. It stays, even if no turn ever commits."""
+    body = await call.body(CreateConversation)
+    draft = draft_of(call, body, body.id, chosen=is_chosen(body))
+    return created(await call.backend.create(draft, key=call.key))
+
+
+@calls("GET", "/api/conversations", gives=PageDocument[InfoDocument], raises=(BadCursor,))
+async def list_conversations(
+    call: CallMade,
+    cursor: Annotated[str | None, Query(description="`next` of an earlier page.", max_length=512)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 50,
+    status: Annotated[Status | None, Query(description="Only those that stand so.")] = None,
+    tag: Annotated[
+        list[Annotated[str, StringConstraints(pattern="^[^=]+=", max_length=4096)]] | None,
+        Query(description="KEY=VALUE; all given ones must match.", examples=[["kind=debug"]]),
+    ] = None,
+) -> Response:
+    """Conversations, the newest first."""
+    page = await call.backend.conversations(cursor=cursor, limit=limit, tags=_tags(tag or ()), status=status)
+    return answer({"items": [info_document(info) for info in page.items], "next": page.next})
+
+
+@calls("GET", "/api/conversations/{id}", gives=InfoDocument, tags=True, raises=(NotFound,))
+async def get_conversation(call: CallMade, id: Conversation) -> Response:
+    """One conversation."""
+    info, _ = await call.found(id)
+    return answer(info_document(info), ETag=etag(info))
+
+
+@calls(
+    "PATCH",
+    "/api/conversations/{id}",
+    takes=DescribeConversation,
+    gives=InfoDocument,
+    tags=True,
+    raises=(NotFound, NotWhole, TooLarge),
+)
+async def describe_conversation(call: CallMade, id: Conversation) -> Response:
+    """Give it a title or tags. A turn that runs is not disturbed."""
+    body = await call.body(DescribeConversation)
+    info, _ = await call.found(id)
+    title, others = with_title(body.title, body.tags)
+    info = await call.backend.describe(info.id, title=title, tags=None if body.tags is None else others)
+    return answer(info_document(info), ETag=etag(info))
+
+
+@calls("DELETE", "/api/conversations/{id}", status=204, if_match=True, raises=(NotFound, Busy, Stale))
+async def delete_conversation(call: CallMade, id: Conversation) -> Response:
+    """Delete it and its sub-agents, never a fork. What was spent stays counted in the family."""
+    info, _ = await call.found(id)
+    await call.backend.delete(info.id, if_revision=call.if_revision)
+    call.services.watching.moved(call.tenant, info.id)
+    return Response(status_code=204)
+
+
+@calls(
+    "PUT",
+    "/api/conversations/{id}/agent",
+    takes=ChangeAgent,
+    optional=False,
+    gives=InfoDocument,
+    tags=True,
+    if_match=True,
+    raises=(NotFound, Busy, TurnOpen, Stale, *AGENT),
+)
+async def change_agent(call: CallMade, id: Conversation) -> Response:
+    """Another agent answers from here on. Recorded in the history; the conversation must have no open turn."""
+    body = await call.body(ChangeAgent)
+    agent = call.agent_given(body.agent)
+    info, settings = await call.found(id)
+    changed = Settings.of(agent, settings.workspace)
+    info = await call.backend.change(info.id, changed, agent, if_revision=call.if_revision)
+    call.services.watching.moved(call.tenant, info.id)
+    return answer(info_document(info), ETag=etag(info))
+
+
+def created(info: Info) -> Response:
+    """The answer to whoever made a conversation."""
+    return answer(info_document(info), 201, Location=f"/api/conversations/{info.id}", ETag=etag(info))
+
+
+def is_chosen(body: CreateConversation | Fork) -> bool:
+    """Whether somebody chose what it is to be called, so that a repeat with the same key must say the same."""
+    return body.chosen and (body.id is not None or body.name is not None)
+
+
+def draft_of(call: Call, body: CreateConversation | FirstTurn, given: str | None, *, chosen: bool) -> Draft:
+    """A conversation that is to be made as a body says."""
+    id, name = as_id(given)
+    agent = call.agent_given(body.agent)
+    workspace = call.services.agents.workspace_for(body.workspace, agent)
+    title, others = with_title(body.title, body.tags)
+    return Draft(
+        id=id,
+        name=body.name or name,
+        settings=Settings.of(agent, workspace),
+        chosen=chosen,
+        title=title,
+        tags=others,
+    )
+
+
+def _tags(given: "list[str] | tuple[str, ...]") -> dict[str, str]:
+    tags = {}
+    for one in given:
+        key, equals, value = one.partition("=")
+        if not equals or not key:
+            raise Invalid("tag", "it is not of the form KEY=VALUE")
+        tags[key] = value
+    return tags
+
+
+class Target(Struct, frozen=True):
+    """Where a turn runs: in a conversation that is there, or in one that it makes."""
+
+    conversation: str
+    agent: Agent
+    draft: Draft | None = None
+
+
+async def target_of(call: Call, id: str, create: FirstTurn | None) -> Target:
+    """The conversation that is meant. One that is not there is to be made as ``create`` says, if it says anything."""
+    if create is None or not create.chosen:
+        try:
+            info, settings = await call.found(id)
+            return Target(info.id, call.agent_of(info, settings))
+        except NotFound:
+            if create is None:
+                raise
+    draft = draft_of(call, create, id, chosen=create.chosen)
+    return Target(draft.id, call.services.agents.bound(draft.settings.agent_json or ""), draft)

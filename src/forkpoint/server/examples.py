@@ -1,0 +1,214 @@
+"""Examples for the OpenAPI document, made of the very structs that are sent."""
+
+from typing import Any
+
+import msgspec
+
+from forkpoint.conversation.documents import (
+    event_document,
+    info_document,
+    side_answer_document,
+    stats_document,
+    turn_document,
+    verification_document,
+)
+from forkpoint.conversation.results import Info, SideAnswer, Stats, Turn
+from forkpoint.errors import (
+    AlreadyExists,
+    BadAgent,
+    BadArgument,
+    BadCursor,
+    BadModel,
+    BadName,
+    BadPosition,
+    BadRequest,
+    BadWorkspace,
+    Busy,
+    CannotResume,
+    ContextTooLong,
+    DiskFull,
+    ForeignOrigin,
+    ForkpointError,
+    Invalid,
+    KeyReused,
+    LimitReached,
+    MissingKey,
+    ModelError,
+    ModelTimeout,
+    NoAgent,
+    NoSuchCall,
+    NoSuchTurn,
+    NotFound,
+    NothingToRun,
+    NotResumable,
+    NotWhole,
+    OutcomeUnknown,
+    RateLimited,
+    ShuttingDown,
+    Stale,
+    StoreUnavailable,
+    TooLarge,
+    TooMany,
+    TurnCancelled,
+    TurnFailed,
+    TurnOpen,
+    Unauthorized,
+)
+from forkpoint.events import AssistantMessage, Envelope, Event, Position, Text, Usage, UserMessage
+from forkpoint.llm.identity import own_identity
+from forkpoint.store.records import Lineage, TurnError, Verification
+
+ID = "01a8f6e0-3f6c-7b1a-9d2e-5c8b7a6f4e3d"
+_TURN = "01a8f6e0-4a10-7c3e-8f01-2b9d6e5a4c7b"
+_TIME = 1_800_000_000_000_000
+_USAGE = Usage(calls=1, input=1200, cached=1100, output=80, nanodollars=1_450_000)
+
+_INFO = Info(
+    id=ID,
+    name="build-1234",
+    title="Why did it fail?",
+    tags={"kind": "debug", "title": "Why did it fail?"},
+    status="idle",
+    family=ID,
+    lineage=Lineage(),
+    revision=1,
+    events=3,
+    inherited_events=0,
+    head="1-3",
+    digest="9f" * 32,
+    model="openai/gpt-5.6",
+    agent="support",
+    workspace=None,
+    cache=own_identity(ID),
+    open_turn=None,
+    created=_TIME,
+    updated=_TIME,
+)
+_SAID = UserMessage((Text("Why did build 1234 fail?"),))
+_EVENTS = (
+    Event(Position(1, 1), _TURN, Envelope("user_message", _TIME, "user", parts=("text",)), _SAID),
+    Event(
+        Position(1, 2),
+        _TURN,
+        Envelope("assistant_message", _TIME, "assistant", parts=("text",), response=1),
+        AssistantMessage((Text("The disk was full."),)),
+    ),
+)
+_DONE = Turn(_TURN, ID, "committed", (_SAID,), _EVENTS, _USAGE, started=_TIME, ended=_TIME)
+
+
+def _failed(cause: ForkpointError) -> TurnFailed:
+    """A turn that ended so."""
+    error = TurnError(cause.code, str(cause))
+    turn = Turn(_TURN, ID, "failed", (_SAID,), (), Usage(), error=error, started=_TIME, ended=_TIME)
+    return TurnFailed(_TURN, str(cause), turn=turn, cause=cause)
+
+
+def plain(value: Any) -> Any:
+    """A value as its readers have it."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+_INFO_DOCUMENT = plain(info_document(_INFO))
+_TURN_DOCUMENT = plain(turn_document(_DONE, events=True))
+
+EXAMPLES: dict[str, Any] = {
+    "InfoDocument": _INFO_DOCUMENT,
+    "TurnDocument": _TURN_DOCUMENT,
+    "PageDocument_InfoDocument": {"items": [_INFO_DOCUMENT], "next": None},
+    "PageDocument_TurnDocument": {"items": [plain(turn_document(_DONE))], "next": None},
+    "AgentsDocument": {
+        "items": [{"name": "support", "model": "openai/gpt-5.6", "tools": ["search"], "default": True}],
+    },
+    "EventsDocument": {"items": [plain(event_document(event)) for event in _EVENTS], "next": None, "head": "1-2"},
+    "FamilyDocument": {"items": [_INFO_DOCUMENT]},
+    "RewindDocument": {"conversation": _INFO_DOCUMENT, "aside": None},
+    "StatsDocument": plain(stats_document(Stats(_USAGE, Usage(), _USAGE, 3))),
+    "SideAnswerDocument": plain(side_answer_document(SideAnswer("Yes.", _USAGE))),
+    "StateDocument": {"state": {"open_tickets": 3}},
+    "VerificationDocument": plain(verification_document(Verification(1, 3, 0, ()))),
+    "CreateConversation": {"id": "build-1234", "agent": "support", "tags": {"kind": "debug"}},
+    "DescribeConversation": {"title": "The disk was full"},
+    "ChangeAgent": {"agent": "support"},
+    "RunTurn": {"message": "Why did build 1234 fail?"},
+    "Say": {"message": "Was it the disk?"},
+    "PreviewRequest": {"message": "And now?"},
+    "Approve": {"by": "ann"},
+    "Deny": {"by": "ann", "reason": "not on a Friday"},
+    "RetryTurn": {},
+    "ResumeTurn": {"rerun": []},
+    "Fork": {"title": "Try the other fix", "tags": {"kind": "debug"}},
+    "Rewind": {"at": "1-2"},
+    "ChangeState": {"set": {"open_tickets": 4}, "remove": []},
+    "Verify": {},
+    "Nothing": {},
+    "Health": {"status": "ok", "version": "1.0"},
+    "Ready": {"status": "ready"},
+    "Inspection": {
+        "body": "{}",
+        "headers": [],
+        "key": "fp_0123456789abcdef",
+        "prefix": "9f" * 32,
+        "manifest": "3c" * 32,
+        "blocks": 1,
+        "bytes": 2,
+        "shared": 0,
+        "shared_bytes": 0,
+        "why": "there is no request before it",
+        "cached": None,
+        "lines": [{"index": 0, "change": "added", "place": "history", "role": "user", "text": "{}"}],
+    },
+}
+
+_MODEL = "openai/gpt-5.6"
+
+_ERRORS: tuple[ForkpointError, ...] = (
+    AlreadyExists("conversation", "build-1234"),
+    BadAgent("tools: a client's own Python tools cannot run on the server"),
+    BadArgument("update_state()", "remove=['open_tickets']", "the same key is set"),
+    BadCursor("yesterday"),
+    BadModel("gpt", "there is no provider before a slash"),
+    BadName("name", "build 1234"),
+    BadPosition("1-3", "a call has no result yet", "1-2, 1-4"),
+    BadRequest("its body is not JSON in UTF-8"),
+    BadWorkspace("elsewhere", "it is not a folder that clients may choose"),
+    Busy(ID, _TURN),
+    CannotResume("its functions are not on the server as they were"),
+    ForeignOrigin("https://elsewhere.example"),
+    Invalid("limit", "Input should be less than or equal to 1000"),
+    KeyReused("order-77"),
+    MissingKey(_MODEL, "OPENAI_API_KEY"),
+    ModelError(_MODEL, "the provider gave status 500"),
+    ModelTimeout(_MODEL, "no answer within 60 s"),
+    NoAgent(ID, "it was made without an agent"),
+    NoSuchCall("GET", "/metrics"),
+    NoSuchTurn(ID, "approve", f"turn {_TURN} is not open"),
+    NotFound("conversation", "build-1234"),
+    NotResumable(_TURN, "committed", "it is committed"),
+    NotWhole("user_message", "it has no text"),
+    NothingToRun(ID, ": in `message`"),
+    OutcomeUnknown("", "turn", _TURN, "disk I/O error"),
+    RateLimited(_MODEL, "the provider gave status 429", retry_after=20),
+    ShuttingDown(),
+    Stale(ID, 3, 4),
+    StoreUnavailable("", "the database is locked"),
+    TooLarge("request", 40_000_000, 33_554_432),
+    TooMany("turns", 1000),
+    TurnCancelled(_TURN, "somebody cancelled it."),
+    TurnOpen(ID, _TURN, "awaiting_approval"),
+    Unauthorized("there is none"),
+    _failed(ModelError(_MODEL, "the provider gave status 500")),
+)
+ERRORS = {type(error): error for error in _ERRORS}
+
+FAILED = [
+    _failed(cause)
+    for cause in (
+        ContextTooLong(_MODEL, "it has 410,000 tokens, and 400,000 are possible"),
+        RateLimited(_MODEL, "the provider gave status 429", retry_after=20),
+        ModelTimeout(_MODEL, "no answer within 60 s"),
+        DiskFull("", "disk I/O error"),
+        LimitReached("steps", "100"),
+    )
+]
+"""A failed turn has the status of its cause: one for each status that there is."""

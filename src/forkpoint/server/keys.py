@@ -1,0 +1,419 @@
+"""Bearer keys: who may call a server, and for which tenant.
+
+A key is ``fp_ID_SECRET``. It is shown once, when it is made, and kept nowhere: the file has its SHA-256. That is enough
+here. A slow hash protects passwords, which people choose and others can guess; 256 random bits nobody guesses.
+
+`Keyring` is what a server asks. It looks into any number of sources: files (`Keys`), and single keys from
+the environment (`OneKey`).
+"""
+
+import hashlib
+import hmac
+import logging
+import os
+import re
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from forkpoint.clock import Clock, system_clock
+from forkpoint.errors import (
+    AlreadyExists,
+    BadArgument,
+    BadKeysFile,
+    BadKeyVariable,
+    BadName,
+    NoSuchKey,
+    Unauthorized,
+)
+from forkpoint.store.records import DEFAULT_TENANT, check_name
+from forkpoint.store.sqlite.locks import FileLock
+
+VERSION = 1
+"""The version of the file that is written."""
+
+SHORTEST = 16
+"""How many characters a key of the environment has at least."""
+
+_PREFIX = "fp_"
+_ID = re.compile(r"[a-z2-9]{8}")
+_ID_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # none that is taken for another
+_HASH = re.compile(r"[0-9a-f]{64}")
+_SENDABLE = re.compile(r"[!-~]+")
+_LARGEST = 16 * 1024 * 1024  # bytes of a file, some 70,000 keys
+_FRESH = 1_000_000  # microseconds that a file is believed without another look
+_PATIENCE = 10.0  # seconds that a change waits for another
+
+_log = logging.getLogger("forkpoint")
+
+
+class Key(Struct, frozen=True):
+    """What is known of a key: all but its secret."""
+
+    id: str
+    name: str
+    tenant: str
+    created: int | None = None  # None: nobody knows
+
+
+class NewKey(Struct, frozen=True):
+    """A key that was just made, with the text that its owner sends. It is not to be had again."""
+
+    key: Key
+    token: str
+
+    def __repr__(self) -> str:
+        return f"NewKey(key={self.key!r}, token=...)"
+
+
+# Who is calling.
+
+
+class Source(Protocol):
+    """Where keys come from."""
+
+    def find(self, token: str) -> Key | None:
+        """The key that is this text, if there is one. How long it takes does not depend on what is right in it."""
+        ...
+
+
+class Keyring:
+    """Says who is calling. Whoever has no key of its sources is refused, also if these have none at all."""
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._sources = tuple(sources)
+
+    def check(self, authorization: str | None) -> Key:
+        """The key that a call came with, from its header ``Authorization``. Raises `Unauthorized`.
+
+        Nothing of the header is in the error: also what is no key here may be somebody's secret.
+        """
+        if authorization is None:
+            raise Unauthorized("none was sent")
+        scheme, _, token = authorization.strip(" \t").partition(" ")
+        token = token.strip(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise Unauthorized("the header `Authorization` does not have the form `Bearer KEY`")
+        found = [source.find(token) for source in self._sources]  # all are asked, whoever has it
+        for key in found:
+            if key is not None:
+                return key
+        raise Unauthorized("the one that was sent is not known here, or was revoked")
+
+
+class OneKey:
+    """A key that is not in a file. Only its hash is held."""
+
+    def __init__(self, token: str, key: Key) -> None:
+        self._digest = _digest(token)
+        self._key = key
+
+    @classmethod
+    def from_environment(cls, variable: str, tenant: str = DEFAULT_TENANT) -> "OneKey":
+        """The key that an environment variable holds. Raises `BadKeyVariable` if that is none.
+
+        A variable that was named and is empty is an error: a server must not stand open because a secret is missing.
+        """
+        check_name("tenant", tenant)
+        value = os.environ.get(variable)
+        if value is None:
+            raise BadKeyVariable(variable, "it is not set")
+        token = value.strip()  # a file's last newline, most often, and no client could send it
+        if not token:
+            raise BadKeyVariable(variable, "it is empty")
+        if not _SENDABLE.fullmatch(token):
+            raise BadKeyVariable(variable, "it holds blanks or characters that are not ASCII, which no client can send")
+        if len(token) < SHORTEST:
+            raise BadKeyVariable(variable, f"it has {len(token)} characters, and fewer than {SHORTEST} can be guessed")
+        return cls(token, Key(f"env:{variable}", variable, tenant))
+
+    def find(self, token: str) -> Key | None:
+        return self._key if hmac.compare_digest(_digest(token), self._digest) else None
+
+    def __repr__(self) -> str:
+        return f"OneKey({self._key!r})"
+
+
+class Keys:
+    """The keys of a file, as it is now: one that is added or revoked is so here within a second.
+
+    A file that has gone or cannot be read any more changes nothing, and a warning says so once: whoever edits a file
+    must not lock everybody out, or let anybody in.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, clock: Clock = system_clock) -> None:
+        """Opens a file. Raises `BadKeysFile` if it is not there or cannot be used."""
+        self._path = Path(path)
+        self._clock = clock
+        self._looked = clock()
+        self._bytes = _bytes_of(self._path)
+        self._table = _table(_parsed(self._path, self._bytes))
+        self._warned = False
+
+    @property
+    def count(self) -> int:
+        """How many there are. (There is no ``len``: a file without keys must not be taken for no file.)"""
+        self._refresh()
+        return len(self._table)
+
+    def find(self, token: str) -> Key | None:
+        self._refresh()
+        key, digest = self._table.get(token[len(_PREFIX) :][:8], _NOBODY)
+        same = hmac.compare_digest(_digest(token), digest)  # with nobody's too: time does not tell which ids exist
+        return key if same else None
+
+    def __repr__(self) -> str:
+        return f"Keys({str(self._path)!r})"
+
+    def _refresh(self) -> None:
+        now = self._clock()
+        if 0 <= now - self._looked < _FRESH:  # below zero: the clock was set back
+            return
+        self._looked = now
+        try:
+            # The bytes are compared, not the file's time: two changes may come within one tick of a disk's clock.
+            if (found := _bytes_of(self._path)) != self._bytes:
+                self._table = _table(_parsed(self._path, found))
+                self._bytes = found
+        except BadKeysFile as error:
+            if not self._warned:
+                _log.warning("The keys stay as they were when they were last read. %s", error)
+            self._warned = True
+        else:
+            self._warned = False
+
+
+# The file, as the program changes it.
+
+
+def default_keys_file() -> Path:
+    """The file that is meant if none is given: FORKPOINT_KEYS, else ``keys.json`` in the user's folder for settings."""
+    from forkpoint.conversation.defaults import settings_file
+
+    named = os.environ.get("FORKPOINT_KEYS", "").strip()
+    return Path(named) if named else settings_file().with_name("keys.json")
+
+
+def list_keys(path: str | os.PathLike[str]) -> tuple[Key, ...]:
+    """The keys in a file, in the order in which they were made. A file that is not there has none."""
+    return tuple(_key(entry) for entry in _entries(Path(path)))
+
+
+def add_key(
+    path: str | os.PathLike[str], name: str, tenant: str = DEFAULT_TENANT, *, clock: Clock = system_clock
+) -> NewKey:
+    """Makes a key, and the file if need be. Raises `AlreadyExists` if the name is taken."""
+    if name.startswith(_PREFIX):
+        raise BadArgument("add_key()", "this name", "it begins as a key does, and a key is not to be written down here")
+    check_name("name of a key", name)
+    check_name("tenant", tenant)
+    with _changing(Path(path)) as real:
+        entries = _entries(real)
+        taken = {entry.id for entry in entries} | {entry.name for entry in entries}  # either is how a key is called
+        if name in taken:
+            raise AlreadyExists("key", name)
+        id = _new_id(taken | {name})
+        token = f"{_PREFIX}{id}_{secrets.token_urlsafe(32)}"
+        made = _Entry(id, name, tenant, _digest(token).hex(), clock())
+        _write(real, (*entries, made))
+    return NewKey(_key(made), token)
+
+
+def revoke_key(path: str | os.PathLike[str], given: str) -> Key:
+    """Takes a key out of a file, by its id, its name, or the whole key. Raises `NoSuchKey`."""
+    wanted = given
+    if given.startswith(_PREFIX):  # a key that has leaked is at hand as a whole; nothing shows more of it than its id
+        wanted = given[len(_PREFIX) :][:8]
+    if not _entries(Path(path)):  # nor is a file or a folder made for nothing
+        raise NoSuchKey(wanted, str(path))
+    with _changing(Path(path)) as real:
+        entries = _entries(real)
+        for entry in entries:
+            if wanted == entry.id or given == entry.name:
+                _write(real, tuple(other for other in entries if other is not entry))
+                return _key(entry)
+    raise NoSuchKey(wanted, str(path))
+
+
+# Reading.
+
+
+class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
+    """A key as it stands in the file."""
+
+    id: str
+    name: str
+    tenant: str
+    hash: str  # SHA-256 of the whole key, in hex
+    created: int
+
+
+class _Document(Struct, frozen=True, forbid_unknown_fields=True):
+    version: int
+    keys: tuple[_Entry, ...]
+
+
+class _Version(Struct, frozen=True):
+    version: int
+
+
+_Table = dict[str, tuple[Key | None, bytes]]
+
+_NOBODY: tuple[Key | None, bytes] = (None, secrets.token_bytes(32))
+
+
+def _entries(path: Path) -> tuple[_Entry, ...]:
+    """What a file holds. One that is not there holds nothing; one that cannot be looked at is an error."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    return _parsed(path, _bytes_of(path))
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+            raise BadKeysFile(str(path), "it is not a file")
+        with path.open("rb") as file:
+            found = file.read(_LARGEST + 1)
+    except FileNotFoundError:
+        raise BadKeysFile(str(path), "it is not there") from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if len(found) > _LARGEST:
+        raise BadKeysFile(str(path), f"it has more than {_LARGEST:,} bytes")
+    return found
+
+
+def _unreadable(path: Path, error: OSError) -> BadKeysFile:
+    return BadKeysFile(str(path), f"it cannot be read ({error.strerror})")
+
+
+def _parsed(path: Path, found: bytes) -> tuple[_Entry, ...]:
+    """The entries of a file. Raises `BadKeysFile`, with no value from the file in it: it may be a secret."""
+    try:
+        version = msgspec.json.decode(found, type=_Version).version
+        if version != VERSION:
+            raise BadKeysFile(str(path), f"it has version {version}, and this Forkpoint knows only {VERSION}")
+        entries = msgspec.json.decode(found, type=_Document).keys
+    except UnicodeDecodeError:
+        raise BadKeysFile(str(path), "it is not UTF-8") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadKeysFile(str(path), f"it does not hold what it should ({error})") from None
+    seen: set[str] = set()
+    for number, entry in enumerate(entries, 1):
+        if (why := _flaw(entry, seen)) is not None:
+            raise BadKeysFile(str(path), f"key {number} of {len(entries)} in it {why}")
+        seen |= {entry.id, entry.name}
+    return entries
+
+
+def _flaw(entry: _Entry, seen: set[str]) -> str | None:
+    """Why an entry cannot be used, if so."""
+    if not _ID.fullmatch(entry.id):
+        return "has an id that is none"
+    if not _HASH.fullmatch(entry.hash):
+        return "has a hash that is not a SHA-256 in 64 hex digits"
+    try:
+        check_name("name", entry.name)
+        check_name("tenant", entry.tenant)
+    except BadName as error:
+        return f"has a {error.what} with other characters than A-Z a-z 0-9 . _ : -, or not 1 to 128"
+    if entry.id in seen or entry.name in seen or entry.id == entry.name:
+        return "has an id or a name that another key has too"
+    return None
+
+
+def _table(entries: Iterable[_Entry]) -> _Table:
+    return {entry.id: (_key(entry), bytes.fromhex(entry.hash)) for entry in entries}
+
+
+def _key(entry: _Entry) -> Key:
+    return Key(entry.id, entry.name, entry.tenant, entry.created)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
+
+
+def _new_id(taken: set[str]) -> str:
+    while (id := "".join(secrets.choice(_ID_LETTERS) for _ in range(8))) in taken:
+        pass
+    return id
+
+
+# Writing.
+
+
+@contextmanager
+def _changing(path: Path) -> Iterator[Path]:
+    """One change at a time, over all processes. Gives the file itself where the path is a link to it."""
+    try:
+        real = Path(os.path.realpath(path))
+        real.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        beside = real.with_name(f"{real.name}.lock")
+        beside.touch(mode=0o600)
+        lock = FileLock(beside)
+        try:
+            if not lock.acquire_within(_PATIENCE):
+                raise BadKeysFile(str(path), f"another program has been changing it for {_PATIENCE:.0f} s")
+            yield real
+        finally:
+            lock.close()
+    except OSError as error:
+        raise BadKeysFile(str(path), f"it cannot be written ({error.strerror})") from None
+
+
+def _write(path: Path, entries: tuple[_Entry, ...]) -> None:
+    """Puts a file in the place of another. Whoever is killed meanwhile has changed nothing."""
+    text = msgspec.json.format(msgspec.json.encode(_Document(VERSION, entries)), indent=2) + b"\n"
+    prefix = f".{path.name}-new-"
+    for leftover in path.parent.iterdir():  # of somebody who was killed; nobody else writes now
+        if leftover.name.startswith(prefix):
+            leftover.unlink(missing_ok=True)
+    handle, aside = tempfile.mkstemp(prefix=prefix, dir=path.parent)  # its mode is 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            _like(path, handle)
+            file.write(text)
+            file.flush()
+            os.fsync(handle)
+        os.replace(aside, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(aside)
+        raise
+    _sync_folder(path.parent)
+
+
+def _like(path: Path, handle: int) -> None:
+    """Gives a new file the owner and the group of the one that it replaces, and the group's right to read.
+
+    A server may run as another user than the one who adds keys, and must still be able to read them.
+    """
+    if os.name == "nt" or not path.exists():
+        return
+    before = path.stat()
+    with suppress(PermissionError):
+        os.fchown(handle, before.st_uid, before.st_gid)
+        os.fchmod(handle, 0o600 | stat.S_IMODE(before.st_mode) & stat.S_IRGRP)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # pragma: no cover - Windows has no such thing
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

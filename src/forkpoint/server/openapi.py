@@ -1,0 +1,232 @@
+"""The OpenAPI document: every call, what it takes, what it gives, and every status that it can end in.
+
+Schemas come from the very structs that are decoded and encoded, and errors from the classes that are raised, so the
+document cannot say anything else than the server does.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from forkpoint import __version__
+from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits
+from forkpoint.conversation.documents import EventDocument, SideAnswerDocument, TurnDocument
+from forkpoint.conversation.problems import INTERNAL, Problem, problem_of
+from forkpoint.conversation.updates import TurnStarted
+from forkpoint.errors import (
+    BadRequest,
+    ForeignOrigin,
+    ForkpointError,
+    Invalid,
+    StoreUnavailable,
+    TooLarge,
+    TurnFailed,
+    Unauthorized,
+)
+from forkpoint.events import AnyBody
+from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
+from forkpoint.server.call import JSON, Calls, Description
+from forkpoint.server.calls import operations
+from forkpoint.server.examples import ERRORS, EXAMPLES, FAILED, ID, plain
+from forkpoint.server.sse import TYPE
+from forkpoint.server.statuses import retry_after, status_of
+
+_ABOUT = """Conversations for AI agents: every turn is a transaction, every committed point is a fork point.
+
+Errors have one envelope, with a stable `code`. Every answer has an `X-Request-Id`. Lists are paged by a cursor. The
+`ETag` of a conversation is its revision. One `Idempotency-Key` is one effect, also after a restart. A server
+that listens on loopback alone may have no keys; then none is asked for."""
+
+_PIECES = (TextPiece, ReasoningPiece, CallPiece, Restarted)
+_UPDATES = (TurnStarted, *_PIECES, Answered, CallStarted, CallProgress, CallEnded, CallWaits)
+_REF = "#/components/schemas/{name}"
+_KEY = ("Idempotency-Key", "One key, one effect: the same key and body give the same result.", "^[!-~]{1,255}$")
+_IF_MATCH = (
+    "If-Match",
+    "An ETag, or *: refused with 412 if the conversation is at another revision.",
+    r'^(\*|"-?[0-9]{1,18}")$',
+)
+
+
+def document(app: FastAPI, families: Iterable[Calls]) -> dict[str, Any]:
+    """The document of an app."""
+    described = {name: found for family in (*families, operations.calls) for name, found in family.described.items()}
+    made = get_openapi(
+        title="Forkpoint", version=__version__, description=_ABOUT, routes=app.routes, openapi_version="3.1.0"
+    )
+    for calls in made["paths"].values():
+        for operation in calls.values():
+            _describe(operation, described[operation["operationId"]])
+    made["components"] = {
+        "schemas": _schemas(described.values()),
+        "examples": _problems(),
+        "securitySchemes": {
+            "key": {"type": "http", "scheme": "bearer", "description": "A key of `forkpoint keys add`."}
+        },
+    }
+    made["security"] = [{"key": []}]
+    return made
+
+
+# What a call takes.
+
+
+def _describe(operation: dict[str, Any], about: Description) -> None:
+    summary, _, more = operation.pop("description").partition("\n\n")
+    operation["summary"] = summary.removesuffix(".")
+    if more:
+        operation["description"] = more
+    if about.open:
+        operation["security"] = []
+    if about.takes is not None:
+        content: dict[str, Any] = {"schema": _ref(about.takes), "example": EXAMPLES[_name(about.takes)]}
+        operation["requestBody"] = {"required": not about.optional, "content": {JSON: content}}
+    parameters = [_parameter(one) for one in operation.pop("parameters", ())]
+    operation["responses"] = _answers(about) | _refusals(about, takes_parameters=bool(parameters))
+    parameters += [_header(*one) for one, has in ((_KEY, about.once), (_IF_MATCH, about.if_match)) if has]
+    if about.cursor:
+        parameters.append(_header("Last-Event-ID", "The id of the last event that was read."))
+    if about.asynchronous:
+        said = "`respond-async`: answered with 202 as soon as the turn has begun."
+        parameters.append(_header("Prefer", said))
+    if parameters:
+        operation["parameters"] = parameters
+
+
+def _parameter(made: dict[str, Any]) -> dict[str, Any]:
+    """A parameter as people write it: without a title, and without null, which no address can hold."""
+    schema = {name: value for name, value in made["schema"].items() if name != "title"}
+    others = [one for one in schema.pop("anyOf", ()) if one != {"type": "null"}]
+    return made | {"schema": {**(others[0] if others else {}), **schema}}
+
+
+def _header(name: str, description: str, pattern: str | None = None) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"} | ({"pattern": pattern} if pattern else {})
+    return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
+
+
+# What it gives.
+
+
+def _answers(about: Description) -> dict[str, Any]:
+    headers = _said(("X-Request-Id", "Names this request in the log."))
+    if about.tags:
+        headers |= _said(("ETag", "Its revision."))
+    located = headers | _said(("Location", "Where it is."))
+    content: dict[str, Any] = {}
+    if about.gives is not None:
+        content[JSON] = {"schema": _ref(about.gives), "example": EXAMPLES[_name(about.gives)]}
+    if about.streams is not None:
+        content[TYPE] = _stream(about)
+    for sort in about.texts:
+        content[sort] = {"schema": {"type": "string"}}
+    answer: dict[str, Any] = {"description": "It worked.", "headers": located if about.locates else headers}
+    if content:
+        answer["content"] = content
+    answers = {str(about.status): answer}
+    if about.asynchronous:
+        applied = located | _said(("Preference-Applied", "`respond-async`."))
+        begun = {"description": "It has begun, and goes on.", "headers": applied, "content": {JSON: content[JSON]}}
+        answers["202"] = begun
+    return answers
+
+
+def _stream(about: Description) -> dict[str, Any]:
+    """A stream, and which events can be in it. What has no schema here is told of in the guide to streams."""
+    told: tuple[type, ...] = _PIECES if about.gives is SideAnswerDocument else _UPDATES
+    events: dict[str, Any] = {str(one.__struct_config__.tag): _ref(one) for one in told}  # type: ignore[attr-defined]
+    if about.only_streams:
+        events |= {"event": _ref(EventDocument), "turn": _ref(TurnDocument), "rewound": {}, "deleted": {}}
+        events |= {"snapshot": {}, "gap": {}, "closing": {}}
+    elif about.gives is SideAnswerDocument:
+        events |= {"gap": {}, "answer": _ref(SideAnswerDocument), "error": _ref(Problem)}
+    else:
+        events |= {"snapshot": {}, "gap": {}, "turn": _ref(TurnDocument), "error": _ref(Problem)}
+    schema = {"type": "string", "description": f"Server-sent events: {about.streams}."}
+    return {"schema": schema, "x-events": events}
+
+
+def _refusals(about: Description, *, takes_parameters: bool) -> dict[str, Any]:
+    """Every status that a call can be refused with, each with an example for each reason."""
+    errors: list[type[ForkpointError]] = [*about.raises, TooLarge]
+    if not about.open:
+        errors += [Unauthorized, ForeignOrigin, StoreUnavailable]
+    if about.takes is not None or about.once or about.if_match:
+        errors.append(BadRequest)
+    if about.takes is not None or takes_parameters:
+        errors.append(Invalid)
+    by_status: dict[int, dict[str, Exception]] = {500: {INTERNAL: Exception()}}
+    for error in (*(ERRORS[made] for made in errors), *(FAILED if TurnFailed in errors else ())):
+        by_status.setdefault(status_of(error), {})[error.code] = error
+    refusals: dict[str, Any] = {}
+    for status, found in sorted(by_status.items()):
+        headers = _said(("X-Request-Id", "Names this request in the log."))
+        if status == 401:
+            headers |= _said(("WWW-Authenticate", "`Bearer`."))
+        if any(retry_after(error) is not None for error in found.values()) and status in {429, 503}:
+            waits = {"description": "Seconds after which it is worth trying again, if that is known."}
+            headers["Retry-After"] = waits | {"schema": {"type": "integer", "minimum": 1}}
+        examples = {code: {"$ref": f"#/components/examples/{code}_{status}"} for code in found}
+        refusals[str(status)] = {
+            "description": ", ".join(f"`{code}`" for code in examples),
+            "headers": headers,
+            "content": {JSON: {"schema": _ref(Problem), "examples": examples}},
+        }
+    return refusals
+
+
+def _problems() -> dict[str, Any]:
+    """An example of each error, by its code and status."""
+    examples = {f"{INTERNAL}_500": {"value": plain(problem_of(Exception(), request_id=ID))}}
+    for error in (*ERRORS.values(), *FAILED):
+        examples[f"{error.code}_{status_of(error)}"] = {"value": plain(problem_of(error, request_id=ID))}
+    return examples
+
+
+def _said(*headers: tuple[str, str]) -> dict[str, Any]:
+    """Headers that an answer always has."""
+    return {name: {"description": about, "required": True, "schema": {"type": "string"}} for name, about in headers}
+
+
+# Schemas.
+
+
+def _schemas(described: Iterable[Description]) -> dict[str, Any]:
+    types: list[Any] = [Problem, EventDocument, AnyBody, *_UPDATES]
+    types += [sort for about in described for sort in (about.takes, about.gives) if sort is not None]
+    _, schemas = msgspec.json.schema_components(dict.fromkeys(types), ref_template=_REF)
+    bodies = msgspec.json.schema_components([AnyBody], ref_template=_REF)[0][0]
+    schemas["EventDocument"]["properties"]["body"] = {
+        "description": "What happened, by its kind; null if it was erased. Further kinds may come.",
+        "anyOf": [*bodies["anyOf"], {"type": "object"}, {"type": "null"}],
+    }
+    return {_clean(name): schema for name, schema in _cleaned(schemas).items()}
+
+
+def _cleaned(value: Any) -> Any:
+    """Schemas with names that may stand in a document."""
+    if isinstance(value, dict):
+        return {
+            key: f"#/components/schemas/{_clean(one.rpartition('/')[2])}" if key == "$ref" else _cleaned(one)
+            for key, one in value.items()
+        }
+    return [_cleaned(one) for one in value] if isinstance(value, list) else value
+
+
+def _clean(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")
+
+
+def _ref(sort: Any) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{_clean(_name(sort))}"}
+
+
+def _name(sort: Any) -> str:
+    """As msgspec names it."""
+    arguments = getattr(sort, "__args__", ())
+    plain = getattr(sort, "__origin__", sort).__name__
+    return f"{plain}_{'_'.join(one.__name__ for one in arguments)}" if arguments else str(plain)

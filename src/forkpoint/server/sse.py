@@ -1,0 +1,123 @@
+"""Server-sent events: how a stream is written, and how it ends when nobody reads it any more."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+TYPE = "text/event-stream"
+STALLED = 300.0
+"""Seconds after which a reader that takes nothing is given up. It can come back, and loses nothing committed."""
+HEARTBEAT = b": heartbeat\n\n"
+OPENING = b"retry: 1000\n\n"  # how long a client is to wait before it reconnects, in milliseconds
+_HEADERS = (
+    (b"content-type", TYPE.encode()),
+    (b"cache-control", b"no-store, no-transform"),
+    (b"x-accel-buffering", b"no"),  # so that a proxy does not wait for more before it passes anything on
+)
+PARKED = "forkpoint.streams"
+"""Where in a request's scope a list may stand, for streams that are followed once the framework has let go of it."""
+
+
+def frame(event: str, data: bytes, *, id: str | None = None) -> bytes:
+    """One event of a stream. ``data`` is JSON, in which a line break is no more than a blank."""
+    if b"\n" in data or b"\r" in data:
+        data = data.replace(b"\r", b" ").replace(b"\n", b" ")
+    head = f"event: {event}\n" if id is None else f"id: {id}\nevent: {event}\n"
+    return b"".join((head.encode(), b"data: ", data, b"\n\n"))
+
+
+class EventStream(Response):
+    """An answer that goes on: what an async iterator yields, until it ends or the client has gone.
+
+    Thousands of these wait at once, so it holds little: no task group, no queue, and not the last thing that it wrote.
+    Where the request's scope has a list for it, it parks there, and `follow` is called when the framework is done: what
+    that keeps for each request would be most of what a stream costs.
+    """
+
+    def __init__(
+        self,
+        frames: AsyncIterator[bytes],
+        *,
+        gone: Callable[[], None] | None = None,
+        left: Callable[[], None] | None = None,
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.body = b""
+        self._frames = frames
+        self._gone = gone  # told if the client went before the end
+        self._left = left  # told at the end, however it came
+        self.raw_headers = list(_HEADERS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        parked: list[EventStream] | None = scope.get(PARKED)
+        if parked is not None:
+            parked.append(self)
+        else:
+            await self.follow(receive, send)
+
+    async def follow(self, receive: Receive, send: Send) -> None:
+        """Writes it, to its end or the client's."""
+        try:
+            if not await _while_there(self._write(send), receive) and self._gone is not None:
+                self._gone()
+        finally:
+            with suppress(Exception):
+                await _closed(self._frames)
+            if self._left is not None:
+                self._left()
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        with suppress(OSError):  # the client has gone, or takes nothing (a timeout is one of these): it can come back
+            async for some in self._frames:
+                if some:
+                    async with asyncio.timeout(STALLED):
+                        await send({"type": "http.response.body", "body": some, "more_body": True})
+                del some  # it may be large, and the next may be hours away
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def until_gone(receive: Receive) -> None:
+    """Waits until the client has closed the connection."""
+    while True:
+        message: Any = await receive()
+        if message["type"] == "http.disconnect":
+            return
+
+
+async def _while_there(work: Coroutine[Any, Any, None], receive: Receive) -> bool:
+    """Does some work, but only for as long as the client is there. Says whether it came to its end."""
+    worker = asyncio.current_task()
+    assert worker is not None
+    stopped = False
+
+    def stop(_: object) -> None:
+        nonlocal stopped
+        if not done:
+            stopped = True
+            worker.cancel()
+
+    done = False
+    watch = asyncio.ensure_future(until_gone(receive))
+    watch.add_done_callback(stop)
+    try:
+        await work
+        return True
+    except asyncio.CancelledError:
+        if not stopped or worker.uncancel() > 0:
+            raise  # somebody else wants it to stop
+        return False
+    finally:
+        done = True
+        watch.cancel()
+
+
+async def _closed(frames: AsyncIterator[bytes]) -> None:
+    close = getattr(frames, "aclose", None)
+    if close is not None:
+        await close()

@@ -1,0 +1,74 @@
+"""Which HTTP status an error is. The one place where that is decided."""
+
+from http import HTTPStatus
+
+from forkpoint import errors
+from forkpoint.errors import ForkpointError, TurnFailed
+
+_BY_ERROR: dict[type[ForkpointError], int] = {
+    errors.BadRequest: 400,
+    errors.BadCursor: 400,
+    errors.Unauthorized: 401,
+    errors.ForeignOrigin: 403,
+    errors.NotFound: 404,
+    errors.NoSuchCall: 404,
+    errors.NotAllowed: 405,
+    errors.TooSlow: 408,
+    errors.AlreadyExists: 409,
+    errors.Busy: 409,
+    errors.TurnOpen: 409,
+    errors.TurnLost: 409,
+    errors.TurnBehind: 409,
+    errors.NotResumable: 409,
+    errors.NoSuchTurn: 409,
+    errors.NoAgent: 409,
+    errors.CannotResume: 409,
+    errors.ConversationClosed: 409,
+    errors.Stale: 412,
+    errors.TooLarge: 413,
+    errors.TooMany: 429,
+    errors.TurnFailed: 502,
+    errors.TurnCancelled: 409,
+    errors.LimitReached: 422,
+    errors.BadOutput: 502,
+    errors.ModelError: 502,
+    errors.QuotaSpent: 502,
+    errors.RateLimited: 429,
+    errors.ModelTimeout: 504,
+    errors.ContextTooLong: 422,
+    errors.ContentRefused: 422,
+    errors.MissingKey: 503,
+    errors.ShuttingDown: 503,
+    errors.StoreError: 503,
+    errors.StoreDamaged: 500,
+    errors.NoWeights: 503,
+    errors.ExtraMissing: 503,
+}
+
+
+def status_of(error: BaseException) -> int:
+    """The status of an answer that an error ended. What nobody foresaw is 500; what was asked wrongly is 422."""
+    if isinstance(error, TurnFailed) and type(error) is TurnFailed:
+        return _status_of_turn(error)
+    for made in type(error).__mro__:
+        if made in _BY_ERROR:
+            return _BY_ERROR[made]
+    if isinstance(error, ForkpointError) and type(error) is not ForkpointError:
+        return HTTPStatus.UNPROCESSABLE_ENTITY
+    return HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def retry_after(error: BaseException) -> int | None:
+    """After how many seconds it is worth trying again, if somebody said so."""
+    cause = error.cause if isinstance(error, TurnFailed) else error
+    said = getattr(cause, "retry_after", None)
+    return None if said is None else max(1, round(said))
+
+
+def _status_of_turn(failed: TurnFailed) -> int:
+    """That of the reason, if it is known: of a provider's failure as of a timeout, of a limit as of a full disk."""
+    if failed.cause is not None:
+        return status_of(failed.cause)
+    by_code = {made.code: status for made, status in _BY_ERROR.items()}
+    code = failed.turn.error.code if getattr(failed.turn, "error", None) is not None else None
+    return by_code.get(code or "", 502 if (code or "").startswith("model") else 500)

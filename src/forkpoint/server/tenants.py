@@ -1,0 +1,35 @@
+"""What each tenant sees: its own conversations in the shared store, through a backend of its own."""
+
+from forkpoint.conversation.local import LocalBackend
+from forkpoint.conversation.prompts import Prompts
+from forkpoint.llm.calling import Models
+from forkpoint.store.protocol import Store
+
+
+class Tenants:
+    """The backends of a server, one for each tenant. They share the store's engine and the connections to models."""
+
+    def __init__(self, store: Store, models: Models | None = None) -> None:
+        self.store = store
+        self._models = models or Models()
+        self._prompts = Prompts(store)  # one bound for all of them
+        self._backends: dict[str, LocalBackend] = {}
+
+    def backend(self, tenant: str) -> LocalBackend:
+        """The place that a tenant sees. Tenants come from keys, so there are few."""
+        if (found := self._backends.get(tenant)) is None:
+            view = self.store.within(tenant)
+            prompts = self._prompts.within(view)
+            found = LocalBackend(view, self._models, owns_store=False, prompts=prompts)
+            self._backends[tenant] = found
+        return found
+
+    async def stop(self) -> None:
+        """Cancels every turn that still runs, and waits for its end."""
+        for backend in list(self._backends.values()):
+            await backend.stop()
+
+    async def close(self) -> None:
+        """Lets go of models and store."""
+        await self._models.aclose()
+        await self.store.close()

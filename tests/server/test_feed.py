@@ -1,0 +1,152 @@
+"""Mailboxes and pages: what waits for a reader is bounded, and never holds up anybody."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.types import Message
+
+from forkpoint.events import NewEvent
+from forkpoint.ids import new_id
+from forkpoint.server.feed import ENDS, MOST_BYTES, Item, Mailbox, Said
+from forkpoint.server.following import PAGE, PAGE_BYTES, Follower
+from forkpoint.server.sse import OPENING, EventStream, frame
+from forkpoint.store.opening import open_store
+from forkpoint.store.records import NewConversation
+from forkpoint.testing.samples import says
+
+pytestmark = pytest.mark.anyio
+
+items: st.SearchStrategy[Item] = st.one_of(
+    st.none(),
+    st.builds(Said, st.binary(min_size=1, max_size=3), st.just("t"), st.booleans()),
+    st.builds(Said, st.just(bytes(MOST_BYTES // 3)), st.just("t")),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(items, max_size=60), st.integers(1, 8))
+def test_a_mailbox_is_bounded_and_counts_what_it_drops(put: list[Item], most: int) -> None:
+    mailbox = Mailbox(most)
+    for item in put:
+        mailbox.put(item)
+        assert mailbox.size <= 2 * MOST_BYTES
+    taken, dropped = mailbox.take()
+    assert len(taken) <= max(most, ENDS + 2)
+    frames = [item for item in put if item is not None]
+    assert dropped + sum(item is not None for item in taken) == len(frames), "each is there or counted"
+    if dropped or None in put:
+        assert None in taken, "one who missed something looks"
+    ends = [item for item in frames if item.ends]
+    kept = [item for item in taken if item is not None and item.ends]
+    assert kept == ends[len(ends) - len(kept) :], "of ends the newest are kept"
+    assert len(kept) >= min(len(ends), ENDS)
+    assert mailbox.is_empty
+    assert mailbox.size == 0
+
+
+async def test_a_mailbox_wakes_its_reader_at_once_and_says_if_nothing_came() -> None:
+    mailbox = Mailbox(4)
+    assert not await mailbox.wait(0.001)
+    asyncio.get_running_loop().call_soon(mailbox.put, None)
+    with anyio.fail_after(5):
+        assert await mailbox.wait(60)
+    assert mailbox.take() == ([None], 0)
+
+
+async def test_a_reader_that_wants_nothing_provisional_is_not_woken_for_it() -> None:
+    mailbox = Mailbox(4, provisional=False)
+    mailbox.put(Said(b"x", "t"))
+    assert mailbox.is_empty
+    mailbox.put(Said(b"x", "t", ends=True))
+    assert not mailbox.is_empty
+
+
+@pytest.mark.parametrize(("count", "size"), [(1000, 100), (60, 100_000), (1, 3_000_000)])
+async def test_a_long_history_is_read_page_by_page_as_it_is_taken(count: int, size: int) -> None:
+    async with await open_store("memory:") as store:
+        made = await store.create(NewConversation(id=new_id()))
+        for first in range(0, count, 500):
+            texts = [NewEvent(says("x" * size).body) for _ in range(first, min(first + 500, count))]
+            await store.note(made.id, new_id(), texts)
+        follower = Follower(
+            store,
+            made.id,
+            None,
+            heartbeat=60,
+            running=lambda: None,
+            allowed=lambda: True,
+            closing=lambda: True,
+            slow=lambda: None,
+        )
+        pages = [page async for page in follower.frames(Mailbox(4)) if b"event: event" in page]
+    assert sum(page.count(b"event: event") for page in pages) == count
+    assert max(page.count(b"event: event") for page in pages) <= PAGE
+    assert max(map(len, pages[1:]), default=0) <= PAGE_BYTES + 2 * size
+    assert len(pages[0]) <= PAGE // 10 * (size + 1000), "the first is small, since nothing is known yet"
+
+
+async def test_what_was_told_on_the_way_to_events_is_no_news_after_them() -> None:
+    mailbox = Mailbox(9)
+    async with await open_store("memory:") as store:
+        made = await store.create(NewConversation(id=new_id()))
+        follower = Follower(
+            store,
+            made.id,
+            None,
+            heartbeat=60,
+            running=lambda: None,
+            allowed=lambda: True,
+            closing=lambda: False,
+            slow=lambda: None,
+        )
+        frames = follower.frames(mailbox)
+        assert [await anext(frames) for _ in range(2)] == [OPENING, b""]
+        turn = new_id()
+        await store.note(made.id, turn, [NewEvent(says("x").body)])
+        for item in (None, Said(b"words ", turn), Said(b"others ", "next"), None, Said(b"end", turn, ends=True)):
+            mailbox.put(item)
+        told = b"".join([await anext(frames) for _ in range(3)])
+        await frames.aclose()
+    assert told.count(b"event: event") == 1
+    assert told.endswith(b"others end")
+    assert b"words" not in told
+
+
+def test_data_never_breaks_a_frame() -> None:
+    assert frame("x", b'{"a":\n1,\r\n"b": 2}', id="1-1") == b'id: 1-1\nevent: x\ndata: {"a": 1,  "b": 2}\n\n'
+
+
+async def test_writing_waits_for_a_client_that_does_not_read() -> None:
+    sent: list[bytes] = []
+    room = asyncio.Semaphore(3)
+
+    async def frames() -> AsyncIterator[bytes]:
+        for number in range(10):
+            yield b"%d" % number
+
+    async def send(message: Message) -> None:
+        await room.acquire()
+        if message["type"] == "http.response.body":
+            sent.append(message["body"])
+
+    gone = asyncio.Event()
+    ended: list[str] = []
+
+    async def receive() -> Message:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    stream = EventStream(frames(), gone=lambda: ended.append("gone"), left=lambda: ended.append("left"))
+    following = asyncio.create_task(stream.follow(receive, send))
+    for _ in range(40):
+        await asyncio.sleep(0)
+    assert sent == [b"0", b"1"], "what a client does not take is not read either"
+    gone.set()
+    await following
+    assert ended == ["gone", "left"]
+    assert not following.cancelled()
+    assert not [task for task in asyncio.all_tasks() if "until_gone" in repr(task)]

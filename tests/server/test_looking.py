@@ -1,0 +1,192 @@
+"""Looking into a conversation over HTTP: figures, state, what is sent, and whether anybody changed it."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from tests.server.support.contract import checked
+from tests.server.support.serving import Served, served
+
+from forkpoint.agent import Agent
+from forkpoint.ids import new_id
+from forkpoint.llm.model import LLM
+from forkpoint.server.agents import Agents
+from forkpoint.testing import ModelServer, Reply, Script
+
+PLACE = "/api/conversations"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with served() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Served) -> Iterator[httpx2.Client]:
+    with checked(server) as client:
+        yield client
+
+
+@pytest.fixture
+def place(client: httpx2.Client) -> str:
+    """The address of a conversation of one turn."""
+    id = client.post(PLACE).json()["id"]
+    client.post(f"{PLACE}/{id}/turns", json={"message": "Hi"})
+    return f"{PLACE}/{id}"
+
+
+def refused(response: httpx2.Response, status: int, code: str) -> None:
+    assert (response.status_code, response.json()["error"]["code"]) == (status, code), response.text
+
+
+# Figures.
+
+
+def test_stats_tell_what_is_its_own_what_it_inherited_and_what_the_family_spent(
+    client: httpx2.Client, place: str
+) -> None:
+    own = client.get(f"{place}/stats").json()
+    assert own["spent"]["calls"] == own["family"]["calls"] == own["total"]["calls"] == 1
+    assert own["inherited"]["calls"] == 0
+    assert own["events"] == client.get(place).json()["events"]
+    fork = client.post(f"{place}/fork").json()["id"]
+    client.post(f"{PLACE}/{fork}/turns", json={"message": "More"})
+    of_fork = client.get(f"{PLACE}/{fork}/stats").json()
+    calls = {name: of_fork[name]["calls"] for name in ("spent", "inherited", "family", "total")}
+    assert calls == {"spent": 1, "inherited": 1, "family": 2, "total": 1}
+    client.post(f"{place}/ask", json={"message": "By the way?"})
+    assert client.get(f"{place}/stats").json()["spent"]["calls"] == 2, "a side question costs too"
+
+
+# State.
+
+
+def test_state_is_set_read_and_removed(client: httpx2.Client, place: str) -> None:
+    assert client.get(f"{place}/state").json() == {"state": {}}
+    values = {"open": 3, "names": ["a", "é"], "deep": {"x": None, "y": 1.5, "z": False}}
+    assert client.patch(f"{place}/state", json={"set": values}).json() == {"state": values}
+    changed = client.patch(f"{place}/state", json={"set": {"open": 4}, "remove": ["names", "nothing"]}).json()
+    assert changed == client.get(f"{place}/state").json() == {"state": {"open": 4, "deep": values["deep"]}}
+    before = client.get(place).json()
+    assert client.patch(f"{place}/state").json() == changed
+    assert client.get(place).json() == before, "nothing was asked for"
+    both = client.patch(f"{place}/state", json={"set": {"a": 1}, "remove": ["a"]})
+    refused(both, 422, "invalid")
+    assert both.json()["error"]["param"] == "remove"
+
+
+def test_state_belongs_to_a_place_in_history(client: httpx2.Client, place: str) -> None:
+    fork = client.post(f"{place}/fork").json()["id"]
+    client.patch(f"{place}/state", json={"set": {"open": 3}})
+    later = client.post(f"{place}/fork").json()["id"]
+    assert client.get(f"{PLACE}/{fork}/state").json() == {"state": {}}
+    assert client.get(f"{PLACE}/{later}/state").json() == {"state": {"open": 3}}
+
+
+# What is sent.
+
+
+def test_a_preview_is_what_is_sent_afterwards_to_the_byte() -> None:
+    with ModelServer(Script([Reply("Fine.")], repeat=True)) as models:
+        secret = (("X-Secret", "between-us"),)
+        llm = LLM("openai/gpt-5.6", base_url=models.url, api_key="sk-of-the-server-123456", headers=secret)
+        with served(agents=Agents({"support": Agent(llm)})) as server, checked(server) as client:
+            id = client.post(PLACE).json()["id"]
+            place = f"{PLACE}/{id}"
+            client.post(f"{place}/turns", json={"message": "First"})
+            before = client.get(place).json()
+            preview = client.post(f"{place}/request", json={"message": "Second"})
+            assert client.get(place).json() == before, "looking changes nothing"
+            assert len(models.requests) == 1, "looking sends nothing"
+            client.post(f"{place}/turns", json={"message": "Second"})
+            assert preview.json()["body"].encode() == models.requests[-1].body
+            sent = client.get(f"{place}/request")
+            assert sent.json()["body"] == preview.json()["body"]
+            assert sent.json()["shared"] > 0
+            for answered in (preview, sent):
+                assert "sk-of-the-server" not in answered.text
+                assert "between-us" not in answered.text
+                assert models.url not in answered.text
+
+
+def test_a_preview_can_be_of_a_conversation_that_is_not_there_yet(client: httpx2.Client) -> None:
+    id = new_id()
+    shown = client.post(f"{PLACE}/{id}/request", json={"message": "Hi", "create": {"title": "New"}})
+    assert shown.status_code == 200
+    assert "Hi" in shown.json()["body"]
+    refused(client.get(f"{PLACE}/{id}"), 404, "not_found")
+    refused(client.post(f"{PLACE}/{id}/request", json={"message": "Hi"}), 404, "not_found")
+
+
+def test_what_a_turn_sent_is_shown_by_its_id(client: httpx2.Client, place: str) -> None:
+    first = client.get(f"{place}/turns").json()["items"][0]["id"]
+    client.post(f"{place}/turns", json={"message": "Another"})
+    assert "Another" in client.get(f"{place}/request").json()["body"]
+    assert "Another" not in client.get(f"{place}/request", params={"turn": first}).json()["body"]
+    refused(client.get(f"{place}/request", params={"turn": new_id()}), 409, "no_such_turn")
+    empty = client.post(PLACE).json()["id"]
+    refused(client.get(f"{PLACE}/{empty}/request"), 409, "no_such_turn")
+    refused(client.post(f"{place}/request", json={}), 422, "nothing_to_run")
+
+
+def test_where_the_servers_models_are_is_in_no_event_that_a_tenant_reads() -> None:
+    llm = LLM("openai/gpt-5.6", base_url="http://models.internal/v1", headers=(("X-Secret", "between-us"),))
+    agents = Agents({"echo": Agent("scripted/echo"), "support": Agent(llm, instructions="Be kind.")})
+    with served(agents=agents) as server, checked(server) as client:
+        place = f"{PLACE}/{client.post(PLACE).json()['id']}"
+        client.post(f"{place}/turns", json={"message": "Hi"})
+        client.put(f"{place}/agent", json={"agent": "support"})
+        client.put(f"{place}/agent", json={"agent": "echo"})
+        events = client.get(f"{place}/events").json()
+        changed = [event["body"]["settings"] for event in events["items"] if event["kind"] == "settings_changed"]
+        assert any("Be kind." in settings for settings in changed)
+        with client.stream("GET", f"{place}/events/stream") as following:
+            streamed = ""
+            for some in following.iter_text():
+                streamed += some
+                if f"id: {events['head']}\n" in streamed and streamed.endswith("\n\n"):
+                    break
+        said = [json.dumps(events), streamed, *(client.get(f"{place}{path}").text for path in ("", "/turns", "/tree"))]
+    assert "Be kind." in streamed
+    for secret in ("http://models.internal", "between-us"):
+        assert not any(secret in text for text in said)
+
+
+# Verifying.
+
+
+def test_history_that_nobody_changed_is_verified(client: httpx2.Client, place: str) -> None:
+    info = client.get(place).json()
+    for body in (None, {}, {"head_digest": info["digest"]}):
+        found = client.post(f"{place}/verify", json=body).json()
+        assert found == {"ok": True, "conversations": 1, "events": info["events"], "erased": 0, "flaws": []}
+    missing = client.post(f"{place}/verify", json={"head_digest": "00" * 32}).json()
+    assert not missing["ok"]
+    assert missing["flaws"]
+    assert client.post("/api/verify").json()["ok"]
+
+
+def test_history_that_somebody_changed_is_found_without_telling_where_the_file_is(tmp_path: Path) -> None:
+    store = tmp_path / "store.db"
+    with served(f"sqlite:///{store}") as server, checked(server) as client:
+        id = client.post(PLACE).json()["id"]
+        client.post(f"{PLACE}/{id}/turns", json={"message": "I owe you 10"})
+    with sqlite3.connect(store) as db:
+        changed = db.execute("UPDATE event SET payload = replace(payload, 'owe you 10', 'owe you 99')").rowcount
+        assert changed
+    with served(f"sqlite:///{store}") as server, checked(server) as client:
+        answers: list[dict[str, Any]] = []
+        for path in (f"{PLACE}/{id}/verify", "/api/verify"):
+            answered = client.post(path)
+            assert answered.status_code == 200, answered.text
+            assert str(tmp_path) not in answered.text
+            answers.append(answered.json())
+    for found in answers:
+        assert not found["ok"]
+        assert found["flaws"]
+    assert json.dumps(answers)
