@@ -6,7 +6,18 @@ from typing import Any
 import anyio
 import pytest
 from tests.conversation.support import tools as shared
-from tests.conversation.support.agents import Watcher, agent_of, asks, call, kinds, messages_of, results, script_of
+from tests.conversation.support.agents import (
+    Signal,
+    Watcher,
+    agent_of,
+    asks,
+    call,
+    kinds,
+    messages_of,
+    results,
+    script_of,
+)
+from tests.conversation.support.homes import Home
 from tests.conversation.support.other_process import heard as heard_of
 from tests.conversation.support.other_process import start
 
@@ -50,18 +61,20 @@ TWO = asks(call("look", "l", at="a"), call("delete", "d1", what="x"), call("dele
 # When somebody is asked.
 
 
-async def test_by_default_nobody_is_asked() -> None:
+async def test_by_default_nobody_is_asked(home: Home) -> None:
     tools = Tools()
-    async with AsyncConversation(agent_of([TWO, "done"], tools=tools.both), store="memory:") as conversation:
+    async with AsyncConversation(
+        home.agent(agent_of([TWO, "done"], tools=tools.both)), store=home.store
+    ) as conversation:
         assert (await conversation.run("go")).outcome == "committed"
         assert sorted(tools.ran) == ["delete x", "delete y", "look a"]
 
 
 @pytest.mark.parametrize(("approval", "waiting"), [("always", ["l", "d1", "d2"]), ("risky", ["d1", "d2"])])
-async def test_a_policy_says_which_calls_wait(approval: Any, waiting: list[str]) -> None:
+async def test_a_policy_says_which_calls_wait(home: Home, approval: Any, waiting: list[str]) -> None:
     tools = Tools()
     agent = agent_of([TWO, "done"], tools=tools.both, approval=approval)
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         turn = await conversation.run("go")
         assert turn.outcome == "awaiting_approval"
         assert [made.id for made in turn.waiting] == waiting
@@ -71,7 +84,7 @@ async def test_a_policy_says_which_calls_wait(approval: Any, waiting: list[str])
         assert await conversation.events() == [], "nothing of it is history"
 
 
-async def test_a_function_says_which_calls_wait_and_why() -> None:
+async def test_a_function_says_which_calls_wait_and_why(home: Home) -> None:
     tools = Tools()
 
     def policy(asked: ToolCall, tool: Tool) -> bool | str:
@@ -80,7 +93,7 @@ async def test_a_function_says_which_calls_wait_and_why() -> None:
         return asked.call_id == "d2"
 
     agent = agent_of([TWO, "done"], tools=tools.both, approval=policy)
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         turn = await conversation.run("go")
         reasons = {made.id: made.reason for made in turn.waiting}
         assert reasons.keys() == {"d1", "d2"}
@@ -88,14 +101,14 @@ async def test_a_function_says_which_calls_wait_and_why() -> None:
         assert tools.ran == ["look a"]
 
 
-async def test_a_policy_that_raises_has_not_said_yes() -> None:
+async def test_a_policy_that_raises_has_not_said_yes(home: Home) -> None:
     tools = Tools()
 
     def policy(asked: ToolCall, tool: Tool) -> bool:
         raise KeyError("which tool?")
 
     agent = agent_of([asks(call("look", "l", at="a")), "done"], tools=tools.both, approval=policy)
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         turn = await conversation.run("go")
         assert [made.id for made in turn.waiting] == ["l"]
         assert "KeyError" in (turn.waiting[0].reason or "")
@@ -107,11 +120,11 @@ async def test_a_policy_that_raises_has_not_said_yes() -> None:
 
 
 @both
-async def test_the_other_calls_of_the_same_response_run_meanwhile() -> None:
+async def test_the_other_calls_of_the_same_response_run_meanwhile(home: Home) -> None:
     tools = Tools()
     watcher = Watcher()
     agent = agent_of([TWO, "done"], tools=tools.both, approval="risky")
-    async with AsyncConversation(agent, store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
         turn = await conversation.run("go")
         assert tools.ran == ["look a"]
         assert {made.id: made.status for made in turn.calls} == {"l": "done", "d1": "waiting", "d2": "waiting"}
@@ -123,10 +136,10 @@ async def test_the_other_calls_of_the_same_response_run_meanwhile() -> None:
         assert sorted(tools.ran) == ["delete x", "delete y", "look a"], "nothing ran twice"
 
 
-async def test_a_new_message_meanwhile_is_refused_unless_it_says_that_it_supersedes() -> None:
+async def test_a_new_message_meanwhile_is_refused_unless_it_says_that_it_supersedes(home: Home) -> None:
     tools = Tools()
     agent = agent_of([TWO, "something else"], tools=tools.both, approval="risky")
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         waiting = await conversation.run("go")
         with pytest.raises(TurnOpen) as refused:
             await conversation.run("something else")
@@ -140,20 +153,20 @@ async def test_a_new_message_meanwhile_is_refused_unless_it_says_that_it_superse
             await conversation.approve()
 
 
-async def test_a_retry_of_a_turn_that_waits_discards_it() -> None:
+async def test_a_retry_of_a_turn_that_waits_discards_it(home: Home) -> None:
     tools = Tools()
     agent = agent_of([TWO, "no tools this time"], tools=tools.both, approval="risky")
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         waiting = await conversation.run("go")
         turn = await conversation.retry()
         assert (turn.outcome, turn.retry_of) == ("committed", waiting.id)
         assert (await conversation.turn(waiting.id)).outcome == "cancelled"
 
 
-async def test_resuming_a_turn_that_waits_goes_on_waiting() -> None:
+async def test_resuming_a_turn_that_waits_goes_on_waiting(home: Home) -> None:
     tools = Tools()
     async with AsyncConversation(
-        agent_of([TWO, "done"], tools=tools.both, approval="risky"), store="memory:"
+        home.agent(agent_of([TWO, "done"], tools=tools.both, approval="risky")), store=home.store
     ) as conversation:
         first = await conversation.run("go")
         again = await conversation.resume()
@@ -165,7 +178,7 @@ async def test_resuming_a_turn_that_waits_goes_on_waiting() -> None:
 # Deciding.
 
 
-async def test_what_is_approved_runs_and_what_is_denied_does_not_and_the_model_is_told_why() -> None:
+async def test_what_is_approved_runs_and_what_is_denied_does_not_and_the_model_is_told_why(home: Home) -> None:
     tools = Tools()
     shown: list[str] = []
 
@@ -174,7 +187,7 @@ async def test_what_is_approved_runs_and_what_is_denied_does_not_and_the_model_i
         return Reply("I see.") if heard.number else TWO
 
     agent = agent_of(answer, tools=tools.both, approval="risky")
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         await conversation.run("go")
         half = await conversation.deny("d1", by="ann", reason="x is precious")
         assert half.outcome == "awaiting_approval"
@@ -195,10 +208,10 @@ async def test_what_is_approved_runs_and_what_is_denied_does_not_and_the_model_i
 
 
 @pytest.mark.parametrize("verb", ["approve", "deny"])
-async def test_without_names_all_that_wait_are_decided(verb: str) -> None:
+async def test_without_names_all_that_wait_are_decided(home: Home, verb: str) -> None:
     tools = Tools()
     async with AsyncConversation(
-        agent_of([TWO, "done"], tools=tools.both, approval="always"), store="memory:"
+        home.agent(agent_of([TWO, "done"], tools=tools.both, approval="always")), store=home.store
     ) as conversation:
         await conversation.run("go")
         turn = await getattr(conversation, verb)(by="ann")
@@ -207,11 +220,11 @@ async def test_without_names_all_that_wait_are_decided(verb: str) -> None:
         assert kinds(turn.events).count("approval_given" if verb == "approve" else "approval_denied") == 3
 
 
-async def test_each_response_of_a_turn_is_asked_about() -> None:
+async def test_each_response_of_a_turn_is_asked_about(home: Home) -> None:
     tools = Tools()
     first, second = asks(call("delete", "d1", what="x")), asks(call("delete", "d1", what="y"))
     async with AsyncConversation(
-        agent_of([first, second, "done"], tools=tools.both, approval="risky"), store="memory:"
+        home.agent(agent_of([first, second, "done"], tools=tools.both, approval="risky")), store=home.store
     ) as conversation:
         await conversation.run("go")
         turn = await conversation.approve()
@@ -221,10 +234,10 @@ async def test_each_response_of_a_turn_is_asked_about() -> None:
         assert tools.ran == ["delete x"]
 
 
-async def test_a_decision_on_a_call_that_does_not_wait_changes_nothing() -> None:
+async def test_a_decision_on_a_call_that_does_not_wait_changes_nothing(home: Home) -> None:
     tools = Tools()
     async with AsyncConversation(
-        agent_of([TWO, "done"], tools=tools.both, approval="risky"), store="memory:"
+        home.agent(agent_of([TWO, "done"], tools=tools.both, approval="risky")), store=home.store
     ) as conversation:
         await conversation.run("go")
         for decide in (conversation.approve, conversation.deny):
@@ -239,11 +252,11 @@ async def test_a_decision_on_a_call_that_does_not_wait_changes_nothing() -> None
             await conversation.approve()
 
 
-async def test_a_model_that_fails_after_the_approval_does_not_undo_it() -> None:
+async def test_a_model_that_fails_after_the_approval_does_not_undo_it(home: Home) -> None:
     tools = Tools()
     overloaded = Reply("x", fault=Fault("overloaded"))
     agent = agent_of([asks(call("delete", "d", what="x")), overloaded, "done"], tools=tools.both, approval="risky")
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         await conversation.run("go")
         with pytest.raises(TurnFailed):
             await conversation.approve(by="ann")
@@ -253,8 +266,8 @@ async def test_a_model_that_fails_after_the_approval_does_not_undo_it() -> None:
         assert "approval_given" in kinds(turn.events)
 
 
-async def test_an_approved_call_that_was_started_and_cut_off_is_not_run_again() -> None:
-    started, ran = anyio.Event(), []
+async def test_an_approved_call_that_was_started_and_cut_off_is_not_run_again(home: Home) -> None:
+    started, ran = Signal(), []
 
     @tool(risky=True)
     async def pay() -> str:
@@ -265,7 +278,7 @@ async def test_an_approved_call_that_was_started_and_cut_off_is_not_run_again() 
         return "never"
 
     async with AsyncConversation(
-        agent_of([asks(call("pay", "p")), "done"], tools=[pay], approval="risky"), store="memory:"
+        home.agent(agent_of([asks(call("pay", "p")), "done"], tools=[pay], approval="risky")), store=home.store
     ) as conversation:
         await conversation.run("go")
 
@@ -284,12 +297,16 @@ async def test_an_approved_call_that_was_started_and_cut_off_is_not_run_again() 
 
 @pytest.mark.parametrize("wire", ["chat", "responses", "messages"])
 @pytest.mark.parametrize("reason", [None, "x is precious"])
-async def test_on_every_wire_a_model_reads_that_a_denied_call_was_not_run(wire: Any, reason: str | None) -> None:
+async def test_on_every_wire_a_model_reads_that_a_denied_call_was_not_run(
+    home: Home, wire: Any, reason: str | None
+) -> None:
     tools = Tools()
     with ModelServer(script_of([asks(call("delete", "d", what="x")), "I see."])) as server:
         settings = {"base_url": server.root if wire == "messages" else server.url, "api": wire}
         llm = LLM("anthropic/test" if wire == "messages" else "openai/test", **settings)
-        async with AsyncConversation(Agent(llm, tools=tools.both, approval="risky"), store="memory:") as conversation:
+        async with AsyncConversation(
+            home.agent(Agent(llm, tools=tools.both, approval="risky")), store=home.store
+        ) as conversation:
             await conversation.run("go")
             await conversation.deny(reason=reason)
             sent = server.last.body.decode()
@@ -300,13 +317,13 @@ async def test_on_every_wire_a_model_reads_that_a_denied_call_was_not_run(wire: 
 # Races.
 
 
-async def test_of_two_who_decide_at_once_one_wins_and_nothing_runs_twice() -> None:
+async def test_of_two_who_decide_at_once_one_wins_and_nothing_runs_twice(home: Home) -> None:
     tools = Tools()
     agent = agent_of([asks(call("delete", "d", what="x")), "done"], tools=tools.both, approval="risky")
     heard: list[Any] = []
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         await conversation.run("go")
-        other = await AsyncConversation.open(conversation.id, agent=agent, store="memory:")
+        other = await AsyncConversation.open(conversation.id, agent=home.agent(agent), store=home.store)
 
         async def decide(verb: Any) -> None:
             try:

@@ -16,6 +16,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 import pytest
+from tests.conversation.support.homes import Home
 
 from forkpoint import LLM, Agent, AsyncConversation, Tool, TurnFailed, tool
 from forkpoint.events import ManifestChanged
@@ -46,7 +47,7 @@ def answer(heard: Heard) -> Reply:
 
 
 @pytest.fixture
-def server() -> Iterator[ModelServer]:
+def server(places: None) -> Iterator[ModelServer]:
     with ModelServer(Script(answer)) as server:
         yield server
 
@@ -62,7 +63,7 @@ def agent_at(server: ModelServer, wire: str = "chat", **settings: Any) -> Agent:
 
 
 @pytest.fixture
-async def memory(server: ModelServer) -> AsyncIterator[str]:
+async def memory() -> AsyncIterator[str]:
     """An address that all conversations of a test share; it is open as long as the test."""
     async with await AsyncConversation.open("anchor", create=Agent("scripted/echo"), store="memory:"):
         yield "memory:"
@@ -95,9 +96,9 @@ def unmarked(request: Recorded) -> bytes:
 
 @each_wire
 async def test_a_fork_shows_its_own_key_or_inherits_and_the_source_always_its_own(
-    server: ModelServer, memory: str, wire: str
+    server: ModelServer, home: Home, wire: str
 ) -> None:
-    source = AsyncConversation(agent_at(server, wire), store=memory)
+    source = AsyncConversation(home.agent(agent_at(server, wire)), store=home.store)
     await source.run("look")
     cold, warm = await source.fork(), await source.fork(cache="inherit")
     for conversation in (cold, source, warm, source):
@@ -111,8 +112,8 @@ async def test_a_fork_shows_its_own_key_or_inherits_and_the_source_always_its_ow
     assert (inherited.key, inherited.inherited_from) == (own_identity(source.id).key, source.id)
 
 
-async def test_a_key_says_nothing_of_the_id_or_the_name(server: ModelServer, memory: str) -> None:
-    source = AsyncConversation(agent_at(server), conversation_id="ada-at-example.org", store=memory)
+async def test_a_key_says_nothing_of_the_id_or_the_name(server: ModelServer, home: Home) -> None:
+    source = AsyncConversation(home.agent(agent_at(server)), conversation_id="ada-at-example.org", store=home.store)
     await source.run("one")
     fork = await source.fork(conversation_id="follow-up")
     await fork.run("two")
@@ -124,8 +125,8 @@ async def test_a_key_says_nothing_of_the_id_or_the_name(server: ModelServer, mem
         assert len(request.key) <= 64
 
 
-async def test_each_call_records_the_key_that_was_sent(server: ModelServer, memory: str) -> None:
-    source = AsyncConversation(agent_at(server), store=memory)
+async def test_each_call_records_the_key_that_was_sent(server: ModelServer, home: Home) -> None:
+    source = AsyncConversation(home.agent(agent_at(server)), store=home.store)
     await source.run("look")
     fork = await source.fork()
     await fork.run("look")
@@ -140,9 +141,9 @@ async def test_each_call_records_the_key_that_was_sent(server: ModelServer, memo
 @each_wire
 @pytest.mark.parametrize("cache", ["own", "inherit"])
 async def test_a_forks_first_request_starts_with_exactly_what_its_source_had_sent(
-    server: ModelServer, memory: str, wire: str, cache: Any
+    server: ModelServer, home: Home, wire: str, cache: Any
 ) -> None:
-    source = AsyncConversation(agent_at(server, wire), store=memory)
+    source = AsyncConversation(home.agent(agent_at(server, wire)), store=home.store)
     first = await source.run("look")
     earlier = server.last
     await source.run("look again")
@@ -159,9 +160,9 @@ async def test_a_forks_first_request_starts_with_exactly_what_its_source_had_sen
 
 @each_wire
 async def test_source_and_fork_asked_the_same_send_the_same_but_for_whose_it_is(
-    server: ModelServer, memory: str, wire: str
+    server: ModelServer, home: Home, wire: str
 ) -> None:
-    source = AsyncConversation(agent_at(server, wire), store=memory)
+    source = AsyncConversation(home.agent(agent_at(server, wire)), store=home.store)
     await source.run("look")
     warm, cold = await source.fork(cache="inherit"), await source.fork()
     for conversation in (source, warm, cold):
@@ -176,11 +177,11 @@ async def test_source_and_fork_asked_the_same_send_the_same_but_for_whose_it_is(
 
 @pytest.mark.parametrize("wire", ["chat", "responses"])
 async def test_a_fork_that_inherits_finds_its_prompt_in_the_cache_and_one_with_its_own_key_does_not(
-    server: ModelServer, memory: str, wire: str
+    server: ModelServer, home: Home, wire: str
 ) -> None:
     server.cache = SimulatedCache(minimum=64, granularity=16)
     agent = Agent(llm_at(server, wire), instructions="You answer questions about a build that failed. " * 200)
-    source = AsyncConversation(agent, store=memory)
+    source = AsyncConversation(home.agent(agent), store=home.store)
     await source.run("Why did it fail?")
     warm, cold = await source.fork(cache="inherit"), await source.fork()
     for fork in (warm, cold):
@@ -192,11 +193,11 @@ async def test_a_fork_that_inherits_finds_its_prompt_in_the_cache_and_one_with_i
 # An inherited key is dropped with another manifest, for good and with the reason.
 
 
-async def test_a_fork_with_another_agent_inherits_nothing_and_says_why(server: ModelServer, memory: str) -> None:
-    source = AsyncConversation(agent_at(server), store=memory)
+async def test_a_fork_with_another_agent_inherits_nothing_and_says_why(server: ModelServer, home: Home) -> None:
+    source = AsyncConversation(home.agent(agent_at(server)), store=home.store)
     await source.run("one")
     other = Agent(llm_at(server, "chat"), instructions="Be long.", tools=[look])
-    fork = await source.fork(agent=other, cache="inherit")
+    fork = await source.fork(agent=home.agent(other), cache="inherit")
     identity = await fork.cache()
     assert (identity.key, identity.inherited_from) == (own_identity(fork.id).key, None)
     assert identity.dropped is not None
@@ -207,24 +208,23 @@ async def test_a_fork_with_another_agent_inherits_nothing_and_says_why(server: M
     assert await source.cache() == own_identity(source.id)
 
 
-async def test_a_fork_with_an_agent_of_the_same_manifest_inherits(server: ModelServer, memory: str) -> None:
-    source = AsyncConversation(agent_at(server), store=memory)
+async def test_a_fork_with_an_agent_of_the_same_manifest_inherits(server: ModelServer, home: Home) -> None:
+    source = AsyncConversation(home.agent(agent_at(server)), store=home.store)
     await source.run("one")
     careful = agent_at(server, approval="always", name="careful")
-    fork = await source.fork(agent=careful, cache="inherit")
+    fork = await source.fork(agent=home.agent(careful), cache="inherit")
     await fork.run("two")
     assert shown(server.last) == shows(own_identity(source.id))
 
 
-async def test_a_fork_that_changes_its_agent_later_drops_the_key_and_says_why(server: ModelServer, memory: str) -> None:
-    source = AsyncConversation(agent_at(server), store=memory)
+async def test_a_fork_that_changes_its_agent_later_drops_the_key_and_says_why(server: ModelServer, home: Home) -> None:
+    original = agent_at(server)
+    source = AsyncConversation(home.agent(original), store=home.store)
     await source.run("one")
     fork = await source.fork(cache="inherit")
     await fork.run("two")
     assert shown(server.last) == shows(own_identity(source.id))
-    original = fork.agent
-    assert original is not None
-    await fork.change_agent(Agent(original.llm, instructions="Be long."))
+    await fork.change_agent(home.agent(Agent(original.llm, instructions="Be long.")))
     await fork.run("three")
     assert shown(server.last) == shows(own_identity(fork.id))
     identity = await fork.cache()
@@ -233,7 +233,7 @@ async def test_a_fork_that_changes_its_agent_later_drops_the_key_and_says_why(se
     noted = (await fork.events(kinds=["manifest_changed"]))[-1].body
     assert isinstance(noted, ManifestChanged)
     assert f"inherited from {source.id}, dropped" in (noted.reason or "")
-    await fork.change_agent(original)
+    await fork.change_agent(home.agent(original))
     await fork.run("four")
     assert shown(server.last) == shows(own_identity(fork.id)), "what was dropped is dropped for good"
     await source.run("five")
@@ -241,10 +241,10 @@ async def test_a_fork_that_changes_its_agent_later_drops_the_key_and_says_why(se
     assert await source.cache() == own_identity(source.id)
 
 
-async def test_a_source_that_changes_its_agent_keeps_its_own_key(server: ModelServer, memory: str) -> None:
-    source = AsyncConversation(agent_at(server), store=memory)
+async def test_a_source_that_changes_its_agent_keeps_its_own_key(server: ModelServer, home: Home) -> None:
+    source = AsyncConversation(home.agent(agent_at(server)), store=home.store)
     await source.run("one")
-    await source.change_agent(Agent(llm_at(server, "chat"), instructions="Be long."))
+    await source.change_agent(home.agent(Agent(llm_at(server, "chat"), instructions="Be long.")))
     await source.run("two")
     assert {shown(request) for request in server.requests} == {shows(own_identity(source.id))}
     assert (await source.cache()).dropped is None
@@ -281,13 +281,11 @@ async def test_a_key_that_a_tools_new_words_have_dropped_is_dropped_for_good(ser
     assert shown(server.last) == shows(own), "what was dropped is dropped for good"
 
 
-async def test_a_fork_of_one_that_dropped_its_key_inherits_what_that_shows_now(
-    server: ModelServer, memory: str
-) -> None:
-    source = AsyncConversation(agent_at(server), store=memory)
+async def test_a_fork_of_one_that_dropped_its_key_inherits_what_that_shows_now(server: ModelServer, home: Home) -> None:
+    source = AsyncConversation(home.agent(agent_at(server)), store=home.store)
     await source.run("one")
     fork = await source.fork(cache="inherit")
-    await fork.change_agent(Agent(llm_at(server, "chat"), instructions="Be long."))
+    await fork.change_agent(home.agent(Agent(llm_at(server, "chat"), instructions="Be long.")))
     await fork.run("two")
     own, warm = await fork.fork(), await fork.fork(cache="inherit")
     assert await own.cache() == own_identity(own.id), "a key of its own was never dropped"
@@ -297,26 +295,26 @@ async def test_a_fork_of_one_that_dropped_its_key_inherits_what_that_shows_now(
     assert shown(server.last) == shows(own_identity(fork.id))
 
 
-async def test_a_fork_inherits_from_a_conversation_that_has_not_begun(server: ModelServer, memory: str) -> None:
-    source = AsyncConversation(agent_at(server), store=memory)
+async def test_a_fork_inherits_from_a_conversation_that_has_not_begun(server: ModelServer, home: Home) -> None:
+    source = AsyncConversation(home.agent(agent_at(server)), store=home.store)
     fork = await source.fork(cache="inherit")
     await fork.run("one")
     assert shown(server.last) == shows(own_identity(source.id)), (
         "its prompt starts as the source's, and it asked for it"
     )
     assert (await fork.cache()).dropped is None
-    other = await source.fork(agent=Agent(llm_at(server, "chat"), instructions="Be long."), cache="inherit")
+    other = await source.fork(agent=home.agent(Agent(llm_at(server, "chat"), instructions="Be long.")), cache="inherit")
     await other.run("one")
     assert shown(server.last) == shows(own_identity(other.id)), "its prompt starts otherwise"
 
 
 async def test_a_fork_inherits_from_one_that_was_given_another_agent_and_has_not_run_yet(
-    server: ModelServer, memory: str
+    server: ModelServer, home: Home
 ) -> None:
     """What counts is the manifest that the source's next prompt begins with, not the one of its last."""
-    root = AsyncConversation(agent_at(server), store=memory)
+    root = AsyncConversation(home.agent(agent_at(server)), store=home.store)
     await root.run("one")
-    source = await root.fork(agent=Agent(llm_at(server, "chat"), instructions="Be long."))
+    source = await root.fork(agent=home.agent(Agent(llm_at(server, "chat"), instructions="Be long.")))
     fork = await source.fork(cache="inherit")
     await fork.run("two")
     await source.run("two")
@@ -347,18 +345,18 @@ async def test_a_fork_inherits_also_where_the_functions_of_the_source_are_not_at
 
 
 async def test_a_conversation_that_is_opened_again_keeps_the_key_it_has_whatever_its_source_has_now(
-    server: ModelServer, memory: str
+    server: ModelServer, home: Home
 ) -> None:
     agent = agent_at(server)
-    root = AsyncConversation(agent, store=memory)
+    root = AsyncConversation(home.agent(agent), store=home.store)
     await root.run("one")
     parent = await root.fork(cache="inherit")
     child = await parent.fork(cache="inherit")
-    await parent.change_agent(Agent(agent.llm, instructions="Be long."))
+    await parent.change_agent(home.agent(Agent(agent.llm, instructions="Be long.")))
     await parent.run("two")
     assert shown(server.last) == shows(own_identity(parent.id))
     await parent.delete()
-    again = await AsyncConversation.open(child.id, agent=agent, store=memory)
+    again = await AsyncConversation.open(child.id, agent=home.agent(agent), store=home.store)
     assert await again.cache() == await child.cache()
     await again.run("three")
     assert shown(server.last) == shows(own_identity(root.id))
@@ -423,10 +421,10 @@ async def test_a_tool_whose_words_change_between_two_processes_costs_the_fork_it
 
 @each_wire
 async def test_conversations_that_share_an_agent_and_run_at_once_never_mix_their_keys(
-    server: ModelServer, memory: str, wire: str
+    server: ModelServer, home: Home, wire: str
 ) -> None:
     agent = agent_at(server, wire)
-    source = AsyncConversation(agent, store=memory)
+    source = AsyncConversation(home.agent(agent), store=home.store)
     await source.run("source: start")
     expected = {"source": own_identity(source.id)}
 
@@ -436,11 +434,11 @@ async def test_conversations_that_share_an_agent_and_run_at_once_never_mix_their
             case 0:
                 conversation = await source.fork()
             case 1:
-                conversation = await source.fork(agent=source.agent)
+                conversation = await source.fork(agent=home.agent(agent))
             case 2:
                 conversation = await source.fork(cache="inherit")
             case _:
-                conversation = AsyncConversation(agent, store=memory)
+                conversation = AsyncConversation(home.agent(agent), store=home.store)
         expected[name] = own_identity(source.id if number % 4 == 2 else conversation.id)
         for turn in range(3):
             await conversation.run(f"look, {name}: turn {turn}")
@@ -462,12 +460,12 @@ async def test_conversations_that_share_an_agent_and_run_at_once_never_mix_their
 
 
 @each_wire
-async def test_a_retry_sends_the_same_bytes_as_the_try_that_failed(server: ModelServer, memory: str, wire: str) -> None:
+async def test_a_retry_sends_the_same_bytes_as_the_try_that_failed(server: ModelServer, home: Home, wire: str) -> None:
     call = Reply(reasoning="Let me see.", calls=(ScriptedCall("look", '{"at": "it"}', "call_0123456789"),))
     broken = Reply("", fault=Fault("overloaded"))
     server.script = Script([Reply("Hello."), call, broken, broken, call, Reply("Done.")])
     agent = Agent(llm_at(server, wire, retries=Retries(attempts=1)), tools=[look])
-    source = AsyncConversation(agent, store=memory)
+    source = AsyncConversation(home.agent(agent), store=home.store)
     await source.run("one")
     with pytest.raises(TurnFailed):
         await source.run("two")
@@ -483,12 +481,12 @@ async def test_a_retry_sends_the_same_bytes_as_the_try_that_failed(server: Model
 
 @each_wire
 async def test_a_turn_that_is_resumed_sends_again_what_was_not_answered(
-    server: ModelServer, memory: str, wire: str
+    server: ModelServer, home: Home, wire: str
 ) -> None:
     call = Reply(calls=(ScriptedCall("look", '{"at": "it"}', "call_0123456789"),))
     server.script = Script([Reply("Hello."), call, Reply("", fault=Fault("overloaded")), Reply("Done.")])
     agent = Agent(llm_at(server, wire, retries=Retries(attempts=1)), tools=[look])
-    source = AsyncConversation(agent, store=memory)
+    source = AsyncConversation(home.agent(agent), store=home.store)
     await source.run("one")
     with pytest.raises(TurnFailed):
         await source.run("two")
@@ -498,9 +496,9 @@ async def test_a_turn_that_is_resumed_sends_again_what_was_not_answered(
 
 
 async def test_a_rewound_conversation_keeps_its_key_and_the_branch_set_aside_has_its_own(
-    server: ModelServer, memory: str
+    server: ModelServer, home: Home
 ) -> None:
-    source = AsyncConversation(agent_at(server), store=memory)
+    source = AsyncConversation(home.agent(agent_at(server)), store=home.store)
     first = await source.run("one")
     second = await source.run("two")
     aside = await source.rewind(at=first)

@@ -6,6 +6,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.conversation.support.agents import Answers, Watcher, agent_of, asks, call
+from tests.conversation.support.homes import Home
 
 from forkpoint import AsyncConversation, ToolContext, TurnFailed, tool
 from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits
@@ -26,10 +27,12 @@ def look(ctx: ToolContext) -> str:
     return "seen"
 
 
-async def test_a_callback_is_told_everything_in_order_and_the_turn_last() -> None:
+async def test_a_callback_is_told_everything_in_order_and_the_turn_last(home: Home) -> None:
     watcher = Watcher()
     answers: Answers = [Reply("Let me see.", reasoning="Hm.", calls=(call("look", "c"),)), "Fine."]
-    async with AsyncConversation(agent_of(answers, tools=[look]), store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(
+        home.agent(agent_of(answers, tools=[look])), store=home.store, callbacks=[watcher]
+    ) as conversation:
         turn = await conversation.run("hi")
         assert [type(update) for update in watcher.told] == [
             TurnStarted,
@@ -50,7 +53,7 @@ async def test_a_callback_is_told_everything_in_order_and_the_turn_last() -> Non
         assert watcher.told[-1] == turn
 
 
-async def test_the_turn_is_told_when_it_is_committed_and_not_before() -> None:
+async def test_the_turn_is_told_when_it_is_committed_and_not_before(home: Home) -> None:
     seen: list[Any] = []
     tasks: Any = None
 
@@ -61,26 +64,28 @@ async def test_the_turn_is_told_when_it_is_committed_and_not_before() -> None:
     async def read() -> None:
         seen.append(await conversation.events())
 
-    async with AsyncConversation(agent_of(["Fine."]), store="memory:", callbacks=[told]) as conversation:
+    async with AsyncConversation(home.agent(agent_of(["Fine."])), store=home.store, callbacks=[told]) as conversation:
         async with anyio.create_task_group() as tasks:
             turn = await conversation.run("hi")
         assert seen == [list(turn.events)]
 
 
-async def test_several_callbacks_and_a_visualizer_are_all_told() -> None:
+async def test_several_callbacks_and_a_visualizer_are_all_told(home: Home) -> None:
     watchers = [Watcher(), Watcher()]
     screen = Screen()
     async with AsyncConversation(
-        agent_of(["Fine."]), store="memory:", callbacks=watchers, visualizer=screen
+        home.agent(agent_of(["Fine."])), store=home.store, callbacks=watchers, visualizer=screen
     ) as conversation:
         await conversation.run("hi")
         assert watchers[0].told == watchers[1].told == screen.told
         assert len(screen.told) == 4
 
 
-async def test_a_failed_turn_and_its_resumption_are_told() -> None:
+async def test_a_failed_turn_and_its_resumption_are_told(home: Home) -> None:
     watcher = Watcher()
-    async with AsyncConversation(agent_of([OVERLOADED, "Fine."]), store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(
+        home.agent(agent_of([OVERLOADED, "Fine."])), store=home.store, callbacks=[watcher]
+    ) as conversation:
         with pytest.raises(TurnFailed) as failed:
             await conversation.run("hi")
         assert watcher.names == ["TurnStarted", "Answered", "Turn"]
@@ -92,10 +97,10 @@ async def test_a_failed_turn_and_its_resumption_are_told() -> None:
         assert watcher.told[-1] == turn
 
 
-async def test_a_turn_that_waits_and_its_approval_are_told() -> None:
+async def test_a_turn_that_waits_and_its_approval_are_told(home: Home) -> None:
     watcher = Watcher()
     agent = agent_of([asks(call("look", "c")), "Fine."], tools=[look], approval="always")
-    async with AsyncConversation(agent, store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
         waiting = await conversation.run("hi")
         (waits,) = watcher.of(CallWaits)
         assert waits.call.call_id == "c"
@@ -116,14 +121,14 @@ async def test_a_turn_that_waits_and_its_approval_are_told() -> None:
         assert watcher.told[-1] == turn
 
 
-async def test_a_callback_that_raises_costs_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_callback_that_raises_costs_nothing_and_is_logged(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     def breaks(update: Update) -> None:
         raise RuntimeError(f"cannot show a {type(update).__name__}")
 
     watcher = Watcher()
     agent = agent_of([asks(call("look")), "Fine."], tools=[look])
     async with AsyncConversation(
-        agent, store="memory:", callbacks=[breaks, watcher], visualizer=Screen(broken=True)
+        home.agent(agent), store=home.store, callbacks=[breaks, watcher], visualizer=Screen(broken=True)
     ) as c:
         with caplog.at_level(logging.ERROR, logger="forkpoint"):
             turn = await c.run("hi")
@@ -133,7 +138,7 @@ async def test_a_callback_that_raises_costs_nothing_and_is_logged(caplog: pytest
         assert all(record.exc_info for record in caplog.records)
 
 
-async def test_a_callback_may_use_the_conversation_while_the_turn_runs() -> None:
+async def test_a_callback_may_use_the_conversation_while_the_turn_runs(home: Home) -> None:
     found: list[Any] = []
 
     def told(update: Update) -> None:
@@ -141,19 +146,21 @@ async def test_a_callback_may_use_the_conversation_while_the_turn_runs() -> None
             found.append((conversation.id, conversation.pending, conversation.agent is not None))
             conversation.send_message("a thought")
 
-    async with AsyncConversation(agent_of(["Fine.", "And?"]), store="memory:", callbacks=[told]) as conversation:
+    async with AsyncConversation(
+        home.agent(agent_of(["Fine.", "And?"])), store=home.store, callbacks=[told]
+    ) as conversation:
         await conversation.run("hi")
         assert found == [(conversation.id, (), True)]
         assert len(conversation.pending) == 1
 
 
-async def test_each_object_tells_its_own_callbacks() -> None:
+async def test_each_object_tells_its_own_callbacks(home: Home) -> None:
     mine, theirs = Watcher(), Watcher()
     agent = agent_of(["one", "two"])
-    async with AsyncConversation(agent, store="memory:", callbacks=[mine]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[mine]) as conversation:
         await conversation.run("hi")
         told = len(mine.told)
-        async with await AsyncConversation.open(conversation.id, store="memory:", callbacks=[theirs]) as other:
+        async with await AsyncConversation.open(conversation.id, store=home.store, callbacks=[theirs]) as other:
             await other.run("ho")
         assert len(mine.told) == told
         assert len(theirs.told) == told
@@ -175,10 +182,10 @@ class Screen:
         return Screen()
 
 
-async def test_an_opened_conversation_has_the_visualizer_that_it_is_given() -> None:
+async def test_an_opened_conversation_has_the_visualizer_that_it_is_given(home: Home) -> None:
     screen = Screen()
-    async with AsyncConversation(agent_of(["one", "two"]), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of(["one", "two"])), store=home.store) as conversation:
         await conversation.run("hi")
-        async with await AsyncConversation.open(conversation.id, store="memory:", visualizer=screen) as other:
+        async with await AsyncConversation.open(conversation.id, store=home.store, visualizer=screen) as other:
             turn = await other.run("ho")
         assert screen.told[-1] == turn

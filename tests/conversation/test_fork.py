@@ -17,6 +17,8 @@ import anyio
 import anyio.to_thread
 import msgspec
 import pytest
+from tests.conversation.support.agents import Signal
+from tests.conversation.support.homes import Home
 
 from forkpoint import LLM, Agent, AsyncConversation, Conversation, Limits, ToolContext, TurnFailed, tool
 from forkpoint.conversation.settings import Settings
@@ -48,7 +50,6 @@ from forkpoint.events import (
 from forkpoint.ids import new_id
 from forkpoint.llm import own_identity
 from forkpoint.llm.model import Price, Retries
-from forkpoint.store import open_store
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import ConversationRecord, Lineage
 from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script, ScriptedCall
@@ -83,15 +84,16 @@ def rich_agent(name: str) -> Agent:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with await open_store(f"sqlite:///{tmp_path / 'forkpoint.db'}") as store:
+async def store(home: Home, places: None) -> AsyncIterator[Store]:
+    """What stands behind the home, for whoever looks at what is stored."""
+    async with await home.opened() as store:
         yield store
 
 
 @pytest.fixture
-async def source(store: Store, request: pytest.FixtureRequest) -> AsyncIterator[AsyncConversation]:
+async def source(home: Home, store: Store, request: pytest.FixtureRequest) -> AsyncIterator[AsyncConversation]:
     """Two committed turns, with thoughts, calls and state."""
-    async with AsyncConversation(rich_agent(request.node.name), store=store) as source:
+    async with AsyncConversation(home.agent(rich_agent(request.node.name)), store=home.store) as source:
         await source.run("one")
         await source.run("two")
         yield source
@@ -120,12 +122,12 @@ async def everything(store: Store, conversation: AsyncConversation) -> tuple[Any
 
 
 def rows(file: Path) -> Counter[tuple[Any, ...]]:
-    """Every row of the database but the signs of life of its processes."""
+    """Every row of the database but the signs of life of its processes, and the keys that make requests happen once."""
     found: Counter[tuple[Any, ...]] = Counter()
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         for table in tables:
-            if table != "holder":
+            if table not in {"holder", "idempotency"}:
                 found.update((table, *row) for row in db.execute(f"SELECT * FROM {table}"))
     return found
 
@@ -133,19 +135,19 @@ def rows(file: Path) -> Counter[tuple[Any, ...]]:
 # Whose it is.
 
 
-async def test_a_fork_has_a_fresh_id_and_is_found_by_it(store: Store, source: AsyncConversation) -> None:
+async def test_a_fork_has_a_fresh_id_and_is_found_by_it(home: Home, source: AsyncConversation) -> None:
     fork = await source.fork()
     assert fork.id != source.id
     assert fork.name == fork.id
-    again = await AsyncConversation.open(fork.id, agent=source.agent, store=store)
+    again = await AsyncConversation.open(fork.id, agent=source.agent, store=home.store)
     assert await again.events() == await source.events()
 
 
-async def test_a_fork_has_the_id_or_the_name_that_it_is_given(store: Store, source: AsyncConversation) -> None:
+async def test_a_fork_has_the_id_or_the_name_that_it_is_given(home: Home, source: AsyncConversation) -> None:
     id = new_id()
     assert (await source.fork(conversation_id=id)).id == id
     named = await source.fork(conversation_id="follow-up")
-    assert (named.name, (await AsyncConversation.open("follow-up", bind=False, store=store)).id) == (
+    assert (named.name, (await AsyncConversation.open("follow-up", bind=False, store=home.store)).id) == (
         "follow-up",
         named.id,
     )
@@ -231,10 +233,10 @@ async def test_a_fork_is_idle_and_has_nothing_pending(source: AsyncConversation)
         await fork.retry()
 
 
-async def test_a_fork_of_a_conversation_that_waits_for_approval_waits_for_nothing(store: Store) -> None:
+async def test_a_fork_of_a_conversation_that_waits_for_approval_waits_for_nothing(home: Home, places: None) -> None:
     replies = [Reply("Hello."), Reply(calls=(ScriptedCall("remember", '{"key":"a","value":1}'),)), Reply("On.")]
     model = Script([*replies, Reply("Done.")]).register("fork-of-waiting")
-    source = AsyncConversation(Agent(model, tools=[remember], approval="always"), store=store)
+    source = AsyncConversation(home.agent(Agent(model, tools=[remember], approval="always")), store=home.store)
     await source.run("one")
     waiting = await source.run("two")
     assert waiting.outcome == "awaiting_approval"
@@ -359,10 +361,10 @@ async def test_the_family_counts_each_token_once_whatever_was_carried_over(sourc
     assert sum(own, Usage()) == spent
 
 
-async def test_what_failed_tries_cost_stays_with_the_conversation_that_paid_for_them(store: Store) -> None:
+async def test_what_failed_tries_cost_stays_with_the_conversation_that_paid_for_them(home: Home, places: None) -> None:
     replies = [Reply("Hello."), Reply("no", fault=Fault("overloaded", after=1)), Reply("Yes.")]
     model = LLM(Script(replies).register("fork-after-failure"), retries=Retries(attempts=1), price=Price(1.0, 1.0))
-    source = AsyncConversation(Agent(model), store=store)
+    source = AsyncConversation(home.agent(Agent(model)), store=home.store)
     good = await source.run("one")
     with pytest.raises(TurnFailed) as failed:
         await source.run("two")
@@ -382,32 +384,33 @@ async def test_what_failed_tries_cost_stays_with_the_conversation_that_paid_for_
 # The agent.
 
 
-async def test_another_agent_answers_in_the_fork_alone(store: Store, source: AsyncConversation) -> None:
-    fork = await source.fork(agent=ECHO)
+async def test_another_agent_answers_in_the_fork_alone(home: Home, source: AsyncConversation) -> None:
+    fork = await source.fork(agent=home.agent(ECHO))
     assert fork.agent is ECHO
     assert (await fork.run("Who are you?")).text == "You said: Who are you?"
     assert (await source.run("three")).text == "Later."
     assert (await source.info()).model != (await fork.info()).model == "scripted/echo"
     changed = (await fork.events(kinds=["manifest_changed"]))[-1]
     assert "model" in body(changed, ManifestChanged).reason
-    again = await AsyncConversation.open(fork.id, store=store)
-    assert again.agent == ECHO
+    again = await AsyncConversation.open(fork.id, store=home.store)
+    assert (await again.run("And now?")).text == "You said: And now?"
 
 
 @pytest.mark.parametrize("alias", ["the same agent", "another agent with the same LLM"])
 @pytest.mark.parametrize("cache", ["own", "inherit"])
-async def test_an_aliased_agent_cannot_touch_the_sources_key(alias: str, cache: Any) -> None:
+async def test_an_aliased_agent_cannot_touch_the_sources_key(home: Home, alias: str, cache: Any) -> None:
     def echo(heard: Heard) -> Reply:
         return Reply(f"You said: {heard.text}")
 
     with ModelServer(Script(echo)) as server:
         llm = LLM("openai/a-model", base_url=server.url)
         before = msgspec.structs.asdict(llm)
-        async with AsyncConversation(Agent(llm, instructions="Be brief."), store="memory:") as source:
+        sources = Agent(llm, instructions="Be brief.")
+        async with AsyncConversation(home.agent(sources), store=home.store) as source:
             own = await source.cache()
             await source.run("source")
-            agent = source.agent if alias == "the same agent" else Agent(llm, instructions="Be long.")
-            async with await source.fork(agent=agent, cache=cache) as fork:
+            agent = sources if alias == "the same agent" else Agent(llm, instructions="Be long.")
+            async with await source.fork(agent=home.agent(agent), cache=cache) as fork:
                 for _ in range(2):
                     await fork.run("fork")
                     await source.run("source")
@@ -422,23 +425,20 @@ async def test_an_aliased_agent_cannot_touch_the_sources_key(alias: str, cache: 
         assert msgspec.structs.asdict(llm) == before
 
 
-async def test_a_fork_keeps_the_safety_of_today_also_at_an_earlier_turn(
-    store: Store, source: AsyncConversation
-) -> None:
+async def test_a_fork_keeps_the_safety_of_today_also_at_an_earlier_turn(home: Home, source: AsyncConversation) -> None:
     first, _ = await turns_of(source)
-    assert source.agent is not None
     replies = [Reply(calls=(ScriptedCall("remember", '{"key":"a","value":9}'),))]
     model = Script(replies, repeat=True).register("fork-safety")
     strict = Agent(model, tools=[remember], approval="always", limits=Limits(steps=1))
-    await source.change_agent(strict)
+    await source.change_agent(home.agent(strict))
     fork = await source.fork(at=first)
     assert await fork.agent_state() == {"a": 1}, "the state is of that turn"
     waiting = await fork.run("again")
     assert (waiting.outcome, [call.tool for call in waiting.waiting]) == ("awaiting_approval", ["remember"])
     with pytest.raises(TurnFailed, match="limit of 1 steps"):
         await fork.approve()
-    again = await AsyncConversation.open(fork.id, agent=strict, store=store)
-    assert again.agent == strict
+    again = await AsyncConversation.open(fork.id, agent=home.agent(strict), store=home.store)
+    assert again.agent == home.at_hand(strict)
 
 
 class Between:
@@ -490,18 +490,18 @@ async def test_a_fork_has_only_the_tags_that_it_is_given(source: AsyncConversati
     assert await source.tags() == {"kind": "ci", "title": "The source"}
 
 
-async def test_a_title_wins_over_a_tag_of_that_name_and_is_shown_as_one(
-    store: Store, source: AsyncConversation
-) -> None:
+async def test_a_title_wins_over_a_tag_of_that_name_and_is_shown_as_one(home: Home, source: AsyncConversation) -> None:
     both = await source.fork(title="This one", tags={"title": "Not this", "a": "b"})
     assert (await both.title(), await both.tags()) == ("This one", {"title": "This one", "a": "b"})
     tagged = await source.fork(tags={"title": "From the tag"})
     assert (await tagged.title(), await tagged.tags()) == ("From the tag", {"title": "From the tag"})
-    listed = await AsyncConversation.list(store=store, tags={"a": "b"})
+    listed = await AsyncConversation.list(store=home.store, tags={"a": "b"})
     assert [info.id for info in listed.items] == [both.id]
 
 
-async def test_a_fork_works_in_the_same_folder_or_in_one_that_is_named(store: Store, tmp_path: Path) -> None:
+async def test_a_fork_works_in_the_same_folder_or_in_one_that_is_named(
+    home: Home, places: None, tmp_path: Path
+) -> None:
     @tool
     def write(ctx: ToolContext) -> str:
         """Writes a file."""
@@ -513,7 +513,7 @@ async def test_a_fork_works_in_the_same_folder_or_in_one_that_is_named(store: St
         (tmp_path / name).mkdir()
     replies = [Reply(calls=(ScriptedCall("write"),)), Reply("Done.")]
     agent = Agent(Script(replies, repeat=True).register("fork-workspace"), tools=[write])
-    source = AsyncConversation(agent, store=store, workspace=tmp_path / "one")
+    source = AsyncConversation(home.agent(agent), store=home.store, workspace=tmp_path / "one")
     assert (await source.fork()).workspace == tmp_path / "one"
     fork = await source.fork(workspace=tmp_path / "other")
     await fork.run("write")
@@ -556,11 +556,11 @@ class Screen:
         return self.forks[-1]
 
 
-async def test_a_fork_has_a_visualizer_of_the_same_kind_and_callbacks_only_if_given(store: Store) -> None:
+async def test_a_fork_has_a_visualizer_of_the_same_kind_and_callbacks_only_if_given(home: Home, places: None) -> None:
     told: list[Update] = []
     heard: list[Update] = []
     screen = Screen()
-    source = AsyncConversation(ECHO, store=store, callbacks=[told.append], visualizer=screen)
+    source = AsyncConversation(home.agent(ECHO), store=home.store, callbacks=[told.append], visualizer=screen)
     await source.run("one")
     before = len(told)
     assert before == len(screen.seen) > 0
@@ -581,9 +581,9 @@ async def test_a_fork_has_a_visualizer_of_the_same_kind_and_callbacks_only_if_gi
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("first", [False, True], ids=["a later turn", "the first turn"])
 async def test_a_fork_does_not_wait_for_a_turn_that_runs_and_sees_the_last_commit(
-    store: Store, first: bool, anyio_backend: str
+    home: Home, store: Store, first: bool, anyio_backend: str
 ) -> None:
-    started, go_on = anyio.Event(), anyio.Event()
+    started, go_on = Signal(), Signal()
 
     @tool
     async def wait(ctx: ToolContext) -> str:
@@ -596,7 +596,7 @@ async def test_a_fork_does_not_wait_for_a_turn_that_runs_and_sees_the_last_commi
     replies = [] if first else [Reply("Hello.")]
     replies += [Reply("Let me see.", calls=(ScriptedCall("wait"),)), Reply("In the fork."), Reply("Done.")]
     agent = Agent(Script(replies).register(f"fork-running-{first}-{anyio_backend}"), tools=[wait])
-    source = AsyncConversation(agent, store=store)
+    source = AsyncConversation(home.agent(agent), store=home.store)
     if not first:
         await source.run("one")
     committed = await source.events()
@@ -700,21 +700,23 @@ async def test_a_place_that_is_not_on_the_path_is_refused_and_nothing_is_made(
 # Of what is hardly there.
 
 
-async def test_a_fork_of_an_empty_conversation_is_empty(store: Store) -> None:
-    source = AsyncConversation(ECHO, conversation_id="source", store=store, title="The source")
+async def test_a_fork_of_an_empty_conversation_is_empty(home: Home, places: None) -> None:
+    source = AsyncConversation(home.agent(ECHO), conversation_id="source", store=home.store, title="The source")
     fork = await source.fork(title="The fork")
     assert (await fork.events(), (await fork.stats()).inherited) == ([], Usage())
     assert (await fork.info()).lineage == Lineage("fork", source.id, None)
     await fork.run("one")
     assert (await source.events(), await asked(fork)) == ([], ["one"])
-    listed = {info.title for info in (await AsyncConversation.list(store=store)).items}
+    listed = {info.title for info in (await AsyncConversation.list(store=home.store)).items}
     assert listed == {"The source", "The fork"}
 
 
-async def test_a_fork_of_a_conversation_whose_first_turn_failed_is_empty_and_both_stay(store: Store) -> None:
+async def test_a_fork_of_a_conversation_whose_first_turn_failed_is_empty_and_both_stay(
+    home: Home, store: Store
+) -> None:
     replies = [Reply("", fault=Fault("overloaded")), Reply("In the fork."), Reply("Again.")]
     model = LLM(Script(replies).register("fork-of-a-draft"), retries=Retries(attempts=1))
-    source = AsyncConversation(Agent(model), store=store)
+    source = AsyncConversation(home.agent(Agent(model)), store=home.store)
     with pytest.raises(TurnFailed):
         await source.run("one")
     fork = await source.fork()
@@ -828,12 +830,12 @@ async def test_a_fork_writes_one_row_however_long_the_history(store: Store, tmp_
         assert bytes.fromhex(fork.id.replace("-", "")) in row
 
 
-def test_the_plain_api_forks_in_the_same_words(tmp_path: Path) -> None:
+def test_the_plain_api_forks_in_the_same_words(home: Home, tmp_path: Path) -> None:
     asynchronous, plain = (list(inspect.signature(kind.fork).parameters) for kind in (AsyncConversation, Conversation))
     assert asynchronous == plain
     (tmp_path / "other").mkdir()
     heard: list[Update] = []
-    with Conversation(ECHO, store="memory:", visualizer=Screen()) as source:
+    with Conversation(home.agent(ECHO), store=home.store, visualizer=Screen()) as source:
         first = source.run("one")
         source.run("two")
         with source.fork(

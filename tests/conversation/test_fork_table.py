@@ -1,20 +1,25 @@
 """The table of what a fork copies, as data: each row has the fields that it covers, and a check of what it promises.
 
 A walk goes through every field of everything that is stored of a conversation, and fails if one has no row: whoever
-adds a field decides what a fork does with it. docs/forks.md shows the same rows.
+adds a field decides what a fork does with it. docs/forks.md shows the same rows. All of it is true of forks that are
+made in this process and of those that a server makes.
 """
 
 import dataclasses
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
 import pytest
 from msgspec import Struct, defstruct
+from tests.conversation.support.homes import Home, home_of
 
 from forkpoint import LLM, Agent, AsyncConversation, Limits, ToolContext, tool
+from forkpoint.conversation.addresses import KEY
+from forkpoint.conversation.conversation import Where
 from forkpoint.conversation.results import Info, Stats
 from forkpoint.conversation.settings import Settings
 from forkpoint.conversation.updates import Update
@@ -22,6 +27,7 @@ from forkpoint.events import Condensation, HookRun, NewEvent, Opaque, SkillActiv
 from forkpoint.history.state import State
 from forkpoint.ids import new_id
 from forkpoint.llm.identity import CacheIdentity, own_identity
+from forkpoint.server.keys import Keyring, OneKey
 from forkpoint.store import open_store
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import ConversationRecord, Head, Lineage, NewConversation
@@ -110,7 +116,10 @@ class Visualizer:
 class Case(Struct):
     """A source that has everything, and a fork of it as it is made by default."""
 
-    store: Store
+    store: Store  # what stands behind the home, for whoever looks at what is stored
+    home: Home
+    at: Where  # the home, as conversations are told of it
+    agent: Agent
     source: AsyncConversation
     fork: AsyncConversation
     folder: Path
@@ -122,14 +131,19 @@ class Case(Struct):
         return await self.store.read(self.source.id), await self.store.read(self.fork.id)
 
 
-@pytest.fixture
-async def case(tmp_path: Path) -> AsyncIterator[Case]:
-    async with await open_store("memory:") as everybody:
-        store = everybody.within(TENANT)
-        yield await example(store, tmp_path)
+@pytest.fixture(params=["local", "remote"])
+async def case(
+    request: pytest.FixtureRequest, tmp_path: Path, places: None, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Case]:
+    """The example of a tenant that is not the default: with a store of this process, or by its key to a server."""
+    monkeypatch.setenv(KEY, token_hex())
+    with home_of(request.param, tmp_path, Keyring([OneKey.from_environment(KEY, TENANT)])) as home:
+        async with await home.opened() as everybody:
+            store = everybody.within(TENANT)
+            yield await example(store, home, store if request.param == "local" else home.store, tmp_path)
 
 
-async def example(store: Store, folder: Path) -> Case:
+async def example(store: Store, home: Home, at: Where, folder: Path) -> Case:
     """The source waits for an approval, is itself a fork that inherits, and has state of every kind."""
     replies = [
         said("first"),
@@ -149,13 +163,13 @@ async def example(store: Store, folder: Path) -> Case:
         approval="risky",
         name="builder",
     )
-    root = AsyncConversation(agent, store=store, workspace=folder)
+    root = AsyncConversation(home.agent(agent), store=at, workspace=folder)
     first = await root.run("one")
     told: list[Update] = []
     source = await root.fork(conversation_id="source", cache="inherit", reset_metrics=False)
     visualizer = Visualizer()
     source = await AsyncConversation.open(
-        source.id, agent=agent, store=store, callbacks=[told.append], visualizer=visualizer
+        source.id, agent=home.agent(agent), store=at, callbacks=[told.append], visualizer=visualizer
     )
     await source.describe(title="The source", tags={"kind": "ci"})
     await source.run("two")
@@ -172,7 +186,7 @@ async def example(store: Store, folder: Path) -> Case:
     )
     assert (await source.run("three")).outcome == "awaiting_approval"
     source.send_message("not run yet")
-    return Case(store, source, await source.fork(), folder, first.id, told, visualizer)
+    return Case(store, home, at, agent, source, await source.fork(), folder, first.id, told, visualizer)
 
 
 # The rows, as they stand in docs/forks.md.
@@ -212,13 +226,12 @@ async def check_state(case: Case) -> None:
 
 
 async def check_safety(case: Case) -> None:
-    agent = case.source.agent
-    assert agent is not None
+    agent = case.agent
     await case.source.discard()
     strict = Agent(
         agent.llm, tools=agent.tools, output=agent.output, limits=Limits(steps=2), approval="always", name="strict"
     )
-    await case.source.change_agent(strict)
+    await case.source.change_agent(case.home.agent(strict))
     earlier = await case.source.fork(at=case.first_turn)
     stored = await stored_agent(case.store, earlier.id, agent)
     assert (stored.approval, stored.limits) == ("always", Limits(steps=2)), "a fork must not weaken safety silently"
@@ -284,7 +297,7 @@ async def check_sub_agents(case: Case) -> None:
     assert await case.store.read(child.id) == child, "forking a conversation changed its sub-agent"
     family = (await case.store.conversations(family=child.family)).items
     assert [one.id for one in family if one.lineage.kind == "sub_agent"] == [child.id]
-    own = await (await AsyncConversation.open(child.id, store=case.store)).fork()
+    own = await (await AsyncConversation.open(child.id, store=case.at)).fork()
     assert (await own.info()).lineage == Lineage("fork", child.id), "a fork of a sub-agent is nobody's sub-agent"
     await fork.close()
 

@@ -7,12 +7,13 @@ from typing import Any
 import anyio
 import pytest
 from tests.conversation.support import tools as shared
-from tests.conversation.support.agents import PATIENCE, Watcher, agent_of, asks, call, scripted
+from tests.conversation.support.agents import PATIENCE, Signal, Watcher, agent_of, asks, call, scripted
+from tests.conversation.support.homes import Home
 from tests.conversation.support.other_process import heard as heard_of
 from tests.conversation.support.other_process import start
 
 from forkpoint import Agent, AsyncConversation, TurnCancelled, TurnFailed, tool
-from forkpoint.conversation import Turn
+from forkpoint.conversation import Turn, TurnJoined
 from forkpoint.errors import Busy, KeyReused, NotResumable
 from forkpoint.llm import TextPiece
 from forkpoint.testing import Fault, Reply
@@ -24,22 +25,22 @@ OVERLOADED = Reply("x", fault=Fault("overloaded"))
 HANGS = Reply("never heard", piece=1, fault=Fault("hang", after=1))
 
 
-async def test_the_same_key_and_message_give_the_stored_turn_and_ask_nobody() -> None:
-    async with AsyncConversation(agent_of(["once", "other"]), store="memory:") as conversation:
+async def test_the_same_key_and_message_give_the_stored_turn_and_ask_nobody(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of(["once", "other"])), store=home.store) as conversation:
         turn = await conversation.run("hello", key="k")
         assert await conversation.run("hello", key="k") == turn
-        async with await AsyncConversation.open(conversation.id, store="memory:") as other:
+        async with await AsyncConversation.open(conversation.id, store=home.store) as other:
             assert await other.run("hello", key="k") == turn
         assert len((await conversation.turns()).items) == 1
         assert (await conversation.run("hello", key="l")).text == "other"
         assert await conversation.run("hello", key="k") == turn, "also after the conversation went on"
 
 
-async def test_a_key_that_was_used_for_something_else_is_refused_and_nothing_happens() -> None:
+async def test_a_key_that_was_used_for_something_else_is_refused_and_nothing_happens(home: Home) -> None:
     agent = agent_of(["once", "twice"])
     async with (
-        AsyncConversation(agent, store="memory:") as conversation,
-        AsyncConversation(agent, store="memory:") as other,
+        AsyncConversation(home.agent(agent), store=home.store) as conversation,
+        AsyncConversation(home.agent(agent), store=home.store) as other,
     ):
         await conversation.run("hello", key="k")
         with pytest.raises(KeyReused):
@@ -54,8 +55,8 @@ async def test_a_key_that_was_used_for_something_else_is_refused_and_nothing_hap
         assert (await other.run("hello")).text == "twice"
 
 
-async def test_messages_that_a_stored_turn_had_are_not_pending_any_more() -> None:
-    async with AsyncConversation(agent_of(["once", "next"]), store="memory:") as conversation:
+async def test_messages_that_a_stored_turn_had_are_not_pending_any_more(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of(["once", "next"])), store=home.store) as conversation:
         conversation.send_message("a")
         turn = await conversation.run("b", key="k")
         conversation.send_message("a")
@@ -64,8 +65,8 @@ async def test_messages_that_a_stored_turn_had_are_not_pending_any_more() -> Non
 
 
 @both
-async def test_a_repeat_joins_the_turn_that_runs() -> None:
-    started, release = anyio.Event(), anyio.Event()
+async def test_a_repeat_joins_the_turn_that_runs(home: Home) -> None:
+    started, release = Signal(), Signal()
     ran: list[str] = []
 
     @tool
@@ -78,7 +79,7 @@ async def test_a_repeat_joins_the_turn_that_runs() -> None:
 
     found: list[Turn] = []
     agent = agent_of([asks(call("work")), "done"], tools=[work])
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
 
         async def run(one: AsyncConversation) -> None:
             found.append(await one.run("go", key="k"))
@@ -86,7 +87,7 @@ async def test_a_repeat_joins_the_turn_that_runs() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, conversation)
             await started.wait()
-            other = await AsyncConversation.open(conversation.id, agent=agent, store="memory:")
+            other = await AsyncConversation.open(conversation.id, agent=home.agent(agent), store=home.store)
             tasks.start_soon(run, conversation)
             tasks.start_soon(run, other)
             with pytest.raises(Busy):
@@ -97,11 +98,11 @@ async def test_a_repeat_joins_the_turn_that_runs() -> None:
         assert ran == ["work"]
 
 
-async def test_whoever_joined_a_turn_that_fails_hears_that_too() -> None:
+async def test_whoever_joined_a_turn_that_fails_hears_that_too(home: Home) -> None:
     watcher = Watcher()
     agent = agent_of([HANGS, "again"])
     heard: list[Any] = []
-    async with AsyncConversation(agent, store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
 
         async def run() -> None:
             try:
@@ -113,16 +114,15 @@ async def test_whoever_joined_a_turn_that_fails_hears_that_too() -> None:
             tasks.start_soon(run)
             await watcher.until(TextPiece)
             tasks.start_soon(run)
-            for _ in range(5):
-                await anyio.lowlevel.checkpoint()
+            await watcher.until(TurnJoined)
             await conversation.cancel()
         assert [type(error) for error in heard] == [TurnCancelled] * 2
         assert heard[0].turn == heard[1].turn
         assert (await conversation.run("go", key="k")).text == "again", "and the key is free"
 
 
-async def test_giving_up_on_a_turn_that_one_has_joined_does_not_stop_it() -> None:
-    started, release = anyio.Event(), anyio.Event()
+async def test_giving_up_on_a_turn_that_one_has_joined_does_not_stop_it(home: Home) -> None:
+    started, release = Signal(), Signal()
 
     @tool
     async def work() -> str:
@@ -131,13 +131,13 @@ async def test_giving_up_on_a_turn_that_one_has_joined_does_not_stop_it() -> Non
         await release.wait()
         return "worked"
 
+    watcher = Watcher()
     agent = agent_of([asks(call("work")), "done"], tools=[work])
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
         running = asyncio.create_task(conversation.run("go", key="k"))
         await started.wait()
         joined = asyncio.create_task(conversation.run("go", key="k"))
-        for _ in range(5):
-            await anyio.lowlevel.checkpoint()
+        await watcher.until(TurnJoined)
         joined.cancel()
         with pytest.raises(asyncio.CancelledError):
             await joined
@@ -146,7 +146,7 @@ async def test_giving_up_on_a_turn_that_one_has_joined_does_not_stop_it() -> Non
 
 
 @pytest.mark.parametrize("how", ["failed", "cancelled", "discarded"])
-async def test_a_turn_that_did_not_commit_frees_its_key(how: str) -> None:
+async def test_a_turn_that_did_not_commit_frees_its_key(home: Home, how: str) -> None:
     watcher = Watcher()
 
     @tool
@@ -157,7 +157,7 @@ async def test_a_turn_that_did_not_commit_frees_its_key(how: str) -> None:
     first = {"failed": OVERLOADED, "cancelled": HANGS, "discarded": asks(call("look"))}[how]
     approval = "always" if how == "discarded" else "never"
     agent = agent_of([first, "second"], tools=[look], approval=approval)
-    async with AsyncConversation(agent, store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
         match how:
             case "failed":
                 with pytest.raises(TurnFailed):
@@ -176,19 +176,19 @@ async def test_a_turn_that_did_not_commit_frees_its_key(how: str) -> None:
         assert turn.text == "second"
 
 
-async def test_a_resumed_turn_has_its_key_again() -> None:
-    async with AsyncConversation(agent_of([OVERLOADED, "resumed"]), store="memory:") as conversation:
+async def test_a_resumed_turn_has_its_key_again(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of([OVERLOADED, "resumed"])), store=home.store) as conversation:
         with pytest.raises(TurnFailed):
             await conversation.run("go", key="k")
         turn = await conversation.resume()
         assert await conversation.run("go", key="k") == turn
 
 
-async def test_a_turn_whose_key_was_used_meanwhile_is_not_resumed() -> None:
+async def test_a_turn_whose_key_was_used_meanwhile_is_not_resumed(home: Home) -> None:
     agent = agent_of([OVERLOADED, "other"])
     async with (
-        AsyncConversation(agent, store="memory:") as conversation,
-        AsyncConversation(agent, store="memory:") as other,
+        AsyncConversation(home.agent(agent), store=home.store) as conversation,
+        AsyncConversation(home.agent(agent), store=home.store) as other,
     ):
         with pytest.raises(TurnFailed) as failed:
             await conversation.run("go", key="k")
@@ -197,8 +197,8 @@ async def test_a_turn_whose_key_was_used_meanwhile_is_not_resumed() -> None:
             await conversation.resume(failed.value.id)
 
 
-async def test_a_retry_may_have_a_key() -> None:
-    async with AsyncConversation(agent_of([OVERLOADED, "retried"]), store="memory:") as conversation:
+async def test_a_retry_may_have_a_key(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of([OVERLOADED, "retried"])), store=home.store) as conversation:
         with pytest.raises(TurnFailed) as failed:
             await conversation.run("go")
         turn = await conversation.retry(key="r")
@@ -206,11 +206,11 @@ async def test_a_retry_may_have_a_key() -> None:
         assert len((await conversation.turns()).items) == 2
 
 
-async def test_a_first_run_that_is_repeated_with_its_key_is_not_refused_as_taken() -> None:
+async def test_a_first_run_that_is_repeated_with_its_key_is_not_refused_as_taken(home: Home) -> None:
     agent = Agent(scripted(["once"]))
-    async with AsyncConversation(agent, conversation_id="mine", store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), conversation_id="mine", store=home.store) as conversation:
         turn = await conversation.run("go", key="k")
-        async with await AsyncConversation.open("mine", create=agent, store="memory:") as again:
+        async with await AsyncConversation.open("mine", create=home.agent(agent), store=home.store) as again:
             assert await again.run("go", key="k") == turn
 
 

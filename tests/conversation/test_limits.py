@@ -1,8 +1,13 @@
-"""Limits: where a turn ends as failed, and how it goes on with higher ones."""
+"""Limits: where a turn ends as failed, and how it goes on with higher ones.
+
+An agent with tools is one of a server's own there, and nobody may raise its limits from afar: the tests that do so have
+a store of this process alone.
+"""
 
 import anyio
 import pytest
 from tests.conversation.support.agents import Answers, agent_of, asks, call, scripted
+from tests.conversation.support.homes import Home
 
 from forkpoint import Agent, AsyncConversation, Limits, TurnFailed, tool
 from forkpoint.conversation import Turn
@@ -51,12 +56,11 @@ async def test_a_turn_that_has_asked_so_often_is_failed_and_goes_on_with_a_highe
         assert (done.id, done.outcome, done.text, len(done.calls)) == (turn.id, "committed", "done", 3)
 
 
-async def test_a_turn_may_use_exactly_its_limit_of_steps() -> None:
+async def test_a_turn_may_use_exactly_its_limit_of_steps(home: Home) -> None:
     agent = agent_of([asks(call("work")), asks(call("work")), "done"], tools=[work], limits=Limits(steps=3))
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         assert (await conversation.run("go")).text == "done"
-        assert conversation.agent is not None
-        assert conversation.agent.limits.steps == 3
+        assert agent.limits.steps == 3
 
 
 async def test_tokens_in_and_out_are_limited_and_those_of_earlier_tries_of_the_turn_count() -> None:
@@ -77,10 +81,10 @@ async def test_tokens_in_and_out_are_limited_and_those_of_earlier_tries_of_the_t
         assert done.usage == Usage(calls=4, input=80, output=23)
 
 
-async def test_a_retry_begins_with_the_whole_limit_again() -> None:
+async def test_a_retry_begins_with_the_whole_limit_again(home: Home) -> None:
     answers: Answers = [paid(99), Reply("x", fault=Fault("overloaded")), paid(99), paid(1, last=True)]
     async with AsyncConversation(
-        agent_of(answers, tools=[work], limits=Limits(tokens=100)), store="memory:"
+        home.agent(agent_of(answers, tools=[work], limits=Limits(tokens=100))), store=home.store
     ) as conversation:
         with pytest.raises(TurnFailed):
             await conversation.run("go")
@@ -98,22 +102,32 @@ async def test_dollars_are_limited() -> None:
 
 
 @both
-@pytest.mark.parametrize("where", ["model", "tool"])
-async def test_seconds_are_limited_wherever_the_turn_is(where: str) -> None:
+async def test_seconds_are_limited_while_a_model_is_asked(home: Home) -> None:
+    agent = agent_of([Reply("x", fault=Fault("hang")), "done"], limits=Limits(seconds=0.02))
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        turn, cause = await failing(conversation, "run", "go")
+        assert (cause.what, cause.limit) == ("seconds", "0.02")
+        assert turn.usage.calls == 1, "what was asked was paid for"
+        done = await conversation.resume(limits=Limits())
+        assert done.text == "done"
+        assert done.calls == ()
+
+
+@both
+async def test_seconds_are_limited_while_a_tool_runs() -> None:
     @tool
     async def forever() -> None:
         """Never ends."""
         await anyio.sleep_forever()
 
-    hangs = Reply("x", fault=Fault("hang")) if where == "model" else asks(ScriptedCall("forever", "{}", "f"))
-    agent = agent_of([hangs, "done"], tools=[forever], limits=Limits(seconds=0.02))
+    agent = agent_of([asks(ScriptedCall("forever", "{}", "f")), "done"], tools=[forever], limits=Limits(seconds=0.02))
     async with AsyncConversation(agent, store="memory:") as conversation:
         turn, cause = await failing(conversation, "run", "go")
         assert (cause.what, cause.limit) == ("seconds", "0.02")
         assert turn.usage.calls == 1, "what was asked was paid for"
         done = await conversation.resume(limits=Limits())
         assert done.text == "done"
-        assert [(made.id, made.status) for made in done.calls] == ([("f", "unknown")] if where == "tool" else [])
+        assert [(made.id, made.status) for made in done.calls] == [("f", "unknown")]
 
 
 async def test_limits_given_to_resume_are_for_that_time_only() -> None:

@@ -7,8 +7,9 @@ import msgspec
 import pydantic
 import pytest
 from tests.conversation.support.agents import Answers, agent_of, asks, call, kinds, messages_of, said
+from tests.conversation.support.homes import Home
 
-from forkpoint import AsyncConversation, TurnFailed, tool
+from forkpoint import Agent, AsyncConversation, TurnFailed, tool
 from forkpoint.agent.loop import CORRECTIONS
 from forkpoint.conversation import Turn
 from forkpoint.errors import BadOutput
@@ -53,14 +54,14 @@ BAD = '{"city": "Bern", "degrees": "cold"}'
     ],
     ids=["msgspec", "dataclass", "TypedDict", "pydantic", "dict"],
 )
-async def test_the_answer_has_the_type_that_the_agent_names(kind: Any, value: Any) -> None:
+async def test_the_answer_has_the_type_that_the_agent_names(home: Home, kind: Any, value: Any) -> None:
     schemas: list[Any] = []
 
     def answer(heard: Heard) -> Reply:
         schemas.append(heard.body.get("response_format"))
         return Reply(GOOD)
 
-    async with AsyncConversation(agent_of(answer, output=kind), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of(answer, output=kind)), store=home.store) as conversation:
         turn = await conversation.run("How is Bern?")
         assert turn.output == value
         assert type(turn.output) is type(value)
@@ -68,19 +69,19 @@ async def test_the_answer_has_the_type_that_the_agent_names(kind: Any, value: An
         assert schemas[0] is not None, "the provider is told the form"
 
 
-async def test_without_a_type_there_is_no_output() -> None:
-    async with AsyncConversation(agent_of([GOOD]), store="memory:") as conversation:
+async def test_without_a_type_there_is_no_output(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of([GOOD])), store=home.store) as conversation:
         assert (await conversation.run("How is Bern?")).output is None
 
 
-async def test_an_answer_in_the_wrong_form_is_corrected_and_the_correction_is_recorded() -> None:
+async def test_an_answer_in_the_wrong_form_is_corrected_and_the_correction_is_recorded(home: Home) -> None:
     shown: list[Any] = []
 
     def answer(heard: Heard) -> Reply:
         shown.append(messages_of(heard))
         return Reply(["Cold!", BAD, GOOD][heard.number])
 
-    async with AsyncConversation(agent_of(answer, output=Weather), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of(answer, output=Weather)), store=home.store) as conversation:
         turn = await conversation.run("How is Bern?")
         assert turn.output == Weather("Bern", 7)
         assert turn.text == GOOD
@@ -94,9 +95,11 @@ async def test_an_answer_in_the_wrong_form_is_corrected_and_the_correction_is_re
         assert shown[2][: len(shown[1])] == shown[1], "and the prompt only grows"
 
 
-async def test_the_corrections_end_and_then_the_turn_has_failed() -> None:
+async def test_the_corrections_end_and_then_the_turn_has_failed(home: Home) -> None:
     tries = CORRECTIONS + 1
-    async with AsyncConversation(agent_of([BAD] * tries + [GOOD], output=Weather), store="memory:") as conversation:
+    async with AsyncConversation(
+        home.agent(agent_of([BAD] * tries + [GOOD], output=Weather)), store=home.store
+    ) as conversation:
         with pytest.raises(TurnFailed) as failed:
             await conversation.run("How is Bern?")
         cause = failed.value.cause
@@ -111,30 +114,34 @@ async def test_the_corrections_end_and_then_the_turn_has_failed() -> None:
         assert (await conversation.retry()).output == Weather("Bern", 7)
 
 
-async def test_corrections_of_an_earlier_turn_do_not_count() -> None:
+async def test_corrections_of_an_earlier_turn_do_not_count(home: Home) -> None:
     answers: Answers = [BAD, BAD, GOOD, BAD, BAD, GOOD]
-    async with AsyncConversation(agent_of(answers, output=Weather), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of(answers, output=Weather)), store=home.store) as conversation:
         for _ in range(2):
             assert (await conversation.run("How is Bern?")).output == Weather("Bern", 7)
 
 
-async def test_tools_run_before_the_answer_and_are_not_checked_against_its_form() -> None:
+async def test_tools_run_before_the_answer_and_are_not_checked_against_its_form(home: Home) -> None:
     @tool
     def measure() -> str:
         """Measures."""
         return "7"
 
     answers: Answers = [asks(call("measure"), text="Let me see."), BAD, asks(call("measure")), GOOD]
-    async with AsyncConversation(agent_of(answers, output=Weather, tools=[measure]), store="memory:") as conversation:
+    agent = agent_of(answers, output=Weather, tools=[measure])
+    typed = Agent(agent.llm, output=Weather)  # all that matters here of an agent that only a server has
+    async with await AsyncConversation.open(
+        "weather", create=home.agent(agent), agent=home.at_hand(agent) or typed, store=home.store
+    ) as conversation:
         turn = await conversation.run("How is Bern?")
         assert turn.output == Weather("Bern", 7)
         assert kinds(turn.events).count("system_message") == 1
 
 
-async def test_a_correction_survives_a_failure_and_counts_after_resuming() -> None:
+async def test_a_correction_survives_a_failure_and_counts_after_resuming(home: Home) -> None:
     overloaded = Reply("x", fault=Fault("overloaded"))
     answers: Answers = [BAD, overloaded, BAD, overloaded, BAD, GOOD]
-    async with AsyncConversation(agent_of(answers, output=Weather), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of(answers, output=Weather)), store=home.store) as conversation:
         for act in (conversation.run("How is Bern?"), conversation.resume()):
             with pytest.raises(TurnFailed):
                 await act
@@ -143,8 +150,8 @@ async def test_a_correction_survives_a_failure_and_counts_after_resuming() -> No
         assert isinstance(failed.value.cause, BadOutput)
 
 
-async def test_the_typed_answer_is_there_again_when_the_turn_is_read_or_joined() -> None:
-    async with AsyncConversation(agent_of([GOOD], output=Weather), store="memory:") as conversation:
+async def test_the_typed_answer_is_there_again_when_the_turn_is_read_or_joined(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of([GOOD], output=Weather)), store=home.store) as conversation:
         turn = await conversation.run("How is Bern?", key="k")
         again = await conversation.run("How is Bern?", key="k")
         assert again == turn
@@ -153,8 +160,8 @@ async def test_the_typed_answer_is_there_again_when_the_turn_is_read_or_joined()
         assert [one.output for one in (await conversation.turns()).items] == [Weather("Bern", 7)]
 
 
-async def test_a_stream_ends_with_the_typed_answer() -> None:
-    async with AsyncConversation(agent_of([GOOD], output=Weather), store="memory:") as conversation:
+async def test_a_stream_ends_with_the_typed_answer(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of([GOOD], output=Weather)), store=home.store) as conversation:
         async with conversation.run_stream("How is Bern?") as stream:
             updates = [update async for update in stream]
         assert isinstance(updates[-1], Turn)
@@ -162,15 +169,17 @@ async def test_a_stream_ends_with_the_typed_answer() -> None:
         assert stream.turn == updates[-1]
 
 
-async def test_callbacks_are_told_the_typed_answer() -> None:
+async def test_callbacks_are_told_the_typed_answer(home: Home) -> None:
     told: list[Any] = []
     agent = agent_of([GOOD], output=Weather)
-    async with AsyncConversation(agent, store="memory:", callbacks=[told.append]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[told.append]) as conversation:
         turn = await conversation.run("How is Bern?")
         assert told[-1] == turn
 
 
-async def test_a_side_question_is_not_bound_to_the_form() -> None:
-    async with AsyncConversation(agent_of([GOOD, "Cold."], output=Weather), store="memory:") as conversation:
+async def test_a_side_question_is_not_bound_to_the_form(home: Home) -> None:
+    async with AsyncConversation(
+        home.agent(agent_of([GOOD, "Cold."], output=Weather)), store=home.store
+    ) as conversation:
         await conversation.run("How is Bern?")
         assert (await conversation.ask("In one word?")).text == "Cold."

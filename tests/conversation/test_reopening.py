@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from tests.conversation.support.homes import Home
 
 from forkpoint import LLM, Agent, AsyncConversation, Conversation, Limits, TurnFailed, tool
 from forkpoint.errors import AlreadyExists, CannotResume, NoAgent, NotFound
@@ -231,13 +232,13 @@ async def test_a_fork_goes_on_in_another_process_with_its_tools_and_its_key(
     assert (await warm.verify()).ok
 
 
-async def test_a_conversation_whose_first_turn_failed_is_opened_and_tried_again(address: str) -> None:
+async def test_a_conversation_whose_first_turn_failed_is_opened_and_tried_again(home: Home) -> None:
     replies = [Reply("", fault=Fault("overloaded")), Reply("Hello.")]
     agent = Agent(LLM(Script(replies).register("reopen-draft"), retries=Retries(attempts=1)))
-    async with AsyncConversation(agent, store=address) as source:
+    async with AsyncConversation(home.agent(agent), store=home.store) as source:
         with pytest.raises(TurnFailed):
             await source.run("one")
-    async with await AsyncConversation.open(source.id, store=address) as again:
+    async with await AsyncConversation.open(source.id, store=home.store) as again:
         assert (await again.retry()).text == "Hello."
         assert [turn.outcome for turn in (await again.turns()).items] == ["failed", "committed"]
 
@@ -344,32 +345,33 @@ async def test_a_literal_key_is_in_no_file_and_comes_from_the_agent_that_is_give
 
 
 @pytest.mark.parametrize("by_name", [True, False], ids=["by name", "by id"])
-async def test_open_makes_what_is_not_there_and_opens_what_is(address: str, by_name: bool) -> None:
+async def test_open_makes_what_is_not_there_and_opens_what_is(home: Home, by_name: bool) -> None:
     id = "the-one" if by_name else new_id()
     with pytest.raises(NotFound):
-        await AsyncConversation.open(id, store=address)
-    async with await AsyncConversation.open(id, create=ECHO, store=address) as made:
+        await AsyncConversation.open(id, store=home.store)
+    async with await AsyncConversation.open(id, create=home.agent(ECHO), store=home.store) as made:
         assert (made.name, made.agent, await made.events()) == (id, ECHO, [])
-        listed = await AsyncConversation.list(store=address)
+        listed = await AsyncConversation.list(store=home.store)
         assert [info.id for info in listed.items] == [made.id], "it is there, though nothing was said yet"
         await made.run("one")
         fork = await made.fork(conversation_id="fork")
         await fork.close()
-    other = Agent("scripted/echo", instructions="Be long.")
-    async with await AsyncConversation.open(id, create=other, store=address) as opened:
-        assert (opened.id, opened.agent) == (made.id, ECHO), "it has an agent already"
+    other = Agent(Script([]).register("reopen-other"))
+    async with await AsyncConversation.open(id, create=home.agent(other), store=home.store) as opened:
+        assert (opened.id, (await opened.run("Who?")).text) == (made.id, "You said: Who?"), "it has an agent already"
         assert len(await opened.events()) > 0
         with pytest.raises(AlreadyExists):
-            await AsyncConversation(ECHO, conversation_id=id, store=address).run("one")
-    async with await AsyncConversation.open("fork", create=other, store=address) as opened:
-        assert (opened.id, opened.agent) == (fork.id, ECHO)
+            async with AsyncConversation(home.agent(ECHO), conversation_id=id, store=home.store) as taken:
+                await taken.run("one")
+    async with await AsyncConversation.open("fork", create=home.agent(other), store=home.store) as opened:
+        assert opened.id == fork.id
 
 
-async def test_many_who_open_or_create_at_once_have_the_same_conversation(address: str) -> None:
+async def test_many_who_open_or_create_at_once_have_the_same_conversation(home: Home) -> None:
     opened: list[AsyncConversation] = []
 
     async def open() -> None:
-        opened.append(await AsyncConversation.open("the-one", create=ECHO, store=address))
+        opened.append(await AsyncConversation.open("the-one", create=home.agent(ECHO), store=home.store))
 
     async with anyio.create_task_group() as tasks:
         for _ in range(8):

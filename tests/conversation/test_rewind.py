@@ -9,6 +9,8 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.conversation.support.agents import Signal
+from tests.conversation.support.homes import Home
 
 from forkpoint import LLM, Agent, AsyncConversation, Conversation, ToolContext, TurnFailed, tool
 from forkpoint.conversation.results import Branch
@@ -18,7 +20,6 @@ from forkpoint.events import ManifestChanged, NewEvent, Text, Usage, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm import own_identity
 from forkpoint.llm.model import Price, Retries
-from forkpoint.store import open_store
 from forkpoint.store.protocol import Store
 from forkpoint.testing import Fault, Reply, Script, ScriptedCall
 
@@ -46,15 +47,16 @@ def counting(name: str) -> Agent:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with await open_store(f"sqlite:///{tmp_path / 'forkpoint.db'}") as store:
+async def store(home: Home, places: None) -> AsyncIterator[Store]:
+    """What stands behind the home, for whoever looks at what is stored."""
+    async with await home.opened() as store:
         yield store
 
 
 @pytest.fixture
-async def source(store: Store, request: pytest.FixtureRequest) -> AsyncIterator[AsyncConversation]:
+async def source(home: Home, store: Store, request: pytest.FixtureRequest) -> AsyncIterator[AsyncConversation]:
     """Three committed turns, each with a call that changes the state."""
-    async with AsyncConversation(counting(request.node.name), store=store) as source:
+    async with AsyncConversation(home.agent(counting(request.node.name)), store=home.store) as source:
         for question in ("one", "two", "three"):
             await source.run(question)
         yield source
@@ -83,12 +85,12 @@ async def rewound(conversation: AsyncConversation, **place: Any) -> AsyncConvers
 
 
 def rows(file: Path) -> Counter[tuple[Any, ...]]:
-    """Every row of the database but the signs of life of its processes."""
+    """Every row of the database but the signs of life of its processes, and the keys that make requests happen once."""
     found: Counter[tuple[Any, ...]] = Counter()
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         for table in tables:
-            if table != "holder":
+            if table not in {"holder", "idempotency"}:
                 found.update((table, *row) for row in db.execute(f"SELECT * FROM {table}"))
     return found
 
@@ -146,14 +148,14 @@ async def test_a_rewind_to_the_start_leaves_an_empty_conversation(store: Store, 
 
 
 async def test_a_branch_set_aside_is_in_the_tree_and_goes_on_like_any_other(
-    store: Store, source: AsyncConversation
+    home: Home, source: AsyncConversation
 ) -> None:
     fork = await source.fork()
     aside = await rewound(source, at=(await turns_of(source))[0])
     again = await rewound(aside, at=(await turns_of(aside))[1])
     (root,) = await source.tree()
     assert kinds(root) == ("root", source.id, {("fork", fork.id, ()), ("aside", aside.id, (again.id,))})
-    listed = {info.id for info in (await AsyncConversation.list(store=store)).items}
+    listed = {info.id for info in (await AsyncConversation.list(store=home.store)).items}
     assert {source.id, fork.id, aside.id, again.id} <= listed
     assert await asked(aside) == ["one", "two"]
     await aside.run("on")
@@ -166,11 +168,11 @@ async def test_a_branch_set_aside_is_in_the_tree_and_goes_on_like_any_other(
 
 
 async def test_a_rewind_keeps_what_the_conversation_is_called_and_run_with(
-    store: Store, source: AsyncConversation, tmp_path: Path
+    home: Home, store: Store, source: AsyncConversation, tmp_path: Path
 ) -> None:
     first = (await turns_of(source))[0]
     strict = Agent("scripted/echo", tools=[count], approval="always")
-    await source.change_agent(strict)
+    await source.change_agent(home.agent(strict))
     await source.describe(title="The source", tags={"kind": "ci"})
     before = await store.read(source.id)
     aside = await rewound(source, at=first)
@@ -178,15 +180,15 @@ async def test_a_rewind_keeps_what_the_conversation_is_called_and_run_with(
     for field in ("id", "name", "title", "tags", "settings", "cache", "family", "lineage", "created", "status"):
         assert getattr(after, field) == getattr(before, field), f"a rewind has changed the {field}"
     assert after.revision == before.revision + 1
-    assert source.agent is strict, "the policy of today, although the turn is of yesterday"
+    assert source.agent is home.at_hand(strict), "the policy of today, although the turn is of yesterday"
     kept = await store.read(aside.id)
     assert (kept.settings, kept.title, kept.tags) == (before.settings, None, ())
     assert await aside.cache() == own_identity(aside.id)
 
 
-async def test_those_who_listen_to_a_conversation_hear_nothing_of_what_was_set_aside(store: Store) -> None:
+async def test_those_who_listen_to_a_conversation_hear_nothing_of_what_was_set_aside(home: Home, places: None) -> None:
     told: list[Update] = []
-    source = AsyncConversation(ECHO, store=store, callbacks=[told.append])
+    source = AsyncConversation(home.agent(ECHO), store=home.store, callbacks=[told.append])
     first = await source.run("one")
     await source.run("two")
     aside = await rewound(source, at=first)
@@ -203,10 +205,8 @@ async def test_a_rewind_writes_one_row_and_moves_one(source: AsyncConversation, 
     assert [row[0] for row in (after - before).elements()] == ["conversation"] * 2
 
 
-async def test_another_object_for_the_same_conversation_sees_the_rewind(
-    store: Store, source: AsyncConversation
-) -> None:
-    other = await AsyncConversation.open(source.id, agent=source.agent, store=store)
+async def test_another_object_for_the_same_conversation_sees_the_rewind(home: Home, source: AsyncConversation) -> None:
+    other = await AsyncConversation.open(source.id, agent=source.agent, store=home.store)
     assert (await other.run("four")).text == "Answer 4."
     await rewound(source, at=(await turns_of(source))[0])
     assert await asked(other) == ["one"]
@@ -332,8 +332,10 @@ async def test_a_rewind_into_a_tool_exchange_or_off_the_path_is_refused_with_saf
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_a_rewind_is_refused_while_a_turn_runs_and_the_turn_goes_on(store: Store, anyio_backend: str) -> None:
-    started, go_on = anyio.Event(), anyio.Event()
+async def test_a_rewind_is_refused_while_a_turn_runs_and_the_turn_goes_on(
+    home: Home, places: None, anyio_backend: str
+) -> None:
+    started, go_on = Signal(), Signal()
 
     @tool
     async def wait() -> str:
@@ -344,7 +346,7 @@ async def test_a_rewind_is_refused_while_a_turn_runs_and_the_turn_goes_on(store:
 
     replies = [Reply("Hello."), Reply(calls=(ScriptedCall("wait"),)), Reply("Done.")]
     source = AsyncConversation(
-        Agent(Script(replies).register(f"rewind-running-{anyio_backend}"), tools=[wait]), store=store
+        home.agent(Agent(Script(replies).register(f"rewind-running-{anyio_backend}"), tools=[wait])), store=home.store
     )
     first = await source.run("one")
     async with anyio.create_task_group() as tasks:
@@ -355,14 +357,14 @@ async def test_a_rewind_is_refused_while_a_turn_runs_and_the_turn_goes_on(store:
                 await source.rewind(before=first)
         go_on.set()
     assert await answered(source) == ["Hello.", "Done."]
-    assert len((await AsyncConversation.list(store=store)).items) == 1
+    assert len((await AsyncConversation.list(store=home.store)).items) == 1
     assert await asked(await rewound(source, before=first)) == ["one", "two"]
 
 
-async def test_a_rewind_is_refused_while_a_turn_waits_for_approval(store: Store) -> None:
+async def test_a_rewind_is_refused_while_a_turn_waits_for_approval(home: Home, places: None) -> None:
     replies = [Reply("Hello."), Reply(calls=(ScriptedCall("count"),)), Reply("Done.")]
     agent = Agent(Script(replies).register("rewind-waiting"), tools=[count], approval="always")
-    source = AsyncConversation(agent, store=store)
+    source = AsyncConversation(home.agent(agent), store=home.store)
     first = await source.run("one")
     assert (await source.run("two")).outcome == "awaiting_approval"
     with pytest.raises(TurnOpen):
@@ -373,10 +375,10 @@ async def test_a_rewind_is_refused_while_a_turn_waits_for_approval(store: Store)
 # Tries that failed.
 
 
-async def test_a_try_that_failed_on_what_was_set_aside_is_neither_retried_nor_resumed(store: Store) -> None:
+async def test_a_try_that_failed_on_what_was_set_aside_is_neither_retried_nor_resumed(home: Home, places: None) -> None:
     replies = [Reply("One."), Reply("Two."), Reply("", fault=Fault("overloaded")), Reply("Two, again.")]
     model = LLM(Script(replies).register("rewind-after-failure"), retries=Retries(attempts=1))
-    source = AsyncConversation(Agent(model), store=store)
+    source = AsyncConversation(home.agent(Agent(model)), store=home.store)
     first = await source.run("one")
     await source.run("two")
     with pytest.raises(TurnFailed) as failed:
@@ -398,10 +400,10 @@ async def test_a_rewind_past_a_note_takes_back_what_the_note_set(store: Store, s
     assert (await source.agent_state(), await aside.agent_state()) == ({"count": 3}, {"count": 100, "other": True})
 
 
-async def test_a_rewind_past_a_change_of_the_agent_leaves_the_agent_of_today(store: Store) -> None:
-    source = AsyncConversation(ECHO, store=store)
+async def test_a_rewind_past_a_change_of_the_agent_leaves_the_agent_of_today(home: Home, places: None) -> None:
+    source = AsyncConversation(home.agent(ECHO), store=home.store)
     first = await source.run("one")
-    await source.change_agent(Agent(Script([Reply("Two."), Reply("Two, again.")]).register("rewind-agent")))
+    await source.change_agent(home.agent(Agent(Script([Reply("Two."), Reply("Two, again.")]).register("rewind-agent"))))
     await source.run("two")
     await rewound(source, at=first)
     assert (await source.run("two")).text == "Two, again."
@@ -422,8 +424,8 @@ async def test_a_rewind_is_no_way_to_rewrite_history_unseen(source: AsyncConvers
     assert not (await source.verify(head_digest=digest)).ok, "the conversation went another way since"
 
 
-def test_the_plain_api_rewinds_in_the_same_words() -> None:
-    with Conversation(ECHO, store="memory:") as source:
+def test_the_plain_api_rewinds_in_the_same_words(home: Home) -> None:
+    with Conversation(home.agent(ECHO), store=home.store) as source:
         first = source.run("one")
         second = source.run("two")
         assert source.rewind(at=second) is None

@@ -7,9 +7,10 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from tests.conversation.support.agents import PATIENCE, Answers, Watcher, agent_of, asks, call, said, scripted
+from tests.conversation.support.homes import Home
 
 from forkpoint import Agent, AsyncConversation, TurnCancelled, TurnFailed, tool
-from forkpoint.conversation import Turn, TurnStarted, TurnStream
+from forkpoint.conversation import Turn, TurnJoined, TurnStarted, TurnStream
 from forkpoint.errors import MissingKey, NothingToRun, NotWhole, Overloaded, TurnOpen
 from forkpoint.llm import Restarted, Retries, TextPiece
 from forkpoint.testing import Fault, Heard, Reply
@@ -32,9 +33,9 @@ async def drain(stream: TurnStream) -> list[Any]:
 
 
 @both
-async def test_a_stream_tells_the_pieces_as_they_come_and_then_the_turn() -> None:
+async def test_a_stream_tells_the_pieces_as_they_come_and_then_the_turn(home: Home) -> None:
     answers: Answers = [asks(call("look", "c")), Reply("Hello, world.", piece=5)]
-    async with AsyncConversation(agent_of(answers, tools=[look]), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of(answers, tools=[look])), store=home.store) as conversation:
         async with conversation.run_stream("hi") as stream:
             updates = await drain(stream)
         names = [type(update).__name__ for update in updates]
@@ -58,8 +59,8 @@ async def test_a_stream_tells_the_pieces_as_they_come_and_then_the_turn() -> Non
         assert list(turn.events) == await conversation.events(), "it is told after the commit"
 
 
-async def test_a_turn_that_fails_is_raised_where_the_stream_is_read() -> None:
-    async with AsyncConversation(agent_of([OVERLOADED, "again"]), store="memory:") as conversation:
+async def test_a_turn_that_fails_is_raised_where_the_stream_is_read(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of([OVERLOADED, "again"])), store=home.store) as conversation:
         async with conversation.run_stream("hi") as stream:
             with pytest.raises(TurnFailed) as failed:
                 await drain(stream)
@@ -70,8 +71,8 @@ async def test_a_turn_that_fails_is_raised_where_the_stream_is_read() -> None:
         assert (await conversation.retry()).text == "again"
 
 
-async def test_a_failure_that_is_not_caught_leaves_the_block_as_itself() -> None:
-    async with AsyncConversation(agent_of([OVERLOADED]), store="memory:") as conversation:
+async def test_a_failure_that_is_not_caught_leaves_the_block_as_itself(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of([OVERLOADED])), store=home.store) as conversation:
         with pytest.raises(TurnFailed) as failed:
             await read_all(conversation)
         assert isinstance(failed.value.cause, Overloaded)
@@ -85,14 +86,14 @@ async def read_all(conversation: AsyncConversation) -> None:
 
 @pytest.mark.parametrize("kind", ["nothing", "blank", "no key", "open"])
 async def test_what_keeps_a_turn_from_beginning_is_raised_and_keeps_what_was_queued(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    home: Home, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     agent = agent_of([asks(call("look"))], tools=[look], approval="always")
     if kind == "no key":
         agent = Agent("openai/gpt-5.6")
     error = {"nothing": NothingToRun, "blank": NotWhole, "no key": MissingKey, "open": TurnOpen}[kind]
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         if kind == "open":
             await conversation.run("first")
         if kind != "nothing":
@@ -108,8 +109,8 @@ async def stream_with(conversation: AsyncConversation, message: str | None) -> N
 
 
 @both
-async def test_leaving_early_cancels_the_turn_and_its_outcome_is_in_the_store() -> None:
-    async with AsyncConversation(agent_of(["first", HANGS, "again"]), store="memory:") as conversation:
+async def test_leaving_early_cancels_the_turn_and_its_outcome_is_in_the_store(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of(["first", HANGS, "again"])), store=home.store) as conversation:
         await conversation.run("one")
         events = await conversation.events()
         async with conversation.run_stream("two") as stream:
@@ -122,11 +123,11 @@ async def test_leaving_early_cancels_the_turn_and_its_outcome_is_in_the_store() 
         assert (await conversation.retry()).text == "again"
 
 
-async def test_leaving_before_anything_was_read_cancels_it_too() -> None:
+async def test_leaving_before_anything_was_read_cancels_it_too(home: Home) -> None:
     def answer(heard: Heard) -> Reply:
         return HANGS if heard.text == "hi" else Reply("next")
 
-    async with AsyncConversation(agent_of(answer), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of(answer)), store=home.store) as conversation:
         async with conversation.run_stream("hi"):
             pass
         assert await conversation.status() == "idle"
@@ -134,11 +135,11 @@ async def test_leaving_before_anything_was_read_cancels_it_too() -> None:
 
 
 @both
-async def test_what_the_reader_raises_is_raised_as_itself_and_cancels_the_turn() -> None:
+async def test_what_the_reader_raises_is_raised_as_itself_and_cancels_the_turn(home: Home) -> None:
     class Mine(Exception):
         pass
 
-    async with AsyncConversation(agent_of([HANGS]), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of([HANGS])), store=home.store) as conversation:
 
         async def read() -> None:
             async with conversation.run_stream("hi") as stream:
@@ -151,8 +152,8 @@ async def test_what_the_reader_raises_is_raised_as_itself_and_cancels_the_turn()
         assert [turn.outcome for turn in (await conversation.turns()).items] == ["cancelled"]
 
 
-async def test_a_return_out_of_the_block_is_leaving_early() -> None:
-    async with AsyncConversation(agent_of([HANGS]), store="memory:") as conversation:
+async def test_a_return_out_of_the_block_is_leaving_early(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of([HANGS])), store=home.store) as conversation:
 
         async def first_piece() -> str:
             async with conversation.run_stream("hi") as stream:
@@ -166,10 +167,10 @@ async def test_a_return_out_of_the_block_is_leaving_early() -> None:
 
 
 @both
-async def test_a_slow_reader_does_not_hold_the_turn_up() -> None:
+async def test_a_slow_reader_does_not_hold_the_turn_up(home: Home) -> None:
     watcher = Watcher()
     agent = agent_of([Reply("x" * 500, piece=1)])
-    async with AsyncConversation(agent, store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
         async with conversation.run_stream("hi") as stream:
             await anext(stream)
             await watcher.until(Turn)
@@ -179,18 +180,18 @@ async def test_a_slow_reader_does_not_hold_the_turn_up() -> None:
         assert isinstance(rest[-1], Turn)
 
 
-async def test_leaving_after_the_turn_was_committed_does_not_undo_it() -> None:
+async def test_leaving_after_the_turn_was_committed_does_not_undo_it(home: Home) -> None:
     watcher = Watcher()
-    async with AsyncConversation(agent_of(["done"]), store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(agent_of(["done"])), store=home.store, callbacks=[watcher]) as conversation:
         async with conversation.run_stream("hi"):
             await watcher.until(Turn)
         assert [turn.outcome for turn in (await conversation.turns()).items] == ["committed"]
 
 
-async def test_an_answer_that_is_begun_again_is_told_so_that_its_pieces_can_be_taken_back() -> None:
+async def test_an_answer_that_is_begun_again_is_told_so_that_its_pieces_can_be_taken_back(home: Home) -> None:
     cut = Reply("half of it", piece=4, fault=Fault("cut", after=1))
     llm = scripted([cut, "whole"], retries=Retries(attempts=2, wait=0))
-    async with AsyncConversation(Agent(llm), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(Agent(llm)), store=home.store) as conversation:
         async with conversation.run_stream("hi") as stream:
             updates = await drain(stream)
         told = [update for update in updates if isinstance(update, TextPiece | Restarted)]
@@ -200,9 +201,9 @@ async def test_an_answer_that_is_begun_again_is_told_so_that_its_pieces_can_be_t
         assert stream.turn.usage.calls == 2
 
 
-async def test_a_turn_that_waits_ends_the_stream() -> None:
+async def test_a_turn_that_waits_ends_the_stream(home: Home) -> None:
     agent = agent_of([asks(call("look"))], tools=[look], approval="always")
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         async with conversation.run_stream("hi") as stream:
             updates = await drain(stream)
         assert [type(update).__name__ for update in updates][-2:] == ["CallWaits", "Turn"]
@@ -210,9 +211,9 @@ async def test_a_turn_that_waits_ends_the_stream() -> None:
         assert stream.turn.outcome == "awaiting_approval"
 
 
-async def test_a_turn_that_somebody_else_cancels_is_raised_from_the_stream() -> None:
+async def test_a_turn_that_somebody_else_cancels_is_raised_from_the_stream(home: Home) -> None:
     async with (
-        AsyncConversation(agent_of([HANGS]), store="memory:") as conversation,
+        AsyncConversation(home.agent(agent_of([HANGS])), store=home.store) as conversation,
         conversation.run_stream("hi") as stream,
     ):
         async for update in stream:
@@ -224,10 +225,10 @@ async def test_a_turn_that_somebody_else_cancels_is_raised_from_the_stream() -> 
 
 
 @both
-async def test_a_task_that_is_cancelled_in_the_block_ends_its_turn() -> None:
+async def test_a_task_that_is_cancelled_in_the_block_ends_its_turn(home: Home) -> None:
     watcher = Watcher()
     agent = agent_of([HANGS])
-    async with AsyncConversation(agent, store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read_all, conversation)
             await watcher.until(TextPiece)
@@ -235,7 +236,7 @@ async def test_a_task_that_is_cancelled_in_the_block_ends_its_turn() -> None:
         assert [turn.outcome for turn in (await conversation.turns()).items] == ["cancelled"]
 
 
-async def test_two_conversations_stream_at_once() -> None:
+async def test_two_conversations_stream_at_once(home: Home) -> None:
     async def read(conversation: AsyncConversation) -> None:
         async with conversation.run_stream("hi") as stream:
             async for _ in stream:
@@ -243,7 +244,9 @@ async def test_two_conversations_stream_at_once() -> None:
         found.append(said(await conversation.events()))
 
     found: list[Any] = []
-    conversations = [AsyncConversation(agent_of([Reply("x" * 50, piece=1)]), store="memory:") for _ in range(3)]
+    conversations = [
+        AsyncConversation(home.agent(agent_of([Reply("x" * 50, piece=1)])), store=home.store) for _ in range(3)
+    ]
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
             for conversation in conversations:
@@ -254,10 +257,13 @@ async def test_two_conversations_stream_at_once() -> None:
 
 
 async def test_callbacks_are_told_the_same_and_leaving_a_stream_is_not_logged_as_their_fault(
+    home: Home,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     watcher = Watcher()
-    async with AsyncConversation(agent_of([HANGS, "x"]), store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(
+        home.agent(agent_of([HANGS, "x"])), store=home.store, callbacks=[watcher]
+    ) as conversation:
         with caplog.at_level(logging.WARNING):
             async with conversation.run_stream("hi") as stream:
                 async for update in stream:
@@ -270,8 +276,8 @@ async def test_callbacks_are_told_the_same_and_leaving_a_stream_is_not_logged_as
             assert await drain(stream) == watcher.told
 
 
-async def test_a_stream_with_a_key_that_was_used_gives_the_turn_at_once() -> None:
-    async with AsyncConversation(agent_of(["once"]), store="memory:") as conversation:
+async def test_a_stream_with_a_key_that_was_used_gives_the_turn_at_once(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of(["once"])), store=home.store) as conversation:
         turn = await conversation.run("hi", key="k")
         async with conversation.run_stream("hi", key="k") as stream:
-            assert await drain(stream) == [turn]
+            assert await drain(stream) == [TurnJoined(turn.id, conversation.id), turn]

@@ -17,6 +17,7 @@ from tests.conversation.support import tools as shared
 from tests.conversation.support.agents import (
     PATIENCE,
     Answers,
+    Signal,
     Watcher,
     agent_of,
     asks,
@@ -26,6 +27,7 @@ from tests.conversation.support.agents import (
     results,
     said,
 )
+from tests.conversation.support.homes import Home
 from tests.conversation.support.other_process import start
 
 from forkpoint import Agent, AsyncConversation, Conversation, ToolContext, TurnCancelled, TurnFailed, tool
@@ -54,7 +56,7 @@ async def failing(running: Any) -> Turn:
 
 
 @both
-async def test_plain_and_async_tools_run_and_the_model_is_shown_what_they_return() -> None:
+async def test_plain_and_async_tools_run_and_the_model_is_shown_what_they_return(home: Home) -> None:
     @tool
     def add(a: int, b: int) -> int:
         """Adds."""
@@ -72,7 +74,7 @@ async def test_plain_and_async_tools_run_and_the_model_is_shown_what_they_return
         shown.append(messages_of(heard))
         return asks(call("add", "a", a=1, b=2), call("picture", "p")) if heard.number == 0 else Reply("Fine.")
 
-    async with AsyncConversation(agent_of(answer, tools=[add, picture]), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of(answer, tools=[add, picture])), store=home.store) as conversation:
         turn = await conversation.run("go")
         assert turn.text == "Fine."
         assert [result.parts for result in results(turn.events)] == [
@@ -84,7 +86,7 @@ async def test_plain_and_async_tools_run_and_the_model_is_shown_what_they_return
         assert told[0]["content"] == "3"
 
 
-async def test_a_plain_tool_does_not_run_in_the_thread_of_the_loop() -> None:
+async def test_a_plain_tool_does_not_run_in_the_thread_of_the_loop(home: Home) -> None:
     threads: list[int] = []
 
     @tool
@@ -92,15 +94,17 @@ async def test_a_plain_tool_does_not_run_in_the_thread_of_the_loop() -> None:
         """Says where it runs."""
         threads.append(threading.get_ident())
 
-    async with AsyncConversation(agent_of([asks(call("where")), "x"], tools=[where]), store="memory:") as conversation:
+    async with AsyncConversation(
+        home.agent(agent_of([asks(call("where")), "x"], tools=[where])), store=home.store
+    ) as conversation:
         await conversation.run("go")
         assert threads
         assert threads != [threading.get_ident()]
 
 
 @both
-async def test_async_calls_of_one_response_run_at_the_same_time() -> None:
-    here, there = anyio.Event(), anyio.Event()
+async def test_async_calls_of_one_response_run_at_the_same_time(home: Home) -> None:
+    here, there = Signal(), Signal()
 
     @tool
     async def left() -> str:
@@ -117,14 +121,14 @@ async def test_async_calls_of_one_response_run_at_the_same_time() -> None:
         return "right"
 
     agent = agent_of([asks(call("left"), call("right")), "done"], tools=[left, right])
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         with anyio.fail_after(PATIENCE):
             turn = await conversation.run("go")
         assert [made.result for made in turn.calls] == ["left", "right"]
 
 
 @both
-async def test_plain_calls_of_one_response_run_at_the_same_time() -> None:
+async def test_plain_calls_of_one_response_run_at_the_same_time(home: Home) -> None:
     meet = threading.Barrier(3)
 
     @tool
@@ -134,15 +138,15 @@ async def test_plain_calls_of_one_response_run_at_the_same_time() -> None:
         return str(n)
 
     agent = agent_of([asks(*(call("meets", n=n) for n in range(3))), "done"], tools=[meets])
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         turn = await conversation.run("go")
         assert [made.result for made in turn.calls] == ["0", "1", "2"]
 
 
 @both
-async def test_results_are_recorded_in_the_order_of_their_calls_whichever_ends_first() -> None:
+async def test_results_are_recorded_in_the_order_of_their_calls_whichever_ends_first(home: Home) -> None:
     ended: list[int] = []
-    turns = [anyio.Event() for _ in range(3)]
+    turns = [Signal() for _ in range(3)]
     turns[2].set()
 
     @tool
@@ -162,7 +166,7 @@ async def test_results_are_recorded_in_the_order_of_their_calls_whichever_ends_f
 
     watcher = Watcher()
     agent = agent_of(answer, tools=[number])
-    async with AsyncConversation(agent, store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
         turn = await conversation.run("go")
         assert ended == [2, 1, 0]
         assert [update.result.call_id for update in watcher.of(CallEnded)] == ["c2", "c1", "c0"], "told as it comes"
@@ -175,7 +179,7 @@ async def test_results_are_recorded_in_the_order_of_their_calls_whichever_ends_f
 # What a tool sees.
 
 
-async def test_a_tool_knows_its_call_and_its_folder(tmp_path: Path) -> None:
+async def test_a_tool_knows_its_call_and_its_folder(home: Home, tmp_path: Path) -> None:
     seen: list[Any] = []
 
     @tool
@@ -184,14 +188,14 @@ async def test_a_tool_knows_its_call_and_its_folder(tmp_path: Path) -> None:
         seen.append((ctx.call_id, ctx.workspace, ctx.cancelled, ctx.key))
 
     agent = agent_of([asks(call("knows", "c1")), asks(call("knows", "c1")), "x"], tools=[knows])
-    async with AsyncConversation(agent, store="memory:", workspace=tmp_path) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, workspace=tmp_path) as conversation:
         await conversation.run("go")
         (first, second) = seen
         assert first[:3] == second[:3] == ("c1", tmp_path, False)
         assert first[3] != second[3], "an id that a model used twice names two calls in the world"
 
 
-async def test_a_conversation_without_a_folder_gives_its_tools_none() -> None:
+async def test_a_conversation_without_a_folder_gives_its_tools_none(home: Home) -> None:
     seen: list[Any] = []
 
     @tool
@@ -199,7 +203,9 @@ async def test_a_conversation_without_a_folder_gives_its_tools_none() -> None:
         """Looks around."""
         seen.append(ctx.workspace)
 
-    async with AsyncConversation(agent_of([asks(call("knows")), "x"], tools=[knows]), store="memory:") as conversation:
+    async with AsyncConversation(
+        home.agent(agent_of([asks(call("knows")), "x"], tools=[knows])), store=home.store
+    ) as conversation:
         await conversation.run("go")
         assert seen == [None]
 
@@ -215,20 +221,21 @@ def count(ctx: ToolContext) -> int:
 
 
 @both
-async def test_state_is_seen_by_the_next_call_and_becomes_true_with_the_commit() -> None:
+async def test_state_is_seen_by_the_next_call_and_becomes_true_with_the_commit(home: Home) -> None:
     during: list[Any] = []
 
     @tool
     async def committed() -> str:
         """Reads what is committed, from outside."""
-        during.append(await conversation.agent_state())
+        async with await AsyncConversation.open(conversation.id, bind=False, store=home.store) as reader:
+            during.append(await reader.agent_state())
         return "read"
 
     agent = agent_of(
         [asks(call("count")), asks(call("count")), asks(call("committed")), "x", asks(call("count")), "y"],
         tools=[count, committed],
     )
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         turn = await conversation.run("go")
         assert [made.result for made in turn.calls] == ["1", "2", "read"]
         assert during == [{}], "nobody else sees it before the commit"
@@ -237,10 +244,10 @@ async def test_state_is_seen_by_the_next_call_and_becomes_true_with_the_commit()
         assert await conversation.agent_state() == {"count": 3}
 
 
-async def test_state_of_a_turn_that_fails_is_gone_and_a_resumed_one_has_it_again() -> None:
+async def test_state_of_a_turn_that_fails_is_gone_and_a_resumed_one_has_it_again(home: Home) -> None:
     asked = asks(call("count"))
     answers: Answers = [asked, OVERLOADED, asked, OVERLOADED, asked, "done"]
-    async with AsyncConversation(agent_of(answers, tools=[count]), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of(answers, tools=[count])), store=home.store) as conversation:
         await failing(conversation.run("go"))
         assert await conversation.agent_state() == {}
         retried = await failing(conversation.retry())
@@ -250,20 +257,22 @@ async def test_state_of_a_turn_that_fails_is_gone_and_a_resumed_one_has_it_again
         assert await conversation.agent_state() == {"count": 2}
 
 
-async def test_what_a_failing_tool_set_in_the_state_is_dropped() -> None:
+async def test_what_a_failing_tool_set_in_the_state_is_dropped(home: Home) -> None:
     @tool
     def sets(ctx: ToolContext) -> None:
         """Sets something, and fails."""
         ctx.state["half"] = "done"
         raise ValueError("no")
 
-    async with AsyncConversation(agent_of([asks(call("sets")), "x"], tools=[sets]), store="memory:") as conversation:
+    async with AsyncConversation(
+        home.agent(agent_of([asks(call("sets")), "x"], tools=[sets])), store=home.store
+    ) as conversation:
         turn = await conversation.run("go")
         assert await conversation.agent_state() == {}
         assert "state_change" not in kinds(turn.events)
 
 
-async def test_parallel_calls_that_set_different_keys_both_count() -> None:
+async def test_parallel_calls_that_set_different_keys_both_count(home: Home) -> None:
     meet = threading.Barrier(2)
 
     @tool
@@ -274,12 +283,12 @@ async def test_parallel_calls_that_set_different_keys_both_count() -> None:
         meet.wait(PATIENCE)
 
     answers: Answers = [asks(call("sets", key="a"), call("sets", key="b")), "x"]
-    async with AsyncConversation(agent_of(answers, tools=[sets]), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of(answers, tools=[sets])), store=home.store) as conversation:
         await conversation.run("go")
         assert await conversation.agent_state() == {"a": True, "b": True}
 
 
-async def test_of_parallel_calls_that_change_what_both_have_read_one_is_told_to_try_again() -> None:
+async def test_of_parallel_calls_that_change_what_both_have_read_one_is_told_to_try_again(home: Home) -> None:
     meet = threading.Barrier(2)
 
     @tool
@@ -297,7 +306,7 @@ async def test_of_parallel_calls_that_change_what_both_have_read_one_is_told_to_
         ctx.state["met"] = True
 
     answers: Answers = [asks(call("add", "a"), call("add", "b")), asks(call("met")), asks(call("add", "c")), "x"]
-    async with AsyncConversation(agent_of(answers, tools=[add, met]), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of(answers, tools=[add, met])), store=home.store) as conversation:
         turn = await conversation.run("go")
         assert sorted(made.status for made in turn.calls[:2]) == ["done", "failed"]
         (refused,) = (made for made in turn.calls[:2] if made.status == "failed")
@@ -311,7 +320,7 @@ async def test_of_parallel_calls_that_change_what_both_have_read_one_is_told_to_
 
 @both
 @pytest.mark.parametrize("where", ["thread", "async", "thread of its own"])
-async def test_a_tool_tells_how_far_it_is_from_wherever_it_runs(where: str) -> None:
+async def test_a_tool_tells_how_far_it_is_from_wherever_it_runs(home: Home, where: str) -> None:
     @tool
     def works(ctx: ToolContext) -> str:
         """Works."""
@@ -337,7 +346,9 @@ async def test_a_tool_tells_how_far_it_is_from_wherever_it_runs(where: str) -> N
     def notes_the_thread(_: Update) -> None:
         threads.add(threading.get_ident())
 
-    async with AsyncConversation(agent, store="memory:", callbacks=[watcher, notes_the_thread]) as conversation:
+    async with AsyncConversation(
+        home.agent(agent), store=home.store, callbacks=[watcher, notes_the_thread]
+    ) as conversation:
         turn = await conversation.run("go")
         assert turn.calls[0].result == "ok"
         assert watcher.of(CallProgress) == [CallProgress("c1", name, "half")]
@@ -347,7 +358,7 @@ async def test_a_tool_tells_how_far_it_is_from_wherever_it_runs(where: str) -> N
         assert "call_progress" not in kinds(turn.events), "and nothing of it is kept"
 
 
-async def test_a_thread_that_was_left_behind_tells_nothing_any_more() -> None:
+async def test_a_thread_that_was_left_behind_tells_nothing_any_more(home: Home) -> None:
     release, ended = threading.Event(), threading.Event()
     after: list[str] = []
 
@@ -367,7 +378,7 @@ async def test_a_thread_that_was_left_behind_tells_nothing_any_more() -> None:
 
     watcher = Watcher()
     agent = agent_of([asks(call("slow")), "x", "y"], tools=[slow])
-    async with AsyncConversation(agent, store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
         await conversation.run("go")
         told = len(watcher.told)
         release.set()
@@ -416,7 +427,9 @@ def typed(n: int) -> None:
     ],
     ids=["timeout", "output limit", "raises", "bad arguments", "unknown tool"],
 )
-async def test_whatever_becomes_of_a_call_the_model_is_told_and_goes_on(asked: Any, status: str, words: str) -> None:
+async def test_whatever_becomes_of_a_call_the_model_is_told_and_goes_on(
+    home: Home, asked: Any, status: str, words: str
+) -> None:
     shown: list[str] = []
 
     def answer(heard: Heard) -> Reply:
@@ -424,7 +437,7 @@ async def test_whatever_becomes_of_a_call_the_model_is_told_and_goes_on(asked: A
         return Reply("I see.") if heard.number else asks(asked)
 
     agent = agent_of(answer, tools=[never, much, raises, typed])
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         turn = await conversation.run("go")
         assert (turn.outcome, turn.text) == ("committed", "I see.")
         (made,) = turn.calls
@@ -434,25 +447,25 @@ async def test_whatever_becomes_of_a_call_the_model_is_told_and_goes_on(asked: A
         assert words in shown[0]
 
 
-async def test_arguments_are_kept_as_the_model_wrote_them() -> None:
+async def test_arguments_are_kept_as_the_model_wrote_them(home: Home) -> None:
     written = '{ "n" : 1.0e0,"n":2 '
     agent = agent_of([asks(ScriptedCall("typed", written)), "x"], tools=[typed])
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         turn = await conversation.run("go")
         assert turn.calls[0].arguments == written
 
 
-async def test_a_tool_that_runs_its_own_conversation_of_the_same_store_is_fine() -> None:
+async def test_a_tool_that_runs_its_own_conversation_of_the_same_store_is_fine(home: Home) -> None:
     inner = agent_of(["from inside"])
 
     @tool
     async def asks_another() -> str:
         """Asks somebody else."""
-        async with AsyncConversation(inner, store="memory:") as other:
+        async with AsyncConversation(home.agent(inner), store=home.store) as other:
             return (await other.run("hello")).text
 
     agent = agent_of([asks(call("asks_another")), "x"], tools=[asks_another])
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         assert (await conversation.run("go")).calls[0].result == "from inside"
 
 
@@ -460,8 +473,8 @@ async def test_a_tool_that_runs_its_own_conversation_of_the_same_store_is_fine()
 
 
 @both
-async def test_cancelling_a_turn_tells_its_tools_and_what_they_may_have_done_is_unknown() -> None:
-    started, begun, release, seen = anyio.Event(), threading.Event(), threading.Event(), threading.Event()
+async def test_cancelling_a_turn_tells_its_tools_and_what_they_may_have_done_is_unknown(home: Home) -> None:
+    started, begun, release, seen = Signal(), threading.Event(), threading.Event(), threading.Event()
     cancelled: list[str] = []
 
     @tool
@@ -493,7 +506,7 @@ async def test_cancelling_a_turn_tells_its_tools_and_what_they_may_have_done_is_
         [asks(call("plain", "p"), call("later", "l"), call("quick", "q")), "never"], tools=[plain, later, quick]
     )
     watcher = Watcher()
-    async with AsyncConversation(agent, store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
 
         async def run() -> None:
             with pytest.raises(TurnCancelled, match=r"unknown: plain, later"):
@@ -517,7 +530,7 @@ async def test_cancelling_a_turn_tells_its_tools_and_what_they_may_have_done_is_
 # Going on after a failure.
 
 
-async def test_a_turn_that_failed_at_step_31_goes_on_there_and_runs_no_finished_tool_again() -> None:
+async def test_a_turn_that_failed_at_step_31_goes_on_there_and_runs_no_finished_tool_again(home: Home) -> None:
     ran: list[int] = []
     sent: list[Any] = []
 
@@ -533,7 +546,7 @@ async def test_a_turn_that_failed_at_step_31_goes_on_there_and_runs_no_finished_
             return asks(call("work", f"c{heard.number}", n=heard.number))
         return OVERLOADED if heard.number == 30 else Reply("All done.")
 
-    async with AsyncConversation(agent_of(answer, tools=[work]), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of(answer, tools=[work])), store=home.store) as conversation:
         failed = await failing(conversation.run("work"))
         assert len(failed.calls) == 30
         assert failed.usage.calls == 31
@@ -547,10 +560,10 @@ async def test_a_turn_that_failed_at_step_31_goes_on_there_and_runs_no_finished_
         assert [one.outcome for one in (await conversation.turns()).items] == ["committed"]
 
 
-async def test_a_turn_can_fail_and_go_on_any_number_of_times() -> None:
+async def test_a_turn_can_fail_and_go_on_any_number_of_times(home: Home) -> None:
     asked = asks(call("count"))
     answers: Answers = [asked, OVERLOADED, OVERLOADED, asked, OVERLOADED, "done"]
-    async with AsyncConversation(agent_of(answers, tools=[count]), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of(answers, tools=[count])), store=home.store) as conversation:
         first = await failing(conversation.run("go"))
         for _ in range(2):
             assert (await failing(conversation.resume())).id == first.id
@@ -559,7 +572,7 @@ async def test_a_turn_can_fail_and_go_on_any_number_of_times() -> None:
         assert said(turn.events).count(("user", "go")) == 1
 
 
-async def interrupted(conversation: AsyncConversation, started: anyio.Event, message: str = "go") -> None:
+async def interrupted(conversation: AsyncConversation, started: Signal, message: str = "go") -> None:
     """Runs a turn and cancels it when its tool has started."""
 
     async def run() -> None:
@@ -574,8 +587,10 @@ async def interrupted(conversation: AsyncConversation, started: anyio.Event, mes
 
 
 @pytest.mark.parametrize("how", ["unknown", "repeatable", "rerun"])
-async def test_a_call_that_was_started_and_never_answered_is_run_again_only_if_somebody_says_so(how: str) -> None:
-    started = anyio.Event()
+async def test_a_call_that_was_started_and_never_answered_is_run_again_only_if_somebody_says_so(
+    home: Home, how: str
+) -> None:
+    started = Signal()
     ran: list[Any] = []
     shown: list[str] = []
 
@@ -592,7 +607,7 @@ async def test_a_call_that_was_started_and_never_answered_is_run_again_only_if_s
         shown.extend(message["content"] for message in messages_of(heard) if message["role"] == "tool")
         return asks(call("pay", "c1")) if heard.number == 0 else Reply("ok")
 
-    async with AsyncConversation(agent_of(answer, tools=[pay]), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of(answer, tools=[pay])), store=home.store) as conversation:
         await interrupted(conversation, started)
         turn = await conversation.resume(rerun=["c1"] if how == "rerun" else ())
         (made,) = turn.calls
@@ -606,8 +621,8 @@ async def test_a_call_that_was_started_and_never_answered_is_run_again_only_if_s
             assert (made.status, made.result) == ("done", "paid")
 
 
-async def test_of_two_parallel_calls_the_finished_one_keeps_its_result() -> None:
-    started = anyio.Event()
+async def test_of_two_parallel_calls_the_finished_one_keeps_its_result(home: Home) -> None:
+    started = Signal()
     ran: list[str] = []
 
     @tool
@@ -627,7 +642,7 @@ async def test_of_two_parallel_calls_the_finished_one_keeps_its_result() -> None
 
     watcher = Watcher()
     agent = agent_of([asks(call("slow", "s"), call("quick", "q")), "ok"], tools=[quick, slow])
-    async with AsyncConversation(agent, store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
         await interrupted(conversation, started)
         turn = await conversation.resume()
         assert sorted(ran) == ["quick", "slow"]
@@ -635,8 +650,10 @@ async def test_of_two_parallel_calls_the_finished_one_keeps_its_result() -> None
         assert [result.call_id for result in results(turn.events)] == ["s", "q"]
 
 
-async def test_a_turn_is_not_resumed_once_the_conversation_has_gone_on() -> None:
-    async with AsyncConversation(agent_of([OVERLOADED, "other", "retried"]), store="memory:") as conversation:
+async def test_a_turn_is_not_resumed_once_the_conversation_has_gone_on(home: Home) -> None:
+    async with AsyncConversation(
+        home.agent(agent_of([OVERLOADED, "other", "retried"])), store=home.store
+    ) as conversation:
         failed = await failing(conversation.run("one"))
         committed = await conversation.run("two")
         events = await conversation.events()
@@ -648,8 +665,8 @@ async def test_a_turn_is_not_resumed_once_the_conversation_has_gone_on() -> None
         assert (await conversation.retry(failed.id)).text == "retried"
 
 
-async def test_a_note_is_a_step_forward_too_and_a_turn_before_it_is_not_resumed() -> None:
-    async with AsyncConversation(agent_of(["first", OVERLOADED]), store="memory:") as conversation:
+async def test_a_note_is_a_step_forward_too_and_a_turn_before_it_is_not_resumed(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of(["first", OVERLOADED])), store=home.store) as conversation:
         await conversation.run("one")
         failed = await failing(conversation.run("two"))
         await conversation.update_state({"a": 1})
@@ -657,8 +674,8 @@ async def test_a_note_is_a_step_forward_too_and_a_turn_before_it_is_not_resumed(
             await conversation.resume(failed.id)
 
 
-async def test_a_turn_that_runs_is_not_resumed_retried_or_discarded() -> None:
-    started = anyio.Event()
+async def test_a_turn_that_runs_is_not_resumed_retried_or_discarded(home: Home) -> None:
+    started = Signal()
 
     @tool
     async def waits() -> None:
@@ -666,7 +683,9 @@ async def test_a_turn_that_runs_is_not_resumed_retried_or_discarded() -> None:
         started.set()
         await anyio.sleep_forever()
 
-    async with AsyncConversation(agent_of([asks(call("waits"))], tools=[waits]), store="memory:") as conversation:
+    async with AsyncConversation(
+        home.agent(agent_of([asks(call("waits"))], tools=[waits])), store=home.store
+    ) as conversation:
         running = asyncio.create_task(conversation.run("go"))
         await started.wait()
         for act in (conversation.resume, conversation.retry, conversation.discard):
@@ -677,13 +696,15 @@ async def test_a_turn_that_runs_is_not_resumed_retried_or_discarded() -> None:
             await running
 
 
-async def test_a_tool_cannot_set_what_has_no_json_form_and_says_so_to_the_model() -> None:
+async def test_a_tool_cannot_set_what_has_no_json_form_and_says_so_to_the_model(home: Home) -> None:
     @tool
     def sets(ctx: ToolContext) -> None:
         """Sets nonsense."""
         ctx.state["x"] = object()
 
-    async with AsyncConversation(agent_of([asks(call("sets")), "x"], tools=[sets]), store="memory:") as conversation:
+    async with AsyncConversation(
+        home.agent(agent_of([asks(call("sets")), "x"], tools=[sets])), store=home.store
+    ) as conversation:
         turn = await conversation.run("go")
         assert NotWhole.__name__ in (turn.calls[0].result or "")
 

@@ -14,6 +14,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 from tests.conversation.support.agents import (
     PATIENCE,
+    Signal,
     Watcher,
     agent_of,
     asks,
@@ -24,6 +25,7 @@ from tests.conversation.support.agents import (
     scripted,
     served,
 )
+from tests.conversation.support.homes import Home
 from tests.store.conftest import WatchedConnection
 
 from forkpoint import Agent, AsyncConversation, Limits, TurnCancelled, TurnFailed, tool
@@ -88,10 +90,10 @@ def look(at: str) -> str:
 
 
 @both
-async def test_a_turn_commits_and_is_returned_with_all_that_came_of_it() -> None:
+async def test_a_turn_commits_and_is_returned_with_all_that_came_of_it(home: Home) -> None:
     usage = Usage(calls=1, input=1000, cached=400, output=100)
     llm = scripted([Reply("Because.", usage=usage)], price=Price(input=2, cached=1, output=10))
-    async with AsyncConversation(Agent(llm), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(Agent(llm)), store=home.store) as conversation:
         turn = await conversation.run("Why?")
         assert (turn.outcome, turn.text, turn.conversation, turn.error) == (
             "committed",
@@ -113,9 +115,9 @@ async def test_a_turn_commits_and_is_returned_with_all_that_came_of_it() -> None
         assert info.head == str(turn.events[-1].id)  # type: ignore[union-attr]
 
 
-async def test_a_turn_with_tools_says_what_each_of_its_calls_came_to() -> None:
+async def test_a_turn_with_tools_says_what_each_of_its_calls_came_to(home: Home) -> None:
     agent = agent_of([asks(call("look", "c1", at="disk"), text="Let me see."), "It is fine."], tools=[look])
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         turn = await conversation.run("And the disk?")
         (made,) = turn.calls
         assert (made.id, made.tool, made.arguments, made.status) == ("c1", "look", '{"at": "disk"}', "done")
@@ -126,14 +128,14 @@ async def test_a_turn_with_tools_says_what_each_of_its_calls_came_to() -> None:
         assert turn.waiting == ()
 
 
-async def test_the_next_turn_goes_on_from_the_last() -> None:
+async def test_the_next_turn_goes_on_from_the_last(home: Home) -> None:
     heard: list[Any] = []
 
     def answer(asked: Any) -> Reply:
         heard.append([message["content"] for message in asked.body["messages"]])
         return Reply(f"answer {asked.number}")
 
-    async with AsyncConversation(agent_of(answer), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of(answer)), store=home.store) as conversation:
         await conversation.run("one")
         await conversation.run("two")
         assert heard == [["one"], ["one", "answer 0", "two"]]
@@ -160,10 +162,10 @@ async def test_the_next_turn_goes_on_from_the_last() -> None:
     ],
 )
 async def test_a_model_that_fails_fails_the_turn_with_its_typed_error_and_nothing_has_moved(
-    kind: Any, error: type[ModelError]
+    home: Home, kind: Any, error: type[ModelError]
 ) -> None:
     agent = agent_of(["first", Reply("some of an answer", piece=4, fault=Fault(kind, after=2)), "at last"])
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         await conversation.run("one")
         before, events = await conversation.info(), await conversation.events()
         with pytest.raises(TurnFailed) as failed:
@@ -182,22 +184,22 @@ async def test_a_model_that_fails_fails_the_turn_with_its_typed_error_and_nothin
         assert (await conversation.retry()).text == "at last"
 
 
-async def test_a_model_that_never_answers_fails_the_turn_when_its_time_is_up() -> None:
+async def test_a_model_that_never_answers_fails_the_turn_when_its_time_is_up(home: Home) -> None:
     llm = scripted([Reply("x", fault=Fault("hang"))], timeouts=Timeouts(first=0.01))
-    async with AsyncConversation(Agent(llm), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(Agent(llm)), store=home.store) as conversation:
         with pytest.raises(TurnFailed) as failed:
             await conversation.run("hello")
         assert isinstance(failed.value.cause, ModelTimeout)
 
 
-async def test_a_failed_turn_says_what_its_tools_did_since_that_stays_done() -> None:
+async def test_a_failed_turn_says_what_its_tools_did_since_that_stays_done(home: Home) -> None:
     @tool
     def breaks() -> None:
         """Breaks."""
         raise OSError("no such disk")
 
     agent = agent_of([asks(call("look", at="a"), call("breaks")), OVERLOADED], tools=[look, breaks])
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         with pytest.raises(TurnFailed, match=r"done: look; failed: breaks") as failed:
             await conversation.run("go")
         turn = failed.value.turn
@@ -212,11 +214,11 @@ async def test_a_failed_turn_says_what_its_tools_did_since_that_stays_done() -> 
         assert "resume()" in str(failed.value)
 
 
-async def test_a_limit_and_a_bad_form_are_typed_causes_too() -> None:
+async def test_a_limit_and_a_bad_form_are_typed_causes_too(home: Home) -> None:
     limited = agent_of([asks(call("look", at="a")), "never"], tools=[look], limits=Limits(steps=1))
     formless = agent_of(["no JSON"] * 3, output=dict[str, int])
     for agent, cause in ((limited, LimitReached), (formless, BadOutput)):
-        async with AsyncConversation(agent, store="memory:") as conversation:
+        async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
             with pytest.raises(TurnFailed) as failed:
                 await conversation.run("go")
             assert type(failed.value.cause) is cause
@@ -315,11 +317,11 @@ async def test_a_commit_that_does_not_reach_the_disk_fails_the_turn_and_it_can_g
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_a_retry_sends_byte_for_byte_what_the_failed_try_sent(api: Any) -> None:
+async def test_a_retry_sends_byte_for_byte_what_the_failed_try_sent(home: Home, api: Any) -> None:
     answers = script_of(["Hello.", asks(call("look", at="disk")), OVERLOADED, asks(call("look", at="disk")), "Fine."])
     with ModelServer(answers) as server:
         agent = Agent(served(server, api=api), tools=[look], instructions="Be brief.")
-        async with AsyncConversation(agent, store="memory:") as conversation:
+        async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
             await conversation.run("Hi!")
             with pytest.raises(TurnFailed) as failed:
                 await conversation.run("And the disk?")
@@ -336,10 +338,10 @@ async def test_a_retry_sends_byte_for_byte_what_the_failed_try_sent(api: Any) ->
             ]
 
 
-async def test_a_retry_to_anthropic_sends_byte_for_byte_what_the_failed_try_sent() -> None:
+async def test_a_retry_to_anthropic_sends_byte_for_byte_what_the_failed_try_sent(home: Home) -> None:
     with ModelServer(script_of(["Hello.", OVERLOADED, "Fine."])) as server:
         llm = LLM("anthropic/test", base_url=server.root, retries=served(server).retries)
-        async with AsyncConversation(Agent(llm), store="memory:") as conversation:
+        async with AsyncConversation(home.agent(Agent(llm)), store=home.store) as conversation:
             await conversation.run("Hi!")
             with pytest.raises(TurnFailed):
                 await conversation.run("And the disk?")
@@ -348,8 +350,8 @@ async def test_a_retry_to_anthropic_sends_byte_for_byte_what_the_failed_try_sent
             assert failed.body == retried.body
 
 
-async def test_nothing_is_pending_after_a_failed_turn_and_a_plain_run_names_what_there_is() -> None:
-    async with AsyncConversation(agent_of([OVERLOADED, "at last"]), store="memory:") as conversation:
+async def test_nothing_is_pending_after_a_failed_turn_and_a_plain_run_names_what_there_is(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of([OVERLOADED, "at last"])), store=home.store) as conversation:
         conversation.send_message("one")
         with pytest.raises(TurnFailed):
             await conversation.run("two")
@@ -360,14 +362,14 @@ async def test_nothing_is_pending_after_a_failed_turn_and_a_plain_run_names_what
         assert said(turn.events) == [("user", "one"), ("user", "two"), ("assistant", "at last")]
 
 
-async def test_a_new_message_after_a_failed_turn_is_a_turn_of_its_own() -> None:
+async def test_a_new_message_after_a_failed_turn_is_a_turn_of_its_own(home: Home) -> None:
     heard: list[str] = []
 
     def answer(asked: Any) -> Reply:
         heard.append(asked.text)
         return Reply("ok", fault=None if asked.number else Fault("overloaded"))
 
-    async with AsyncConversation(agent_of(answer), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent_of(answer)), store=home.store) as conversation:
         with pytest.raises(TurnFailed):
             await conversation.run("lost")
         turn = await conversation.run("kept")
@@ -377,8 +379,10 @@ async def test_a_new_message_after_a_failed_turn_is_a_turn_of_its_own() -> None:
             await conversation.retry()
 
 
-async def test_a_retry_that_fails_can_be_retried_and_each_try_names_the_one_before() -> None:
-    async with AsyncConversation(agent_of([OVERLOADED, OVERLOADED, "third"]), store="memory:") as conversation:
+async def test_a_retry_that_fails_can_be_retried_and_each_try_names_the_one_before(home: Home) -> None:
+    async with AsyncConversation(
+        home.agent(agent_of([OVERLOADED, OVERLOADED, "third"])), store=home.store
+    ) as conversation:
         with pytest.raises(TurnFailed) as first:
             await conversation.run("hello")
         with pytest.raises(TurnFailed) as second:
@@ -396,8 +400,8 @@ async def test_a_retry_that_fails_can_be_retried_and_each_try_names_the_one_befo
         ]
 
 
-async def test_there_is_nothing_to_retry_in_a_conversation_where_nothing_failed() -> None:
-    async with AsyncConversation(agent_of(["fine"]), store="memory:") as conversation:
+async def test_there_is_nothing_to_retry_in_a_conversation_where_nothing_failed(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of(["fine"])), store=home.store) as conversation:
         for act in (conversation.retry, conversation.resume, conversation.discard, conversation.approve):
             with pytest.raises(NoSuchTurn):
                 await act()
@@ -407,10 +411,10 @@ async def test_there_is_nothing_to_retry_in_a_conversation_where_nothing_failed(
                 await act()
 
 
-async def test_a_turn_of_another_conversation_is_none_of_this_one() -> None:
+async def test_a_turn_of_another_conversation_is_none_of_this_one(home: Home) -> None:
     async with (
-        AsyncConversation(agent_of([OVERLOADED]), store="memory:") as one,
-        AsyncConversation(agent_of(["fine"]), store="memory:") as other,
+        AsyncConversation(home.agent(agent_of([OVERLOADED])), store=home.store) as one,
+        AsyncConversation(home.agent(agent_of(["fine"])), store=home.store) as other,
     ):
         with pytest.raises(TurnFailed) as failed:
             await one.run("hello")
@@ -446,17 +450,21 @@ async def test_a_new_conversation_does_no_io_until_it_is_needed(tmp_path: Path) 
     assert os.listdir(tmp_path) == []
 
 
-async def test_a_conversation_has_the_cache_key_before_its_first_turn_that_it_then_sends() -> None:
+async def test_a_conversation_has_the_cache_key_before_its_first_turn_that_it_then_sends(home: Home) -> None:
     with ModelServer(script_of(["hi"])) as server:
-        async with AsyncConversation(Agent(served(server)), store="memory:") as conversation:
+        async with AsyncConversation(home.agent(Agent(served(server))), store=home.store) as conversation:
             before = await conversation.cache()
             await conversation.run("hello")
             assert server.last.key == before.key == (await conversation.cache()).key
 
 
-async def test_what_a_new_conversation_was_given_is_there_after_its_first_turn() -> None:
+async def test_what_a_new_conversation_was_given_is_there_after_its_first_turn(home: Home) -> None:
     async with AsyncConversation(
-        agent_of(["hi"], name="helper"), conversation_id="build-1234", store="memory:", title="T", tags={"a": "b"}
+        home.agent(agent_of(["hi"], name="helper")),
+        conversation_id="build-1234",
+        store=home.store,
+        title="T",
+        tags={"a": "b"},
     ) as conversation:
         assert conversation.name == "build-1234"
         await conversation.run("hello")
@@ -468,7 +476,7 @@ async def test_what_a_new_conversation_was_given_is_there_after_its_first_turn()
             {"a": "b", "title": "T"},
         )
         assert (info.agent, info.workspace) == ("helper", None)
-        assert [one.id for one in (await AsyncConversation.list(store="memory:")).items] == [conversation.id]
+        assert [one.id for one in (await AsyncConversation.list(store=home.store)).items] == [conversation.id]
 
 
 @pytest.mark.parametrize("how", ["here", "by id", "by name"])
@@ -492,16 +500,16 @@ async def test_a_first_turn_that_failed_leaves_a_draft_that_goes_on(tmp_path: Pa
         assert [one.name for one in (await AsyncConversation.list(store=file)).items] == ["mine"]
 
 
-async def test_an_id_or_name_that_exists_is_refused_at_the_first_run_and_nothing_is_lost() -> None:
+async def test_an_id_or_name_that_exists_is_refused_at_the_first_run_and_nothing_is_lost(home: Home) -> None:
     id = new_id()
     async with (
-        AsyncConversation(agent_of(["hi"]), conversation_id=id, store="memory:") as by_id,
-        AsyncConversation(agent_of(["hi"]), conversation_id="taken", store="memory:") as by_name,
+        AsyncConversation(home.agent(agent_of(["hi"])), conversation_id=id, store=home.store) as by_id,
+        AsyncConversation(home.agent(agent_of(["hi"])), conversation_id="taken", store=home.store) as by_name,
     ):
         await by_id.run("hello")
         await by_name.run("hello")
         for taken in (id, "taken"):
-            second = AsyncConversation(agent_of(["never"]), conversation_id=taken, store="memory:")
+            second = AsyncConversation(home.agent(agent_of(["never"])), conversation_id=taken, store=home.store)
             second.send_message("kept")
             with pytest.raises(AlreadyExists):
                 await second.run("not kept")
@@ -510,7 +518,7 @@ async def test_an_id_or_name_that_exists_is_refused_at_the_first_run_and_nothing
                 await second.ask("no")
             await second.close()
         assert len(await by_id.events()) == len(await by_name.events()) == 4
-        assert len((await AsyncConversation.list(store="memory:")).items) == 2
+        assert len((await AsyncConversation.list(store=home.store)).items) == 2
 
 
 async def test_a_bad_name_or_workspace_is_refused_at_once(tmp_path: Path) -> None:
@@ -525,6 +533,7 @@ async def test_a_bad_name_or_workspace_is_refused_at_once(tmp_path: Path) -> Non
 
 
 async def test_a_workspace_is_kept_as_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server's folders are the server's to name."""
     (tmp_path / "repo").mkdir()
     monkeypatch.chdir(tmp_path)
     async with AsyncConversation(agent_of(["hi"]), workspace="repo", store="memory:") as conversation:
@@ -535,45 +544,45 @@ async def test_a_workspace_is_kept_as_an_absolute_path(tmp_path: Path, monkeypat
             assert again.workspace == tmp_path / "repo"
 
 
-async def test_a_tag_called_title_is_the_title_unless_one_is_given() -> None:
+async def test_a_tag_called_title_is_the_title_unless_one_is_given(home: Home) -> None:
     agent = agent_of(["hi"])
-    tagged = AsyncConversation(agent, store="memory:", tags={"title": "From a tag", "a": "b"})
+    tagged = AsyncConversation(home.agent(agent), store=home.store, tags={"title": "From a tag", "a": "b"})
     assert (await tagged.title(), await tagged.tags()) == ("From a tag", {"title": "From a tag", "a": "b"})
-    both_given = AsyncConversation(agent, store="memory:", title="Wins", tags={"title": "From a tag"})
+    both_given = AsyncConversation(home.agent(agent), store=home.store, title="Wins", tags={"title": "From a tag"})
     assert (await both_given.title(), await both_given.tags()) == ("Wins", {"title": "Wins"})
 
 
 # Opening.
 
 
-async def test_what_does_not_exist_cannot_be_opened_and_nothing_stays_open(tmp_path: Path) -> None:
+async def test_what_does_not_exist_cannot_be_opened_and_nothing_stays_open(home: Home, tmp_path: Path) -> None:
     for id in (new_id(), "nobody"):
         with pytest.raises(NotFound):
             await AsyncConversation.open(id, store=tmp_path / "a.db")
     with pytest.raises(NotFound):
-        await AsyncConversation.open("", store="memory:")
+        await AsyncConversation.open("", store=home.store)
 
 
-async def test_open_with_create_opens_what_is_there_and_makes_what_is_not() -> None:
+async def test_open_with_create_opens_what_is_there_and_makes_what_is_not(home: Home) -> None:
     agent = agent_of(["one", "two"])
-    async with await AsyncConversation.open("daily", create=agent, store="memory:") as conversation:
-        assert [one.name for one in (await AsyncConversation.list(store="memory:")).items] == ["daily"]
+    async with await AsyncConversation.open("daily", create=home.agent(agent), store=home.store) as conversation:
+        assert [one.name for one in (await AsyncConversation.list(store=home.store)).items] == ["daily"]
         await conversation.run("hello")
-        async with await AsyncConversation.open("daily", create=agent, store="memory:") as again:
+        async with await AsyncConversation.open("daily", create=home.agent(agent), store=home.store) as again:
             assert again.id == conversation.id
             assert (await again.run("more")).text == "two"
     with pytest.raises(BadName):
-        await AsyncConversation.open("no name", create=agent, store="memory:")
+        await AsyncConversation.open("no name", create=home.agent(agent), store=home.store)
 
 
-async def test_of_two_who_open_or_create_at_once_both_have_the_same_conversation() -> None:
+async def test_of_two_who_open_or_create_at_once_both_have_the_same_conversation(home: Home) -> None:
     agent = agent_of(["one", "two"])
     opened: list[AsyncConversation] = []
 
     async def open_it() -> None:
-        opened.append(await AsyncConversation.open("daily", create=agent, store="memory:"))
+        opened.append(await AsyncConversation.open("daily", create=home.agent(agent), store=home.store))
 
-    async with AsyncConversation(agent, store="memory:") as keeper:
+    async with AsyncConversation(home.agent(agent), store=home.store) as keeper:
         await keeper.run("so that the store stays open")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(open_it)
@@ -584,6 +593,7 @@ async def test_of_two_who_open_or_create_at_once_both_have_the_same_conversation
 
 
 async def test_what_is_opened_without_its_functions_can_be_read_and_not_run() -> None:
+    """A server always has them."""
     agent = agent_of(["hi"], tools=[look])
     async with AsyncConversation(agent, store="memory:") as conversation:
         await conversation.run("hello")
@@ -596,6 +606,8 @@ async def test_what_is_opened_without_its_functions_can_be_read_and_not_run() ->
 
 
 async def test_a_tool_that_cannot_be_found_again_is_said_on_opening_with_all_others() -> None:
+    """A server says so when it is to run."""
+
     @tool
     def local() -> str:
         """Is nowhere to be imported."""
@@ -618,10 +630,10 @@ async def test_a_tool_that_cannot_be_found_again_is_said_on_opening_with_all_oth
 # Somebody else is there first.
 
 
-async def test_while_a_turn_runs_another_hears_busy_and_its_message_is_not_kept() -> None:
+async def test_while_a_turn_runs_another_hears_busy_and_its_message_is_not_kept(home: Home) -> None:
     watcher = Watcher()
     agent = agent_of([HANGS, "ok"])
-    async with AsyncConversation(agent, store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(expecting(TurnCancelled), conversation.run, "first")
             await watcher.until(TextPiece)
@@ -635,9 +647,11 @@ async def test_while_a_turn_runs_another_hears_busy_and_its_message_is_not_kept(
         assert said(turn.events) == [("user", "queued"), ("assistant", "ok")]
 
 
-async def test_a_run_without_its_key_does_not_begin_and_keeps_what_was_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_without_its_key_does_not_begin_and_keeps_what_was_queued(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    async with AsyncConversation(Agent("openai/gpt-5.6"), store="memory:") as conversation:
+    async with AsyncConversation(home.agent(Agent("openai/gpt-5.6")), store=home.store) as conversation:
         conversation.send_message("queued")
         with pytest.raises(MissingKey):
             await conversation.run("passed")
@@ -646,9 +660,9 @@ async def test_a_run_without_its_key_does_not_begin_and_keeps_what_was_queued(mo
         assert await conversation.events() == []
 
 
-async def test_a_turn_that_waits_refuses_a_new_message_and_names_what_can_be_done() -> None:
+async def test_a_turn_that_waits_refuses_a_new_message_and_names_what_can_be_done(home: Home) -> None:
     agent = agent_of([asks(call("look", at="x")), "ok"], tools=[look], approval="always")
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         waiting = await conversation.run("go")
         conversation.send_message("queued")
         with pytest.raises(TurnOpen, match="supersede=True") as refused:
@@ -671,10 +685,10 @@ def expecting(error: type[BaseException]) -> Callable[..., Any]:
 
 
 @both
-async def test_a_turn_is_cancelled_from_another_task_and_both_hear_it() -> None:
+async def test_a_turn_is_cancelled_from_another_task_and_both_hear_it(home: Home) -> None:
     watcher = Watcher()
     agent = agent_of(["first", HANGS, "again"])
-    async with AsyncConversation(agent, store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
         await conversation.run("one")
         before = await conversation.info()
         watcher.told.clear()
@@ -688,16 +702,16 @@ async def test_a_turn_is_cancelled_from_another_task_and_both_hear_it() -> None:
         assert (await conversation.retry()).text == "again"
 
 
-async def test_another_object_of_the_same_conversation_can_cancel_it() -> None:
+async def test_another_object_of_the_same_conversation_can_cancel_it(home: Home) -> None:
     watcher = Watcher()
     agent = agent_of([HANGS])
     async with (
-        AsyncConversation(agent, store="memory:", callbacks=[watcher]) as conversation,
+        AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(expecting(TurnCancelled), conversation.run, "two")
         await watcher.until(TextPiece)
-        async with await AsyncConversation.open(conversation.id, store="memory:") as other:
+        async with await AsyncConversation.open(conversation.id, store=home.store) as other:
             assert (await other.cancel()).outcome == "cancelled"
 
 
@@ -718,10 +732,10 @@ async def test_another_object_of_the_same_conversation_can_cancel_it_over_a_stor
             tasks.cancel_scope.cancel()
 
 
-async def test_a_cancelled_turn_carries_its_turn_and_no_cause() -> None:
+async def test_a_cancelled_turn_carries_its_turn_and_no_cause(home: Home) -> None:
     watcher = Watcher()
     agent = agent_of([HANGS])
-    async with AsyncConversation(agent, store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
         heard: list[TurnCancelled] = []
 
         async def run() -> None:
@@ -740,8 +754,8 @@ async def test_a_cancelled_turn_carries_its_turn_and_no_cause() -> None:
         assert cancelled.code == "turn_cancelled"
 
 
-async def test_there_is_nothing_to_cancel_where_nothing_runs() -> None:
-    async with AsyncConversation(agent_of(["hi"]), store="memory:") as conversation:
+async def test_there_is_nothing_to_cancel_where_nothing_runs(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of(["hi"])), store=home.store) as conversation:
         await conversation.run("hello")
         with pytest.raises(NoSuchTurn):
             await conversation.cancel()
@@ -787,8 +801,8 @@ async def test_a_cancellation_that_comes_too_late_says_committed(tmp_path: Path,
 
 
 @pytest.mark.parametrize("inside", ["model", "tool"])
-async def test_a_task_that_is_cancelled_from_outside_ends_its_turn_and_stays_cancelled(inside: str) -> None:
-    started = anyio.Event()
+async def test_a_task_that_is_cancelled_from_outside_ends_its_turn_and_stays_cancelled(home: Home, inside: str) -> None:
+    started = Signal()
 
     @tool
     async def waits() -> None:
@@ -802,7 +816,7 @@ async def test_a_task_that_is_cancelled_from_outside_ends_its_turn_and_stays_can
 
     reply = HANGS if inside == "model" else asks(call("waits"))
     agent = agent_of([reply, "again"], tools=[waits])
-    async with AsyncConversation(agent, store="memory:", callbacks=[heard]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[heard]) as conversation:
         running = asyncio.create_task(conversation.run("hello"))
         await started.wait()
         running.cancel()
@@ -816,10 +830,10 @@ async def test_a_task_that_is_cancelled_from_outside_ends_its_turn_and_stays_can
 
 
 @both
-async def test_a_scope_that_is_cancelled_ends_its_turn_and_stays_cancelled() -> None:
+async def test_a_scope_that_is_cancelled_ends_its_turn_and_stays_cancelled(home: Home) -> None:
     watcher = Watcher()
     agent = agent_of([HANGS, "again"])
-    async with AsyncConversation(agent, store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
         reached = False
         async with anyio.create_task_group() as tasks:
 
@@ -836,19 +850,25 @@ async def test_a_scope_that_is_cancelled_ends_its_turn_and_stays_cancelled() -> 
         assert (await conversation.retry()).text == "again"
 
 
-async def test_a_timeout_around_a_run_cancels_it() -> None:
+async def test_a_timeout_around_a_run_cancels_it(home: Home) -> None:
     agent = agent_of([HANGS])
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    loop = asyncio.get_running_loop()
+
+    def heard(update: Any) -> None:
+        if isinstance(update, TextPiece):
+            limit.reschedule(loop.time())
+
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[heard]) as conversation:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02):
+            async with asyncio.timeout(None) as limit:
                 await conversation.run("hello")
         assert [turn.outcome for turn in (await conversation.turns()).items] == ["cancelled"]
 
 
-async def test_closing_the_store_cancels_what_runs_there() -> None:
+async def test_closing_the_store_cancels_what_runs_there(home: Home) -> None:
     watcher = Watcher()
     agent = agent_of([HANGS])
-    conversation = AsyncConversation(agent, store="memory:", callbacks=[watcher])
+    conversation = AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher])
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(expecting(TurnCancelled), conversation.run, "hello")
         await watcher.until(TextPiece)
@@ -859,10 +879,10 @@ async def test_closing_the_store_cancels_what_runs_there() -> None:
 # Discarding.
 
 
-async def test_a_discarded_turn_is_over_and_what_its_tools_did_stays_visible() -> None:
+async def test_a_discarded_turn_is_over_and_what_its_tools_did_stays_visible(home: Home) -> None:
     agent = agent_of([asks(call("look", "free", at="a"), call("delete", "risky")), "on"], tools=[look, delete])
     async with AsyncConversation(
-        Agent(agent.llm, tools=agent.tools, approval="risky"), store="memory:"
+        home.agent(Agent(agent.llm, tools=agent.tools, approval="risky")), store=home.store
     ) as conversation:
         waiting = await conversation.run("go")
         assert waiting.outcome == "awaiting_approval"
@@ -883,36 +903,37 @@ def delete() -> str:
 # Another agent.
 
 
-async def test_another_agent_answers_from_here_on_and_the_change_is_recorded_with_its_reason() -> None:
+async def test_another_agent_answers_from_here_on_and_the_change_is_recorded_with_its_reason(home: Home) -> None:
     first = agent_of(["first"], instructions="Be long.")
     second = agent_of(["second"], instructions="Be brief.", tools=[look])
-    async with AsyncConversation(first, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(first), store=home.store) as conversation:
         await conversation.run("one")
-        await conversation.change_agent(second)
-        assert conversation.agent is second
+        await conversation.change_agent(home.agent(second))
+        assert conversation.agent is home.at_hand(second)
         note = (await conversation.events())[4:]
         assert kinds(note) == ["settings_changed", "settings_changed", "manifest_changed"], "as it was, and as it is"
         before, after, manifest = (event.body for event in note)
         assert isinstance(before, SettingsChanged)
         assert first.to_json() in before.settings
         assert isinstance(after, SettingsChanged)
-        assert second.to_json() in after.settings
+        assert '"instructions":"Be brief."' in after.settings
+        assert '"name":"look"' in after.settings
         assert isinstance(manifest, ManifestChanged)
         assert manifest.hash == second.manifest.hash
         assert "instructions" in (manifest.reason or "")
         assert "tool look added" in (manifest.reason or "")
         assert (await conversation.run("two")).text == "second"
         assert kinds(await conversation.events()).count("manifest_changed") == 2, "it is recorded once"
-        async with await AsyncConversation.open(conversation.id, store="memory:") as again:
-            assert again.agent is not None
-            assert again.agent.to_json() == second.to_json()
+        async with await AsyncConversation.open(conversation.id, store=home.store) as again:
+            assert (await again.info()).model == second.llm.model
+            assert again.agent is None or again.agent.to_json() == second.to_json(), "a server's stays there"
 
 
-async def test_an_agent_that_sends_the_same_is_changed_without_a_new_manifest() -> None:
+async def test_an_agent_that_sends_the_same_is_changed_without_a_new_manifest(home: Home) -> None:
     first = agent_of(["first", "second"])
-    async with AsyncConversation(first, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(first), store=home.store) as conversation:
         await conversation.run("one")
-        await conversation.change_agent(Agent(first.llm, limits=Limits(steps=3)))
+        await conversation.change_agent(home.agent(Agent(first.llm, limits=Limits(steps=3))))
         assert kinds((await conversation.events())[4:]) == ["settings_changed", "settings_changed"]
         assert (await conversation.run("two")).text == "second"
 
@@ -927,38 +948,38 @@ async def test_an_agent_changed_before_the_first_turn_is_simply_the_agent(tmp_pa
         assert (await conversation.info()).model == conversation.agent.llm.model  # type: ignore[union-attr]
 
 
-async def test_an_agent_can_be_changed_after_a_first_turn_that_failed() -> None:
-    async with AsyncConversation(agent_of([OVERLOADED]), store="memory:") as conversation:
+async def test_an_agent_can_be_changed_after_a_first_turn_that_failed(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of([OVERLOADED])), store=home.store) as conversation:
         with pytest.raises(TurnFailed) as failed:
             await conversation.run("hello")
-        await conversation.change_agent(agent_of(["better"]))
+        await conversation.change_agent(home.agent(agent_of(["better"])))
         assert (await conversation.retry(failed.value.id)).text == "better"
 
 
-async def test_an_agent_is_not_changed_while_a_turn_is_open() -> None:
+async def test_an_agent_is_not_changed_while_a_turn_is_open(home: Home) -> None:
     watcher = Watcher()
     first = agent_of([asks(call("look", at="x")), HANGS], tools=[look], approval="always")
     other = agent_of([])
-    async with AsyncConversation(first, store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(first), store=home.store, callbacks=[watcher]) as conversation:
         await conversation.run("go")
         with pytest.raises(TurnOpen):
-            await conversation.change_agent(other)
+            await conversation.change_agent(home.agent(other))
         watcher.told.clear()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(expecting(TurnCancelled), conversation.approve)
             await watcher.until(TextPiece)
             with pytest.raises(Busy):
-                await conversation.change_agent(other)
+                await conversation.change_agent(home.agent(other))
             await conversation.cancel()
-        assert conversation.agent is first, "a change that was refused has no effect here either"
+        assert conversation.agent is home.at_hand(first), "a change that was refused has no effect here either"
         assert kinds(await conversation.events()) == []
 
 
 # State from outside.
 
 
-async def test_state_set_from_outside_is_a_note_that_the_next_tool_sees() -> None:
-    async with AsyncConversation(agent_of(["hi", "ho"]), store="memory:") as conversation:
+async def test_state_set_from_outside_is_a_note_that_the_next_tool_sees(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of(["hi", "ho"])), store=home.store) as conversation:
         await conversation.update_state({"a": [1, 2], "b": None})
         assert await conversation.agent_state() == {"a": [1, 2], "b": None}
         await conversation.run("hello")
@@ -971,17 +992,17 @@ async def test_state_set_from_outside_is_a_note_that_the_next_tool_sees() -> Non
         assert len(await conversation.events()) == events, "what changes nothing is no note"
 
 
-async def test_state_is_not_set_from_outside_while_a_turn_is_open() -> None:
+async def test_state_is_not_set_from_outside_while_a_turn_is_open(home: Home) -> None:
     agent = agent_of([asks(call("look", at="x"))], tools=[look], approval="always")
-    async with AsyncConversation(agent, store="memory:") as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         await conversation.run("go")
         with pytest.raises(TurnOpen):
             await conversation.update_state({"a": 1})
         assert await conversation.agent_state() == {}
 
 
-async def test_a_value_that_is_no_json_is_refused_and_nothing_is_set() -> None:
-    async with AsyncConversation(agent_of([]), store="memory:") as conversation:
+async def test_a_value_that_is_no_json_is_refused_and_nothing_is_set(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of([])), store=home.store) as conversation:
         for value in (object(), float("nan"), "\ud800"):
             with pytest.raises(ForkpointError):
                 await conversation.update_state({"good": 1, "bad": value})
@@ -991,8 +1012,8 @@ async def test_a_value_that_is_no_json_is_refused_and_nothing_is_set() -> None:
 # Reading.
 
 
-async def test_events_are_read_in_parts_and_by_kind() -> None:
-    async with AsyncConversation(agent_of(["one", "two"]), store="memory:") as conversation:
+async def test_events_are_read_in_parts_and_by_kind(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of(["one", "two"])), store=home.store) as conversation:
         await conversation.run("1")
         await conversation.run("2")
         events = await conversation.events()
@@ -1002,8 +1023,8 @@ async def test_events_are_read_in_parts_and_by_kind() -> None:
         assert kinds(await conversation.events(kinds=["user_message"])) == ["user_message"] * 2
 
 
-async def test_turns_are_read_page_by_page() -> None:
-    async with AsyncConversation(agent_of(["x"] * 5), store="memory:") as conversation:
+async def test_turns_are_read_page_by_page(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of(["x"] * 5)), store=home.store) as conversation:
         made = [(await conversation.run(str(n))).id for n in range(5)]
         found: list[str] = []
         cursor = None
@@ -1015,10 +1036,10 @@ async def test_turns_are_read_page_by_page() -> None:
         assert found == made
 
 
-async def test_title_and_tags_are_set_at_any_time_also_while_a_turn_runs() -> None:
+async def test_title_and_tags_are_set_at_any_time_also_while_a_turn_runs(home: Home) -> None:
     watcher = Watcher()
     agent = agent_of([HANGS])
-    async with AsyncConversation(agent, store="memory:", callbacks=[watcher]) as conversation:
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(expecting(TurnCancelled), conversation.run, "hello")
             await watcher.until(TextPiece)
@@ -1031,19 +1052,19 @@ async def test_title_and_tags_are_set_at_any_time_also_while_a_turn_runs() -> No
         assert (await conversation.title(), await conversation.tags()) == (None, {})
 
 
-async def test_conversations_are_listed_by_tag_and_status_the_newest_first() -> None:
+async def test_conversations_are_listed_by_tag_and_status_the_newest_first(home: Home) -> None:
     waits = agent_of([asks(call("look", at="x"))], tools=[look], approval="always")
     async with (
-        AsyncConversation(agent_of(["hi"]), store="memory:", tags={"kind": "a"}) as one,
-        AsyncConversation(agent_of(["hi"]), store="memory:", tags={"kind": "a", "more": "b"}) as two,
-        AsyncConversation(waits, store="memory:") as three,
+        AsyncConversation(home.agent(agent_of(["hi"])), store=home.store, tags={"kind": "a"}) as one,
+        AsyncConversation(home.agent(agent_of(["hi"])), store=home.store, tags={"kind": "a", "more": "b"}) as two,
+        AsyncConversation(home.agent(waits), store=home.store) as three,
     ):
         await one.run("hello")
         await two.run("hello")
         await three.run("hello")
 
         async def listed(**asked: Any) -> list[str]:
-            return [info.id for info in (await AsyncConversation.list(store="memory:", **asked)).items]
+            return [info.id for info in (await AsyncConversation.list(store=home.store, **asked)).items]
 
         assert await listed(tags={"kind": "a"}) == [two.id, one.id]
         assert await listed(tags={"kind": "a", "more": "b"}) == [two.id]
@@ -1052,8 +1073,8 @@ async def test_conversations_are_listed_by_tag_and_status_the_newest_first() -> 
         assert await listed(limit=1) == [three.id]
 
 
-async def test_a_history_verifies_also_against_a_digest_kept_elsewhere() -> None:
-    async with AsyncConversation(agent_of(["one", "two"]), store="memory:") as conversation:
+async def test_a_history_verifies_also_against_a_digest_kept_elsewhere(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of(["one", "two"])), store=home.store) as conversation:
         await conversation.run("1")
         kept = (await conversation.info()).digest
         await conversation.run("2")
@@ -1061,10 +1082,10 @@ async def test_a_history_verifies_also_against_a_digest_kept_elsewhere() -> None
         assert not (await conversation.verify(head_digest="00" * 32)).ok
 
 
-async def test_a_deleted_conversation_is_gone() -> None:
-    async with AsyncConversation(agent_of(["hi"]), store="memory:") as conversation:
+async def test_a_deleted_conversation_is_gone(home: Home) -> None:
+    async with AsyncConversation(home.agent(agent_of(["hi"])), store=home.store) as conversation:
         await conversation.run("hello")
-        other = await AsyncConversation.open(conversation.id, store="memory:")
+        other = await AsyncConversation.open(conversation.id, store=home.store)
         await conversation.delete()
         for act in (other.events, other.info, other.stats, other.delete):
             with pytest.raises(NotFound):
@@ -1072,8 +1093,8 @@ async def test_a_deleted_conversation_is_gone() -> None:
         with pytest.raises(NotFound):
             await other.run("more")
         with pytest.raises(NotFound):
-            await AsyncConversation.open(conversation.id, store="memory:")
-        assert (await AsyncConversation.list(store="memory:")).items == ()
+            await AsyncConversation.open(conversation.id, store=home.store)
+        assert (await AsyncConversation.list(store=home.store)).items == ()
         await other.close()
 
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -78,6 +79,24 @@ def messages_of(heard: Heard) -> list[dict[str, Any]]:
     """The messages of a request, as a model sees them."""
     found: list[dict[str, Any]] = heard.body["messages"]
     return found
+
+
+class Signal:
+    """An event that a tool sets or waits for, in whichever thread and event loop it runs: a server has its own."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    async def wait(self) -> None:
+        with anyio.fail_after(PATIENCE):
+            while not self._event.is_set():  # noqa: ASYNC110 - it may be set in another thread
+                await anyio.sleep(0.001)
 
 
 class Watcher:

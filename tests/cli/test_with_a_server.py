@@ -1,0 +1,241 @@
+"""Every command works with a server's address as ``--store``, and says what it says of a store of one's own."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from tests.cli.program import Program, agent, one_line
+from tests.conversation.support.homes import RemoteHome
+
+from forkpoint import Agent, Conversation, tool
+from forkpoint.cli.app import app
+from forkpoint.errors import ForkpointError
+from forkpoint.testing import Fault, Reply, ScriptedCall
+
+OVERLOADED = Reply("", fault=Fault("overloaded"))
+RESTARTS = Reply(
+    calls=(ScriptedCall("restart", '{"build": 7}', "call_a"), ScriptedCall("restart", '{"build": 8}', "call_b"))
+)
+
+TRIED = {
+    "list": "test_list_show_tree_and_verify_give_the_same_documents_as_the_servers_file",
+    "show": "test_list_show_tree_and_verify_give_the_same_documents_as_the_servers_file",
+    "tree": "test_list_show_tree_and_verify_give_the_same_documents_as_the_servers_file",
+    "verify": "test_list_show_tree_and_verify_give_the_same_documents_as_the_servers_file",
+    "run": "test_run_begins_and_goes_on",
+    "ask": "test_ask_changes_nothing",
+    "fork": "test_fork_and_rewind",
+    "rewind": "test_fork_and_rewind",
+    "retry": "test_retry_and_resume",
+    "resume": "test_retry_and_resume",
+    "approve": "test_approve_deny_and_discard",
+    "deny": "test_approve_deny_and_discard",
+    "discard": "test_approve_deny_and_discard",
+    "describe": "test_describe_and_delete",
+    "delete": "test_describe_and_delete",
+    "request": "test_request_shows_what_is_sent",
+    "doctor": "test_doctor_says_how_the_server_is",
+    "chat": "test_chat_from_a_pipe",
+}
+NEEDS_NONE = {"demo", "serve", "keys", "local"}
+
+_names = itertools.count()
+
+
+@tool(risky=True)
+def restart(build: int) -> str:
+    """Restarts a build."""
+    return f"{build} restarted"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteHome]:
+    """One server for all tests here; each has conversations of its own."""
+    home = RemoteHome(tmp_path_factory.mktemp("server"))
+    yield home
+    home.server.stop()
+
+
+@pytest.fixture
+def forkpoint(tmp_path: Path, server: RemoteHome) -> Program:
+    program = Program(tmp_path)
+    program.environment["FORKPOINT_STORE"] = f"sqlite:///{tmp_path / 'not-this-one.db'}"
+    return program
+
+
+@pytest.fixture
+def at(server: RemoteHome) -> tuple[str, str]:
+    """The server, as commands are told of it."""
+    return "--store", server.store
+
+
+def fresh(name: str) -> str:
+    return f"{name}-{next(_names)}"
+
+
+def talk(server: RemoteHome, answerer: Agent, *messages: str) -> str:
+    """A conversation on the server in which this was said, as far as it went. Gives its name."""
+    name = fresh("talk")
+    with Conversation(server.agent(answerer), conversation_id=name, store=server.store) as conversation:
+        for message in messages:
+            try:
+                conversation.run(message)
+            except ForkpointError:
+                break
+    return name
+
+
+def texts(server: RemoteHome, name: str) -> list[str]:
+    with Conversation.open(name, bind=False, store=server.file) as conversation:
+        return [turn.text for turn in conversation.turns().items if turn.outcome == "committed"]
+
+
+def test_every_command_is_tried_with_a_server() -> None:
+    commands = typer.main.get_group(app).commands.keys() - NEEDS_NONE
+    assert commands == TRIED.keys(), "try each command with a server's address here, and name its test"
+    assert all(test in globals() for test in TRIED.values())
+
+
+def test_list_show_tree_and_verify_give_the_same_documents_as_the_servers_file(
+    forkpoint: Program, server: RemoteHome, at: tuple[str, str]
+) -> None:
+    name = talk(server, agent(""), "one", "two")
+    with Conversation.open(name, bind=False, store=server.store) as source:
+        source.describe(title="Builds", tags={"kind": name})
+        source.fork(conversation_id=f"{name}-fork").close()
+    here = ("--store", f"sqlite:///{server.file}")
+    for command in (
+        ("list", "--tag", f"kind={name}"),
+        ("show", name, "--events", "--turns"),
+        ("tree", name),
+        ("verify", name),
+    ):
+        there = forkpoint.json(*command, *at)
+        assert there == forkpoint.json(*command, *here), command
+    assert [one["name"] for one in forkpoint.json("list", "--tag", f"kind={name}", *at)["items"]] == [name]
+    assert name in forkpoint.text("show", name, *at)
+    assert "nobody" in forkpoint.run("show", "nobody", *at).stderr
+
+
+def test_run_begins_and_goes_on(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    name = fresh("run")
+    turn = forkpoint.json("run", "-c", name, "--agent", "echo", "one", *at)
+    assert (turn["outcome"], turn["text"]) == ("committed", "You said: one")
+    assert forkpoint.text("run", "-c", name, "-q", "two", *at).strip() == "You said: two"
+    again = [forkpoint.json("run", "-c", name, "--key", "k", "three", *at)["id"] for _ in range(2)]
+    assert again[0] == again[1]
+    assert forkpoint.json("run", "--model", "scripted/echo", "alone", *at)["text"] == "You said: alone"
+    assert texts(server, name) == ["You said: one", "You said: two", "You said: three"]
+
+
+def test_ask_changes_nothing(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    name = talk(server, agent(""), "one")
+    assert forkpoint.json("ask", name, "two", *at)["text"] == "You said: two"
+    assert texts(server, name) == ["You said: one"]
+
+
+def test_fork_and_rewind(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    name = talk(server, agent(""), "one", "two", "three")
+    fork = forkpoint.json("fork", name, "--name", f"{name}-fork", "--title", "T", "--inherit-cache", *at)
+    assert (fork["name"], fork["title"], fork["cache"]["inherited_from"]) == (f"{name}-fork", "T", lineage(fork))
+    other = forkpoint.json("fork", name, "--model", "scripted/echo", "--instructions", "Be brief.", *at)
+    assert other["model"] == "scripted/echo"
+    forkpoint.json("rewind", name, "--turns", "2", *at)
+    assert texts(server, name) == ["You said: one"]
+    assert len(texts(server, f"{name}-fork")) == 3
+    kinds = [one["lineage"]["kind"] for one in family(forkpoint.json("tree", name, *at))]
+    assert sorted(kinds) == ["aside", "fork", "fork", "root"]
+
+
+def test_retry_and_resume(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    for verb in ("retry", "resume"):
+        script = fresh("cli-tries")
+        name = talk(server, agent(script, Reply("Hello."), OVERLOADED, Reply("At last.")), "hi", "again")
+        turn = forkpoint.json(verb, name, *at)
+        assert (turn["outcome"], turn["text"]) == ("committed", "At last.")
+        assert texts(server, name) == ["Hello.", "At last."]
+        refused = forkpoint.run(verb, name, *at)
+        assert refused.returncode == 1
+        assert verb in one_line(refused.stderr)
+
+
+def test_approve_deny_and_discard(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    def waiting() -> str:
+        answerer = agent(fresh("cli-waits"), RESTARTS, Reply("Done."), tools=[restart], approval="risky")
+        return talk(server, answerer, "Restart both.")
+
+    name = waiting()
+    assert "call_a" in forkpoint.text("show", name, "--turns", *at)
+    approved = forkpoint.json("approve", name, "--by", "ann", *at)
+    assert (approved["text"], [call["status"] for call in approved["calls"]]) == ("Done.", ["done", "done"])
+    name = waiting()
+    assert forkpoint.json("approve", name, "call_a", *at, status=3)["outcome"] == "awaiting_approval"
+    denied = forkpoint.json("deny", name, "--reason", "Not now.", *at)
+    assert [call["status"] for call in denied["calls"]] == ["done", "denied"]
+    name = waiting()
+    assert forkpoint.json("discard", name, *at)["outcome"] == "cancelled"
+    assert texts(server, name) == []
+
+
+def test_describe_and_delete(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    name = talk(server, agent(""), "one")
+    forkpoint.text("describe", name, "--title", "New", "--tag", "kind=ci", *at)
+    info = forkpoint.json("describe", name, "--tag", "more=x", "--untag", "kind", *at)
+    assert (info["title"], info["tags"]) == ("New", {"more": "x", "title": "New"})
+    forkpoint.text("delete", name, "--yes", *at)
+    gone = forkpoint.run("show", name, *at)
+    assert gone.returncode == 1
+    assert name in gone.stderr
+
+
+def test_request_shows_what_is_sent(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    name = talk(server, agent(""), "one", "two")
+    here = ("--store", f"sqlite:///{server.file}")
+    for command in (("request", name), ("request", name, "three", "--diff")):
+        assert forkpoint.text(*command, *at) == forkpoint.text(*command, *here), command
+    assert '"three"' in forkpoint.text("request", name, "three", "--body", *at)
+
+
+def test_doctor_says_how_the_server_is(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    said = one_line(forkpoint.run("doctor", *at).stdout)
+    assert server.store in said
+    assert "is ready" in said
+    nobody = forkpoint.run("doctor", "--store", "http://127.0.0.1:9")
+    assert nobody.returncode == 1
+
+
+def test_chat_from_a_pipe(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    name = fresh("chat")
+    done = forkpoint.run("chat", name, "--agent", "echo", *at, stdin="one\ntwo\n")
+    assert done.returncode == 0, done.stderr
+    assert texts(server, name) == ["You said: one", "You said: two"]
+    assert "You said: two" in done.stdout
+
+
+def test_nobody_there_is_one_line_and_no_traceback(forkpoint: Program) -> None:
+    done = forkpoint.run("list", "--store", "http://127.0.0.1:9")
+    assert done.returncode == 1
+    assert "http://127.0.0.1:9" in done.stderr
+
+
+def lineage(info: dict[str, Any]) -> str:
+    source: str = info["lineage"]["source"]
+    return source
+
+
+def family(tree: Any) -> list[dict[str, Any]]:
+    """All conversations of a tree, as its document has them."""
+    found: list[dict[str, Any]] = []
+    todo = [tree]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, list):
+            todo += one
+        elif isinstance(one, dict):
+            if "lineage" in one:
+                found.append(one)
+            todo += [value for value in one.values() if isinstance(value, list | dict)]
+    return found
