@@ -27,6 +27,12 @@ async def _conversation(bench: Bench) -> Section:
     return await conversation.measure(bench)
 
 
+async def _server(bench: Bench) -> Section:
+    from benchmarks import server  # only when it is measured: it needs the extra `server`
+
+    return await server.measure(bench)
+
+
 MEASUREMENTS: dict[str, Callable[[Bench], Awaitable[Section]]] = {
     "fork": fork.measure,
     "turn": turn.measure,
@@ -37,8 +43,10 @@ MEASUREMENTS: dict[str, Callable[[Bench], Awaitable[Section]]] = {
     "writers": writers.measure,
     "render": render.measure,
     "conversation": _conversation,
+    "server": _server,
 }
 
+_WITHOUT_PEERS = {"server"}  # these need none of the group `benchmarks`
 _SILENT = {"OPENAI_AGENTS_DISABLE_TRACING": "1", "LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false"}
 
 
@@ -58,11 +66,13 @@ async def _run(options: argparse.Namespace, arguments: Sequence[str]) -> str:
     with tempfile.TemporaryDirectory(prefix="forkpoint-benchmarks-") as folder:
         bench = Bench(QUICK if options.quick else FULL, Path(folder), progress)
         machine = look(Path(folder))
-        progress.say("importing peers")
-        peers.writing()
+        names = options.only or MEASUREMENTS
+        if set(names) - _WITHOUT_PEERS:
+            progress.say("importing peers")
+            peers.writing()
         gc.collect()
         gc.freeze()  # what the imports left behind is not work for the collector while something is measured
-        for name in options.only or MEASUREMENTS:
+        for name in names:
             progress.say(name)
             sections.append(await MEASUREMENTS[name](bench))
             print(section_text(sections[-1]), flush=True)
