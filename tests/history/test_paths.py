@@ -154,6 +154,14 @@ def test_a_path_and_its_beginning_share_all_of_the_beginning(
     assert diff(path, beginning) == Diff(beginning.head, path.after(ordinal), ())
 
 
+def test_a_path_grows_within_the_segment_of_its_head() -> None:
+    path = join([Span(1, 1, 3), Span(4, 4, 6)])
+    assert path.grown(Position(4, 9)) == join([Span(1, 1, 3), Span(4, 4, 9)])
+    for elsewhere in (Position(1, 7), Position(4, 5)):
+        with pytest.raises(ValueError, match="does not continue"):
+            path.grown(elsewhere)
+
+
 def test_an_empty_path_has_no_positions() -> None:
     empty = Path()
     assert list(empty) == []

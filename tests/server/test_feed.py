@@ -9,13 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from forkpoint.events import NewEvent
+from forkpoint.events import NewEvent, Position
 from forkpoint.ids import new_id
 from forkpoint.server.feed import ENDS, MOST_BYTES, Item, Mailbox, Said
 from forkpoint.server.following import PAGE, PAGE_BYTES, Follower
+from forkpoint.server.shown import event_frame
 from forkpoint.server.sse import OPENING, EventStream, frame
+from forkpoint.server.timed import timed
 from forkpoint.store.opening import open_store
-from forkpoint.store.records import NewConversation
+from forkpoint.store.records import NewConversation, NewFork
 from forkpoint.testing.samples import says
 
 pytestmark = pytest.mark.anyio
@@ -114,6 +116,43 @@ async def test_what_was_told_on_the_way_to_events_is_no_news_after_them() -> Non
     assert told.count(b"event: event") == 1
     assert told.endswith(b"others end")
     assert b"words" not in told
+
+
+async def test_what_a_turn_committed_is_not_read_again_by_those_who_have_all_that_is_before_it() -> None:
+    """And by others it is, from the store: after a rewind, or with a gap before it."""
+    mailbox = Mailbox(9)
+    async with await open_store("memory:") as store:
+        made = await store.create(NewConversation(id=new_id()))
+        read: list[str] = []
+        follower = Follower(
+            timed(store, lambda operation, _: read.append(operation)),
+            made.id,
+            None,
+            heartbeat=60,
+            running=lambda: None,
+            allowed=lambda: True,
+            closing=lambda: False,
+            slow=lambda: None,
+        )
+        for text in ("a", "b", "c"):
+            await store.note(made.id, new_id(), [NewEvent(says(text).body)])
+        first, second, third = await store.events(made.id)
+        await store.rewind(made.id, NewFork(id=new_id(), cache="{}"), at=first.id)
+        frames = follower.frames(mailbox)
+        opening = b"".join([await anext(frames) for _ in range(3)])
+        assert opening.count(b"event: event") == 1
+
+        read.clear()
+        mailbox.put(Said(b"end", second.turn, True, event_frame(second), second.id, second.id))
+        assert await anext(frames) == event_frame(second) + b"end"
+        assert read == []
+
+        # It has been rewound all the while, so what follows there cannot be told as it comes.
+        mailbox.put(Said(b"end", "x", True, b"never", Position(third.id.segment, 9), Position(third.id.segment, 9)))
+        told = b"".join([await anext(frames) for _ in range(2)])
+        await frames.aclose()
+    assert told == b'id: 1-1\nevent: rewound\ndata: {"at":"1-1"}\n\n' + b"end"
+    assert "path" in read
 
 
 def test_data_never_breaks_a_frame() -> None:

@@ -57,6 +57,13 @@ class Path(Struct, frozen=True):
             )
         )
 
+    def grown(self, head: Position) -> "Path":
+        """The path that goes on to this position, which is in the segment of its own head."""
+        last = self.spans[-1]
+        if head.segment != last.segment or head.ordinal < last.last:
+            raise ValueError(f"{head} does not continue segment {last.segment} from {last.last} on")
+        return Path((*self.spans[:-1], Span(last.segment, last.first, head.ordinal)))
+
     def after(self, ordinal: int) -> tuple[Span, ...]:
         """The spans of what follows this ordinal."""
         return tuple(

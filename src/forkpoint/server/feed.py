@@ -11,11 +11,14 @@ from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forkpoint.conversation.documents import side_answer_document
 from forkpoint.conversation.problems import problem_of, public_turn
 from forkpoint.conversation.results import SideAnswer, Turn
 from forkpoint.conversation.updates import TurnJoined, TurnStarted, Update
+from forkpoint.events import Event, Position
+from forkpoint.server.shown import event_frame
 from forkpoint.server.sse import HEARTBEAT, OPENING, frame
 from forkpoint.server.told import Told
 
@@ -32,6 +35,18 @@ class Said(Struct, frozen=True):
     frame: bytes
     turn: str | None  # None: of a side question
     ends: bool = False  # whether it is how the turn ended: then a slow reader gets it too
+    events: bytes = b""  # what the turn committed, ready for all whose last event comes right before
+    first: Position | None = None  # where these events begin
+    last: Position | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.frame) + len(self.events)
+
+    @property
+    def alone(self) -> "Said":
+        """The same without the events, for a reader who reads them from the store."""
+        return Said(self.frame, self.turn, self.ends)
 
 
 Item: TypeAlias = Said | None
@@ -60,13 +75,13 @@ class Mailbox:
                 return  # its reader will look anyway
         elif not self.provisional and not item.ends:
             return
-        elif self._items and (len(self._items) >= self._most or self.size + len(item.frame) > MOST_BYTES):
-            ends = ends_of(self._items)[-ENDS:]
+        elif self._items and (len(self._items) >= self._most or self.size + item.size > MOST_BYTES):
+            ends = [end.alone for end in ends_of(self._items)[-ENDS:]]
             self._dropped += sum(one is not None for one in self._items) - len(ends)
             self._items = [None, *ends]
             self.size = sum(len(end.frame) for end in ends)
         self._items.append(item)
-        self.size += len(item.frame) if item is not None else 0
+        self.size += item.size if item is not None else 0
         self._wake()
 
     @property
@@ -190,11 +205,21 @@ class Feed:
 
 def tell_end(turn: Turn, watchers: Iterable[Mailbox]) -> None:
     """Tells those who watch a conversation how a turn of it ended."""
-    if watchers := list(watchers):
-        said = Said(frame("turn", encode(public_turn(turn))), turn.id, ends=True)
-        for mailbox in watchers:
-            mailbox.put(None)  # its events come first
-            mailbox.put(said)
+    if not (watchers := list(watchers)):
+        return
+    said = Said(frame("turn", encode(public_turn(turn))), turn.id, ends=True)
+    events = [event for event in turn.events if isinstance(event, Event)]
+    if events and len(found := b"".join(map(event_frame, events))) <= MOST_BYTES // 4:
+        said = replace(said, events=found, first=events[0].id, last=events[-1].id)
+    for mailbox in watchers:
+        if not said.events:
+            mailbox.put(None)  # its events come first, from the store
+        mailbox.put(said)
+
+
+def moves(item: Item) -> bool:
+    """Whether the conversation may have moved when something was put into a mailbox."""
+    return item is None or bool(item.events)
 
 
 def ends_of(items: Iterable[Item]) -> list[Said]:

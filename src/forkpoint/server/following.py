@@ -6,14 +6,13 @@ told where the two histories part, and goes on from there.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
-from itertools import groupby
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
 from forkpoint.errors import NotFound
-from forkpoint.events import Event, Position
+from forkpoint.events import Position
 from forkpoint.history.paths import Path, common_ancestor
-from forkpoint.server.feed import Feed, Item, Mailbox, Said, encode, ends_of, gap_frame
-from forkpoint.server.shown import public_event
+from forkpoint.server.feed import Feed, Mailbox, Said, encode, ends_of, gap_frame, moves
+from forkpoint.server.shown import event_frame
 from forkpoint.server.sse import HEARTBEAT, OPENING, frame
 from forkpoint.store.protocol import Store
 
@@ -88,19 +87,37 @@ class Follower:
             async for some in self._caught_up(mailbox, ends_of(items), dropped):
                 yield some
             return
-        for moved, some_items in groupby(items, key=lambda item: item is None):
-            if moved:
+        said: list[bytes] = []
+        for item in items:
+            if item is not None and self._continues(item):
+                said.append(self._taken(item))
+            elif moves(item):
+                if said:
+                    yield b"".join(said)
+                    said.clear()
                 async for page in self._committed():
                     yield page
-            else:
-                yield self._news(some_items)
+            if item is not None and (item.ends or item.turn not in self._over):  # or it has the events already
+                said.append(item.frame)
+        if said:
+            yield b"".join(said)
         if mailbox.is_empty:  # all that was told of them has been taken
             self._over.clear()
 
-    def _news(self, items: Iterable[Item]) -> bytes:
-        """What was told, but for what was told on the way to events that the reader has already."""
-        said = (item for item in items if item is not None)
-        return b"".join(item.frame for item in said if item.ends or item.turn not in self._over)
+    def _continues(self, item: Said) -> bool:
+        """Whether what a turn committed comes right after what the reader has: in one segment, nothing is between."""
+        if self._cursor is None or item.first is None:
+            return False
+        return item.first == Position(self._cursor.segment, self._cursor.ordinal + 1)
+
+    def _taken(self, item: Said) -> bytes:
+        """What a turn committed, as it was told: nothing needs to be read."""
+        assert item.last is not None
+        if self._path is not None and self._path.head == self._cursor:
+            self._path = self._path.grown(item.last)
+        self._cursor = item.last
+        self._over.add(item.turn)
+        return item.events
 
     async def _caught_up(self, mailbox: Mailbox, ends: Sequence[Said] = (), dropped: int = 0) -> AsyncIterator[bytes]:
         """All that is committed, then how turns ended meanwhile, and how the one that runs now stands."""
@@ -110,7 +127,7 @@ class Follower:
             items, more = mailbox.take()  # what is told in there is in a snapshot too, or of a turn that has ended
             dropped += more
             ends = [*ends, *ends_of(items)]
-            if None not in items:
+            if not any(map(moves, items)):
                 break
         missed = gap_frame(dropped) if dropped and mailbox.provisional else b""
         feed = self._running() if mailbox.provisional else None
@@ -138,7 +155,7 @@ class Follower:
             except NotFound:
                 path = None  # it was rewound meanwhile, or it is gone, which reading its path says
                 continue
-            page = b"".join(map(_event, events))
+            page = b"".join(map(event_frame, events))
             self._cursor = events[-1].id
             self._page = max(1, min(PAGE, PAGE_BYTES * len(events) // len(page)))
             if len(self._over) >= KNOWN:
@@ -163,10 +180,6 @@ class Follower:
                 if cursor in theirs:
                     return common_ancestor(theirs.upto(cursor.ordinal), path)
         return None  # nobody has it any more: all is told from the beginning
-
-
-def _event(event: Event) -> bytes:
-    return frame("event", encode(public_event(event)), id=str(event.id))
 
 
 def _rewound(at: Position | None) -> bytes:

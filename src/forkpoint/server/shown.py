@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from forkpoint.conversation.documents import EventDocument, event_document
 from forkpoint.events import Event, JsonText, SettingsChanged, StagedEvent
 from forkpoint.server.sent_agent import SERVERS
+from forkpoint.server.sse import frame
 
 
 def public_event(event: Event | StagedEvent) -> EventDocument:
@@ -16,6 +17,11 @@ def public_event(event: Event | StagedEvent) -> EventDocument:
     if isinstance(body, SettingsChanged) and (settings := _without_servers(body.settings)) is not None:
         return event_document(replace(event, body=replace(body, settings=settings)))
     return event_document(event)
+
+
+def event_frame(event: Event) -> bytes:
+    """An event in a stream. Its id is its position: a reader that reconnects says how far it has come."""
+    return frame("event", msgspec.json.encode(public_event(event)), id=str(event.id))
 
 
 def _without_servers(settings: JsonText) -> JsonText | None:
