@@ -3,7 +3,8 @@
 The way of a turn, and where to read about each step:
 
 - `conversation`, `sync`: `AsyncConversation` and `Conversation`, what a program uses. `portal` is what lies between.
-- `naming`, `messages`, `settings`: what goes in. `results`, `updates`, `streaming`, `requests`: what comes out.
+- `naming`, `messages`, `settings`: what goes in. `results`, `updates`, `streaming`, `requests`: what comes out;
+  `told`: updates in short.
 - `places`: which store an address means, and who shares it.
 - `backend`, `local`: what a conversation needs from the place where it lives; and a store in this process as one.
 - `remote`, `following`, `heard`, `asking`, `http`, `addresses`: a server as such a place. `documents`, `problems`: how

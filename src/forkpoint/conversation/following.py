@@ -20,11 +20,11 @@ from forkpoint.conversation.asking import asked, created, decided, joining, path
 from forkpoint.conversation.backend import Decision, Draft
 from forkpoint.conversation.documents import InfoDocument, SideAnswerDocument, TurnDocument, side_answer_of, turn_of
 from forkpoint.conversation.finishing import finished
-from forkpoint.conversation.heard import Heard, Told
+from forkpoint.conversation.heard import Heard
 from forkpoint.conversation.http import Connection, Lost, Patience, Request, Sending, quoted
 from forkpoint.conversation.results import SideAnswer, Turn
 from forkpoint.conversation.turn import raise_for
-from forkpoint.conversation.updates import Callback, TurnJoined, TurnStarted
+from forkpoint.conversation.updates import Callback, Provisional, TurnJoined, TurnStarted
 from forkpoint.errors import (
     ConversationClosed,
     ForkpointError,
@@ -41,14 +41,14 @@ from forkpoint.sse import Frame
 STOPPING = 10.0
 """Seconds that whoever cancels a turn waits at most for the server to stop it."""
 
-_UPDATES = {str(one.__struct_config__.tag): one for one in Told.__args__}
+_UPDATES = {str(one.__struct_config__.tag): one for one in Provisional.__args__}
 
 
 class Snapshot(Struct, frozen=True):
     """How a turn stands, for one who came late: all that was told of it, deltas joined."""
 
     turn: str | None
-    updates: tuple[Told, ...]
+    updates: tuple[Provisional, ...]
     conversation: str | None = None
 
 

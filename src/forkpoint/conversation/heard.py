@@ -5,20 +5,18 @@ told here is kept in the same form. The difference of the two is what is still t
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, StepUpdate
+from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted
 from forkpoint.conversation.results import Turn
-from forkpoint.conversation.updates import Callback, TurnJoined, TurnStarted
+from forkpoint.conversation.told import Told
+from forkpoint.conversation.updates import Callback, TurnJoined, TurnStarted, Update
 from forkpoint.events import AssistantMessage, Event, ModelCalled, Reasoning, StagedEvent, Text, ToolCall, ToolResult
 from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
 
 LOST = "connection_lost"
 """Why an answer is void whose beginning was heard, and which turns out to be another."""
-
-Told: TypeAlias = TurnStarted | TurnJoined | StepUpdate
 
 
 class Heard:
@@ -31,9 +29,9 @@ class Heard:
         self.lost = False  # something may have been missed
         self._tell = tell
         self._resumed = resumed  # the turn as it stood before it went on
-        self._log: list[Told] = []
+        self._told = Told()
 
-    def hear(self, update: Told) -> None:
+    def hear(self, update: Update) -> None:
         """Tells an update. One who joined a turn is not told what happens in it, as in a store of one's own."""
         if isinstance(update, TurnStarted | TurnJoined):
             if self.turn == update.id:
@@ -42,20 +40,19 @@ class Heard:
             self.joined = isinstance(update, TurnJoined)
         elif self.joined:
             return
-        _remember(self._log, update)
+        if not isinstance(update, CallProgress):  # which is of the moment
+            self._told.add(update)
         self._tell(update)
 
-    def catch_up(self, told: Iterable[Told]) -> None:
+    def catch_up(self, told: Iterable[Update]) -> None:
         """Tells what is missing of all that was told of the turn elsewhere."""
-        now: list[Told] = []
-        for update in told:
-            _remember(now, update)
-        done = _complete(self._log)
-        if now[:done] == self._log[:done]:
-            missing = _difference(self._log[done:], now[done:])
+        now, log = _in_short(told), self._log
+        done = _complete(log)
+        if now[:done] == log[:done]:
+            missing = _difference(log[done:], now[done:])
         else:  # somebody else has gone on with it, and tells from there
-            void = [Restarted(LOST)] if self._log[done:] else []
-            missing = [*void, *(update for update in now if update not in self._log[:done])]
+            void = [Restarted(LOST)] if log[done:] else []
+            missing = [*void, *(update for update in now if update not in log[:done])]
         for update in missing:
             self.hear(update)
 
@@ -69,9 +66,14 @@ class Heard:
                 self.hear(update)
         self._tell(turn)
 
-    def _missing(self, events: Sequence[Event | StagedEvent]) -> Iterator[Told]:
-        done = _complete(self._log)
-        known, begun = self._log[:done], [piece for piece in self._log[done:] if not isinstance(piece, CallPiece)]
+    @property
+    def _log(self) -> list[Update]:
+        return self._told.updates
+
+    def _missing(self, events: Sequence[Event | StagedEvent]) -> Iterator[Update]:
+        log = self._log
+        done = _complete(log)
+        known, begun = log[:done], [piece for piece in log[done:] if not isinstance(piece, CallPiece)]
         for updates in _steps(events):
             *before, last = updates
             if last in known:
@@ -84,27 +86,16 @@ class Heard:
             yield last
 
 
-def _remember(log: list[Told], update: Told) -> None:
-    """Adds an update to a log, in which pieces are joined and what is void is not."""
-    done = _complete(log)
-    match update:
-        case TextPiece(text=text) | ReasoningPiece(text=text) if log and type(log[-1]) is type(update):
-            log[-1] = type(update)(log[-1].text + text)
-        case CallPiece(index=index, arguments=arguments):
-            for place in range(done, len(log)):
-                if isinstance(piece := log[place], CallPiece) and piece.index == index:
-                    log[place] = replace(piece, arguments=piece.arguments + arguments)
-                    return
-            log.append(update)
-        case Restarted():
-            del log[done:]
-        case CallProgress():
-            pass  # it is of the moment
-        case _:
-            log.append(update)
+def _in_short(updates: Iterable[Update]) -> list[Update]:
+    """The same with pieces joined, without what is void, and without progress, which is of the moment."""
+    told = Told()
+    for update in updates:
+        if not isinstance(update, CallProgress):
+            told.add(update)
+    return told.updates
 
 
-def _complete(log: Sequence[Told]) -> int:
+def _complete(log: Sequence[Update]) -> int:
     """How much of a log is certain: all but the pieces of an answer that is not complete."""
     place = len(log)
     while place and isinstance(log[place - 1], TextPiece | ReasoningPiece | CallPiece):
@@ -112,11 +103,11 @@ def _complete(log: Sequence[Told]) -> int:
     return place
 
 
-def _difference(begun: Sequence[Told], now: Sequence[Told]) -> list[Told]:
+def _difference(begun: Sequence[Update], now: Sequence[Update]) -> list[Update]:
     """The rest of an answer whose beginning was told; all of it, after a word on that, if it is another."""
     if len(begun) > len(now):
         return [Restarted(LOST), *now]
-    rest: list[Told] = []
+    rest: list[Update] = []
     for told, whole in zip(begun, now, strict=False):
         more = _rest(told, whole)
         if more is None:
@@ -125,7 +116,7 @@ def _difference(begun: Sequence[Told], now: Sequence[Told]) -> list[Told]:
     return [*rest, *now[len(begun) :]]
 
 
-def _rest(told: Told, whole: Told) -> list[Told] | None:
+def _rest(told: Update, whole: Update) -> list[Update] | None:
     """What is missing of a piece whose beginning was told; None if that is no beginning of it."""
     match told, whole:
         case (TextPiece(text=begun), TextPiece(text=text)) if text.startswith(begun):
@@ -143,11 +134,11 @@ def _rest(told: Told, whole: Told) -> list[Told] | None:
             return None
 
 
-def _steps(events: Iterable[Event | StagedEvent]) -> Iterator[list[Told]]:
+def _steps(events: Iterable[Event | StagedEvent]) -> Iterator[list[Update]]:
     """What would have been told of a turn's events, step by step: an answer, or a call that ended."""
     calls: dict[str, ToolCall] = {}
     called: ModelCalled | None = None
-    said: list[Told] = []
+    said: list[Update] = []
     for event in events:
         body = event.body
         match body:

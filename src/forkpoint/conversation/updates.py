@@ -32,7 +32,10 @@ class TurnJoined(Struct, frozen=True, tag="turn_joined"):
     conversation: str
 
 
-Update: TypeAlias = TurnStarted | TurnJoined | StepUpdate | Turn
+Provisional: TypeAlias = TurnStarted | TurnJoined | StepUpdate
+"""What is told of a turn while it runs."""
+
+Update: TypeAlias = Provisional | Turn
 """What is told of a turn. Everything but the `Turn`, which is the last, is provisional."""
 
 Callback: TypeAlias = Callable[[Update], None]

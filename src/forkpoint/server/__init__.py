@@ -10,7 +10,7 @@ It holds no rules of its own: what it can do, the Python API can do. The way of 
 - `calls/` are the calls, one file for each family of them, made with `call`; `bodies` is what they take, `openapi`
   describes all of it (`examples`), `shown` is what of events leaves the server.
 - `turns` runs turns apart from the requests that asked for them, `answering` is how those are answered; `feed` tells of
-  a turn while it runs, `told` is that in short.
+  a turn while it runs.
 - `following` is a stream of a conversation as it grows, `watching` wakes it, `sse` is how it is written.
 - `metrics`, `timed`, `logs`, `tracing`: what operators look at.
 """

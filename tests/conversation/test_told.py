@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted
+from forkpoint.conversation.told import Told
 from forkpoint.conversation.updates import TurnStarted, Update
 from forkpoint.events import ModelCalled, Text, ToolCall, ToolResult, Usage
 from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
-from forkpoint.server.told import Told
 
 STARTED = TurnStarted("turn", "conversation", ())
 texts = st.text("ab", min_size=1, max_size=3)
