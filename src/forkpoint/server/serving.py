@@ -20,6 +20,8 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from forkpoint.llm.prices import load_list
+from forkpoint.llm.providers.clients import load
 from forkpoint.server.agents import Agents
 from forkpoint.server.app import create_app, stop
 from forkpoint.server.keys import Keyring
@@ -46,6 +48,8 @@ def run(
     told: Callable[[str], None],
 ) -> None:
     """Serves until it is told to stop. ``told`` gets the server's address when it listens."""
+
+    _load_sdks(agents)
 
     async def serve() -> None:
         listening = listen(host, port)
@@ -133,6 +137,15 @@ def _leave_threads_behind() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _load_sdks(agents: Agents) -> None:
+    """Loads what the first turn would load: that takes a second or two, in which nothing else would go on."""
+    kinds = {agents.named(name).llm.kind for name in agents.names()} & {"openai", "anthropic"}
+    for kind in kinds:
+        load(kind)
+    if kinds:
+        load_list()
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
