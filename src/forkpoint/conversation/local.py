@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -71,8 +71,9 @@ class LocalBackend(RunsTurns):
         *,
         owns_store: bool = True,
         prompts: Prompts | None = None,
+        moved: Callable[[str, int], None] | None = None,
     ) -> None:
-        super().__init__(store, models or Models(), prompts)
+        super().__init__(store, models or Models(), prompts, moved)
         self._owns_store = owns_store
         self._uncharged: list[tuple[str, str, Usage]] = []  # what side questions cost, and no disk has taken yet
 

@@ -5,7 +5,7 @@ and which ones the disk did not let end, so that they are ended later.
 """
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 
@@ -72,10 +72,17 @@ _inside: ContextVar[_Running | None] = ContextVar("forkpoint turn", default=None
 class RunsTurns:
     """Runs the turns of an open store's conversations: asks models, runs tools, commits."""
 
-    def __init__(self, store: Store, models: Models, prompts: Prompts | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        models: Models,
+        prompts: Prompts | None = None,
+        moved: Callable[[str, int], None] | None = None,
+    ) -> None:
         self._store = store
         self._models = models
         self._prompts = prompts or Prompts(store)
+        self._moved = moved  # told which conversation a turn has moved, and to which revision
         self._records = Records(store)
         self._planner = Planner(store, self._prompts, self._records)
         self._running: dict[str, _Running] = {}
@@ -229,6 +236,8 @@ class RunsTurns:
                 self._unended[opened.conversation] = transaction
             if transaction.committed is not None:
                 self._records.moved(transaction.committed, transaction.cache)
+                if self._moved is not None:
+                    self._moved(opened.conversation, transaction.committed.revision)
             if self._running.get(opened.conversation) is running:
                 del self._running[opened.conversation]
             running.done.set()

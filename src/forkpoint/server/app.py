@@ -58,7 +58,7 @@ def create_app(
         settings=settings,
         agents=agents,
         keyring=keyring,
-        tenants=Tenants(timed, models),
+        tenants=Tenants(timed, models, watching.knows),
         turns=Turns(settings, watching, metrics),
         watching=watching,
         metrics=metrics,

@@ -1,5 +1,8 @@
 """What each tenant sees: its own conversations in the shared store, through a backend of its own."""
 
+from collections.abc import Callable
+from functools import partial
+
 from forkpoint.conversation.local import LocalBackend
 from forkpoint.conversation.prompts import Prompts
 from forkpoint.llm.calling import Models
@@ -9,10 +12,13 @@ from forkpoint.store.protocol import Store
 class Tenants:
     """The backends of a server, one for each tenant. They share the store's engine and the connections to models."""
 
-    def __init__(self, store: Store, models: Models | None = None) -> None:
+    def __init__(
+        self, store: Store, models: Models | None = None, moved: Callable[[str, str, int], None] | None = None
+    ) -> None:
         self.store = store
         self._models = models or Models()
         self._prompts = Prompts(store)  # one bound for all of them
+        self._moved = moved  # told of each turn that commits: tenant, conversation, revision
         self._backends: dict[str, LocalBackend] = {}
 
     def backend(self, tenant: str) -> LocalBackend:
@@ -20,7 +26,8 @@ class Tenants:
         if (found := self._backends.get(tenant)) is None:
             view = self.store.within(tenant)
             prompts = self._prompts.within(view)
-            found = LocalBackend(view, self._models, owns_store=False, prompts=prompts)
+            moved = None if self._moved is None else partial(self._moved, tenant)
+            found = LocalBackend(view, self._models, owns_store=False, prompts=prompts, moved=moved)
             self._backends[tenant] = found
         return found
 

@@ -85,6 +85,15 @@ class Watching:
         if not self._open[tenant]:
             del self._open[tenant]
 
+    def knows(self, tenant: str, conversation: str, revision: int) -> None:
+        """A turn of this server has moved a conversation, and tells its watchers itself: nobody need look for that.
+
+        Whoever does not have all that stood before the turn looks then, so what others committed is not missed.
+        """
+        key = (tenant, conversation)
+        if self._known.get(key, revision) < revision:
+            self._known[key] = revision
+
     def moved(self, tenant: str, conversation: str) -> None:
         """A conversation is not as it was: whoever watches it looks."""
         for mailbox in self.mailboxes(tenant, conversation):
