@@ -671,7 +671,8 @@ class TooSlow(ForkpointError):
 
 
 class ShuttingDown(ForkpointError):
-    """The server is stopping and begins nothing new. Try again in {retry_after} s."""
+    """The server is stopping: this was not begun, or it was a side question that was given up. Try again in
+    {retry_after} s."""
 
     code = "shutting_down"
     retry_after: int = 5

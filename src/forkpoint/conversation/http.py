@@ -206,7 +206,7 @@ class Connection:
     async def _check(self, response: Any) -> None:
         """Raises what an answer that is no good says."""
         status, kind = response.status_code, response.headers.get("content-type", "nothing").partition(";")[0]
-        if status == 304 or (status < 300 and (status == 204 or kind in {"application/json", "text/event-stream"})):
+        if status < 300 and (status == 204 or kind in {"application/json", "text/event-stream"}):
             return
         if 300 <= status < 400:
             where = urlsplit(response.headers.get("location", ""))

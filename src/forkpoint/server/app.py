@@ -26,7 +26,7 @@ from forkpoint.server.metrics import Metrics
 from forkpoint.server.services import Services
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.tenants import Tenants
-from forkpoint.server.timed import TimedStore
+from forkpoint.server.timed import timed
 from forkpoint.server.turns import Turns
 from forkpoint.server.watching import Watching
 from forkpoint.store.protocol import Store
@@ -52,13 +52,13 @@ def create_app(
     if keyring is not None:  # one of several tenants cannot take everything
         settings = _shared_out(settings)
     metrics = Metrics()
-    timed = TimedStore(store, metrics.store)
-    watching = Watching(settings, timed, metrics)
+    counted = timed(store, metrics.store)
+    watching = Watching(settings, counted, metrics)
     services = Services(
         settings=settings,
         agents=agents,
         keyring=keyring,
-        tenants=Tenants(timed, models, watching.knows),
+        tenants=Tenants(counted, models, watching.knows),
         turns=Turns(settings, watching, metrics),
         watching=watching,
         metrics=metrics,
