@@ -6,6 +6,7 @@ import logging
 import re
 import socket
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -287,11 +288,14 @@ def test_a_request_id_that_is_not_fit_for_a_log_is_replaced(client: httpx2.Clien
 
 
 def test_the_log_has_one_line_for_a_request_with_its_id_its_route_and_no_secret(server: Served) -> None:
-    seen: list[tuple[str, dict[str, str]]] = []
+    mine: list[str] = []
+    written = threading.Event()  # after the answer, in the server's thread
 
     class Kept(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            seen.append((record.getMessage(), dict(bound())))
+            if bound().get("request_id") == "of-the-log":
+                mine.append(record.getMessage())
+                written.set()
 
     log, kept = logging.getLogger("forkpoint.server"), Kept()
     level = log.level
@@ -301,10 +305,10 @@ def test_the_log_has_one_line_for_a_request_with_its_id_its_route_and_no_secret(
         with server.client() as client:
             headers = {"X-Request-Id": "of-the-log", "Authorization": "Bearer sk-secret12345678"}
             client.get(f"{PLACE}/nobody", params={"cursor": "secret"}, headers=headers)
+        assert written.wait(30)
     finally:
         log.removeHandler(kept)
         log.setLevel(level)
-    mine = [message for message, names in seen if names.get("request_id") == "of-the-log"]
     assert mine == ["GET /api/conversations/{id} 404"]
 
 
@@ -449,3 +453,65 @@ def test_what_a_client_sends_as_an_agent_is_refused_without_repeating_its_secret
         assert answered.status_code == 422, answered.text
         for secret in SECRETS:
             assert secret not in answered.text
+
+
+# What is hidden is in the log.
+
+
+class Logged(logging.Handler):
+    """What the server logs, with the words of exceptions."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[tuple[str, str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        why = str(record.exc_info[1]) if record.exc_info else ""
+        self.lines.append((record.levelname, f"{record.getMessage()} {why}", getattr(record, "fields", {})))
+
+
+@pytest.fixture
+def log() -> Iterator[Logged]:
+    logger, heard = logging.getLogger("forkpoint.server"), Logged()
+    before = logger.level
+    logger.addHandler(heard)
+    logger.setLevel(logging.INFO)
+    yield heard
+    logger.removeHandler(heard)
+    logger.setLevel(before)
+
+
+def breaks(_: Heard) -> Reply:
+    raise RuntimeError("DETAIL of a bug")
+
+
+@pytest.mark.parametrize("prefer", ["", "respond-async"])
+def test_the_words_of_a_bug_in_a_turn_are_in_the_log_and_nowhere_else(log: Logged, prefer: str) -> None:
+    agents = Agents({"broken": Agent(Script(breaks).register(f"broken-{prefer}"))})
+    with served(agents=agents) as server, server.client() as client:
+        client.post(PLACE, json={"id": "x"})
+        answered = client.post(f"{PLACE}/x/turns", json={"message": "Hi"}, headers={"Prefer": prefer})
+        found = client.get(f"{PLACE}/x/turns", params={"events": True})
+        while found.json()["items"][0]["outcome"] == "running":
+            found = client.get(f"{PLACE}/x/turns", params={"events": True})
+    assert "DETAIL" not in answered.text + found.text
+    assert [line for line in log.lines if line[0] == "ERROR" and "DETAIL of a bug" in line[1]], log.lines
+    (end,) = [fields for level, said, fields in log.lines if said.startswith("turn failed")]
+    assert end["turn"] == found.json()["items"][0]["id"]
+    assert end["code"] == found.json()["items"][0]["error"]["code"]
+
+
+def test_what_a_client_did_wrong_is_no_error_in_the_log(log: Logged) -> None:
+    with served() as server, server.client() as client:
+        problem(client.get(f"{PLACE}/nobody"), 404, "not_found")
+    assert {level for level, _, _ in log.lines} == {"INFO"}
+
+
+def test_a_note_is_no_turn(client: httpx2.Client) -> None:
+    """It could be read as one otherwise, with settings that are the server's."""
+    client.post(PLACE, json={"id": "noted"})
+    client.put(f"{PLACE}/noted/agent", json={"agent": {"llm": "scripted/echo", "instructions": "Be short."}})
+    (note,) = {event["turn"] for event in client.get(f"{PLACE}/noted/events").json()["items"]}
+    problem(client.get(f"{PLACE}/noted/turns/{note}"), 404, "not_found")
+    for verb in ("cancel", "settle", "discard", "retry", "resume", "approve", "deny"):
+        problem(client.post(f"{PLACE}/noted/turns/{note}/{verb}"), 404, "not_found")
