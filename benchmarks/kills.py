@@ -2,12 +2,13 @@
 
     uv run python -m benchmarks.kills --kills 1000
 
-The program commits turns, journals steps, notes, forks, rewinds, deletes and collects in several tasks at once, and
-reports each call as done only after it has returned. It is killed (SIGKILL) at a random moment of what it announced;
-now and then another is killed right after it, while it opens what the first left behind or makes a new store. The
-same file is carried from kill to kill. After each one the store must open without help; everything reported is there;
-what was announced and not reported is there wholly or not at all; nothing else is; `verify` finds no flaw; the turns
-that the program held are interrupted at once, and can be resumed, discarded or superseded; and a new turn commits.
+The program commits turns at heads and elsewhere, journals steps, notes, forks, rewinds, deletes and collects in several
+tasks at once, and reports each call as done only after it has returned. It is killed (SIGKILL) at a random moment of
+what it announced; now and then another is killed right after it, while it opens what the first left behind or makes a
+new store. The same file is carried from kill to kill. After each one the store must open without help; everything
+reported is there; what was announced and not reported is there wholly or not at all; nothing else is; `verify` finds no
+flaw; the turns that the program held are interrupted at once, and can be resumed (unless they stood elsewhere than at
+the head), discarded or superseded; and a new turn commits.
 """
 
 import argparse
@@ -52,8 +53,10 @@ class Announced(Struct, frozen=True):
     number: int
     conversation: str = ""
     turn: str = ""
-    made: str = ""  # the fork, or the branch that a rewind sets aside
+    made: str = ""  # the fork, or the branch that a rewind or a move sets aside
     at: str | None = None
+    source: str = ""  # on whose path a move stands
+    elsewhere: bool = False  # the turn stands elsewhere than at the head
     events: int = 0  # how many the turn has, or has journalled, once this is done
     outcome: Outcome = "running"
     paid: bool = False  # whether ending the turn reports usage
@@ -85,6 +88,7 @@ class Ledger:
         self.outcomes: dict[str, Outcome] = {}
         self.steps: dict[str, int] = {}
         self.tries: dict[str, str] = {}  # conversation by turn
+        self.elsewhere: set[str] = set()  # turns that cannot be resumed
         self.families: dict[str, str] = {}
         self.spent: Counter[str] = Counter()  # by family, deleted conversations included
 
@@ -100,6 +104,8 @@ class Ledger:
                 self.outcomes[call.turn] = "running"
                 self.steps[call.turn] = 0
                 self.tries[call.turn] = conversation
+                if call.elsewhere:
+                    self.elsewhere.add(call.turn)
             case "journal":
                 self.steps[call.turn] = call.events
             case "commit" | "note":
@@ -108,6 +114,16 @@ class Ledger:
                 self.outcomes[call.turn] = "committed"
                 self.open.pop(conversation, None)
                 self.spent[self.families[conversation]] += call.will == "commit"
+            case "move":
+                base = self._upto(call.source, call.at) if call.at else ()
+                old = self.paths[conversation]
+                if base[: len(old)] != old:
+                    self.families[call.made] = self.families[conversation]
+                    self._stands(call.made, old, self.heads.get(conversation))
+                self._stands(conversation, (*base, Stretch(call.turn, call.events)), head, moved=1)
+                self.outcomes[call.turn] = "committed"
+                self.open.pop(conversation, None)
+                self.spent[self.families[conversation]] += 1
             case "end":
                 self.outcomes[call.turn] = call.outcome
                 if call.outcome != "awaiting_approval":
@@ -281,7 +297,7 @@ class Inspection:
                 return not await self._exists(call.conversation)
             case "begin" | "note":
                 return await self._outcome(call.turn) is not None
-            case "commit":
+            case "commit" | "move":
                 return await self._outcome(call.turn) == "committed"
             case "journal":
                 return len(await store.steps(call.turn)) == call.events
@@ -344,7 +360,8 @@ class Inspection:
 
     async def _take_care(self, conversation: str, turn: str) -> None:
         """Ends a turn that the killed program held, in one of the ways there are, and runs another one."""
-        way = self._chance.choice(["resumed", "discarded", "superseded"])
+        resumable = [] if turn in self._ledger.elsewhere else ["resumed"]
+        way = self._chance.choice([*resumable, "discarded", "superseded"])
         self._seen[f"open turn {way}"] += 1
         match way:
             case "resumed":

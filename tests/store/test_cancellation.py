@@ -21,7 +21,7 @@ from msgspec import Struct
 from forkpoint.errors import NotFound
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
-from forkpoint.store.records import NewConversation, NewFork, OpenTurn, TurnError
+from forkpoint.store.records import NewConversation, NewFork, Onto, OpenTurn, TurnError
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Connect, Connection
 from forkpoint.store.sqlite.files import lock_path
@@ -138,20 +138,22 @@ class Act(Struct, frozen=True):
 
 
 class Scene:
-    """A store with a conversation of two turns, an open turn in another, and one that is free."""
+    """A store with a conversation of two turns, an open turn in another, one that is free, and one to be left."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
-        self.told, self.running, self.free = new_id(), new_id(), new_id()
+        self.told, self.running, self.free, self.left = (new_id() for _ in range(4))
         self.first = ""
         self.turn = new_id()
 
     async def set(self) -> None:
-        for id in (self.told, self.running, self.free):
+        for id in (self.told, self.running, self.free, self.left):
             await self.store.create(NewConversation(id=id))
         self.first = await self.run_a_turn(self.told)
         await self.run_a_turn(self.told)
         self.held = await begin(self.store, self.running, self.turn)
+        await self.run_a_turn(self.left)
+        self.elsewhere = await begin(self.store, self.left, new_id(), Onto(self.left, None))
 
     async def run_a_turn(self, conversation: str) -> str:
         held = await begin(self.store, conversation, new_id())
@@ -180,6 +182,13 @@ class Scene:
                 return Act(
                     lambda: store.commit(self.held, exchange("Look.")), lambda: self.is_turn(self.turn, "committed")
                 )
+            case "commit elsewhere":
+                return Act(
+                    lambda: store.commit(self.elsewhere, exchange("Instead."), aside=branch),
+                    lambda: self.has_left(new),
+                )
+            case "rename":
+                return Act(lambda: store.rename(self.told, "renamed"), lambda: self.is_named("renamed"))
             case "fail":
                 error = TurnError("failed", "It was to fail.")
                 return Act(lambda: store.fail(self.held, error), lambda: self.is_turn(self.turn, "failed"))
@@ -205,6 +214,14 @@ class Scene:
         except NotFound:
             return False
 
+    async def has_left(self, branch: str) -> bool:
+        committed = await self.is_turn(self.elsewhere.id, "committed")
+        assert committed == await self.exists(branch), "the commit and what it sets aside are not one"
+        return committed
+
+    async def is_named(self, name: str) -> bool:
+        return (await self.store.read(self.told)).name == name
+
     async def has_a_step(self) -> bool:
         return len(await self.store.steps(self.turn)) == 1
 
@@ -216,11 +233,14 @@ class Scene:
         assert found.ok, f"verify finds flaws: {found.flaws}"
 
 
-ACTS = ["create", "fork", "rewind", "note", "delete", "journal", "commit", "fail", "charge"]
+ACTS = [
+    *("create", "fork", "rewind", "rename", "note", "delete"),
+    *("journal", "commit", "commit elsewhere", "fail", "charge"),
+]
 
 
-async def begin(store: SqliteStore, conversation: str, turn: str) -> OpenTurn:
-    held = await store.begin(conversation, turn)
+async def begin(store: SqliteStore, conversation: str, turn: str, onto: Onto | None = None) -> OpenTurn:
+    held = await store.begin(conversation, turn, onto=onto)
     assert isinstance(held, OpenTurn)
     return held
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from forkpoint.errors import DiskFull, ForkpointError, NotFound, OutcomeUnknown
 from forkpoint.events import NewEvent, Usage
 from forkpoint.ids import new_id
-from forkpoint.store.records import IdempotencyKey, NewConversation, NewFork, OpenTurn, Outcome, TurnError
+from forkpoint.store.records import IdempotencyKey, NewConversation, NewFork, Onto, OpenTurn, Outcome, TurnError
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Connect, Connection
 from forkpoint.store.sqlite.files import lock_path
@@ -161,7 +161,7 @@ class Step(Struct, frozen=True):
     call: Callable[[], Awaitable[object]]
     there: Callable[[], Awaitable[bool]]
     recover: Callable[[], Awaitable[None]] | None = None  # before it is called again
-    turn: str | None = None
+    turn: str | Callable[[], str] | None = None
     exact: bool = True  # refused means that not one row is another
     in_parts: bool = False  # it is a series of transactions, each of which may be done when a later one is refused
 
@@ -172,7 +172,8 @@ class Story:
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
         self.held: dict[str, OpenTurn] = {}
-        self.root, self.fork, self.aside, self.draft = (new_id() for _ in range(4))
+        self.root, self.fork, self.aside, self.draft, self.left = (new_id() for _ in range(5))
+        self.elsewhere = new_id()  # a turn that stands elsewhere than at the head; another one, if it is sent again
 
     def steps(self) -> Iterator[Step]:
         store, root, fork = self.store, self.root, self.fork
@@ -206,6 +207,11 @@ class Story:
         yield self.commit(retry, *exchange("Once more."))
         yield self.begin(first, self.draft, create=NewConversation(id=self.draft))
         yield self.commit(first, *exchange("Hello."))
+        onto = Onto(root, self.held[retry].base.position)
+        yield self.begin_elsewhere(root, onto)
+        yield self.commit_elsewhere(root, onto, *exchange("Instead."))
+        yield Step("rename", lambda: store.rename(root, "renamed"), self.named(root, "renamed"))
+        yield self.charge(None)
         yield Step("describe", lambda: store.describe(root, title="A title"), self.titled(root, "A title"))
         yield self.charge(self.aside)
         yield Step("delete", lambda: store.delete(self.aside), self.gone(self.aside))
@@ -272,6 +278,47 @@ class Story:
             exact=False,  # if its COMMIT failed, the turn is written down as failed
         )
 
+    def begin_elsewhere(self, conversation: str, onto: Onto) -> Step:
+        async def call() -> None:
+            held = await self.store.begin(conversation, self.elsewhere, onto=onto)
+            assert isinstance(held, OpenTurn)
+            assert held.branch is not None, "it stands at the head, so this proves nothing"
+            self.held[self.elsewhere] = held
+
+        async def there() -> bool:
+            return self.elsewhere in self.held and await self.outcome(self.elsewhere) == "running"
+
+        async def recover() -> None:
+            if await self.outcome(self.elsewhere) is not None:
+                self.elsewhere = new_id()
+
+        return Step("begin elsewhere", call, there, recover, lambda: self.elsewhere)
+
+    def commit_elsewhere(self, conversation: str, onto: Onto, *events: NewEvent) -> Step:
+        begin = self.begin_elsewhere(conversation, onto)
+        aside = NewFork(id=self.left, cache="{}")
+
+        async def there() -> bool:
+            committed = await self.outcome(self.elsewhere) == "committed"
+            assert committed == await self.exists(self.left), "the commit and what it sets aside are not one"
+            head = (await self.store.read(conversation)).head
+            assert committed == (head.turn == self.elsewhere), "the commit and its head are not one"
+            return committed
+
+        async def recover() -> None:
+            if await self.outcome(self.elsewhere) == "failed":
+                self.elsewhere = new_id()
+                await begin.call()
+
+        return Step(
+            "commit elsewhere",
+            lambda: self.store.commit(self.held[self.elsewhere], events, aside=aside),
+            there,
+            recover,
+            lambda: self.elsewhere,
+            exact=False,
+        )
+
     def wait(self, turn: str, *events: NewEvent) -> Step:
         return Step(
             "wait",
@@ -304,7 +351,7 @@ class Story:
             self.ended(note, "committed"),
         )
 
-    def charge(self, conversation: str) -> Step:
+    def charge(self, conversation: str | None) -> Step:
         charge, usage = new_id(), Usage(written=5)
 
         async def there() -> bool:
@@ -356,6 +403,12 @@ class Story:
 
         return there
 
+    def named(self, conversation: str, name: str) -> Callable[[], Awaitable[bool]]:
+        async def there() -> bool:
+            return (await self.store.read(conversation)).name == name
+
+        return there
+
     async def nothing_to_collect(self) -> bool:
         left = await self.store.collect(dry_run=True)
         return left.events == left.segments == 0
@@ -376,9 +429,11 @@ async def settle(story: Story, step: Step) -> Answer:
     """Once the disk answers, what was unknown can be found out."""
     if step.turn is not None:
         try:
-            await story.store.settle(step.turn)
+            await story.store.settle(step.turn() if callable(step.turn) else step.turn)
         except NotFound:
-            assert step.name == "begin", f"settle does not know the turn after a {step.name} of unknown outcome"
+            assert step.name.startswith("begin"), (
+                f"settle does not know the turn after a {step.name} of unknown outcome"
+            )
     return "done" if await step.there() else "refused"
 
 
@@ -522,7 +577,18 @@ def test_a_fault_at_any_statement_leaves_a_call_done_or_undone_and_repeatable(
 def test_a_second_fault_while_the_store_finds_out_about_the_first_is_never_taken_for_an_answer(
     tmp_path: Path, watched: Watched, first: Fault, second: Fault
 ) -> None:
-    names = ("begin", "journal", "commit", "fork", "rewind", "resume", "end as failed", "describe", "charge")
+    names = (
+        "begin",
+        "journal",
+        "commit",
+        "commit elsewhere",
+        "fork",
+        "rewind",
+        "resume",
+        "end as failed",
+        "describe",
+        "charge",
+    )
     trial = Trial(tmp_path, watched, lambda nth: ((first, 1), (second, nth)), only=names)
     finish(trial.run)
     assert_none(trial.problems)

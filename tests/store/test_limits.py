@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import pytest
+from msgspec.structs import replace
 
-from forkpoint.errors import BadCursor, BadName, BadPosition, ForkpointError, NotFound, NotWhole, TooLarge
+from forkpoint.errors import BadCursor, BadId, BadName, BadPosition, ForkpointError, NotFound, NotWhole, TooLarge
 from forkpoint.events import NewEvent, Opaque, Position, StateChange, Text, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.store.records import (
@@ -17,6 +18,7 @@ from forkpoint.store.records import (
     Lineage,
     NewConversation,
     NewFork,
+    Onto,
     OpenTurn,
     TurnError,
     check_name,
@@ -455,6 +457,8 @@ WITH_SURROGATES: dict[str, Attempt] = {
     "origin": lambda store, c: store.note(c, new_id(), [NewEvent(UserMessage((Text("a"),)), origin=SURROGATE)]),
     "begin input": lambda store, c: store.begin(c, new_id(), input=SURROGATE),
     "begin key": lambda store, c: store.begin(c, new_id(), key=IdempotencyKey(SURROGATE, b"")),
+    "begin onto": lambda store, c: store.begin(c, new_id(), onto=Onto(SURROGATE, None)),
+    "rename": lambda store, c: store.rename(c, SURROGATE),
 }
 
 
@@ -487,6 +491,33 @@ async def test_a_turn_goes_on_after_text_that_was_refused(store: SqliteStore, co
         for attempt in (store.journal, store.commit, store.wait):
             assert isinstance(await refused(attempt, turn, [says(SURROGATE)]), NotWhole)
     assert (await store.commit(turn, exchange("valid"))).revision == 2
+
+
+async def test_what_a_commit_brings_besides_events_is_checked_too(store: SqliteStore, conversation: str) -> None:
+    turn = await begun(store, conversation)
+    aside = NewFork(id=new_id(), cache="{}")
+    refusals: list[tuple[dict[str, object], type[ForkpointError]]] = [
+        ({"settings": "x" * (5 * MB)}, TooLarge),
+        ({"settings": "{"}, NotWhole),
+        ({"settings": SURROGATE}, NotWhole),
+        ({"aside": replace(aside, id="no-id")}, BadId),
+        ({"aside": replace(aside, name="a b")}, BadName),
+        ({"aside": replace(aside, title="x" * 1025)}, TooLarge),
+        ({"aside": replace(aside, cache="{")}, NotWhole),
+    ]
+    for more, error in refusals:
+        with unchanged(store):
+            assert isinstance(await refused(store.commit, turn, exchange("valid"), **more), error), more
+    assert (await store.commit(turn, exchange("valid"), aside=aside)).revision == 2
+
+
+@pytest.mark.parametrize("position", [Position(0, 0), Position(-1, -1), Position(1 << 40, 1), Position(1, 1 << 70)])
+async def test_a_place_that_no_event_can_have_is_no_place_for_a_turn(
+    store: SqliteStore, conversation: str, position: Position
+) -> None:
+    with unchanged(store):
+        error = await refused(store.begin, conversation, new_id(), onto=Onto(conversation, position))
+    assert isinstance(error, BadPosition)
 
 
 # What was accepted can be read.

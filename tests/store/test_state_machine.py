@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 from msgspec import Struct, field
 
-from forkpoint.errors import BadPosition, Busy, NotFound, NotResumable, Stale, TurnLost, TurnOpen
+from forkpoint.errors import BadArgument, BadPosition, Busy, NotFound, NotResumable, Stale, TurnLost, TurnOpen
 from forkpoint.events import NewEvent, Position, StateChange, Usage, kind_of
 from forkpoint.ids import new_id
 from forkpoint.store.records import (
@@ -26,6 +26,7 @@ from forkpoint.store.records import (
     Committed,
     NewConversation,
     NewFork,
+    Onto,
     OpenTurn,
     TurnError,
     TurnRecord,
@@ -68,6 +69,7 @@ class Branch(Struct):
     revision: int = 0
     open: "Try | None" = None
     charged: Usage = Usage()
+    named: bool = False
 
 
 class Try(Struct):
@@ -76,6 +78,7 @@ class Try(Struct):
     branch: Branch
     handle: OpenTurn
     side: int  # which of the two stores holds it
+    base: list[Item]  # the path to where it stands
     held: bool = True
     blocks: list[Block] = field(default_factory=list)
     spent: Usage = Usage()
@@ -100,6 +103,7 @@ def blocks(draw: st.DrawFn) -> Block:
 
 turns_of_blocks = st.lists(blocks(), min_size=1, max_size=4)
 sides = st.sampled_from([0, 1])
+indexes = st.integers(0, 7)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -117,6 +121,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.stores = [self._open(), self._open()]
         self.live: dict[str, Branch] = {}
         self.spent: dict[str, Usage] = {}
+        self.charged = Usage()  # beside any conversation
         self.all_tries: list[Try] = []
         self.heard = [True, True]  # whether each store's heartbeat is recent
 
@@ -157,10 +162,45 @@ class StoreMachine(RuleBasedStateMachine):
         handle = attempt()
         assert isinstance(handle, OpenTurn)
         assert handle.revision == branch.revision
-        branch.open = Try(branch, handle, side)
+        assert handle.branch is None
+        return self.begun(branch, handle, side, branch.path)
+
+    @rule(target=tries, branch=branches, side=sides, supersede=st.booleans(), which=indexes, where=st.integers(0, 40))
+    def begin_elsewhere(self, branch: Branch, side: int, supersede: bool, which: int, where: int) -> Any:
+        """A turn on any place of any branch of the family."""
+        if branch.id not in self.live or (branch.open is not None and self.is_alive(branch.open, side)):
+            return NOTHING
+        family = [other for other in self.live.values() if other.family == branch.family]
+        source = family[which % len(family)]
+        base = source.path[: where % (len(source.path) + 1)]
+        onto = Onto(source.id, base[-1].position if base else None)
+        begin = partial(self.call, self.stores[side].begin, branch.id, new_id(), supersede=supersede, onto=onto)
+        if branch.open is not None and not supersede:
+            self.refused(TurnOpen, begin)
+            return NOTHING
+        if base and not base[-1].safe:
+            self.refused(BadPosition, begin)  # and what it would have superseded is still open
+            return NOTHING
+        if branch.open is not None:
+            self.ended(branch.open, "cancelled")
+        handle = cast("OpenTurn", begin())
+        assert handle.branch == (None if place_of(base) == place_of(branch.path) else source.id)
+        assert handle.base.position == place_of(base)
+        assert dict(handle.state.values) == state_at(base)
+        return self.begun(branch, handle, side, base)
+
+    def begun(self, branch: Branch, handle: OpenTurn, side: int, base: list[Item]) -> Try:
+        branch.open = Try(branch, handle, side, base)
         self.heard[side] = True
         self.all_tries.append(branch.open)
         return branch.open
+
+    @rule(
+        target=branches, branch=branches, side=sides, which=indexes, where=st.integers(0, 40), content=turns_of_blocks
+    )
+    def run_a_turn_elsewhere(self, branch: Branch, side: int, which: int, where: int, content: list[Block]) -> Any:
+        attempt = self.begin_elsewhere(branch, side, supersede=True, which=which, where=where)
+        return self.commit(attempt, content) if isinstance(attempt, Try) else NOTHING
 
     @rule(branch=branches, side=sides, content=turns_of_blocks)
     def run_a_turn(self, branch: Branch, side: int, content: list[Block]) -> None:
@@ -168,11 +208,20 @@ class StoreMachine(RuleBasedStateMachine):
         if branch.id in self.live and branch.open is None:
             self.commit(self.begin(branch, side, supersede=False), content)
 
-    @rule(target=branches, source=branches, side=sides, where=st.integers(0, 40), content=turns_of_blocks)
-    def fork_and_run(self, source: Branch, side: int, where: int, content: list[Block]) -> Any:
-        fork = self.fork(source, side, where, excluded=False)
+    @rule(
+        target=branches,
+        source=branches,
+        side=sides,
+        where=st.integers(0, 40),
+        content=turns_of_blocks,
+        draft=st.booleans(),
+    )
+    def fork_and_run(self, source: Branch, side: int, where: int, content: list[Block], draft: bool) -> Any:
+        fork = self.fork(source, side, where, excluded=False, draft=draft)
         if isinstance(fork, Branch):
+            assert self.call(self.stores[side].read, fork.id).draft == draft
             self.run_a_turn(fork, side, content)
+            assert not self.call(self.stores[side].read, fork.id).draft
         return fork
 
     @rule(target=branches, branch=branches, side=sides, where=st.integers(0, 40), content=turns_of_blocks)
@@ -187,7 +236,7 @@ class StoreMachine(RuleBasedStateMachine):
         if branch.id in self.live and branch.open is None:
             attempt = cast("Try", self.begin(branch, 0, supersede=False))
             self.journal(attempt, block)
-            late = Try(branch, attempt.handle, 0, held=False, outcome="lost")
+            late = Try(branch, attempt.handle, 0, branch.path, held=False, outcome="lost")
             self.time_goes_by()
             self.resume(attempt, 1)
             self.journal(late, block)
@@ -207,18 +256,29 @@ class StoreMachine(RuleBasedStateMachine):
         attempt.blocks.append(block)
         self.spend(attempt)
 
-    @rule(attempt=tries, last=turns_of_blocks)
-    def commit(self, attempt: Try, last: list[Block]) -> None:
+    @rule(target=branches, attempt=tries, last=turns_of_blocks)
+    def commit(self, attempt: Try, last: list[Block]) -> Any:
         events = [event for block in last for event in block.events]
-        if self.lost(attempt, lambda: self.store_of(attempt).commit(attempt.handle, events, usage=SPENT)):
-            return
-        done = self.call(self.store_of(attempt).commit, attempt.handle, events, usage=SPENT)
+        aside = NewFork(id=new_id(), cache="{}")
+        if self.lost(attempt, lambda: self.store_of(attempt).commit(attempt.handle, events, usage=SPENT, aside=aside)):
+            return NOTHING
+        branch, old = attempt.branch, attempt.branch.path
+        leaves = bool(old) and place_of(old) not in {item.position for item in attempt.base}
+        if leaves:
+            self.refused(BadArgument, partial(self.call, self.store_of(attempt).commit, attempt.handle, events))
+        done = self.call(self.store_of(attempt).commit, attempt.handle, events, usage=SPENT, aside=aside)
         self.spend(attempt)
-        branch = attempt.branch
-        branch.path = branch.path + items([*attempt.blocks, *last], done, attempt.spent)
+        branch.path = attempt.base + items([*attempt.blocks, *last], done, attempt.spent)
         branch.revision += 1
         self.ended(attempt, "committed")
         assert done.revision == branch.revision
+        assert done.aside == (aside.id if leaves else None)
+        if not leaves:
+            return NOTHING
+        self.live[aside.id] = set_aside = Branch(aside.id, branch.family, old)
+        shared = [ours for ours, theirs in zip(old, branch.path, strict=False) if ours.position == theirs.position]
+        assert self.call(self.stores[0].read, aside.id).lineage.at == place_of(shared)
+        return set_aside
 
     @rule(attempt=tries, failing=st.booleans())
     def end_without_commit(self, attempt: Try, failing: bool) -> None:
@@ -262,11 +322,9 @@ class StoreMachine(RuleBasedStateMachine):
             case "failed" | "cancelled" if branch.open is not None:
                 self.refused((Busy, TurnOpen), resume)
                 return
-            case "failed" | "cancelled":
-                head = branch.path[-1].position if branch.path else None
-                if head != attempt.handle.base.position:
-                    self.refused(NotResumable, resume)
-                    return
+            case _ if place_of(branch.path) != attempt.handle.base.position:
+                self.refused(NotResumable, resume)
+                return
         before = attempt.handle.token
         attempt.handle = resume()
         assert attempt.handle.token != before
@@ -287,13 +345,13 @@ class StoreMachine(RuleBasedStateMachine):
             self.ended(attempt, "cancelled")
 
     @rule(target=branches, source=branches, side=sides, where=st.integers(0, 40), excluded=st.booleans())
-    def fork(self, source: Branch, side: int, where: int, excluded: bool) -> Any:
+    def fork(self, source: Branch, side: int, where: int, excluded: bool, draft: bool = False) -> Any:
         new = NewFork(id=new_id(), cache="{}")
         if source.id not in self.live:
             self.refused(NotFound, lambda: self.call(self.stores[side].fork, source.id, new))
             return NOTHING
         arguments, kept = self.place(source, where, excluded)
-        attempt = partial(self.call, self.stores[side].fork, source.id, new, **arguments)
+        attempt = partial(self.call, self.stores[side].fork, source.id, new, draft=draft, **arguments)
         if kept is None:
             self.refused(BadPosition, attempt)
             return NOTHING
@@ -354,6 +412,11 @@ class StoreMachine(RuleBasedStateMachine):
             branch.charged += CHARGED
             self.spent[branch.family] += CHARGED
 
+    @rule(side=sides)
+    def charge_beside_any(self, side: int) -> None:
+        self.call(self.stores[side].charge, None, new_id(), CHARGED)
+        self.charged += CHARGED
+
     @rule(branch=branches, side=sides, since=st.integers(0, 20), limit=st.integers(1, 4))
     def list_turns(self, branch: Branch, side: int, since: int, limit: int) -> None:
         """From an ordinal on, page by page, they are those of the whole list."""
@@ -374,6 +437,9 @@ class StoreMachine(RuleBasedStateMachine):
     def rename(self, branch: Branch, side: int) -> None:
         if branch.id in self.live:
             self.call(self.stores[side].describe, branch.id, title="renamed")
+            name = None if branch.named else f"name-of-{branch.id}"
+            branch.named = not branch.named
+            assert self.call(self.stores[side].rename, branch.id, name).name == (name or branch.id)
 
     @rule(branch=consumes(branches), side=sides)
     def delete(self, branch: Branch, side: int) -> None:
@@ -425,8 +491,7 @@ class StoreMachine(RuleBasedStateMachine):
             ], f"history of {branch.id}"
             assert record.revision == branch.revision
             assert (record.status == "idle") == (branch.open is None)
-            state = dict(self.call(store.state, branch.id).values)
-            assert state == dict(item.sets for item in branch.path if item.sets)
+            assert dict(self.call(store.state, branch.id).values) == state_at(branch.path)
             totals = sum((item.ends for item in branch.path if item.ends), Usage())
             assert record.head.totals == totals, "what the path has cost"
 
@@ -434,6 +499,9 @@ class StoreMachine(RuleBasedStateMachine):
     def every_token_is_counted_once(self) -> None:
         for family, spent in getattr(self, "spent", {}).items():
             assert self.call(self.stores[1].family_usage, family) == spent, f"spent in {family}"
+        if hasattr(self, "stores"):
+            assert self.call(self.stores[0].usage) == sum(self.spent.values(), self.charged), "spent in all"
+            assert self.call(self.stores[1].spent, None) == self.charged, "spent beside any conversation"
 
     @invariant()
     def every_branch_shows_what_it_spent_itself(self) -> None:
@@ -441,6 +509,7 @@ class StoreMachine(RuleBasedStateMachine):
             record = self.call(self.stores[0].read, branch.id)
             own = [attempt for attempt in self.all_tries if attempt.branch is branch]
             uncommitted = (attempt.spent for attempt in own if attempt.outcome != "committed")
+            assert record.spent.calls >= 0, f"{branch.id} inherited more than its path has cost"
             expected = sum(uncommitted, record.spent + branch.charged)
             assert self.call(self.stores[1].spent, branch.id) == expected, f"spent by {branch.id}"
 
@@ -498,6 +567,14 @@ class StoreMachine(RuleBasedStateMachine):
         kept = index if excluded else index + 1
         safe = kept == 0 or branch.path[kept - 1].safe
         return {"before" if excluded else "at": branch.path[index].position}, kept if safe else None
+
+
+def place_of(path: list[Item]) -> Position | None:
+    return path[-1].position if path else None
+
+
+def state_at(path: list[Item]) -> dict[str, str]:
+    return dict(item.sets for item in path if item.sets)
 
 
 async def _open_store(path: Path, clock: ManualClock) -> SqliteStore:

@@ -35,6 +35,7 @@ from forkpoint.store.records import (
     IdempotencyKey,
     NewConversation,
     NewFork,
+    Onto,
     OpenTurn,
     Outcome,
     Page,
@@ -122,6 +123,10 @@ class Store(Protocol):
         """Sets the title ("" removes it) or all tags. Not part of the revision: disturbs no turn."""
         ...
 
+    async def rename(self, id: str, name: str | None) -> ConversationRecord:
+        """Gives it another outer name; None: its id. Not part of the revision. Raises `AlreadyExists`, `BadName`."""
+        ...
+
     async def keep(self, id: str) -> ConversationRecord:
         """Makes a draft a conversation: listed, and there to be forked, though no turn of it has committed."""
         ...
@@ -135,12 +140,13 @@ class Store(Protocol):
         before: str | Position | None = None,
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
+        draft: bool = False,
     ) -> ConversationRecord:
         """A new conversation that shares the source's path: one row, however long the history.
 
         ``at`` is a turn's id or a position, included; ``before`` the same, excluded; default is the head.
         Raises `BadPosition` inside a tool exchange or a model response, or off the path. Never waits for a
-        running turn.
+        running turn. A ``draft`` is unlisted, and cannot be forked, until its first turn commits.
         """
         ...
 
@@ -195,6 +201,7 @@ class Store(Protocol):
         supersede: bool = False,
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
+        onto: Onto | None = None,
     ) -> OpenTurn | TurnRecord:
         """Takes the conversation for a new turn with this id.
 
@@ -202,6 +209,10 @@ class Store(Protocol):
         turn commits. A key that was used for the same request returns that request's turn as it stands.
         Raises `Busy` while another turn runs, `TurnOpen` while one waits or was interrupted (unless
         ``supersede``, which discards it).
+
+        ``onto`` lets the turn stand elsewhere than at the head, on the path of any branch of the family: its commit
+        moves the head there, and nothing else does. Raises `NotFound` for a branch that is not of the family,
+        `BadPosition` as `fork` does. Lock and revision are the conversation's own, wherever the turn stands.
         """
         ...
 
@@ -216,10 +227,15 @@ class Store(Protocol):
         *,
         usage: Usage = Usage(),
         cache: JsonText | None = None,
+        settings: JsonText | None = None,
+        aside: NewFork | None = None,
     ) -> Committed:
         """Makes the journalled events and these history, and moves the head. On disk when it returns.
 
-        ``cache`` is another cache identity, from here on.
+        ``cache`` is another cache identity, ``settings`` are other settings, from here on.
+
+        For a turn that stood elsewhere than at the head, what stood there is kept under ``aside``, in the same
+        transaction, unless it is on the new path anyway. Raises `BadArgument` if ``aside`` is needed and not given.
 
         Raises `TurnLost` if the turn is no longer this writer's, `OutcomeUnknown` if the disk did not say.
         """
@@ -240,8 +256,8 @@ class Store(Protocol):
     async def resume(self, turn: str) -> OpenTurn:
         """Takes over a turn that no process runs, with a new token.
 
-        It waited or was interrupted; or it failed or was cancelled, and the head is still its base. Raises
-        `Busy` or `NotResumable` otherwise.
+        It waited or was interrupted; or it failed or was cancelled. The head is its base: one that stood elsewhere has
+        to be sent again. Raises `Busy` or `NotResumable` otherwise.
         """
         ...
 
@@ -271,28 +287,34 @@ class Store(Protocol):
         """The path's turns and notes in order, with the conversation's own tries that did not commit.
 
         ``since`` leaves out all that started before this ordinal, and does not read them: from the head's ordinal on
-        there are only tries. One that a rewind left behind can be among them; its base is not on the path.
+        there are only tries. One that a rewind left behind, or that stood elsewhere than at the head, can be among
+        them; its base is not on the path.
         """
         ...
 
     # What was spent.
 
-    async def charge(self, conversation: str, id: str, usage: Usage) -> None:
+    async def charge(self, conversation: str | None, id: str, usage: Usage) -> None:
         """Counts what was spent beside history, such as a side question: nothing else changes.
 
+        None is for what was spent beside any conversation.
         Needs no lock, and works on a draft. On disk when it returns. Repeated with the same id, which the caller
         chose, it has no further effect: so it can be made again after `OutcomeUnknown`. Raises `KeyReused` if the id
         was used for another charge.
         """
         ...
 
-    async def spent(self, conversation: str) -> Usage:
+    async def spent(self, conversation: str | None) -> Usage:
         """What this branch itself has spent: its committed turns since it branched off, its other tries, and what was
-        charged beside. Never what it inherited."""
+        charged beside. Never what it inherited. None: what was charged beside any conversation."""
         ...
 
     async def family_usage(self, family: str) -> Usage:
         """All that was ever spent in a family, each token once; failed turns, charges and deleted branches too."""
+        ...
+
+    async def usage(self) -> Usage:
+        """All that the tenant ever spent, each token once: in all its families, and beside any conversation."""
         ...
 
     # History.

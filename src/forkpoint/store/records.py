@@ -6,7 +6,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 from msgspec import Struct
 
 from forkpoint.errors import BadId, BadName
-from forkpoint.events import JsonText, Position, Usage
+from forkpoint.events import Event, JsonText, Position, Usage
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.state import EMPTY, State
 from forkpoint.ids import id_to_bytes
@@ -62,8 +62,8 @@ class ConversationRecord(Struct, frozen=True):
     settings: JsonText
     cache: JsonText  # the cache identity, a document of the model layer
     lineage: Lineage
-    own_from: int  # the ordinal after which the path is this conversation's own spend
-    inherited: Usage  # totals up to there
+    own_from: int  # the ordinal after which all of the path is this conversation's own spend
+    inherited: Usage  # what others have spent on the path, all of it up to there
     carries_metrics: bool  # whether the inherited part is shown as its own
     title: str | None
     tags: Tags
@@ -105,6 +105,13 @@ class TurnRecord(Struct, frozen=True):
     ended: int | None
 
 
+class Onto(Struct, frozen=True):
+    """A place for a turn to stand, elsewhere than at its conversation's head."""
+
+    branch: str  # a conversation of the same family, or the turn's own
+    position: Position | None  # on that conversation's path; None: the root
+
+
 class OpenTurn(Struct, frozen=True):
     """A turn that this process may write to, as far as it has come. Journalling returns the next one.
 
@@ -123,6 +130,8 @@ class OpenTurn(Struct, frozen=True):
     state: State = EMPTY  # folded over base and staged events
     state_changed: bool = False
     usage: Usage = Usage()  # spent so far and recorded
+    started: int = 0  # microseconds since 1970, UTC
+    branch: str | None = None  # on whose path the base is, if the turn stands elsewhere than at its own head
 
 
 class Committed(Struct, frozen=True):
@@ -134,6 +143,9 @@ class Committed(Struct, frozen=True):
     head: Head
     first: Position
     last: Position
+    aside: str | None = None  # the branch that keeps what stood at the old head, if the turn stood elsewhere
+    ended: int = 0  # microseconds since 1970, UTC
+    events: tuple[Event, ...] | None = None  # what it added, if the store has it at hand; None: read it
 
 
 class NewConversation(Struct, frozen=True, kw_only=True):

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from forkpoint.errors import TooLarge
-from forkpoint.events import Envelope, NewEvent, encode_body, encode_envelope, seal
+from forkpoint.events import Envelope, Event, NewEvent, Position, encode_body, encode_envelope, seal
 from forkpoint.history.digests import Link, forge
 from forkpoint.history.pairing import OpenCalls, in_call_order
 from forkpoint.history.state import State
 from forkpoint.history.wholeness import check_whole
-from forkpoint.store.records import Limits
+from forkpoint.store.records import Limits, OpenTurn
 
 
 class Sealed(Struct, frozen=True):
@@ -52,6 +52,15 @@ def stage(events: Sequence[NewEvent], *, calls: OpenCalls, state: State, now: in
     if size > limits.commit:
         raise TooLarge("commit", size, limits.commit)
     return Staged(tuple(sealed), calls, state, size)
+
+
+def placed(turn: OpenTurn, events: Sequence[NewEvent], staged: Staged, first: Position) -> tuple[Event, ...]:
+    """A turn's events as they are in history, once they are."""
+    order = in_call_order([event.envelope for event in staged.events], turn.base.open_calls)
+    return tuple(
+        Event(Position(first.segment, first.ordinal + place), turn.id, staged.events[n].envelope, events[n].body)
+        for place, n in enumerate(order)
+    )
 
 
 def chain(events: Sequence[Sealed], *, digest: bytes, turn: bytes, calls: OpenCalls) -> list[Link]:

@@ -23,7 +23,7 @@ import msgspec
 
 from forkpoint.events import NewEvent, Position, Usage
 from forkpoint.ids import new_id
-from forkpoint.store.records import NewConversation, NewFork, OpenTurn, TurnError
+from forkpoint.store.records import NewConversation, NewFork, Onto, OpenTurn, TurnError
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.testing.samples import answers, calls, remembers, returns, says
 
@@ -58,16 +58,17 @@ class Task:
         self._reports = reports
         self._chance = chance
         self.paths: dict[str, list[str]] = {}
+        self.families: dict[str, str] = {}
 
     async def work(self) -> None:
-        acts = [self._turn, self._note, self._fork, self._rewind, self._collect, self._create]
+        acts = [self._turn, self._note, self._fork, self._rewind, self._elsewhere, self._collect, self._create]
         while True:
             if not self.paths:
                 await self._create("")
             elif len(self.paths) > MOST_CONVERSATIONS:
                 await self._delete()
             else:
-                (act,) = self._chance.choices(acts, weights=[10, 2, 3, 2, 1, 1])
+                (act,) = self._chance.choices(acts, weights=[10, 2, 3, 2, 3, 1, 1])
                 await act(self._chance.choice(list(self.paths)))
 
     async def _create(self, _: str) -> None:
@@ -76,6 +77,7 @@ class Task:
         await self._store.create(NewConversation(id=id))
         self._reports.did(number)
         self.paths[id] = []
+        self.families[id] = id
 
     async def _turn(self, conversation: str) -> None:
         turn = new_id()
@@ -141,6 +143,7 @@ class Task:
         made = await self._store.fork(conversation, NewFork(id=fork, cache="{}"), at=at)
         self._reports.did(number, made.head.position)
         self.paths[fork] = path[:] if at is None else path[: path.index(at) + 1]
+        self.families[fork] = self.families[conversation]
 
     async def _rewind(self, conversation: str) -> None:
         path = self.paths[conversation]
@@ -151,7 +154,37 @@ class Task:
         record, _ = await self._store.rewind(conversation, NewFork(id=aside, cache="{}"), at=at)
         self._reports.did(number, record.head.position)
         self.paths[aside] = path
+        self.families[aside] = self.families[conversation]
         self.paths[conversation] = path[: path.index(at) + 1]
+
+    async def _elsewhere(self, conversation: str) -> None:
+        """A turn on any place of any branch of the family that this task has."""
+        family = [id for id in self.paths if self.families[id] == self.families[conversation]]
+        source, path = self._chance.choice(family), self.paths[conversation]
+        at = self._chance.choice([None, *self.paths[source]])
+        if at == (path[-1] if path else None):
+            return  # at the head
+        base = self.paths[source][: self.paths[source].index(at) + 1] if at else []
+        turn, aside = new_id(), new_id()
+        position = (await self._store.turn(at)).end if at else None
+        number = self._reports.will("begin", conversation=conversation, turn=turn, elsewhere=True)
+        held = await self._store.begin(conversation, turn, onto=Onto(source, position))
+        assert isinstance(held, OpenTurn)
+        self._reports.did(number)
+        held = await self._journal(held, [self._labelled("says", turn, 0)])
+        if self._chance.random() < 0.2:
+            await self._end(held, "cancelled")
+            return
+        number = self._reports.will(
+            "move", conversation=conversation, turn=turn, events=2, source=source, at=at, made=aside
+        )
+        last = [self._labelled("answers", turn, 1)]
+        done = await self._store.commit(held, last, usage=ONCE, aside=NewFork(id=aside, cache="{}"))
+        self._reports.did(number, done.head.position)
+        if done.aside is not None:
+            self.paths[aside] = path
+            self.families[aside] = self.families[conversation]
+        self.paths[conversation] = [*base, turn]
 
     async def _delete(self) -> None:
         conversation = self._chance.choice(list(self.paths))
@@ -195,6 +228,7 @@ async def write(file: str, seed: int) -> None:
         for record, task in zip(page.items, tasks * len(page.items), strict=False):
             turns = await store.turns(record.id, limit=1000)
             task.paths[record.id] = [turn.id for turn in turns.items if turn.outcome == "committed"]
+            task.families[record.id] = record.family
         async with anyio.create_task_group() as group:
             for task in tasks:
                 group.start_soon(task.work)

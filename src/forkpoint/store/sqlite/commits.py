@@ -7,17 +7,27 @@ from msgspec.structs import replace
 from forkpoint.errors import KeyReused, Stale
 from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
 from forkpoint.ids import id_to_bytes
-from forkpoint.store.records import Committed, Head, OpenTurn
+from forkpoint.store.records import Committed, Head, NewFork, OpenTurn
 from forkpoint.store.sqlite import conversations
 from forkpoint.store.sqlite.connection import SQL, Connection
+from forkpoint.store.sqlite.conversations import Spend
 from forkpoint.store.sqlite.history import head_at, read_sealed
+from forkpoint.store.sqlite.leaving import leave_head
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, dumps, head_columns, pack, unpack
 from forkpoint.store.sqlite.turns import find, lost, open_turn
 from forkpoint.store.staging import Sealed, Staged, chain
 
 
 def commit(
-    db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage, cache: JsonText | None = None
+    db: Connection,
+    scope: Scope,
+    turn: OpenTurn,
+    staged: Staged,
+    usage: Usage,
+    *,
+    settings: JsonText | None = None,
+    cache: JsonText | None = None,
+    aside: NewFork | None = None,
 ) -> Committed:
     """Makes the turn history: its row by compare-and-set, its events, and the head, in this order."""
     id = id_to_bytes(turn.id)
@@ -37,6 +47,7 @@ def commit(
     }
     if db.execute(SQL["commit_turn"], parameters).rowcount != 1:
         raise lost(db, scope, turn)
+    spend, kept = (None, None) if turn.branch is None else leave_head(db, scope, turn, aside)
     segment = turn.segment
     if segment is None:
         segment = _open_segment(db, scope, id_to_bytes(turn.family), turn.base)
@@ -56,9 +67,11 @@ def commit(
         revision=turn.revision,
         segment=segment,
         open_turn=turn.id,
+        settings=settings,
         cache=cache,
+        spend=spend,
     )
-    return Committed(turn.conversation, turn.id, turn.revision + 1, head, first, last)
+    return Committed(turn.conversation, turn.id, turn.revision + 1, head, first, last, kept, scope.now)
 
 
 def note(
@@ -191,6 +204,7 @@ def _move_head(
     open_turn: str | None,
     settings: JsonText | None = None,
     cache: JsonText | None = None,
+    spend: Spend | None = None,
 ) -> None:
     parameters = head_columns(head) | {
         "tenant": scope.tenant,
@@ -200,6 +214,8 @@ def _move_head(
         "revision": revision,
         "settings": settings,
         "cache": cache,
+        "own_from": None if spend is None else spend.own_from,
+        "inherited": None if spend is None else dumps(spend.inherited),
         "now": scope.now,
     }
     if db.execute(SQL["move_head"], parameters).rowcount != 1:

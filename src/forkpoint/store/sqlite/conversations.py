@@ -45,6 +45,14 @@ class Spend(Struct, frozen=True):
     own_from: int = 0
     inherited: Usage = Usage()
 
+    def parted(self, here: "Spend") -> tuple["Spend", "Spend"]:
+        """What of this is a branch's that takes all after a place on the path, and what remains.
+
+        Each stretch of history is the spend of one branch: what stood after the place moves to the branch, but nothing
+        that this conversation had itself inherited.
+        """
+        return (self, here) if here.own_from < self.own_from else (here, self)
+
 
 def key_of(id: str, what: str = "conversation") -> bytes:
     """The bytes of an id that somebody gave. What is not an id names nothing, so it is not found."""
@@ -159,6 +167,15 @@ def describe(db: Connection, scope: Scope, id: str, title: str | None, tags: Tag
     return read(db, scope, id)
 
 
+def rename(db: Connection, scope: Scope, id: str, name: str | None) -> ConversationRecord:
+    parameters = {"tenant": scope.tenant, "id": key_of(id), "name": name or id, "now": scope.now}
+    try:
+        db.execute(SQL["rename_conversation"], parameters)
+    except sqlite3.IntegrityError:  # names are all that it can violate
+        raise AlreadyExists("conversation", name or id) from None
+    return read(db, scope, id)
+
+
 def keep(db: Connection, scope: Scope, id: str) -> ConversationRecord:
     """Makes a draft a conversation."""
     db.execute(SQL["keep_conversation"], {"tenant": scope.tenant, "id": key_of(id), "now": scope.now})
@@ -175,18 +192,19 @@ def fork(
     before: str | Position | None,
     if_revision: int | None,
     key: IdempotencyKey | None,
+    draft: bool,
 ) -> ConversationRecord:
     """A new pointer into the source's path: one row."""
     subject = key_of(source)
     if made := idempotency.find(db, scope, key, "fork", subject):
         return read(db, scope, id_from_bytes(made))
-    fork = _fork_at_head(db, scope, source, new, if_revision) if at is None and before is None else None
+    fork = _fork_at_head(db, scope, source, new, if_revision, draft) if at is None and before is None else None
     if fork is None:
         row = row_of(db, scope, source, drafts=False)
         check_revision(row, if_revision)
         head = resolve(db, scope, row["family"], head_of(row), at, before)
         lineage = Lineage("fork", source, head.position)
-        fork = _insert_branch(db, scope, row, new, head, lineage, Spend(head.ordinal, head.totals))
+        fork = insert_branch(db, scope, row, new, head, lineage, Spend(head.ordinal, head.totals), draft=draft)
     idempotency.take(db, scope, key, "fork", subject, new.id)
     return fork
 
@@ -216,12 +234,8 @@ def rewind(
     idempotency.take(db, scope, key, "rewind", key_of(id), aside.id)
     if head.position == old.position:
         return read(db, scope, id), None
-    own = Spend(row["own_from"], load_usage(row["inherited"]))
-    here = Spend(head.ordinal, head.totals)
-    # Each stretch of history is the spend of one branch: what stood after the new head moves to the one set aside,
-    # but nothing that this conversation had itself inherited.
-    aside_own, kept = (own, here) if here.own_from < own.own_from else (here, own)
-    branched = _insert_branch(db, scope, row, aside, old, Lineage("aside", id, head.position), aside_own)
+    aside_own, kept = spend_of(row).parted(Spend(head.ordinal, head.totals))
+    branched = insert_branch(db, scope, row, aside, old, Lineage("aside", id, head.position), aside_own)
     parameters = head_columns(head) | {
         "tenant": scope.tenant,
         "id": row["id"],
@@ -234,6 +248,40 @@ def rewind(
     return read(db, scope, id), branched
 
 
+def insert_branch(
+    db: Connection,
+    scope: Scope,
+    source: sqlite3.Row,
+    new: NewFork,
+    head: Head,
+    lineage: Lineage,
+    own: Spend,
+    *,
+    draft: bool = False,
+) -> ConversationRecord:
+    """A new conversation of a family, at a place in its history."""
+    return _insert(
+        db,
+        scope,
+        id=new.id,
+        name=new.name,
+        family=source["family"],
+        head=head,
+        settings=source["settings"] if new.settings is None else new.settings,
+        cache=new.cache,
+        lineage=lineage,
+        own=own,
+        carries_metrics=new.carries_metrics,
+        title=new.title,
+        tags=new.tags,
+        draft=draft,
+    )
+
+
+def spend_of(row: sqlite3.Row) -> Spend:
+    return Spend(row["own_from"], load_usage(row["inherited"]))
+
+
 def exists(db: Connection, scope: Scope, id: str) -> bool:
     return db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone() is not None
 
@@ -242,6 +290,11 @@ def is_kept(db: Connection, scope: Scope, id: str) -> bool:
     """Whether a conversation is there, and no draft."""
     row = db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
     return row is not None and not row["draft"]
+
+
+def is_named(db: Connection, scope: Scope, id: str, name: str | None) -> bool:
+    row = db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
+    return row is not None and bool(row["name"] == (name or id))
 
 
 def was_updated(db: Connection, scope: Scope, id: str) -> bool:
@@ -275,7 +328,7 @@ def _child_of(db: Connection, scope: Scope, lineage: Lineage) -> bytes | None:
 
 
 def _fork_at_head(
-    db: Connection, scope: Scope, source: str, new: NewFork, if_revision: int | None
+    db: Connection, scope: Scope, source: str, new: NewFork, if_revision: int | None, draft: bool
 ) -> ConversationRecord | None:
     """The fork that is asked for most, in one statement; None if there is a reason to refuse it."""
     parameters = {
@@ -288,31 +341,11 @@ def _fork_at_head(
         "carries_metrics": new.carries_metrics,
         "title": new.title or None,
         "tags": dumps(dict(new.tags)),
+        "draft": draft,
         "revision": possible_revision(if_revision),
         "now": scope.now,
     }
     return _inserted(db, scope, SQL["fork_at_head"], parameters)
-
-
-def _insert_branch(
-    db: Connection, scope: Scope, source: sqlite3.Row, new: NewFork, head: Head, lineage: Lineage, own: Spend
-) -> ConversationRecord:
-    return _insert(
-        db,
-        scope,
-        id=new.id,
-        name=new.name,
-        family=source["family"],
-        head=head,
-        settings=source["settings"] if new.settings is None else new.settings,
-        cache=new.cache,
-        lineage=lineage,
-        own=own,
-        carries_metrics=new.carries_metrics,
-        title=new.title,
-        tags=new.tags,
-        draft=False,
-    )
 
 
 def _insert(

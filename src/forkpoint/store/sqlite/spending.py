@@ -1,10 +1,14 @@
-"""What was spent: beside history, by one branch, and in a whole family. Each token is counted once.
+"""What was spent: beside history, by one branch, in a whole family, by a tenant. Each token is counted once.
 
 A charge goes straight into the ledger and stays there, whatever becomes of its conversation. What turns spent stands in
 their rows, and goes into the ledger when their conversation is deleted.
+
+What was spent beside any conversation is charged to `NONE`, in a family of the same name. A program that does not know
+that finds it in no family, as is right.
 """
 
 import sqlite3
+from collections.abc import Iterable
 
 from forkpoint.errors import KeyReused
 from forkpoint.events import Usage
@@ -13,18 +17,24 @@ from forkpoint.store.sqlite import conversations, turns
 from forkpoint.store.sqlite.connection import SQL, Connection
 from forkpoint.store.sqlite.rows import Scope, dumps, load_usage
 
+NONE = b""
+"""The place of a conversation's id where there is none. No id is so short."""
 
-def charge(db: Connection, scope: Scope, conversation: str, id: str, usage: Usage) -> None:
+
+def charge(db: Connection, scope: Scope, conversation: str | None, id: str, usage: Usage) -> None:
     """Enters a charge into the ledger, unless it is there. Raises `KeyReused` if its id names another one."""
-    row = conversations.row_of(db, scope, conversation)
+    charged, family = NONE, NONE
+    if conversation is not None:
+        row = conversations.row_of(db, scope, conversation)
+        charged, family = row["id"], row["family"]
     if (found := _find(db, scope, id)) is not None:
-        if (found["conversation"], load_usage(found["usage"])) != (row["id"], usage):
+        if (found["conversation"], load_usage(found["usage"])) != (charged, usage):
             raise KeyReused(id)
         return
     parameters = {
         "tenant": scope.tenant,
-        "family": row["family"],
-        "conversation": row["id"],
+        "family": family,
+        "conversation": charged,
         "usage": dumps(usage),
         "id": id_to_bytes(id),
     }
@@ -35,19 +45,29 @@ def is_charged(db: Connection, scope: Scope, id: str) -> bool:
     return _find(db, scope, id) is not None
 
 
-def spent(db: Connection, scope: Scope, conversation: str) -> Usage:
+def spent(db: Connection, scope: Scope, conversation: str | None) -> Usage:
     """What a conversation itself has spent: in its turns, committed or not, and beside them."""
-    row = conversations.row_of(db, scope, conversation)
-    charges = db.execute(SQL["charges"], {"tenant": scope.tenant, "conversation": row["id"]})
-    return sum((load_usage(charge["usage"]) for charge in charges), in_turns(db, scope, row))
+    row = None if conversation is None else conversations.row_of(db, scope, conversation)
+    charged = {"tenant": scope.tenant, "conversation": NONE if row is None else row["id"]}
+    beside = _sum(db.execute(SQL["charges"], charged))
+    return beside if row is None else in_turns(db, scope, row) + beside
 
 
 def family_usage(db: Connection, scope: Scope, family: str) -> Usage:
     """All that was ever spent in a family: in each branch's own turns, beside them, and in deleted branches."""
     parameters = {"tenant": scope.tenant, "family": conversations.key_of(family, "family")}
-    total = sum((load_usage(row["usage"]) for row in db.execute(SQL["family_ledger"], parameters)), Usage())
+    total = _sum(db.execute(SQL["family_ledger"], parameters))
     for row in db.execute(SQL["branches"], parameters).fetchall():
         total += in_turns(db, scope, row)
+    return total
+
+
+def usage(db: Connection, scope: Scope) -> Usage:
+    """All that a tenant ever spent: in the turns of its conversations, and beside them."""
+    own = {"tenant": scope.tenant}
+    total = _sum(db.execute(SQL["tenant_ledger"], own)) + _sum(db.execute(SQL["tenant_tries"], own))
+    for row in db.execute(SQL["tenant_branches"], own):
+        total += _committed(row)
     return total
 
 
@@ -60,8 +80,15 @@ def write_off(db: Connection, scope: Scope, row: sqlite3.Row) -> None:
 
 def in_turns(db: Connection, scope: Scope, row: sqlite3.Row) -> Usage:
     """What a conversation's own turns have spent: those committed since it branched off, and its other tries."""
-    committed = load_usage(row["head_totals"]) - load_usage(row["inherited"])
-    return sum((turn.usage for turn in turns.uncommitted(db, scope, row)), committed)
+    return sum((turn.usage for turn in turns.uncommitted(db, scope, row)), _committed(row))
+
+
+def _committed(row: sqlite3.Row) -> Usage:
+    return load_usage(row["head_totals"]) - load_usage(row["inherited"])
+
+
+def _sum(rows: Iterable[sqlite3.Row]) -> Usage:
+    return sum((load_usage(row["usage"]) for row in rows), Usage())
 
 
 def _find(db: Connection, scope: Scope, id: str) -> sqlite3.Row | None:

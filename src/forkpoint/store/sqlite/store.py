@@ -44,6 +44,7 @@ from forkpoint.store.records import (
     IdempotencyKey,
     NewConversation,
     NewFork,
+    Onto,
     OpenTurn,
     Outcome,
     Page,
@@ -66,7 +67,7 @@ from forkpoint.store.sqlite.reader import Readers, SharedReaders
 from forkpoint.store.sqlite.rows import Scope, head_of
 from forkpoint.store.sqlite.wakeup import finish_in_thread
 from forkpoint.store.sqlite.writer import Job, Writer
-from forkpoint.store.staging import Staged, stage
+from forkpoint.store.staging import Staged, placed, stage
 
 T = TypeVar("T")
 
@@ -212,6 +213,13 @@ class SqliteStore:
         run = partial(conversations.describe, id=id, title=title, tags=tags)
         return await self._write("description of", id, run, landed=partial(conversations.was_updated, id=id))
 
+    async def rename(self, id: str, name: str | None) -> ConversationRecord:
+        conversations.key_of(id)
+        if name is not None:
+            check_name("name", name)
+        run = partial(conversations.rename, id=id, name=name)
+        return await self._write("name of", id, run, landed=partial(conversations.is_named, id=id, name=name))
+
     async def keep(self, id: str) -> ConversationRecord:
         run = partial(conversations.keep, id=id)
         return await self._write("keeping of", id, run, landed=partial(conversations.is_kept, id=id))
@@ -225,11 +233,19 @@ class SqliteStore:
         before: str | Position | None = None,
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
+        draft: bool = False,
     ) -> ConversationRecord:
         self._checks.new(new)
         self._checks.key(key)
         run = partial(
-            conversations.fork, source=source, new=new, at=at, before=before, if_revision=if_revision, key=key
+            conversations.fork,
+            source=source,
+            new=new,
+            at=at,
+            before=before,
+            if_revision=if_revision,
+            key=key,
+            draft=draft,
         )
         return await self._write("conversation", new.id, run, landed=partial(conversations.exists, id=new.id))
 
@@ -289,6 +305,7 @@ class SqliteStore:
         supersede: bool = False,
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
+        onto: Onto | None = None,
     ) -> OpenTurn | TurnRecord:
         self._checks.input(input)
         conversations.key_of(conversation)
@@ -312,6 +329,7 @@ class SqliteStore:
             supersede=supersede,
             if_revision=if_revision,
             key=key,
+            onto=onto,
         )
         return await self._hold(turn, token, begun=True, operation=run)
 
@@ -337,13 +355,25 @@ class SqliteStore:
         *,
         usage: Usage = Usage(),
         cache: JsonText | None = None,
+        settings: JsonText | None = None,
+        aside: NewFork | None = None,
     ) -> Committed:
-        self._checks.documents(None, cache)
+        self._checks.documents(settings, cache)
+        if aside is not None:
+            self._checks.new(aside)
         staged = self._stage(turn, events)
         if not turn.staged + len(events):
             raise NotWhole("turn", "it has no events")
         staged.calls.at_a_commit()
-        run = partial(commits.commit, turn=turn, staged=staged, usage=turn.usage + usage, cache=cache)
+        run = partial(
+            commits.commit,
+            turn=turn,
+            staged=staged,
+            usage=turn.usage + usage,
+            settings=settings,
+            cache=cache,
+            aside=aside,
+        )
 
         def landed(db: Connection, scope: Scope) -> bool:
             return turns.settle(db, scope, turn.id, turn.token, usage) == "committed"
@@ -352,7 +382,10 @@ class SqliteStore:
             return CommitFailed(self._engine.path, turn.id, str(error))
 
         write = self._write("turn", turn.id, run, landed=landed, not_landed=not_landed, size=staged.size)
-        return await self._as_holder(turn, write, usage)
+        committed = await self._as_holder(turn, write, usage)
+        if turn.staged:  # the rest is in the journal, and only the disk has it as it is
+            return committed
+        return replace(committed, events=placed(turn, events, staged, committed.first))
 
     async def fail(self, turn: OpenTurn, error: TurnError, *, usage: Usage = Usage()) -> TurnRecord:
         error = TurnError(_printable(error.code), _printable(error.message))
@@ -412,17 +445,21 @@ class SqliteStore:
 
     # What was spent.
 
-    async def charge(self, conversation: str, id: str, usage: Usage) -> None:
-        conversations.key_of(conversation)
+    async def charge(self, conversation: str | None, id: str, usage: Usage) -> None:
+        if conversation is not None:
+            conversations.key_of(conversation)
         check_id("charge", id)
         run = partial(spending.charge, conversation=conversation, id=id, usage=usage)
         await self._write("charge", id, run, landed=partial(spending.is_charged, id=id))
 
-    async def spent(self, conversation: str) -> Usage:
+    async def spent(self, conversation: str | None) -> Usage:
         return await self._read(partial(spending.spent, conversation=conversation))
 
     async def family_usage(self, family: str) -> Usage:
         return await self._read(partial(spending.family_usage, family=family))
+
+    async def usage(self) -> Usage:
+        return await self._read(spending.usage)
 
     # History.
 

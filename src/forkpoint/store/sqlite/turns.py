@@ -19,8 +19,10 @@ from forkpoint.events import JsonText, Usage
 from forkpoint.history.state import fold
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.store.records import (
+    Head,
     IdempotencyKey,
     NewConversation,
+    Onto,
     OpenTurn,
     Outcome,
     Page,
@@ -29,7 +31,7 @@ from forkpoint.store.records import (
 )
 from forkpoint.store.sqlite import conversations, idempotency
 from forkpoint.store.sqlite.connection import SQL, Connection
-from forkpoint.store.sqlite.history import read_spans, read_state, read_steps
+from forkpoint.store.sqlite.history import head_at, read_spans, read_state, read_steps, resolve
 from forkpoint.store.sqlite.rows import (
     ORDINALS,
     Scope,
@@ -38,6 +40,7 @@ from forkpoint.store.sqlite.rows import (
     head_of,
     load_usage,
     outcome_of,
+    pack,
     possible_revision,
     turn_of,
 )
@@ -57,6 +60,7 @@ def begin(
     supersede: bool,
     if_revision: int | None,
     key: IdempotencyKey | None,
+    onto: Onto | None,
 ) -> OpenTurn | TurnRecord:
     """Takes the lock of a conversation for a new turn; or returns the turn that the key already made."""
     subject = conversations.key_of(conversation)
@@ -68,13 +72,14 @@ def begin(
         row = _take_lock(db, scope, conversation, turn, if_revision)
         if row is None:
             raise NotFound("conversation", conversation)
+    base = None if onto is None else _elsewhere(db, scope, row, onto)
     parameters = {
         "id": id_to_bytes(turn),
         "tenant": scope.tenant,
         "conversation": row["id"],
         "kind": "turn",
         "outcome": "running",
-        "base": row["head"],
+        "base": row["head"] if base is None else pack(base.position),
         "end": None,
         "holder": scope.holder,
         "token": token,
@@ -82,8 +87,8 @@ def begin(
         "key": None if key is None else key.key,
         "request": None if key is None else key.request,
         "usage": "{}",
-        "totals": row["head_totals"],
-        "state_of": row["head_state_of"],
+        "totals": row["head_totals"] if base is None else dumps(base.totals),
+        "state_of": row["head_state_of"] if base is None else blob(base.state_of),
         "state": None,
         "open_calls": "{}",
         "retry_of": blob(retry_of),
@@ -95,7 +100,9 @@ def begin(
     except sqlite3.IntegrityError:  # ids are its only constraint
         raise AlreadyExists("turn", turn) from None
     idempotency.take(db, scope, key, "turn", subject, turn)
-    return open_turn(db, row, turn, token)
+    if onto is None or base is None:
+        return open_turn(db, row, turn, token, started=scope.now)
+    return open_turn(db, row, turn, token, started=scope.now, base=base, branch=onto.branch)
 
 
 def journal(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> None:
@@ -140,7 +147,8 @@ def resume(db: Connection, scope: Scope, id: str, token: bytes) -> OpenTurn:
         case "failed" | "cancelled":
             _reopen(db, scope, id, row, outcome)
         case "awaiting_approval" | "interrupted":
-            pass
+            if conversations.row_of(db, scope, conversation)["head"] != row["base"]:
+                raise NotResumable(id, outcome, "it stood elsewhere than at the head; discard it and send it again")
     parameters = {
         "id": row["id"],
         "holder": scope.holder,
@@ -157,7 +165,7 @@ def refresh(db: Connection, scope: Scope, turn: OpenTurn) -> OpenTurn:
     """The handle of a running turn as far as its journal goes."""
     if not is_held(db, scope, turn.id, turn.token):
         raise lost(db, scope, turn)
-    return _handle(db, scope, turn.conversation, turn.id, turn.token)
+    return _handle(db, scope, turn.conversation, turn.id, turn.token, turn.branch)
 
 
 def discard(db: Connection, scope: Scope, id: str) -> TurnRecord:
@@ -290,27 +298,61 @@ def _make_way(
         discard(db, scope, open.turn)
 
 
-def open_turn(db: Connection, row: sqlite3.Row, turn: str, token: bytes) -> OpenTurn:
-    """A turn's handle at its base, from the row of the conversation that it holds."""
-    base = head_of(row)
+def _elsewhere(db: Connection, scope: Scope, row: sqlite3.Row, onto: Onto) -> Head | None:
+    """What is true where a turn is to stand; None if that is the head of the conversation that it holds."""
+    own = conversations.key_of(onto.branch) == row["id"]
+    branch = row if own else conversations.row_of(db, scope, onto.branch, drafts=False)
+    if branch["family"] != row["family"]:
+        raise NotFound("conversation", onto.branch)
+    here = head_of(branch)
+    if onto.position is None:
+        base = head_at(db, row["family"], None)
+    elif own and onto.position == here.position:
+        return None
+    else:
+        base = resolve(db, scope, row["family"], here, onto.position, None)
+    return None if pack(base.position) == row["head"] else base
+
+
+def open_turn(
+    db: Connection,
+    row: sqlite3.Row,
+    turn: str,
+    token: bytes,
+    *,
+    started: int = 0,
+    base: Head | None = None,
+    branch: str | None = None,
+) -> OpenTurn:
+    """A turn's handle at its base, from the row of the conversation that it holds.
+
+    ``base`` and ``branch`` are given if it stands elsewhere than at the head.
+    """
+    segment = row["open_segment"] if base is None else None
+    base = base or head_of(row)
     return OpenTurn(
         id=turn,
         conversation=id_from_bytes(row["id"]),
         token=token,
         revision=row["revision"],
         base=base,
-        segment=row["open_segment"],
+        segment=segment,
         family=id_from_bytes(row["family"]),
         calls=base.open_calls.at_a_commit(),
         state=read_state(db, base),
         state_changed=base.state is not None,  # no commit stood at the base, so this one has to keep the state
+        started=started,
+        branch=branch,
     )
 
 
-def _handle(db: Connection, scope: Scope, conversation: str, id: str, token: bytes) -> OpenTurn:
+def _handle(
+    db: Connection, scope: Scope, conversation: str, id: str, token: bytes, branch: str | None = None
+) -> OpenTurn:
     """A turn's handle as far as its journal goes."""
-    turn = open_turn(db, conversations.row_of(db, scope, conversation), id, token)
-    usage = read(db, scope, id).usage
+    row, record = conversations.row_of(db, scope, conversation), read(db, scope, id)
+    base = None if branch is None else head_at(db, row["family"], record.base)
+    turn = open_turn(db, row, id, token, started=record.started, base=base, branch=branch)
     steps = read_steps(db, id)
     calls = turn.calls
     for step in steps:
@@ -322,7 +364,7 @@ def _handle(db: Connection, scope: Scope, conversation: str, id: str, token: byt
         calls=calls,
         state_changed=turn.state_changed or state is not turn.state,
         state=state,
-        usage=usage,
+        usage=record.usage,
     )
 
 

@@ -13,6 +13,7 @@ that it is not shared is not asked to.
 
 from forkpoint.testing.conformance.care import CareConformance
 from forkpoint.testing.conformance.conversations import ConversationConformance
+from forkpoint.testing.conformance.elsewhere import ElsewhereConformance
 from forkpoint.testing.conformance.forks import ForkConformance
 from forkpoint.testing.conformance.sharing import SharingConformance
 from forkpoint.testing.conformance.spending import SpendingConformance
@@ -26,6 +27,7 @@ class StoreConformance(
     ConversationConformance,
     TurnConformance,
     ForkConformance,
+    ElsewhereConformance,
     SpendingConformance,
     SharingConformance,
     WatchingConformance,

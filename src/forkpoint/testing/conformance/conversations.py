@@ -64,6 +64,8 @@ class ConversationConformance(Conformance):
                 await store.delete(missing)
             with pytest.raises(NotFound):
                 await store.describe(missing, title="x")
+            with pytest.raises(NotFound):
+                await store.rename(missing, "x")
 
     async def test_a_list_is_paged_newest_first_and_complete(self, store: Store) -> None:
         made = [(await create(store)).id for _ in range(7)]
@@ -106,6 +108,38 @@ class ConversationConformance(Conformance):
         assert (titled.title, titled.tags, titled.revision) == ("Build 1234", (("kind", "ci"),), made.revision)
         assert (await store.describe(made.id, tags=())).title == "Build 1234"
         assert (await store.describe(made.id, title="")).title is None
+
+    async def test_another_name_changes_neither_revision_nor_anything_else(self, store: Store) -> None:
+        made = await create(store, "before")
+        turn = await begin(store, made.id)
+        renamed = await store.rename(made.id, "after")
+        assert (renamed.name, renamed.revision, renamed.status, renamed.id) == ("after", 0, "running", made.id)
+        assert await store.find("after") == renamed
+        assert (await store.rename(made.id, "after")).name == "after"
+        with pytest.raises(NotFound):
+            await store.find("before")
+        await store.commit(turn, exchange("not disturbed"))
+        assert (await store.rename(made.id, None)).name == made.id
+        assert (await store.find(made.id)).id == made.id
+        await create(store, "before")
+        await create(store, "after")
+
+    async def test_a_conversation_takes_no_name_that_another_has(self, store: Store) -> None:
+        made, other = await create(store, "mine"), await create(store, "taken")
+        draft = NewConversation(id=new_id(), name="draft")
+        await store.begin(draft.id, new_id(), create=draft)
+        squatter = await create(store, made.id)
+        for taken in ("taken", "draft", None):
+            with pytest.raises(AlreadyExists):
+                await store.rename(made.id, taken)
+        for name in ("", "a b", "../up", "x" * 129):
+            with pytest.raises(BadName):
+                await store.rename(made.id, name)
+        assert await store.find("mine") == made
+        assert (await store.find("taken"), await store.find(made.id)) == (other, squatter)
+        with pytest.raises(NotFound):
+            await store.within("other").rename(made.id, "stolen")
+        assert (await store.within("other").create(NewConversation(id=new_id(), name="taken"))).name == "taken"
 
     async def test_the_same_key_makes_one_conversation(self, store: Store) -> None:
         key = IdempotencyKey("create-1", b"digest")

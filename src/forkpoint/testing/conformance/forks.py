@@ -6,7 +6,8 @@ from forkpoint.errors import AlreadyExists, BadPosition, Busy, KeyReused, NotFou
 from forkpoint.events import Position, Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import IdempotencyKey
+from forkpoint.store.records import Collected, IdempotencyKey, TurnError
+from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
 from forkpoint.testing.samples import answers, calls, exchange, remembers, returns, says, thinks
 
@@ -157,6 +158,48 @@ class ForkConformance(Conformance):
         fork = await store.fork(made.id, fork_of())
         await run(store, fork.id, [returns("c1"), answers("seen", response=1)])
         assert (await store.read(made.id)).head.open_calls.client == ("c1",)
+        assert (await store.verify()).ok
+
+    @pytest.mark.parametrize("at_head", [True, False])
+    async def test_a_fork_can_be_a_draft_until_its_first_turn_commits(self, store: Store, at_head: bool) -> None:
+        made = await create(store)
+        one = await run(store, made.id, "one")
+        await run(store, made.id, "two")
+        key = IdempotencyKey("draft", b"1")
+        at = None if at_head else one.turn
+        draft = await store.fork(made.id, fork_of("draft"), at=at, draft=True, key=key)
+        assert (draft.draft, draft.lineage.kind, draft.head.ordinal) == (True, "fork", 4 if at_head else 2)
+        assert await store.fork(made.id, fork_of(), at=at, draft=True, key=key) == draft
+        assert await store.find("draft") == draft
+        assert [record.id for record in (await store.conversations()).items] == [made.id]
+        for place in (None, one.turn):
+            with pytest.raises(NotFound):
+                await store.fork(draft.id, fork_of(), at=place)
+        with pytest.raises(NotFound):
+            await store.rewind(draft.id, fork_of(), at=one.turn)
+        await store.fail(await begin(store, draft.id), TurnError("x", "y"))
+        assert (await store.read(draft.id)).draft
+        await run(store, draft.id, "three")
+        assert not (await store.read(draft.id)).draft
+        assert len((await store.conversations()).items) == 2
+        await store.fork(draft.id, fork_of())
+
+    async def test_a_draft_of_a_fork_runs_out_and_costs_its_source_nothing(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        made = await create(store)
+        await run(store, made.id, "one", Usage(calls=1, input=1))
+        draft = await store.fork(made.id, fork_of("draft"), draft=True)
+        await store.fail(await begin(store, draft.id), TurnError("x", "y"), usage=Usage(calls=1, input=2))
+        open = await store.fork(made.id, fork_of(), draft=True)
+        turn = await begin(store, open.id)
+        clock.pass_by(400 * 24 * 3600)
+        assert await store.collect() == Collected(drafts=1)
+        with pytest.raises(NotFound):
+            await store.find("draft")
+        assert len(await store.events(made.id)) == 2
+        assert await store.family_usage(made.id) == await store.usage() == Usage(calls=2, input=3)
+        await store.commit(turn, exchange("slow"))
         assert (await store.verify()).ok
 
     async def test_the_same_key_makes_one_fork(self, store: Store) -> None:

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from forkpoint.errors import Busy, TurnLost, TurnOpen
+from forkpoint.errors import Busy, NotResumable, TurnLost, TurnOpen
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import TurnError
+from forkpoint.store.records import Onto, OpenTurn, TurnError
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import Conformance, Opener, begin, create, fork_of, run, texts
 from forkpoint.testing.samples import answers, calls, exchange, returns, says
@@ -64,6 +64,25 @@ class SharingConformance(Conformance):
         await other.commit(taken, [returns("c1"), answers("in time", response=2)])
         assert texts(await store.events(made.id))[-1] == "in time"
         assert (await store.verify()).ok
+
+    async def test_a_turn_that_stood_elsewhere_is_not_taken_over_but_discarded(
+        self, store: Store, other: Store, clock: ManualClock
+    ) -> None:
+        made = await create(store)
+        one = await run(store, made.id, "one")
+        await run(store, made.id, "two")
+        turn = await store.begin(made.id, new_id(), onto=Onto(made.id, one.last))
+        assert isinstance(turn, OpenTurn)
+        clock.pass_by(A_LONG_TIME)
+        with pytest.raises(NotResumable, match="send it again"):
+            await other.resume(turn.id)
+        assert (await other.turn(turn.id)).outcome == "interrupted"
+        assert (await other.discard(turn.id)).outcome == "cancelled"
+        with pytest.raises(TurnLost):
+            await store.commit(turn, exchange("late"), aside=fork_of())
+        await run(other, made.id, "three")
+        assert len(await store.events(made.id)) == 6
+        assert len((await store.conversations()).items) == 1
 
     async def test_a_late_commit_is_accepted_as_long_as_nobody_took_over(
         self, store: Store, other: Store, clock: ManualClock

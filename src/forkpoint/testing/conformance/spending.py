@@ -155,6 +155,55 @@ class SpendingConformance(Conformance):
             assert await store.family_usage(id) == Usage(calls=times, input=times) + ASIDE
             await store.delete(id)
 
+    async def test_what_is_spent_beside_any_conversation_is_the_tenants(self, store: Store) -> None:
+        made, once = await create(store), new_id()
+        await run(store, made.id, "one", used(1))
+        assert await store.spent(None) == Usage()
+        for id in (once, once, new_id()):
+            await store.charge(None, id, ASIDE)
+        assert await store.spent(None) == ASIDE + ASIDE
+        assert await store.spent(made.id) == await store.family_usage(made.family) == used(1)
+        assert await store.usage() == used(1) + ASIDE + ASIDE
+        for conversation, usage in ((made.id, ASIDE), (None, used(5))):
+            with pytest.raises(KeyReused):
+                await store.charge(conversation, once, usage)
+        with pytest.raises(BadId):
+            await store.charge(None, "no-id", ASIDE)
+        theirs = store.within("other")
+        assert await theirs.spent(None) == await theirs.usage() == Usage()
+        await theirs.charge(None, once, used(1))
+        assert await theirs.spent(None) == await theirs.usage() == used(1)
+        assert await store.spent(None) == ASIDE + ASIDE
+
+    async def test_all_that_a_tenant_ever_spent_has_each_token_once(self, store: Store, clock: ManualClock) -> None:
+        made, other = await create(store), await create(store)
+        one = await run(store, made.id, "one", used(1))
+        await run(store, made.id, "two", used(2))
+        await store.fork(made.id, fork_of())
+        carried = await store.fork(made.id, fork_of(carries_metrics=True))
+        await run(store, carried.id, "three", used(4))
+        await store.rewind(made.id, fork_of(), at=one.turn)
+        await store.fail(await begin(store, made.id), TurnError("x", "y"), usage=used(8))
+        await store.cancel(await begin(store, other.id), usage=used(16))
+        await store.charge(other.id, new_id(), used(32))
+        await store.charge(None, new_id(), used(64))
+        running = await store.journal(await begin(store, made.id), [says("look")], usage=used(128))
+        waiting = await store.journal(await begin(store, other.id), [says("look")], usage=used(256))
+        await store.wait(waiting)
+        new = NewConversation(id=new_id())
+        drafted = await store.begin(new.id, new_id(), create=new)
+        assert isinstance(drafted, OpenTurn)
+        await store.fail(drafted, TurnError("x", "y"), usage=used(512))
+        total = Usage(calls=10, input=1023)
+        assert await store.usage() == total
+        await store.commit(running, [answers("seen")])
+        for gone in (made.id, other.id, carried.id):
+            await store.delete(gone)
+            assert await store.usage() == total
+        clock.pass_by(A_MONTH)
+        assert (await store.collect()).drafts == 1
+        assert await store.usage() == total
+
     async def test_tenants_charge_apart_even_under_the_same_ids(self, store: Store) -> None:
         mine, id = await create(store), new_id()
         theirs = store.within("other")

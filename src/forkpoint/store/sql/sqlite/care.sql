@@ -51,9 +51,14 @@ SELECT DISTINCT family FROM segment WHERE tenant = :tenant;
 SELECT id, base FROM segment WHERE family = :family AND tenant = :tenant ORDER BY id DESC;
 
 -- name: family_heads
--- How far into each segment some conversation stands.
-SELECT head >> 32 AS segment, max(head & 4294967295) AS ordinal
-FROM conversation WHERE family = :family AND head IS NOT NULL GROUP BY head >> 32;
+-- How far into each segment some conversation stands, or an open turn of one, which need not stand at its head.
+SELECT place >> 32 AS segment, max(place & 4294967295) AS ordinal
+FROM (
+  SELECT head AS place FROM conversation WHERE family = :family
+  UNION ALL
+  SELECT turn.base FROM conversation JOIN turn ON turn.id = conversation.open_turn WHERE conversation.family = :family
+)
+WHERE place IS NOT NULL GROUP BY place >> 32;
 
 -- name: measure_events
 -- What stands in a stretch of a segment.

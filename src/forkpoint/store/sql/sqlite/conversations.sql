@@ -89,7 +89,7 @@ SELECT
   tenant, :id, :name, family, 0,
   head, head_digest, head_turn, head_totals, head_state_of, head_state, head_open_calls,
   coalesce(:settings, settings), :cache, 'fork', id, head,
-  coalesce(head & 4294967295, 0), head_totals, :carries_metrics, :title, :tags, 0, :now, :now
+  coalesce(head & 4294967295, 0), head_totals, :carries_metrics, :title, :tags, :draft, :now, :now
 FROM conversation
 WHERE tenant = :tenant AND id = :source AND draft = 0 AND (:revision IS NULL OR revision = :revision)
 RETURNING *, NULL AS turn_outcome, NULL AS turn_holder, NULL AS holder_seen;
@@ -102,17 +102,23 @@ SET title = CASE WHEN :title IS NULL THEN title WHEN :title = '' THEN NULL ELSE 
     updated = :now
 WHERE tenant = :tenant AND id = :id;
 
+-- name: rename_conversation
+-- Another outer name. Touches neither revision nor lock.
+UPDATE conversation SET name = :name, updated = :now WHERE tenant = :tenant AND id = :id;
+
 -- name: keep_conversation
 -- Somebody wants a draft to stay, though no turn of it has committed.
 UPDATE conversation SET draft = 0, updated = :now WHERE tenant = :tenant AND id = :id AND draft = 1;
 
 -- name: move_head
--- The one statement that moves a head forward: the commit of the turn that holds the lock, or of a note.
+-- The one statement that moves a head to what was committed: by the turn that holds the lock, or by a note. Whose spend
+-- is whose (:own_from, :inherited) is another only if the turn stood elsewhere than at the head.
 UPDATE conversation
 SET head = :head, head_digest = :head_digest, head_turn = :head_turn, head_totals = :head_totals,
     head_state_of = :head_state_of, head_state = NULL, head_open_calls = :head_open_calls,
     open_segment = :open_segment, open_turn = NULL, revision = revision + 1, draft = 0, updated = :now,
-    settings = coalesce(:settings, settings), cache = coalesce(:cache, cache)
+    settings = coalesce(:settings, settings), cache = coalesce(:cache, cache),
+    own_from = coalesce(:own_from, own_from), inherited = coalesce(:inherited, inherited)
 WHERE tenant = :tenant AND id = :id AND open_turn IS :open_turn AND revision = :revision;
 
 -- name: rewind_head

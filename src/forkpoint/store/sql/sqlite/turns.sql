@@ -106,13 +106,29 @@ SELECT id, head_totals, inherited, open_turn FROM conversation WHERE family = :f
 -- What deleted conversations of a family had spent in turns, and what was charged to any of its conversations.
 SELECT usage FROM ledger WHERE family = :family AND tenant = :tenant;
 
+-- name: tenant_branches
+-- What the path of each of a tenant's conversations has cost, and how much of it is not its own.
+SELECT head_totals, inherited FROM conversation WHERE tenant = :tenant;
+
+-- name: tenant_tries
+-- What a tenant's tries have spent that are not history: those that ended otherwise, and the open ones.
+SELECT usage FROM turn WHERE outcome IN ('failed', 'cancelled') AND tenant = :tenant
+UNION ALL
+SELECT turn.usage
+FROM conversation JOIN turn ON turn.id = conversation.open_turn
+WHERE conversation.tenant = :tenant;
+
+-- name: tenant_ledger
+-- All that stands in no turn of a tenant's.
+SELECT usage FROM ledger WHERE tenant = :tenant;
+
 -- name: write_off
 -- A conversation is deleted; what its turns had spent stays.
 INSERT INTO ledger (tenant, family, conversation, usage, deleted)
 VALUES (:tenant, :family, :conversation, :usage, :now);
 
 -- name: insert_charge
--- Something was spent beside history.
+-- Something was spent beside history; beside any conversation, if family and conversation are empty.
 INSERT INTO ledger (tenant, family, conversation, usage, deleted, id)
 VALUES (:tenant, :family, :conversation, :usage, 0, :id);
 

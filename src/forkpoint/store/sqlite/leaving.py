@@ -1,0 +1,34 @@
+"""Leaving a head: what becomes of it when a turn commits that stood elsewhere."""
+
+from forkpoint.errors import BadArgument
+from forkpoint.history.paths import common_ancestor
+from forkpoint.store.records import Lineage, NewFork, OpenTurn
+from forkpoint.store.sqlite import conversations
+from forkpoint.store.sqlite.connection import Connection
+from forkpoint.store.sqlite.conversations import Spend
+from forkpoint.store.sqlite.history import read_path
+from forkpoint.store.sqlite.rows import Scope, head_of
+
+
+def leave_head(db: Connection, scope: Scope, turn: OpenTurn, aside: NewFork | None) -> tuple[Spend, str | None]:
+    """Keeps what stands at the head that a turn's commit is about to leave, if nothing else does.
+
+    Gives what of the new path is not the conversation's own spend, and the branch that was set aside.
+    """
+    row = conversations.row_of(db, scope, turn.conversation)
+    old, own = head_of(row), conversations.spend_of(row)
+    there = Spend(turn.base.ordinal, turn.base.totals)
+    here_path, there_path = (read_path(db, scope, row["family"], end.position) for end in (old, turn.base))
+    parting = common_ancestor(here_path, there_path)
+    if parting == old.position:
+        # The new path goes on from the old head, through what other branches have spent. What this one has spent before
+        # stays its own: no other branch would count it.
+        return Spend(there.own_from, own.inherited + (there.inherited - old.totals)), None
+    if aside is None:
+        why = "the turn stood elsewhere than at the head, and what stands there has to be kept under a branch"
+        raise BadArgument("commit", "aside=None", why)
+    # Back on its own path it is a rewind. On another branch's, all that this conversation has spent goes with the old
+    # head: of the new path, nothing is its own.
+    set_aside, kept = own.parted(there) if parting == turn.base.position else (own, there)
+    lineage = Lineage("aside", turn.conversation, parting)
+    return kept, conversations.insert_branch(db, scope, row, aside, old, lineage, set_aside).id
