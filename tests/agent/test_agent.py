@@ -15,6 +15,7 @@ from tests.agent.importable import Address, Household, Options, Person, Tree
 from forkpoint.agent import Agent, Limits, Tool, bind, tool
 from forkpoint.errors import BadAgent, BadModel, BadSetting, BadTool, ForkpointError
 from forkpoint.events import ToolCall
+from forkpoint.llm.manifest import ToolSchema
 from forkpoint.llm.model import LLM
 
 ECHO = "scripted/echo"
@@ -122,6 +123,92 @@ def test_a_tool_is_found_by_its_name() -> None:
     assert agent.tool("third") is third
     assert agent.tool("nothing") is None
     assert agent.tool("") is None
+
+
+# Tools of the client.
+
+BROWSE, ASK = ToolSchema("browse", "Opens a page."), ToolSchema("ask", strict=True)
+
+
+def test_a_client_s_tools_stand_in_the_manifest_among_the_others() -> None:
+    agent = Agent(ECHO, tools=[first, third], client_tools=(one for one in (BROWSE, ASK)))
+    assert [tool.name for tool in agent.manifest.tools] == ["ask", "browse", "first", "third"]
+    assert agent.manifest.tools[1] == BROWSE
+    assert agent.client_tools == (ASK, BROWSE)
+    assert agent == agent.but(client_tools=[ASK, BROWSE])
+    assert hash(agent) == hash(agent.but(client_tools=[ASK, BROWSE]))
+    assert agent != agent.but(client_tools=[ASK])
+
+
+def test_a_client_s_tool_is_known_and_is_not_here_to_be_run() -> None:
+    agent = Agent(ECHO, tools=[first], client_tools=[BROWSE])
+    assert agent.is_client_tool("browse")
+    assert not agent.is_client_tool("first")
+    assert not agent.is_client_tool("nothing")
+    assert agent.tool("browse") is None
+
+
+@pytest.mark.parametrize("approval", ["always", "risky", lambda call, tool: True], ids=["always", "risky", "function"])
+def test_no_policy_asks_for_a_client_s_tool(approval: Any) -> None:
+    agent = Agent(ECHO, tools=[third], client_tools=[BROWSE], approval=approval)
+    assert agent.asks_before(ToolCall("a", "browse", "{}")) is None
+    assert agent.asks_before(ToolCall("a", "third", "{}"))
+
+
+@pytest.mark.parametrize("twice", [[BROWSE, BROWSE], [ToolSchema("first")]], ids=["the client's", "of both kinds"])
+def test_a_name_that_stands_twice_is_refused(twice: Any) -> None:
+    with pytest.raises(BadTool, match="two tools"):
+        Agent(ECHO, tools=[first], client_tools=twice)
+
+
+@pytest.mark.parametrize(
+    "wrong", [["browse"], [first], [third], [{"name": "browse"}]], ids=["a name", "a function", "a tool", "a document"]
+)
+def test_a_client_s_tool_is_a_schema(wrong: Any) -> None:
+    with pytest.raises(BadAgent, match="ToolSchema"):
+        Agent(ECHO, client_tools=wrong)
+
+
+@pytest.mark.parametrize("parameters", ["3", "[]", "", "{", "{" * 100_000, "\ud800", "[" * 100_000 + "]" * 100_000])
+def test_parameters_that_are_no_json_object_are_refused(parameters: str) -> None:
+    with pytest.raises(BadTool, match="JSON object"):
+        ToolSchema("browse", parameters=parameters)
+
+
+@pytest.mark.parametrize("unattended", ["", "ask", None, True, ["run"]], ids=str)
+def test_what_is_done_unattended_is_one_of_two(unattended: Any) -> None:
+    with pytest.raises(BadAgent, match="deny or run"):
+        Agent(ECHO, unattended=unattended)
+
+
+def test_an_agent_but_for_some_fields_is_another_with_all_the_rest() -> None:
+    agent = Agent(
+        LLM("openai/gpt-5", api_key=SECRET),
+        instructions="a",
+        tools=[third],
+        output=Person,
+        limits=Limits(3),
+        approval="risky",
+        name="n",
+        client_tools=[BROWSE],
+        unattended="run",
+    )
+    assert agent.but() == agent
+    other = agent.but(name="m", client_tools=[])
+    assert (other.name, other.client_tools) == ("m", ())
+    kept = [field.name for field in dataclasses.fields(Agent) if field.name not in {"name", "client_tools"}]
+    assert all(getattr(other, field) == getattr(agent, field) for field in kept)
+    assert agent.name == "n"
+    assert other.manifest.hash != agent.manifest.hash
+    with pytest.raises(BadAgent):
+        agent.but(unattended="ask")
+    with pytest.raises(TypeError):
+        agent.but(nmae="m")
+
+
+def test_an_agent_that_was_bound_is_not_stored_as_what_it_was_before_a_change() -> None:
+    bound = bind(Agent(ECHO, name="n").to_json())
+    assert bind(bound.but(name="m").to_json()).name == "m"
 
 
 # What cannot work is refused when it is made.

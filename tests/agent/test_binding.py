@@ -1,6 +1,7 @@
 """A stored agent comes back as it was, or everything that is missing or changed is listed, and nothing runs."""
 
 import functools
+import json
 import subprocess
 import sys
 import types
@@ -18,6 +19,7 @@ from forkpoint.agent.binding import portable_document
 from forkpoint.agent.output import OutputSchema
 from forkpoint.errors import BadAgent, CannotResume
 from forkpoint.events import ToolCall
+from forkpoint.llm.manifest import ToolSchema
 from forkpoint.llm.model import LLM
 
 ECHO = "scripted/echo"
@@ -481,6 +483,52 @@ def test_an_attribute_that_misbehaves_is_listed(monkeypatch: pytest.MonkeyPatch)
     assert "not today" in missing_from(document(tools=[{"name": "work", "path": "odd_module:work", "digest": "1"}]))
 
 
+# Tools of the client.
+
+SCHEMA = '{ "type":"object",\n "properties": {"z": {"const": 1.50}, "é": {"const": "\\u00e9"}} }'
+BROWSE = ToolSchema("browse", "Opens a page. é", SCHEMA, strict=True)
+
+
+@pytest.mark.parametrize("written", [Agent.to_json, portable_document], ids=["stored", "portable"])
+def test_a_client_s_tools_come_back_with_the_very_text_of_their_schemas(written: Any) -> None:
+    agent = Agent(ECHO, client_tools=[BROWSE, ToolSchema("ask")], unattended="run")
+    text = written(agent)
+    again = bind(text)
+    assert again == agent
+    assert again.manifest.hash == agent.manifest.hash
+    assert again.client_tools[1].parameters == SCHEMA
+    assert SCHEMA in text
+    assert json.loads(text)["client_tools"][1] == {
+        "name": "browse",
+        "description": "Opens a page. é",
+        "parameters": json.loads(SCHEMA),
+        "strict": True,
+    }
+    assert written(again) == text
+
+
+def test_white_space_around_a_schema_does_not_make_another_manifest_of_it() -> None:
+    agent = Agent(ECHO, client_tools=[ToolSchema("ask", parameters='\n {"type":"object"}\t ')])
+    assert bind(agent.to_json()).manifest.hash == agent.manifest.hash
+
+
+def test_an_agent_without_them_is_stored_as_it_always_was() -> None:
+    word: Any = "DENY".lower()  # equal to the default, and another object
+    stored = '{"llm":{"model":"scripted/echo"},"limits":{},"name":"n"}'
+    assert Agent(ECHO, name="n").to_json() == Agent(ECHO, name="n", unattended=word).to_json() == stored
+
+
+def test_a_client_s_tool_that_says_no_more_than_its_name_takes_no_arguments() -> None:
+    assert bind(document(client_tools=[{"name": "ask"}])).client_tools == (ToolSchema("ask"),)
+
+
+def test_the_tools_of_the_client_are_those_of_the_document_whatever_agent_is_given() -> None:
+    stored = Agent(ECHO, tools=[importable.plain], client_tools=[BROWSE])
+    given = Agent(ECHO, tools=[importable.plain], client_tools=[ToolSchema("other")], unattended="run")
+    again = bind(stored.to_json(), given)
+    assert (again.client_tools, again.unattended) == ((BROWSE,), "deny")
+
+
 # Documents.
 
 
@@ -507,6 +555,17 @@ def test_an_attribute_that_misbehaves_is_listed(monkeypatch: pytest.MonkeyPatch)
         document(output="Person"),
         document(name=3),
         document(instructions=None),
+        document(client_tools=3),
+        document(client_tools=[3]),
+        document(client_tools=[{}]),
+        document(client_tools=[{"name": "not a name"}]),
+        document(client_tools=[{"name": "ask", "parameters": []}]),
+        document(client_tools=[{"name": "ask", "parameters": None}]),
+        document(client_tools=[{"name": "ask", "parameters": '{"type":"object"}'}]),
+        document(client_tools=[{"name": "ask", "strict": "very"}]),
+        document(client_tools=[{"name": "ask"}, {"name": "ask"}]),
+        document(unattended="ask"),
+        document(unattended=None),
         "[" * 100_000,
         '{"llm":' + "[" * 100_000 + "]" * 100_000 + "}",
     ],

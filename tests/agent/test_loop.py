@@ -1,15 +1,14 @@
 """The loop begins wherever a journal stands; a response is on disk before its tools start, a result when it ends."""
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
-from tests.conversation.support.agents import PATIENCE, Answers, agent_of, asks, call
+from tests.agent.journal import Memory, asked, run, says, work
+from tests.conversation.support.agents import Answers, agent_of, asks, call
 
-from forkpoint.agent import Agent, Limits, ToolContext, tool
-from forkpoint.agent.loop import MAY_HAVE_RUN, Done, Loop, Waiting, stand
+from forkpoint.agent import Limits, ToolContext, tool
+from forkpoint.agent.loop import MAY_HAVE_RUN, Done, Waiting, stand
 from forkpoint.errors import BadOutput, LimitReached, Overloaded, TurnLost
 from forkpoint.events import (
     AnyBody,
@@ -29,67 +28,10 @@ from forkpoint.events import (
     UserMessage,
     seal,
 )
-from forkpoint.history.state import EMPTY, State, fold
-from forkpoint.llm import Models, own_identity, render
-from forkpoint.llm.identity import CallContext
 from forkpoint.testing import Fault, Heard, Reply
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-
-
-class Memory:
-    """A journal in memory that knows what is on disk, and can refuse like a store."""
-
-    def __init__(self, *already: NewEvent, refuse: Callable[[Sequence[StagedEvent]], bool] | None = None) -> None:
-        self.so_far: list[StagedEvent] = []
-        self.state: State = EMPTY
-        self.spent = Usage()
-        self.on_disk = 0
-        self._refuse = refuse
-        self.add(already)
-        self.on_disk = len(self.so_far)
-
-    def add(self, events: Sequence[NewEvent], usage: Usage = Usage()) -> None:
-        self.so_far += [StagedEvent(seal(event, 0), event.body) for event in events]
-        self.state = fold((event.body for event in events), self.state)
-        self.spent += usage
-
-    async def flush(self) -> None:
-        await checkpoint()
-        if self._refuse is not None and self._refuse(self.so_far[self.on_disk :]):
-            raise TurnLost("turn", "running elsewhere")
-        self.on_disk = len(self.so_far)
-
-    @property
-    def bodies(self) -> list[Any]:
-        return [step.body for step in self.so_far]
-
-    @property
-    def flushed(self) -> list[Any]:
-        return self.bodies[: self.on_disk]
-
-
-def says(text: str) -> NewEvent:
-    return NewEvent(UserMessage((Text(text),)))
-
-
-def asked(*ids: str, tool: str = "work", response: int = 1) -> list[NewEvent]:
-    called = NewEvent(ModelCalled("scripted/x", "scripted/scripted", Usage(calls=1)))
-    return [called, *(NewEvent(ToolCall(id, tool, "{}"), response=response) for id in ids)]
-
-
-async def run(agent: Agent, journal: Memory, **settings: Any) -> Done | Waiting:
-    context = CallContext(own_identity("conversation"))
-    async with Models() as models:
-        with anyio.fail_after(PATIENCE):
-            return await Loop(agent, models, context, journal, render(agent.manifest), **settings).run()
-
-
-@tool
-def work() -> str:
-    """Works."""
-    return "worked"
 
 
 # From the start to the answer.
@@ -409,3 +351,26 @@ def test_corrections_and_questions_are_counted() -> None:
         (called, None), (said("x"), 1), (SystemMessage((Text("no"),)), None), (called, None), (said("y"), 2)
     )
     assert (found.asked, found.responses, found.corrections, found.answer) == (2, 2, 1, "y")
+
+
+def test_the_client_s_calls_are_apart_from_ours() -> None:
+    ours, theirs = ToolCall("a", "work", "{}"), ToolCall("b", "browse", "{}", client=True)
+    found = standing((said("So."), 1), (theirs, 1), (ours, 1))
+    assert (found.open, found.handed, found.answer) == ((ours,), (theirs,), None)
+    answered = standing((theirs, 1), (ours, 1), (ToolResult("a", "work"), None), (ToolResult("b", "browse"), None))
+    assert (answered.open, answered.handed) == ((), ())
+
+
+def test_what_a_turn_was_given_is_neither_its_answer_nor_a_correction() -> None:
+    called = ModelCalled("m", "p", Usage(calls=1))
+    go: tuple[AnyBody, int | None] = (UserMessage((Text("go"),)), None)
+    system: tuple[AnyBody, int | None] = (SystemMessage((Text("Be brief."),)), None)
+    imported: list[tuple[AnyBody, int | None]] = [go, (said("earlier"), 1), system, go, (said("later"), 2)]
+    assert standing(*imported, go).answer is None, "the model is yet to be asked"
+    found = standing(*imported, system, go, (called, None), (said("done"), 3))
+    assert (found.answer, found.corrections, found.asked, found.answered) == ("done", 0, 1, 1)
+
+
+def test_a_call_that_failed_was_asked_and_not_answered() -> None:
+    found = standing((ModelCalled("m", "p", Usage(calls=1), error="model_overloaded"), None))
+    assert (found.asked, found.answered) == (1, 0)

@@ -124,6 +124,14 @@ def test_two_manifests_have_one_hash_exactly_if_they_are_equal_and_differ_in_not
     assert one.hash == msgspec.structs.replace(one).hash
 
 
+def test_a_schema_has_one_hash_however_its_text_was_made() -> None:
+    plain = ToolSchema("list")
+    spelled = ToolSchema("list", parameters="".join(plain.parameters))
+    again = ToolSchema("list", parameters=plain.parameters.encode().decode())
+    llm = LLM("scripted/echo")
+    assert len({manifest_of(llm, tools=[tool]).hash for tool in (plain, spelled, again)}) == 1
+
+
 @many
 @given(manifest=manifests)
 def test_a_manifest_comes_back_from_its_document_with_its_hash(manifest: Manifest) -> None:

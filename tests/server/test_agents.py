@@ -14,9 +14,10 @@ from forkpoint.agent.arguments import json_schema
 from forkpoint.agent.binding import portable_document
 from forkpoint.agent.output import OutputSchema
 from forkpoint.errors import BadAgent, BadWorkspace, CannotResume, ForkpointError, NotFound
+from forkpoint.llm.manifest import ToolSchema
 from forkpoint.llm.model import LLM, Price, Retries, Timeouts
 from forkpoint.server.agents import AgentItem, Agents
-from forkpoint.server.sent_agent import SIZE
+from forkpoint.server.sent_agent import CLIENT_TOOLS, SIZE
 
 ECHO = "scripted/echo"
 SECRET = "sk-never-to-be-seen-4711"
@@ -92,6 +93,16 @@ steps = 7
 model = "scripted/echo"
 instructions = "Help."
 stop = "END"
+unattended = "run"
+
+[[agents.helper.client_tools]]
+name = "browse"
+description = "Opens a page."
+strict = true
+parameters = { type = "object", properties = { page = { type = "string" } } }
+
+[[agents.helper.client_tools]]
+name = "ask"
 
 [agents.helper.output]
 title = "Answer"
@@ -154,6 +165,9 @@ def test_a_file_says_everything_of_an_agent(whole: Path) -> None:
     helper = agents.named("helper")
     assert helper.output == OutputSchema("Answer", '{"title":"Answer","type":"object"}')
     assert helper.llm.stop == ("END",)
+    page = '{"type":"object","properties":{"page":{"type":"string"}}}'
+    assert helper.client_tools == (ToolSchema("ask"), ToolSchema("browse", "Opens a page.", page, strict=True))
+    assert (helper.unattended, coder.client_tools, coder.unattended) == ("run", (), "deny")
     assert agents.workspace_for(None, helper) is None
     assert agents.named("reader").output == OutputSchema("reader", '{"type":"object"}')
     tooled = agents.named("tooled")
@@ -238,6 +252,19 @@ model = "openai/x"
 top_k = 3
 [agents."not a name"]
 model = "scripted/echo"
+[agents.alone]
+model = "scripted/echo"
+unattended = "ask"
+client_tools = [{{ name = "ask", type = "function" }}]
+[agents.called]
+model = "scripted/echo"
+client_tools = [{{ name = "not a name" }}]
+[agents.twice]
+model = "scripted/echo"
+client_tools = [{{ name = "ask" }}, {{ name = "ask" }}]
+[agents.json]
+model = "scripted/echo"
+client_tools = [{{ name = "ask", parameters = "x" }}]
 """)
     said = wrong(file)
     for words in (
@@ -265,6 +292,11 @@ model = "scripted/echo"
         "agents.unset: the environment variable OPENAI_API_KEY",
         "agents.wire.top_k:",
         "agents.not a name: ",
+        "agents.alone.unattended:",
+        "agents.alone.client_tools:",
+        "agents.called: ",
+        "agents.twice: ",
+        "agents.json.client_tools:",
     ):
         assert words in said, f"{words!r} is missing from {said}"
     assert SECRET not in said
@@ -372,8 +404,12 @@ def test_an_agent_that_is_sent_runs_where_the_server_has_its_model(agents: Agent
         limits=Limits(3),
         approval="always",
         name="my-own",
+        client_tools=[ToolSchema("browse", "Opens a page.", '{ "type": "object" }', strict=True)],
+        unattended="run",
     )
     made = agents.received(portable_document(mine))
+    assert (made.client_tools, made.unattended) == (mine.client_tools, "run")
+    assert agents.bound(made.to_json()) == made
     assert made.llm == msgspec.structs.replace(OWN, temperature=0.3, seed=5, max_tokens=9, reasoning_effort="low")
     assert (made.instructions, made.limits, made.approval, made.name) == ("Mine.", Limits(3), "always", "my-own")
     assert made.output == OutputSchema("Person", json_schema(Person))
@@ -523,11 +559,32 @@ def test_a_file_of_the_server_s_own_can_be_named_but_is_not_told() -> None:
         ({"llm": {"model": "openai/gpt-5", "api": "messages"}}, "api"),
         ({"llm": {"model": ECHO, "timeouts": {"total": -1}}}, "timeouts.total"),
         ({"instructions": "x" * SIZE}, "limit"),
+        ({"client_tools": [{"name": "ask", "path": "os:system"}]}, "path"),
+        ({"client_tools": [{"name": "ask", "type": "function"}]}, "type"),
+        ({"client_tools": [{"name": "not a name"}]}, "not a name"),
+        ({"client_tools": [{"name": "ask"}, {"name": "ask"}]}, "two tools"),
+        ({"client_tools": [{"name": "ask", "parameters": [1]}]}, "JSON object"),
+        ({"client_tools": [{}]}, "name"),
+        ({"client_tools": [{"name": f"ask{n}"} for n in range(CLIENT_TOOLS + 1)]}, "limit"),
+        ({"client_tools": [{"name": "ask", "description": "x" * SIZE}]}, "limit"),
+        ({"unattended": "ask"}, "unattended"),
     ],
-    ids=str,
+    ids=lambda given: str(given)[:80],
 )
 def test_what_is_no_plain_data_or_makes_no_sense_is_refused(agents: Agents, fields: Any, word: str) -> None:
     assert word in refused(agents, msgspec.json.encode({"llm": {"model": ECHO}} | fields))
+
+
+def test_a_client_may_have_many_tools_of_its_own(agents: Agents) -> None:
+    tools = [{"name": f"ask{n:03}"} for n in range(CLIENT_TOOLS)]
+    assert len(agents.received(sent(ECHO, client_tools=tools)).client_tools) == CLIENT_TOOLS
+
+
+def test_what_a_client_does_unattended_lets_no_function_of_the_server_run(agents: Agents) -> None:
+    """It names an agent of the server, whose tools ask first, and gets none of them."""
+    made = agents.received(sent(ECHO, name="reviewer", unattended="run", approval="never"))
+    assert (made.tools, agents.bound(made.to_json()).tools) == ((), ())
+    assert agents.named("reviewer").unattended == "deny"
 
 
 @pytest.mark.parametrize(
@@ -576,6 +633,29 @@ def test_a_stored_agent_has_the_server_s_own_functions(agents: Agents) -> None:
     assert here.bound(text) is bound, "it is not made anew each time"
     with pytest.raises(CannotResume, match="within"):
         agents.bound(text)
+
+
+def test_the_name_that_a_server_gives_an_agent_changes_nothing_else_of_it() -> None:
+    agent = Agent(ECHO, tools=[importable.plain], client_tools=[ToolSchema("ask")], unattended="run", approval="always")
+    named = Agents({"worker": agent}).named("worker")
+    assert named.name == "worker"
+    assert named.but(name=None) == agent
+
+
+def test_a_stored_agent_of_another_model_has_that_model_s_key_and_its_own_functions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "another")
+
+    def within(a: int) -> int:
+        return a
+
+    worker = Agent("openai/gpt-5", tools=[within], client_tools=[ToolSchema("ask")], unattended="run")
+    keeper = Agent(LLM("openai/gpt-6", api_key=SECRET))
+    here = Agents({"worker": worker, "keeper": keeper})
+    bound = here.bound(here.named("worker").but(llm=LLM("openai/gpt-6")).to_json())
+    assert bound.llm.key() == SECRET
+    assert (bound.tools, bound.client_tools, bound.unattended) == (worker.tools, worker.client_tools, "run")
 
 
 def test_a_stored_agent_that_the_server_s_own_no_longer_matches_says_so() -> None:

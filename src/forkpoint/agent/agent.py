@@ -1,11 +1,13 @@
 """`Agent`: a model, instructions, tools and limits. Frozen data: it holds nothing of any conversation."""
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from forkpoint.agent.arguments import json_schema, typed
@@ -13,7 +15,7 @@ from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.tool import Tool, as_tool
 from forkpoint.errors import BadAgent, BadTool
 from forkpoint.events import JsonText, ToolCall
-from forkpoint.llm.manifest import Manifest, is_text, manifest_of
+from forkpoint.llm.manifest import Manifest, ToolSchema, is_text, manifest_of
 from forkpoint.llm.model import LLM, as_llm
 
 Asker: TypeAlias = Callable[[ToolCall, Tool], bool | str]
@@ -21,6 +23,9 @@ Asker: TypeAlias = Callable[[ToolCall, Tool], bool | str]
 
 Approval: TypeAlias = Literal["never", "always", "risky"] | Asker
 """Which calls wait for somebody's approval: none, all, those of risky tools, or those that a function says."""
+
+Unattended: TypeAlias = Literal["deny", "run"]
+"""What becomes of a call that would wait for an approval where nobody can be asked."""
 
 
 class Limits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -53,6 +58,10 @@ class Agent:
     - ``limits``: where a turn ends.
     - ``approval``: ``never``, ``always``, ``risky``, or a function of the call and the tool.
     - ``name``: how people call it.
+    - ``client_tools``: tools that run where the client is: schemas alone. A model's call of one ends the turn, and the
+      client answers it with the next. They are never approved here, for nothing runs here.
+    - ``unattended``: what becomes of a call that the policy would ask about, where nobody can be asked: ``deny``, with
+      the reason recorded and told to the model, or ``run``.
     """
 
     llm: LLM
@@ -62,6 +71,8 @@ class Agent:
     limits: Limits
     approval: Approval
     name: str | None
+    client_tools: tuple[ToolSchema, ...]
+    unattended: Unattended
 
     def __init__(
         self,
@@ -73,12 +84,16 @@ class Agent:
         limits: Limits = Limits(),
         approval: Approval = "never",
         name: str | None = None,
+        client_tools: Iterable[ToolSchema] = (),
+        unattended: Unattended = "deny",
     ) -> None:
         made = tuple(sorted(map(as_tool, tools), key=lambda tool: tool.name))
         if not callable(approval) and approval not in ("never", "always", "risky"):
             raise BadAgent(f"its approval policy is {approval!r}, and must be never, always, risky or a function")
         if inspect.iscoroutinefunction(typed(approval)):
             raise BadAgent("its approval policy is async, and must decide at once")
+        if unattended not in ("deny", "run"):
+            raise BadAgent(f"what it does unattended is {unattended!r}, and must be deny or run")
         if not isinstance(limits, Limits):
             raise BadAgent("its limits must be of the class Limits")
         if not isinstance(instructions, str):
@@ -94,6 +109,8 @@ class Agent:
             ("limits", limits),
             ("approval", approval),
             ("name", name),
+            ("client_tools", tuple(sorted(map(_as_schema, client_tools), key=lambda tool: tool.name))),
+            ("unattended", "run" if unattended == "run" else "deny"),  # the very words: a default is not stored
         ):
             object.__setattr__(self, field, value)
         _ = self.manifest  # says now what is wrong with its tools or its output
@@ -104,16 +121,26 @@ class Agent:
         return manifest_of(
             self.llm,
             instructions=self.instructions,
-            tools=[tool.schema for tool in self.tools],
+            tools=[*(tool.schema for tool in self.tools), *self.client_tools],
             output=output_schema(self.output),
         )
 
     def tool(self, name: str) -> Tool | None:
-        """Its tool with this name, if it has one."""
+        """Its tool with this name, if it has one. Those of the client are not here to be run."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
+    def is_client_tool(self, name: str) -> bool:
+        """Whether a call of this tool is the client's to answer."""
+        return any(tool.name == name for tool in self.client_tools)
+
+    def but(self, **changes: Any) -> "Agent":
+        """The same agent with some fields changed: ``agent.but(name="judge")``. What it was bound to is left behind."""
+        return dataclasses.replace(self, **changes)
+
     def asks_before(self, call: ToolCall) -> str | None:
-        """Why a call must be approved first; None if it need not be."""
+        """Why a call must be approved first; None if it need not be, as a call that the client runs never is."""
+        if self.is_client_tool(call.tool):
+            return None
         tool = self.tool(call.tool)
         match self.approval:
             case "never":
@@ -135,6 +162,13 @@ class Agent:
 
         bound: JsonText | None = self.__dict__.get("_document")
         return document_of(self) if bound is None else bound
+
+
+def _as_schema(given: Any) -> ToolSchema:
+    """A client's tool as it is stored: JSON in a document has no white space around it."""
+    if not isinstance(given, ToolSchema):
+        raise BadAgent("each of its client_tools must be of the class ToolSchema")
+    return msgspec.structs.replace(given, parameters=given.parameters.strip(" \t\r\n"))
 
 
 def output_schema(output: Any) -> JsonText | None:

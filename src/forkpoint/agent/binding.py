@@ -13,11 +13,12 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from forkpoint.agent.agent import Agent, Limits, output_schema
+from forkpoint.agent.agent import Agent, Limits, Unattended, output_schema
 from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.tool import Tool, as_tool, path_of
 from forkpoint.errors import BadAgent, CannotResume, ForkpointError
 from forkpoint.events import JsonText
+from forkpoint.llm.manifest import ToolSchema
 from forkpoint.llm.model import LLM
 
 _NOWHERE: Any = object()  # None may well stand at a path
@@ -37,6 +38,21 @@ class Reference(Struct, frozen=True, omit_defaults=True):
     schema: msgspec.Raw = msgspec.Raw()
 
 
+class ClientTool(Struct, frozen=True, omit_defaults=True):
+    """A tool of the client in a stored agent. ``parameters`` is the schema as the very text that it is."""
+
+    name: str
+    description: str = ""
+    parameters: msgspec.Raw = msgspec.Raw()
+    strict: bool = False
+
+    def schema(self) -> ToolSchema:
+        """What a model is told of it. Raises `BadTool`."""
+        parameters = bytes(self.parameters).decode()
+        schema = ToolSchema(self.name, self.description, strict=self.strict)
+        return msgspec.structs.replace(schema, parameters=parameters) if parameters else schema
+
+
 class Document(Struct, frozen=True, omit_defaults=True):
     """A stored agent."""
 
@@ -47,6 +63,8 @@ class Document(Struct, frozen=True, omit_defaults=True):
     limits: Limits = Limits()
     approval: Literal["never", "always", "risky"] | Reference = "never"
     name: str | None = None
+    client_tools: tuple[ClientTool, ...] = ()
+    unattended: Unattended = "deny"
 
 
 def bind(text: JsonText | bytes, given: Agent | None = None, *, same: bool = False) -> Agent:
@@ -78,6 +96,8 @@ def bind(text: JsonText | bytes, given: Agent | None = None, *, same: bool = Fal
             limits=document.limits,
             approval=approval,
             name=document.name,
+            client_tools=[tool.schema() for tool in document.client_tools],
+            unattended=document.unattended,
         )
     except ForkpointError as error:
         raise CannotResume(f"its agent cannot be made again ({error})") from None
@@ -144,6 +164,8 @@ def _written(agent: Agent, tools: tuple[Reference, ...], output: Reference | Non
         limits=agent.limits,
         approval=approval,
         name=agent.name,
+        client_tools=tuple(map(_client_tool, agent.client_tools)),
+        unattended=agent.unattended,
     )
     return msgspec.json.encode(document).decode()
 
@@ -156,6 +178,10 @@ def _name_of(output: Any) -> str:
     if isinstance(output, OutputSchema):
         return output.name
     return str(getattr(output, "__name__", output))
+
+
+def _client_tool(tool: ToolSchema) -> ClientTool:
+    return ClientTool(tool.name, tool.description, msgspec.Raw(tool.parameters.encode()), tool.strict)
 
 
 def _reference(tool: Tool) -> Reference:

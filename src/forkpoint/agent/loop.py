@@ -4,6 +4,9 @@ What has happened so far is in the journal and nowhere else, so the loop can beg
 where a turn stood when its process died. **The promise kept here: a response is in the journal before the first of its
 tools starts, and each result when it ends.** So a call that has a result is never run again; one without a result, met
 on resuming, may have been started, and is run again only if its tool says that this does no harm.
+
+Calls of the client's tools are not run here. When those of ours in the same response have their results, the turn is
+done, with the client's calls open; the next turn answers them.
 """
 
 import threading
@@ -16,6 +19,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.arguments import decode_as
@@ -37,11 +41,13 @@ from forkpoint.events import (
     ToolCall,
     ToolResult,
     Usage,
+    UserMessage,
 )
 from forkpoint.history.state import State
-from forkpoint.llm.answers import Complete, Failed
+from forkpoint.llm.answers import Complete, Failed, Said
 from forkpoint.llm.calling import Models
 from forkpoint.llm.identity import CallContext
+from forkpoint.llm.options import Options
 from forkpoint.llm.rendering import Rendering
 
 CORRECTIONS = 2
@@ -53,6 +59,9 @@ STATE_CHANGED = (
     "This call has run, and whatever it did outside stays done. But another call that ran at the same time has changed "
     "{key!r} in the state, which this one had read; so what this one set in the state was not kept. It said:"
 )
+
+NOBODY = "nobody can be asked here, and the agent's policy wants an approval ({why})"
+"""Why a call is denied in an unattended turn."""
 
 Tell: TypeAlias = Callable[[StepUpdate], None]
 
@@ -85,7 +94,10 @@ class Journal(Protocol):
 
 
 class Done(Struct, frozen=True):
-    """The model has answered, in the form that was asked for. It is in the journal, though not yet on disk."""
+    """The model has answered, in the form that was asked for, or only calls of the client's tools are open.
+
+    It is in the journal, though not yet on disk.
+    """
 
 
 class Waiting(Struct, frozen=True):
@@ -99,6 +111,10 @@ class Loop:
 
     A call without a result may have been started before, by a process that is gone, unless it is ``fresh``; ``rerun``
     names those that are to be run again all the same.
+
+    ``options`` holds for each call of the model, but a tool that must be used only for the first of the turn: else it
+    would never end. Unless it is ``attended``, no call comes to wait for an approval: it is denied, or run if the
+    agent says so. Say ``final`` if what is told of an answer cannot be taken back (`Models.call`).
     """
 
     def __init__(
@@ -115,6 +131,9 @@ class Loop:
         tell: Tell | None = None,
         fresh: Collection[str] = (),
         rerun: Collection[str] = (),
+        options: Options = Options(),
+        attended: bool = True,
+        final: bool = False,
     ) -> None:
         self._agent = agent
         self._models = models
@@ -127,6 +146,9 @@ class Loop:
         self._tell = tell or (lambda _: None)
         self._fresh = set(fresh)  # calls that nobody can have started yet
         self._rerun = frozenset(rerun)
+        self._options = options
+        self._attended = attended
+        self._final = final
         self._prompt = base
         self._shown = 0  # how many steps the prompt has
         self._thread = threading.get_ident()
@@ -140,6 +162,8 @@ class Loop:
             if standing.open:
                 if waiting := await self._answer(standing):
                     return Waiting(waiting)
+            elif standing.handed:
+                return Done()
             elif standing.answer is not None:
                 if (done := self._finished(standing.answer, standing.corrections)) is not None:
                     return done
@@ -153,18 +177,19 @@ class Loop:
         self._prompt = self._prompt.then(steps[self._shown :])
         self._shown = len(steps)
         outcome = await self._models.call(
-            self._agent.llm, self._prompt, self._context, heard=self._tell, record=self._record
+            self._agent.llm,
+            self._prompt,
+            self._context,
+            self._options_now(standing),
+            heard=self._tell,
+            final=self._final,
+            record=self._record,
         )
         match outcome:
             case Failed(error=error):
                 raise error
             case Complete(answer=answer):
-                number = standing.responses + 1
-                asked = self._asked_for(answer.calls)  # before a call is anywhere: none may be there unasked
-                self._journal.add([*(NewEvent(body, response=number) for body in answer.said), *asked])
-                if answer.calls:
-                    self._fresh = {call.call_id for call in answer.calls}
-                    await self._journal.flush()
+                await self._heard(answer.said, standing.responses + 1)
             case _ as never:
                 assert_never(never)
 
@@ -173,9 +198,41 @@ class Loop:
         self._journal.add([NewEvent(called)], called.usage)
         self._tell(Answered(called))
 
-    def _asked_for(self, calls: Sequence[ToolCall]) -> list[NewEvent]:
-        reasons = [(call, self._why_ask(call)) for call in calls]
-        return [NewEvent(ApprovalAsked(call.call_id, call.tool, why)) for call, why in reasons if why is not None]
+    async def _heard(self, said: Sequence[Said], number: int) -> None:
+        """Puts a response into the journal, with what is asked about its calls: none may be there unasked."""
+        bodies = [self._handed(body) if isinstance(body, ToolCall) else body for body in said]
+        ours = [body for body in bodies if isinstance(body, ToolCall) and not body.client]
+        asked, denied = self._asked_for(ours)
+        self._journal.add([*(NewEvent(body, response=number) for body in bodies), *asked])
+        if ours:  # nothing is started for the client's calls
+            self._fresh = {call.call_id for call in ours}
+            await self._journal.flush()
+        for result in denied:
+            self._tell(CallEnded(result))
+
+    def _handed(self, call: ToolCall) -> ToolCall:
+        return replace(call, client=True) if self._agent.is_client_tool(call.tool) else call
+
+    def _options_now(self, standing: "Standing") -> Options:
+        holds = standing.answered == 0 or self._options.tool_choice in {"auto", "none"}
+        return self._options if holds else replace(self._options, tool_choice="auto")
+
+    def _asked_for(self, calls: Sequence[ToolCall]) -> tuple[list[NewEvent], list[ToolResult]]:
+        """What is asked about these calls before they may run; and the results of those that are denied at once."""
+        events: list[NewEvent] = []
+        denied: list[ToolResult] = []
+        for call in calls:
+            why = self._why_ask(call)
+            if why is None or not (self._attended or self._agent.unattended == "deny"):
+                continue
+            events.append(NewEvent(ApprovalAsked(call.call_id, call.tool, why)))
+            if not self._attended:
+                reason = NOBODY.format(why=why)
+                told = (Text(f"This call was not run: {reason}"),)
+                denied.append(ToolResult(call.call_id, call.tool, told, "denied"))
+                events.append(NewEvent(ApprovalDenied(call.call_id, call.tool, reason=reason)))
+                events.append(NewEvent(denied[-1]))
+        return events, denied
 
     def _why_ask(self, call: ToolCall) -> str | None:
         try:
@@ -184,7 +241,7 @@ class Loop:
             return f"the approval policy failed ({type(error).__name__}: {error})"
 
     async def _answer(self, standing: "Standing") -> tuple[ToolCall, ...]:
-        """Runs the open calls, at once; gives those that wait for an approval instead."""
+        """Runs our open calls, at once; gives those that wait for an approval instead."""
         runnable = [call for call in standing.open if call.call_id not in standing.waiting]
         repeated = [call for call in runnable if call.call_id not in self._fresh and not self._may_repeat(call)]
         for call in repeated:
@@ -259,12 +316,19 @@ class Loop:
         try:
             decode_as(self._agent.output, text)
         except ValueError as error:
+            if self._is_cut():  # the next one would be cut in the same way
+                raise BadOutput(corrections + 1, f"it was cut off by its limit of tokens ({error})") from error
             if corrections >= CORRECTIONS:
                 raise BadOutput(corrections + 1, str(error)) from error
             told = f"Your answer does not have the form that was asked for: {error}. Answer again, in that form alone."
             self._journal.add([NewEvent(SystemMessage((Text(told),)))])
             return None
         return Done()
+
+    def _is_cut(self) -> bool:
+        """Whether the model's last answer reached the limit of tokens that it was given."""
+        called = (step.body for step in reversed(self._journal.so_far) if isinstance(step.body, ModelCalled))
+        return next((one.finish == "length" for one in called), False)
 
     def _check_limits(self, asked: int) -> None:
         limits, spent = self._limits, self._journal.spent
@@ -282,12 +346,14 @@ class Loop:
 class Standing(Struct, frozen=True):
     """How a turn stands after its steps."""
 
-    open: tuple[ToolCall, ...]  # calls without a result
+    open: tuple[ToolCall, ...]  # calls of ours without a result
     waiting: dict[str, str]  # which of them wait for an approval, and why
     answer: str | None  # what the model said last, if it asked for no tool and nobody objected
     asked: int  # how often a model was asked
-    responses: int  # how often it answered
+    responses: int  # the number of its newest answer
     corrections: int  # how often its answer had the wrong form
+    handed: tuple[ToolCall, ...] = ()  # calls without a result that are the client's to answer
+    answered: int = 0  # how often a model that was asked has answered
 
 
 def stand(steps: Iterable[StagedEvent | Event]) -> Standing:
@@ -295,7 +361,7 @@ def stand(steps: Iterable[StagedEvent | Event]) -> Standing:
     open: dict[str, ToolCall] = {}
     waiting: dict[str, str] = {}
     answer: str | None = None
-    asked = responses = corrections = 0
+    asked = responses = corrections = answered = 0
     for step in steps:
         response = step.envelope.response
         match step.body:
@@ -314,10 +380,17 @@ def stand(steps: Iterable[StagedEvent | Event]) -> Standing:
             case SystemMessage() if answer is not None:
                 answer = None
                 corrections += 1
-            case ModelCalled():
+            case UserMessage():
+                answer = None
+            case ModelCalled(error=error):
+                if not asked:
+                    answer, corrections = None, 0  # what stands before was given to the turn, and not said in it
                 asked += 1
+                answered += error is None
             case _:
                 pass
         responses = max(responses, response or 0)
     waiting = {id: why for id, why in waiting.items() if id in open}
-    return Standing(tuple(open.values()), waiting, answer, asked, responses, corrections)
+    ours = tuple(call for call in open.values() if not call.client)
+    handed = tuple(call for call in open.values() if call.client)
+    return Standing(ours, waiting, answer, asked, responses, corrections, handed, answered)

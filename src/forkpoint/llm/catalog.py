@@ -26,3 +26,16 @@ SAMPLING: dict[str, frozenset[Wire]] = {  # which wires can be told what
     "presence_penalty": frozenset({"chat", "local", "scripted"}),
     "frequency_penalty": frozenset({"chat", "local", "scripted"}),
 }
+
+_NOT_MESSAGES = frozenset[Wire]({"chat", "responses", "local", "scripted"})
+
+OPTIONS: dict[str, frozenset[Wire]] = SAMPLING | {  # and what of a single call
+    # Anthropic's API refuses these since its version 2026-10-21, which its SDK asks for. A client of ours sends them
+    # to every model alike, so they are left out there; what an LLM says is its owner's choice, and goes as it is.
+    "temperature": _NOT_MESSAGES,
+    "top_p": _NOT_MESSAGES,
+    "top_k": frozenset({"local", "scripted"}),
+    "logit_bias": frozenset({"chat", "local", "scripted"}),
+    "verbosity": frozenset({"chat", "responses", "scripted"}),
+    "service_tier": frozenset({"chat", "responses", "scripted"}),
+}

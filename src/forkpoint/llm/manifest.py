@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from forkpoint.errors import BadDocument, BadSetting, BadTool, UnknownRenderer
 from forkpoint.events import JsonText, ManifestChanged
@@ -26,12 +27,15 @@ PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What every provider takes as the name of a tool, or as the id of a call."""
 
 
+_NO_PARAMETERS = '{"type":"object","properties":{}}'
+
+
 class ToolSchema(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A tool as a model sees it. ``parameters`` is a JSON schema, sent as the exact text that it is."""
 
     name: str
     description: str = ""
-    parameters: JsonText = '{"type":"object","properties":{}}'
+    parameters: JsonText = _NO_PARAMETERS
     strict: bool = False
 
     def __post_init__(self) -> None:
@@ -41,6 +45,8 @@ class ToolSchema(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
             raise BadTool(self.name, "its schema is not a JSON object")
         if not is_text(self.description):
             raise BadTool(self.name, "its description is not valid Unicode")
+        if self.parameters == _NO_PARAMETERS:  # the very object: only that is left out, and equal ones have one hash
+            force_setattr(self, "parameters", _NO_PARAMETERS)
 
 
 class Manifest(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -153,7 +159,7 @@ def _check_version(text: JsonText | bytes) -> None:
 def _is_object(text: JsonText) -> bool:
     try:
         return isinstance(msgspec.json.decode(text), dict)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return False
 
 

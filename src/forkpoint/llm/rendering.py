@@ -105,7 +105,8 @@ class Rendering(Struct, frozen=True):
     def body(self, llm: LLM, context: CallContext, options: Options = Options(), *, key: str | None = None) -> bytes:
         """The exact bytes of a request with this prompt."""
         base = self.blocks.count_until(context.fork_base) if context.fork_base else 0
-        sending = Sending(llm, self.manifest, self.blocks, base, self.asked, context, options, key)
+        asked, sent = options.over(llm), options.sent(llm.wire)
+        sending = Sending(asked, self.manifest, self.blocks, base, self.asked, context, sent, key)
         return _wire(self.manifest).body(sending)
 
 

@@ -17,7 +17,24 @@ from msgspec import Struct
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.output import OutputSchema
 from forkpoint.errors import BadSetting, ForkpointError
+from forkpoint.llm.manifest import ToolSchema
 from forkpoint.llm.model import LLM
+
+
+class _ClientTool(Struct, frozen=True, forbid_unknown_fields=True):
+    """A client's tool as a file has it."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] | None = None
+    strict: bool = False
+
+    def schema(self) -> ToolSchema:
+        schema = ToolSchema(self.name, self.description, strict=self.strict)
+        if self.parameters is None:
+            return schema
+        return msgspec.structs.replace(schema, parameters=msgspec.json.encode(self.parameters).decode())
+
 
 _TOP: dict[str, Any] = {
     "agents": dict[str, dict[str, Any]],
@@ -40,6 +57,8 @@ _TABLE: dict[str, Any] = _MODEL | {
     "output_file": str,
     "limits": Limits,
     "approval": Literal["never", "always", "risky"],
+    "client_tools": tuple[_ClientTool, ...],
+    "unattended": Literal["deny", "run"],
     "workspace": str,
 }
 
@@ -153,8 +172,16 @@ def _agent(
     try:
         model = LLM(**llm)
         output = OutputSchema(*schema) if schema is not None else None
-        limits, approval = said.get("limits", Limits()), said.get("approval", "never")
-        made = Agent(model, instructions=instructions, output=output, limits=limits, approval=approval, name=name)
+        made = Agent(
+            model,
+            instructions=instructions,
+            output=output,
+            limits=said.get("limits", Limits()),
+            approval=said.get("approval", "never"),
+            name=name,
+            client_tools=[tool.schema() for tool in said.get("client_tools", ())],
+            unattended=said.get("unattended", "deny"),
+        )
     except BadSetting as error:
         problems.append(f"{where}.{error.setting}: {error.why}")
         return None

@@ -165,7 +165,7 @@ class Agents:
         keeper = next((one for one in keyed if one.llm.api_key is not None), None)
         if named is None or keeper is None:
             return named or keeper
-        return Agent(keeper.llm, tools=named.tools, output=named.output, approval=named.approval)
+        return named.but(llm=keeper.llm)
 
 
 class _SaidModel(Struct, frozen=True):
@@ -188,17 +188,7 @@ def name_of_model(llm: LLM) -> str:
 
 def _called(name: str, agent: Agent) -> Agent:
     """The agent under the name that the server knows it by, for that is how its functions are found again."""
-    if agent.name == name:
-        return agent
-    return Agent(
-        agent.llm,
-        instructions=agent.instructions,
-        tools=agent.tools,
-        output=agent.output,
-        limits=agent.limits,
-        approval=agent.approval,
-        name=name,
-    )
+    return agent if agent.name == name else agent.but(name=name)
 
 
 def _problems(

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.binding import Document, Reference
+from forkpoint.agent.binding import ClientTool, Document, Reference
 from forkpoint.agent.output import OutputSchema
 from forkpoint.errors import BadAgent, BadDocument, BadSetting, ForkpointError
 from forkpoint.llm.model import LLM, Retries, Timeouts
@@ -21,6 +21,9 @@ SIZE = 256 * 1024
 
 ATTEMPTS = 10
 """How often a client may let a call be tried."""
+
+CLIENT_TOOLS = 128
+"""Tools of its own that a client's agent may have."""
 
 SERVERS = (
     "base_url",
@@ -43,8 +46,14 @@ class Offer(Struct, frozen=True):
     patterns: tuple[str, ...] = ()
 
 
+class _SentTool(ClientTool, frozen=True, forbid_unknown_fields=True):
+    """A client's tool in such a document."""
+
+
 class _Sent(Document, frozen=True, forbid_unknown_fields=True):
     """A document in which everything must mean something."""
+
+    client_tools: tuple[_SentTool, ...] = ()
 
 
 def received(text: bytes | str, offer: Offer) -> Agent | str:
@@ -54,17 +63,19 @@ def received(text: bytes | str, offer: Offer) -> Agent | str:
     except UnicodeEncodeError:
         raise BadAgent("its document is not valid Unicode") from None
     if size > SIZE:
-        raise BadAgent(f"its document has {size:,} bytes, and the limit is {SIZE:,}; make its instructions shorter")
+        raise BadAgent(f"its document has {size:,} bytes, and the limit is {SIZE:,}; make it shorter")
     sent = _read(text)
     if isinstance(sent, str):
         return sent
     if sent.tools:
         raise BadAgent(
-            "it has tools, and Python tools run where they are defined; leave them out, or name an agent that this "
-            "server has"
+            "it has tools, and Python tools run where they are defined; leave them out, name an agent that this "
+            "server has, or send the schemas of tools that you run yourself as client_tools"
         )
     if isinstance(sent.approval, Reference):
         raise BadAgent("its approval policy is a function; use never, always or risky")
+    if len(sent.client_tools) > CLIENT_TOOLS:
+        raise BadAgent(f"it has {len(sent.client_tools):,} client_tools, and the limit is {CLIENT_TOOLS}")
     try:
         return Agent(
             _llm(sent, offer),
@@ -73,6 +84,8 @@ def received(text: bytes | str, offer: Offer) -> Agent | str:
             limits=sent.limits,
             approval=sent.approval,
             name=sent.name,
+            client_tools=[tool.schema() for tool in sent.client_tools],
+            unattended=sent.unattended,
         )
     except BadAgent:
         raise
@@ -92,7 +105,7 @@ def _read(text: bytes | str) -> _Sent | str:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadAgent(
             f"its document cannot be read ({error}); send an agent's name, or an object with llm, and perhaps "
-            "instructions, output, limits, approval and name"
+            "instructions, output, limits, approval, name, client_tools and unattended"
         ) from None
 
 

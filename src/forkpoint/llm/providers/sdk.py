@@ -170,4 +170,5 @@ def _cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
         said = str(error) or said
+    said = said.rstrip(".")  # it stands in a sentence of its own
     return f"{type(error).__name__}: {said}" if said else type(error).__name__

@@ -80,7 +80,7 @@ class ChatWire:
     def _fields(self, sending: Sending, tools: bool) -> dict[str, Any]:
         llm, manifest, options = sending.llm, sending.manifest, sending.options
         official = llm.kind == "openai" and (llm.base_url is None or llm.served_by.endswith("openai.com"))
-        limit = options.max_tokens or llm.max_tokens or (LOCAL_LIMIT if llm.wire == "local" else None)
+        limit = llm.max_tokens or (LOCAL_LIMIT if llm.wire == "local" else None)
         return given(
             stream=True,
             stream_options={"include_usage": True},
@@ -93,6 +93,9 @@ class ChatWire:
             stop=llm.stop,
             presence_penalty=llm.presence_penalty,
             frequency_penalty=llm.frequency_penalty,
+            logit_bias=raw(options.logit_bias) if options.logit_bias is not None else None,
+            verbosity=options.verbosity,
+            service_tier=options.service_tier,
             reasoning_effort=manifest.reasoning_effort,
             response_format=_answer_format(manifest),
             tool_choice=_choice(options.tool_choice) if tools and options.tool_choice != "auto" else None,

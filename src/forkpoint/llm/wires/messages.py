@@ -112,7 +112,7 @@ class MessagesWire:
 
     def _fields(self, sending: Sending, tools: bool) -> dict[str, Any]:
         llm, manifest, options = sending.llm, sending.manifest, sending.options
-        limit = options.max_tokens or llm.max_tokens or ANSWER_LIMIT + (manifest.reasoning_tokens or 0)
+        limit = llm.max_tokens or ANSWER_LIMIT + (manifest.reasoning_tokens or 0)
         output = given(
             effort=manifest.reasoning_effort if manifest.reasoning_effort != "none" else None,
             format={"type": "json_schema", "schema": raw(manifest.output)} if manifest.output else None,

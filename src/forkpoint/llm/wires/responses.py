@@ -79,11 +79,12 @@ class ResponsesWire:
             stream=True,
             store=False,
             include=["reasoning.encrypted_content"] if effort and effort != "none" else None,
-            max_output_tokens=options.max_tokens or llm.max_tokens,
+            max_output_tokens=llm.max_tokens,
             temperature=llm.temperature,
             top_p=llm.top_p,
             reasoning={"effort": effort, "summary": "auto"} if effort else None,
-            text=_answer_format(manifest),
+            text=given(format=_answer_format(manifest), verbosity=options.verbosity) or None,
+            service_tier=options.service_tier,
             tool_choice=_choice(options.tool_choice) if tools and options.tool_choice != "auto" else None,
             parallel_tool_calls=options.parallel_calls if tools else None,
             prompt_cache_key=sending.key,
@@ -125,7 +126,7 @@ def _answer_format(manifest: Manifest) -> dict[str, Any] | None:
     if manifest.output is None:
         return None
     schema = {"type": "json_schema", "name": "answer", "schema": raw(manifest.output)}
-    return {"format": schema | {"strict": is_closed(manifest.output)}}
+    return schema | {"strict": is_closed(manifest.output)}
 
 
 def _choice(choice: str) -> Any:

@@ -27,7 +27,10 @@ class Draft(Struct, frozen=True, gc=False):
 
 
 class Sending(Struct, frozen=True):
-    """A prompt and how it is to be sent. Places are numbers of blocks from its start, 0 if there is no such place."""
+    """A prompt and how it is to be sent. Places are numbers of blocks from its start, 0 if there is no such place.
+
+    The LLM has what the call's options say over it, and the options only what the wire has a place for.
+    """
 
     llm: LLM
     manifest: Manifest
