@@ -15,6 +15,10 @@ from forkpoint.errors import ForkpointError
 
 # Callers and other programs tell errors apart by these. A code is added, never renamed and never used again.
 CODES = {
+    "NoNewMessage": "no_new_user_message",
+    "CallNotOpen": "call_not_open",
+    "NoSuchModel": "model_not_found",
+    "Unsupported": "unsupported",
     "AlreadyExists": "exists",
     "Ambiguous": "ambiguous",
     "CommitFailed": "commit_failed",

@@ -678,6 +678,39 @@ class ShuttingDown(ForkpointError):
     retry_after: int = 5
 
 
+class NoNewMessage(ForkpointError):
+    """There is nothing new to answer: {why}. The last message, system messages aside, must be the user's, with a text
+    or a part that is supported, or the result of a call that is open. Nothing older is used instead."""
+
+    code = "no_new_user_message"
+    why: str
+
+
+class CallNotOpen(ForkpointError):
+    """Call {call!r} is not open in conversation {conversation}, so nothing was done with its result: {why}. Only calls
+    that the last turn handed to the client can be answered, each once."""
+
+    code = "call_not_open"
+    call: str
+    conversation: str
+    why: str
+
+
+class NoSuchModel(ForkpointError):
+    """There is no model {model!r} here. Use one of those that GET /v1/models lists."""
+
+    code = "model_not_found"
+    model: str
+
+
+class Unsupported(ForkpointError):
+    """{param} cannot be done here: {why}. Leave it out."""
+
+    code = "unsupported"
+    param: str
+    why: str
+
+
 class OpenToTheWorld(ForkpointError):
     """Whoever can reach {host} could use this server, for it has no keys. Make one with `forkpoint keys add` and start
     it with --keys, or listen on 127.0.0.1."""

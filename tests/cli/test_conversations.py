@@ -281,3 +281,17 @@ def test_delete_says_to_programs_what_stays(forkpoint: Program) -> None:
     id = build(forkpoint, "delete_json")
     with Conversation.open(id, store=forkpoint.store, bind=False) as made, made.fork() as fork:
         assert forkpoint.json("delete", id, "--yes") == {"deleted": id, "branches_left": [fork.id]}
+
+
+# What was spent.
+
+
+def test_usage_shows_what_was_spent_in_all_and_makes_no_store(forkpoint: Program) -> None:
+    assert forkpoint.json("usage")["total"]["calls"] == 0
+    assert not (forkpoint.folder / "store.db").exists()
+    build(forkpoint, "usage")
+    first, second = forkpoint.text("usage").splitlines()
+    assert first.split(maxsplit=2)[2] == "4,000 tokens in (75 % cached), 80 out, 4 calls, $0.0492"
+    assert second.split() == ["of", "it", "beside", "conversations", "nothing"]
+    forkpoint.run("delete", "build-1234", "--yes")
+    assert forkpoint.json("usage")["total"]["calls"] == 4, "what was deleted has cost what it cost"

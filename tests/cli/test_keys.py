@@ -57,6 +57,23 @@ def test_list_shows_everything_but_the_secrets(forkpoint: Program) -> None:
         assert secret not in shown + json.dumps(document)
 
 
+def test_a_key_may_say_that_the_full_list_counts_and_the_list_shows_it(forkpoint: Program) -> None:
+    made = forkpoint.json("keys", "add", "webui", "--history", "full")
+    plain = forkpoint.json("keys", "add", "ann")
+    assert made["history"] == "full"
+    assert "history" not in plain
+    shown = [line.split() for line in forkpoint.text("keys", "list").splitlines()]
+    assert shown == [
+        ["id", "name", "tenant", "history", "created"],
+        [made["id"], "webui", "default", "full", "just", "now"],
+        [plain["id"], "ann", "default", "just", "now"],
+    ]
+    assert [item.get("history") for item in forkpoint.json("keys", "list")["items"]] == ["full", None]
+    assert forkpoint.json("keys", "revoke", "webui")["revoked"]["history"] == "full"
+    wrong = forkpoint.run("keys", "add", "bob", "--history", "all")
+    assert (wrong.returncode, wrong.stdout, "--history" in wrong.stderr) == (2, "", True)
+
+
 def test_where_there_are_no_keys_the_list_is_empty_and_no_file_is_made(forkpoint: Program) -> None:
     done = forkpoint.run("keys", "list")
     assert (done.returncode, done.stdout) == (0, "")

@@ -33,6 +33,10 @@ def test_help_names_every_option_and_says_how_it_stops(program: Program) -> None
     said = program.text("serve", "--help")
     for option in ("--host", "--port", "--store", "--agents", "--keys", "--grace", "--max-turns", "--log-format"):
         assert option in said
+    for option in ("--request-timeout", "--conversation-header", "--conversations-max", "--conversation-ttl"):
+        assert option in said
+    for option in ("--on-disconnect", "--system", "--strict", "--reasoning"):
+        assert option in said
     assert "Ctrl-C or SIGTERM" in one_line(said)
 
 
@@ -43,12 +47,42 @@ def test_help_names_every_option_and_says_how_it_stops(program: Program) -> None
         ("--log-format", "xml"),
         ("--max-turns", "0"),
         ("--grace", "-1"),
+        ("--request-timeout", "0"),
+        ("--conversations-max", "0"),
+        ("--conversation-ttl", "-1"),
+        ("--on-disconnect", "wait"),
+        ("--system", "last"),
+        ("--reasoning", "on"),
         ("--agents", "a.toml", "--model", "scripted/echo"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused(program: Program, options: tuple[str, ...]) -> None:
     said = refused(program, *options, status=2)
     assert options[0] in said or options[-2] in said
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("", "it is not the name of an HTTP header"),
+        ("=full", "it is not the name of an HTTP header"),
+        ("X Chat", "it is not the name of an HTTP header"),
+        ("X-Chat:", "it is not the name of an HTTP header"),
+        ("X-Chät", "it is not the name of an HTTP header"),
+        ("*", "it is not the name of an HTTP header"),
+        ("authorization=full", "this header has another meaning already"),
+        ("X-Chat=all", "is not of the form NAME, NAME=full or NAME=latest"),
+        ("X-Chat=", "is not of the form NAME, NAME=full or NAME=latest"),
+        ("x-other", "x-other is given twice"),
+    ],
+)
+def test_a_header_that_cannot_name_conversations_is_refused_with_the_reason(
+    program: Program, given: str, why: str
+) -> None:
+    options = ("--conversation-header", "X-Other=full", "--conversation-header", given)
+    said = refused(program, "--model", "scripted/echo", *options, status=2)
+    assert "--conversation-header" in said
+    assert why in said
 
 
 def test_it_does_not_listen_to_the_world_without_a_key(program: Program) -> None:
@@ -155,6 +189,9 @@ def test_it_tells_people_where_it_listens_with_a_log_of_text_and_takes_its_key_f
 ) -> None:
     port, key = free_port(), os.urandom(16).hex()
     options = ["--port", str(port), "--model", "scripted/echo", "--store", "memory:", "--log-format", "text"]
+    options += ["--conversation-header", "X-Chat=full", "--conversation-header", "X-Talk", "--conversations-max", "5"]
+    options += ["--conversation-ttl", "60", "--on-disconnect", "finish", "--system", "follow", "--strict"]
+    options += ["--reasoning", "off", "--request-timeout", "60", "--cors-origin", "https://app.example"]
     process = program.start("serve", *options, "--host", "localhost", "--key-env", "MY_KEY", MY_KEY=key)
     started.append(process)
     assert process.stderr is not None
@@ -165,7 +202,11 @@ def test_it_tells_people_where_it_listens_with_a_log_of_text_and_takes_its_key_f
     assert f"http://localhost:{port}" in lines[-1]
     agents = f"http://localhost:{port}/api/agents"
     assert httpx2.get(agents).status_code == 401
-    assert httpx2.get(agents, headers={"Authorization": f"Bearer {key}"}).status_code == 200
+    answered = httpx2.get(agents, headers={"Authorization": f"Bearer {key}", "Origin": "https://app.example"})
+    assert answered.status_code == 200
+    exposed = answered.headers["access-control-expose-headers"].split(", ")
+    assert {"X-Chat", "X-Talk"} <= set(exposed)
+    assert "X-Conversation-Id" not in exposed, "those that are named take its place"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "")

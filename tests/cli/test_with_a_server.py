@@ -25,6 +25,7 @@ TRIED = {
     "show": "test_list_show_tree_and_verify_give_the_same_documents_as_the_servers_file",
     "tree": "test_list_show_tree_and_verify_give_the_same_documents_as_the_servers_file",
     "verify": "test_list_show_tree_and_verify_give_the_same_documents_as_the_servers_file",
+    "usage": "test_list_show_tree_and_verify_give_the_same_documents_as_the_servers_file",
     "run": "test_run_begins_and_goes_on",
     "ask": "test_ask_changes_nothing",
     "fork": "test_fork_and_rewind",
@@ -112,6 +113,7 @@ def test_list_show_tree_and_verify_give_the_same_documents_as_the_servers_file(
         ("show", name, "--events", "--turns"),
         ("tree", name),
         ("verify", name),
+        ("usage",),
     ):
         there = forkpoint.json(*command, *at)
         assert there == forkpoint.json(*command, *here), command

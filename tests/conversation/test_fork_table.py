@@ -27,6 +27,7 @@ from forkpoint.events import Condensation, HookRun, NewEvent, Opaque, SkillActiv
 from forkpoint.history.state import State
 from forkpoint.ids import new_id
 from forkpoint.llm.identity import CacheIdentity, own_identity
+from forkpoint.llm.manifest import ToolSchema
 from forkpoint.server.keys import Keyring, OneKey
 from forkpoint.store import open_store
 from forkpoint.store.protocol import Store
@@ -158,9 +159,11 @@ async def example(store: Store, home: Home, at: Where, folder: Path) -> Case:
         LLM(Script(replies).register(f"table-{folder.name}"), temperature=0.5),
         instructions="Be brief.",
         tools=[remember, deploy],
+        client_tools=[ToolSchema("browse", "Opens a page.")],
         output=Verdict,
         limits=Limits(steps=7, tokens=70_000, dollars=7.5, seconds=70.0),
         approval="risky",
+        unattended="run",
         name="builder",
     )
     root = AsyncConversation(home.agent(agent), store=at, workspace=folder)
@@ -173,6 +176,7 @@ async def example(store: Store, home: Home, at: Where, folder: Path) -> Case:
     )
     await source.describe(title="The source", tags={"kind": "ci"})
     await source.run("two")
+    settings = Settings.from_json((await store.read(source.id)).settings)
     await store.note(
         source.id,
         new_id(),
@@ -183,6 +187,7 @@ async def example(store: Store, home: Home, at: Where, folder: Path) -> Case:
             NewEvent(Opaque("weather", '{"kind":"weather","sky":"blue"}')),
             NewEvent(ToolCall("browse_1", "browse", "{}", client=True), response=1),
         ],
+        settings=msgspec.structs.replace(settings, system="Speak plainly.").to_json(),
     )
     assert (await source.run("three")).outcome == "awaiting_approval"
     source.send_message("not run yet")
@@ -351,6 +356,7 @@ TABLE: Sequence[Row] = (
             "Agent.llm": Same(),
             "Agent.instructions": Same(),
             "Agent.tools": Same(),
+            "Agent.client_tools": Same(),
             "Agent.output": Same(),
             "Agent.name": Same(),
             "Info.model": Same(),
@@ -376,6 +382,7 @@ TABLE: Sequence[Row] = (
         "approval policy, limits",
         {
             "Agent.approval": Same(),
+            "Agent.unattended": Same(),
             "Agent.limits": Same(),
             "Limits.steps": Same(),
             "Limits.tokens": Same(),
@@ -436,6 +443,7 @@ TABLE: Sequence[Row] = (
         "workspace",
         {
             "Settings.workspace": Same(),
+            "Settings.system": Same(),
             "Info.workspace": Same(),
         },
         check_workspace,

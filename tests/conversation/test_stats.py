@@ -6,7 +6,11 @@ from tests.conversation.support.homes import Home
 
 from forkpoint import Agent, AsyncConversation, TurnFailed
 from forkpoint.conversation import Stats
+from forkpoint.conversation.addresses import is_server
+from forkpoint.conversation.local import LocalBackend
+from forkpoint.conversation.remote import RemoteBackend
 from forkpoint.events import Usage
+from forkpoint.ids import new_id
 from forkpoint.llm import LLM, Price, Retries
 from forkpoint.testing import Fault, ModelServer, Reply, Script
 
@@ -127,3 +131,17 @@ async def test_events_are_those_of_the_path(home: Home) -> None:
         with pytest.raises(TurnFailed):
             await conversation.run("two")
         assert (await conversation.stats()).events == len(await conversation.events()) == 4
+
+
+async def test_all_that_was_ever_spent_is_known_where_it_was_spent(home: Home) -> None:
+    backend = RemoteBackend(home.store) if is_server(home.store) else LocalBackend(await home.opened())
+    assert await backend.usage() == (Usage(), Usage())
+    async with AsyncConversation(home.agent(agent_of([paid(1), paid(10)])), store=home.store) as conversation:
+        await conversation.run("one")
+        async with await conversation.fork() as fork:
+            await fork.run("two")
+        await conversation.delete()
+    async with await home.opened() as store:
+        await store.charge(None, new_id(), Usage(calls=1, input=100))
+    assert await backend.usage() == (Usage(calls=3, input=111, output=2), Usage(calls=1, input=100))
+    await backend.close()

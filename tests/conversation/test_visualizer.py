@@ -84,7 +84,7 @@ class Screen:
 
 
 def turn(**fields: object) -> Turn:
-    made: dict[str, object] = {"id": "t1", "conversation": "c1", "outcome": "committed", "input": (), "events": ()}
+    made: dict[str, object] = {"id": "t1", "conversation": "c1", "outcome": "committed", "given": (), "events": ()}
     return Turn(**(made | {"usage": Usage()} | fields))  # type: ignore[arg-type]
 
 
@@ -235,7 +235,7 @@ def test_figures_stay_together_on_a_narrow_screen_and_messages_are_left_as_they_
     screen = Screen(terminal=True, width=40)
     show = TerminalVisualizer(screen.console)
     show(
-        turn(input=said("Nine words · with · dots between them · and more"), usage=Usage(calls=1, input=1234, output=5))
+        turn(given=said("Nine words · with · dots between them · and more"), usage=Usage(calls=1, input=1234, output=5))
     )
     assert screen.lines == [
         "❯ Nine words · with · dots between them",
@@ -302,7 +302,7 @@ def updates_with(text: str) -> list[Update]:
         CallEnded(ToolResult(text, text, (Text(text),))),
         CallWaits(call, text),
         failed,
-        turn(id="other", outcome="failed", input=said(text), error=TurnError("code", text)),
+        turn(id="other", outcome="failed", given=said(text), error=TurnError("code", text)),
     ]
 
 

@@ -10,7 +10,21 @@ import typer
 from typer.core import TyperGroup
 
 from forkpoint import __version__
-from forkpoint.cli import chat, conversations, demo, doctor, keys, local, requests, running, serve, showing, tree, turns
+from forkpoint.cli import (
+    chat,
+    conversations,
+    demo,
+    doctor,
+    keys,
+    local,
+    requests,
+    running,
+    serve,
+    showing,
+    spending,
+    tree,
+    turns,
+)
 from forkpoint.cli.output import print_error
 from forkpoint.errors import ForkpointError
 
@@ -55,6 +69,7 @@ def _add(section: str, **commands: Callable[..., None]) -> None:
 
 _add("Talk", demo=demo.demo, run=running.run, chat=chat.chat, ask=turns.ask)
 _add("Look", list=conversations.list_conversations, show=showing.show, tree=tree.tree, request=requests.request)
+_add("Look", usage=spending.usage)
 _add("Branch", fork=tree.fork, rewind=tree.rewind)
 _add("Steer", retry=turns.retry, resume=turns.resume, approve=turns.approve, deny=turns.deny, discard=turns.discard)
 _add("Keep", describe=conversations.describe, delete=conversations.delete, verify=doctor.verify, doctor=doctor.doctor)

@@ -20,6 +20,14 @@ def tokens(usage: "Usage") -> str:
     return f"{told}, {share(usage)} cached" if usage.input else told
 
 
+def used(usage: "Usage") -> str:
+    """A usage in a line: tokens in and out, the part that was cached, calls, price."""
+    if not usage:
+        return "nothing"
+    sent = f"{usage.input:,} tokens in ({share(usage)} cached), {usage.output:,} out"
+    return f"{sent}, {counted(usage.calls, 'call')}, {money(usage.dollars)}"
+
+
 def share(usage: "Usage") -> str:
     """Which part of the prompt's tokens was found in a cache."""
     return percent(usage.cached / usage.input if usage.input else None)

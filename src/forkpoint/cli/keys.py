@@ -1,7 +1,7 @@
 """``forkpoint keys``: who may call a server."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
@@ -31,6 +31,15 @@ def add(
     tenant: Annotated[
         str, typer.Option("--tenant", metavar="TENANT", help="Whose conversations it opens, and no others.")
     ] = "default",
+    history: Annotated[
+        Literal["latest", "full"] | None,
+        typer.Option(
+            "--history",
+            metavar="WHICH",
+            help="What counts of the messages in its chat completions: the latest alone, or the full list. "
+            "Default: latest.",
+        ),
+    ] = None,
     file: File = None,
     json: Json = False,
 ) -> None:
@@ -42,12 +51,13 @@ def add(
     Examples:
       forkpoint keys add ann
       forkpoint keys add ci --tenant builds --file /etc/forkpoint/keys.json
+      forkpoint keys add open-webui --history full
       export FORKPOINT_API_KEY=$(forkpoint keys add laptop)
     """
     from forkpoint.server.keys import add_key
 
     path = _path(file)
-    made = add_key(path, name, tenant)
+    made = add_key(path, name, tenant, history=history)
     if json:
         print_json(_document(made.key) | {"key": made.token, "file": str(path)})
         return
@@ -74,10 +84,12 @@ def list_(file: File = None, json: Json = False) -> None:
         console(stderr=True).print(f"No keys in {path}.", style="dim")
         return
     table = grid(header=True)
-    for column in ("id", "name", "tenant", "created"):
-        table.add_column(column, no_wrap=column in ("id", "created"), overflow="fold")
+    said = any(key.history is not None for key in found)
+    for column in ("id", "name", "tenant", *(["history"] if said else []), "created"):
+        table.add_column(column, no_wrap=column in ("id", "history", "created"), overflow="fold")
     for key in found:
-        table.add_row(key.id, key.name, key.tenant, "" if key.created is None else figures.ago(key.created))
+        made = "" if key.created is None else figures.ago(key.created)
+        table.add_row(key.id, key.name, key.tenant, *([key.history or ""] if said else []), made)
     display(table)
 
 
@@ -115,4 +127,5 @@ def _path(file: Path | None) -> Path:
 
 
 def _document(key: "Key") -> dict[str, str | int | None]:
-    return {"id": key.id, "name": key.name, "tenant": key.tenant, "created": key.created}
+    document = {"id": key.id, "name": key.name, "tenant": key.tenant, "created": key.created}
+    return document | ({} if key.history is None else {"history": key.history})

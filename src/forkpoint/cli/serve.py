@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from forkpoint.cli import completions
 from forkpoint.cli.common import Instructions, Store, only_one
 from forkpoint.cli.output import Json, tell
 from forkpoint.errors import ExtraMissing
@@ -87,6 +88,17 @@ def serve(
         float,
         typer.Option("--grace", metavar="S", min=0, help="Seconds that running turns have when it is told to stop."),
     ] = 30.0,
+    request_timeout: Annotated[
+        float | None,
+        typer.Option("--request-timeout", metavar="S", min=0.001, help="Seconds after which a turn has failed."),
+    ] = None,
+    conversation_header: completions.ConversationHeaders = None,
+    conversations_max: completions.ConversationsMax = 10_000,
+    conversation_ttl: completions.ConversationTtl = 1800.0,
+    on_disconnect: completions.OnDisconnect = "cancel",
+    system: completions.System = "first",
+    strict: completions.Strict = False,
+    reasoning: completions.Reasoning = "reasoning_content",
     metrics: Annotated[
         Literal["loopback", "public", "off"],
         typer.Option("--metrics", metavar="WHO", help="Who may read /metrics: loopback, public or off."),
@@ -104,7 +116,8 @@ def serve(
     """Serve conversations over HTTP.
 
     The API is described at /openapi.json. Python programs and this one use a server by its address: --store
-    http://127.0.0.1:8008, with FORKPOINT_API_KEY if it has keys.
+    http://127.0.0.1:8008, with FORKPOINT_API_KEY if it has keys. Clients of OpenAI's chat completions use it with the
+    base URL http://127.0.0.1:8008/v1, and name a conversation with a header.
 
     Ctrl-C or SIGTERM lets running turns finish, and cancels them after --grace; a second one cancels them at once.
 
@@ -113,6 +126,7 @@ def serve(
       forkpoint serve
       forkpoint serve --model openai/gpt-5.6 --store sqlite:///forkpoint.db
       forkpoint serve --agents agents.toml --keys keys.json --host 0.0.0.0
+      forkpoint serve --conversation-header X-OpenWebUI-Chat-Id=full
     """
     flags = {"--model": model, "--api": api, "--base-url": base_url, "--api-key-env": api_key_env}
     for name, value in (flags | {"--instructions": instructions}).items():
@@ -132,6 +146,7 @@ def serve(
     if "*" in (cors_origin or ()) and keyring is None:
         why = "without keys every web page that you visit could use this server; name the origins, or use --keys"
         raise typer.BadParameter(why, param_hint="--cors-origin")
+    headers = completions.conversation_headers(conversation_header)
     try:  # it takes a while to load: what is wrong was said before
         from forkpoint.server import logs, serving
         from forkpoint.server.settings import ServerSettings
@@ -149,6 +164,14 @@ def serve(
         cors=tuple(cors_origin or ()),
         hosts=(host,),
         metrics=metrics,
+        request_timeout=request_timeout,
+        conversation_headers=headers,
+        conversations_max=conversations_max,
+        conversation_ttl=conversation_ttl,
+        on_disconnect=on_disconnect,
+        system=system,
+        strict=strict,
+        reasoning=reasoning,
     )
     logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from forkpoint.conversation import Call, Info, Stats, Turn
-    from forkpoint.events import Usage
     from forkpoint.llm.identity import CacheIdentity
 
 MOST = 50
@@ -127,21 +126,14 @@ def _facts(info: "Info", stats: "Stats", names: dict[str, str]) -> "list[tuple[s
     rows += [(name, one_line(value)) for name, value in optional.items() if value]
     rows += [("created", f"{figures.moment(info.created)}, {figures.ago(info.created)}")]
     rows += [("updated", f"{figures.moment(info.updated)}, {figures.ago(info.updated)}")]
-    rows += [("spent", _usage(stats.spent))]
+    rows += [("spent", figures.used(stats.spent))]
     if stats.inherited:
         counts = "counted as its own" if stats.carries_metrics else "not counted as its own"
-        rows += [("inherited", f"{_usage(stats.inherited)}; {counts}")]
+        rows += [("inherited", f"{figures.used(stats.inherited)}; {counts}")]
     if stats.family != stats.spent:
-        rows += [("family", _usage(stats.family))]
+        rows += [("family", figures.used(stats.family))]
     rows += [("cache key", f"{info.cache.key}, {whose(info.cache, names)}"), ("digest", info.digest)]
     return rows
-
-
-def _usage(usage: "Usage") -> str:
-    if not usage:
-        return "nothing"
-    sent = f"{usage.input:,} tokens in ({figures.share(usage)} cached), {usage.output:,} out"
-    return f"{sent}, {figures.counted(usage.calls, 'call')}, {figures.money(usage.dollars)}"
 
 
 def _turn_in_short(turn: "Turn") -> "Table":
@@ -165,9 +157,11 @@ def _turn_heading(turn: "Turn") -> "Text":
 
 
 def _said(turn: "Turn") -> "list[tuple[str, str]]":
+    from forkpoint.conversation.messages import split
     from forkpoint.conversation.results import words
 
     rows = [("turn", turn.id)]
+    rows += [("result", f"{result.call_id}: {words(result.parts)}") for result in split(turn.given)[0].values()]
     rows += [("user", words(message.parts)) for message in turn.input]
     rows += [("call", _call(call)) for call in turn.calls]
     if turn.text:
@@ -185,7 +179,7 @@ def _call(call: "Call") -> str:
         told += f", {figures.seconds(call.duration)}"
     if call.reason:
         told += f", {call.reason}"
-    return told + (f" [{call.id}]" if call.status in {"waiting", "unknown"} else "")
+    return told + (f" [{call.id}]" if call.status in {"waiting", "unknown", "handed"} else "")
 
 
 def _print_turn(turn: "Turn", as_json: bool) -> None:
@@ -200,7 +194,7 @@ def _print_turn(turn: "Turn", as_json: bool) -> None:
     rows += [("started", figures.moment(turn.started))]
     if turn.ended is not None:
         rows += [("ended", figures.moment(turn.ended))]
-    rows += [("used", _usage(turn.usage))]
+    rows += [("used", figures.used(turn.usage))]
     if turn.retry_of is not None:
         rows += [("retry of", turn.retry_of)]
     if turn.error is not None:

@@ -6,7 +6,7 @@ from typing import Any
 from forkpoint.agent.agent import Limits
 from forkpoint.conversation.backend import Decision, Draft
 from forkpoint.conversation.http import HEARTBEAT, Request, quoted
-from forkpoint.events import UserMessage
+from forkpoint.conversation.messages import Given, said_in, split
 
 _STREAM = {"accept": "text/event-stream"}
 _SILENCE = 2.5 * HEARTBEAT  # seconds after which a stream that says nothing is lost
@@ -17,9 +17,16 @@ def path_of(id: str) -> str:
     return f"/api/conversations/{quoted(id)}"
 
 
-def asked(messages: Sequence[UserMessage]) -> dict[str, Any]:
-    """Messages, as a server takes them."""
-    return {"messages": [message.parts for message in messages]}
+def asked(given: Sequence[Given]) -> dict[str, Any]:
+    """Messages and results of the client's tools, as a server takes them."""
+    results, _ = split(given)
+    body: dict[str, Any] = {"messages": [message.parts for message in said_in(given)]}
+    if results:
+        body["results"] = [
+            {"call_id": one.call_id, "result": one.parts, "status": "failed" if one.error else "done"}
+            for one in results.values()
+        ]
+    return body
 
 
 def created(draft: Draft | None) -> dict[str, Any]:

@@ -9,13 +9,15 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, Limits
+from forkpoint.conversation.messages import Given
 from forkpoint.conversation.results import Branch, Call, Info, SideAnswer, Stats, Turn
 from forkpoint.conversation.settings import Settings
 from forkpoint.conversation.updates import Callback
-from forkpoint.events import Event, Position, UserMessage
+from forkpoint.events import Event, Position, Usage, UserMessage
 from forkpoint.llm.identity import CachePolicy
 from forkpoint.llm.inspecting import Inspection
-from forkpoint.store.records import Page, Status, Verification
+from forkpoint.llm.options import Options
+from forkpoint.store.records import Onto, Page, Status, Verification
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -44,6 +46,25 @@ class ForkOptions(Struct, frozen=True, kw_only=True):
     reset_metrics: bool = True
     cache: CachePolicy = "own"
     workspace: str | None = None  # None: the source's
+
+
+class How(Struct, frozen=True, kw_only=True):
+    """How one turn is run, where that is not what the conversation's settings say.
+
+    - ``settings``: others, from this turn on, if it commits. The agent given is then the one that they name.
+    - ``onto``: where it stands instead of at the head. If it commits, what stands at the head is set aside.
+    - ``attended``: whether somebody can be asked for an approval while it waits.
+    - ``final``: whether what is told of it cannot be taken back, so that no model is asked again once it spoke.
+    - ``request``: a digest of the request that it is of, kept with it.
+    """
+
+    settings: Settings | None = None
+    onto: Onto | None = None
+    options: Options = Options()
+    limits: Limits | None = None
+    attended: bool = True
+    final: bool = False
+    request: str | None = None
 
 
 class Decision(Struct, frozen=True):
@@ -133,7 +154,7 @@ class Backend(Protocol):
         self,
         id: str,
         agent: Agent,
-        messages: Sequence[UserMessage],
+        given: Sequence[Given],
         *,
         draft: Draft | None = None,
         retry_of: str | None = None,
@@ -176,7 +197,8 @@ class Backend(Protocol):
     async def turns(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Turn]: ...
 
     async def tries(self, id: str) -> tuple[Turn, ...]:
-        """The turns that stand at the head and are not history: failed, cancelled, open; the newest last."""
+        """The turns that stand at the head and are not history: failed, cancelled, open; the newest last. And the one
+        that is open, wherever it stands."""
         ...
 
     async def events(
@@ -184,6 +206,10 @@ class Backend(Protocol):
     ) -> list[Event]: ...
 
     async def stats(self, id: str) -> Stats: ...
+
+    async def usage(self) -> tuple[Usage, Usage]:
+        """All that the tenant has ever spent, each token once; and what of it beside any conversation."""
+        ...
 
     async def state(self, id: str) -> dict[str, Any]: ...
 

@@ -25,7 +25,7 @@ from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.arguments import decode_as
 from forkpoint.agent.binding import portable_document
 from forkpoint.conversation.backend import Backend, Decision, Draft, ForkOptions
-from forkpoint.conversation.messages import Message, as_message
+from forkpoint.conversation.messages import Given, Message, as_message, as_result
 from forkpoint.conversation.naming import Point, as_answerer, as_id, as_point, as_turn, with_title
 from forkpoint.conversation.places import Place
 from forkpoint.conversation.results import Branch, Call, Info, SideAnswer, Stats, Turn
@@ -47,7 +47,7 @@ from forkpoint.errors import (
     Stale,
     TurnFailed,
 )
-from forkpoint.events import Event, UserMessage
+from forkpoint.events import Event, ToolResult, UserMessage
 from forkpoint.llm.identity import CacheIdentity, CachePolicy
 from forkpoint.llm.inspecting import Inspection
 from forkpoint.llm.model import LLM
@@ -331,11 +331,13 @@ class AsyncConversation:
         self,
         message: Message | None = None,
         *,
+        results: Mapping[str, Message | ToolResult] | None = None,
         supersede: bool = False,
         key: str | None = None,
         if_revision: int | None = None,
     ) -> Turn:
-        """Runs one turn with all that was sent, and ``message``.
+        """Runs one turn with all that was sent, and ``message``; and with ``results`` of calls that the client's own
+        tools were handed (`Turn.handed`), by the call's id. A call without a result is told to have none.
 
         Returns the turn when it is committed, or when it waits for an approval. Raises `TurnFailed` (`TurnCancelled`
         if it was cancelled) when it is certain that nothing has moved. While an earlier turn is open, `TurnOpen` is
@@ -343,13 +345,14 @@ class AsyncConversation:
         messages gives the same turn. ``if_revision`` is `Info.revision` as the caller knows it: if the conversation
         has moved since, `Stale` is raised and nothing has changed.
         """
-        return await self._run(self._taking(message), supersede=supersede, key=key, if_revision=if_revision)
+        return await self._run(self._taking(message, results), supersede=supersede, key=key, if_revision=if_revision)
 
     @asynccontextmanager
     async def run_stream(
         self,
         message: Message | None = None,
         *,
+        results: Mapping[str, Message | ToolResult] | None = None,
         supersede: bool = False,
         key: str | None = None,
         if_revision: int | None = None,
@@ -357,7 +360,7 @@ class AsyncConversation:
         """The same, told as it happens: ``async with conversation.run_stream("...") as stream``, then
         ``async for update in stream``. Updates are provisional; the last one is the turn. Leaving early cancels it.
         """
-        messages = self._taking(message)
+        messages = self._taking(message, results)
 
         async def start(tell: Callback) -> Turn:
             return await self._run(messages, supersede=supersede, key=key, if_revision=if_revision, also=tell)
@@ -386,11 +389,11 @@ class AsyncConversation:
         failed = await self._one_of_the_tries("retry", turn)
         if failed.outcome == "committed":
             raise NoSuchTurn(self._id, "retry", f"turn {failed.id} is committed; rewind before it, and run its message")
-        if not failed.input:
+        if not failed.given:
             raise NoSuchTurn(self._id, "retry", f"turn {failed.id} has no input")
         if failed.outcome in {"awaiting_approval", "interrupted"}:
             await (await self._here()).discard(self._id, failed.id)  # this one, and no other that is open by then
-        return await self._run(failed.input, retry_of=failed.id, key=key)
+        return await self._run(failed.given, retry_of=failed.id, key=key)
 
     async def resume(
         self, turn: str | Turn | None = None, *, rerun: Collection[str] = (), limits: Limits | None = None
@@ -618,15 +621,18 @@ class AsyncConversation:
             raise NoAgent(self._id, why)
         return self._agent
 
-    def _taking(self, message: Message | None) -> tuple[UserMessage, ...]:
-        messages = (*self._pending, *([] if message is None else [as_message(message)]))
-        if not messages:
+    def _taking(
+        self, message: Message | None, results: Mapping[str, Message | ToolResult] | None = None
+    ) -> tuple[Given, ...]:
+        answered = [as_result(call, result) for call, result in (results or {}).items()]
+        given: tuple[Given, ...] = (*answered, *self._pending, *([] if message is None else [as_message(message)]))
+        if not given:
             raise NothingToRun(self._id, "; after a turn that failed, use retry() or resume()")
-        return messages
+        return given
 
     async def _run(
         self,
-        messages: tuple[UserMessage, ...],
+        messages: tuple[Given, ...],
         *,
         retry_of: str | None = None,
         supersede: bool = False,
@@ -673,7 +679,7 @@ class AsyncConversation:
         self._id = turn.conversation
         return self._seen(turn)
 
-    def _taken(self, messages: Sequence[UserMessage]) -> None:
+    def _taken(self, messages: Sequence[Given]) -> None:
         """A turn has begun: it is in the store, whatever becomes of it, and these messages are its own."""
         self._draft = None
         for message in messages:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict
 
+from forkpoint.conversation.messages import Given
 from forkpoint.conversation.results import Call, Info, SideAnswer, Stats, Turn
 from forkpoint.events import (
     Content,
@@ -117,10 +118,12 @@ class TurnDocument(Struct, frozen=True):
     usage: UsageDocument
     calls: tuple[Call, ...]
     waiting: tuple[str, ...]
+    handed: tuple[str, ...]
     error: TurnError | None
     retry_of: str | None
     started: int
     ended: int | None
+    given: tuple[Given, ...] | UnsetType = UNSET  # all that it began with, if that was more than messages
     events: tuple[EventDocument, ...] | UnsetType = UNSET
 
 
@@ -134,6 +137,13 @@ class StatsDocument(Struct, frozen=True):
     events: int
     carries_metrics: bool
     cached_share: float | None
+
+
+class SpendingDocument(Struct, frozen=True):
+    """All that was ever spent, each token once; and what of it was spent beside any conversation."""
+
+    total: UsageDocument
+    beside: UsageDocument
 
 
 class SideAnswerDocument(Struct, frozen=True):
@@ -222,10 +232,12 @@ def turn_document(turn: Turn, *, events: bool = False) -> TurnDocument:
         conversation=turn.conversation,
         outcome=turn.outcome,
         input=turn.input,
+        given=UNSET if len(turn.given) == len(turn.input) else turn.given,
         text=turn.text,
         usage=usage_document(turn.usage),
         calls=calls,
         waiting=tuple(call.id for call in calls if call.status == "waiting"),
+        handed=tuple(call.id for call in calls if call.status == "handed"),
         error=turn.error,
         retry_of=turn.retry_of,
         started=turn.started,
@@ -244,6 +256,10 @@ def stats_document(stats: Stats) -> StatsDocument:
         carries_metrics=stats.carries_metrics,
         cached_share=stats.cached_share,
     )
+
+
+def spending_document(total: Usage, beside: Usage) -> SpendingDocument:
+    return SpendingDocument(usage_document(total), usage_document(beside))
 
 
 def side_answer_document(answer: SideAnswer) -> SideAnswerDocument:
@@ -283,7 +299,7 @@ def turn_of(document: TurnDocument) -> Turn:
         id=document.id,
         conversation=document.conversation,
         outcome=document.outcome,
-        input=document.input,
+        given=document.input if document.given is UNSET else document.given,
         events=events,
         usage=usage_of(document.usage),
         error=document.error,
@@ -301,6 +317,10 @@ def stats_of(document: StatsDocument) -> Stats:
         events=document.events,
         carries_metrics=document.carries_metrics,
     )
+
+
+def spending_of(document: SpendingDocument) -> tuple[Usage, Usage]:
+    return usage_of(document.total), usage_of(document.beside)
 
 
 def side_answer_of(document: SideAnswerDocument) -> SideAnswer:

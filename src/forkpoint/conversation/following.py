@@ -22,6 +22,7 @@ from forkpoint.conversation.documents import InfoDocument, SideAnswerDocument, T
 from forkpoint.conversation.finishing import finished
 from forkpoint.conversation.heard import Heard
 from forkpoint.conversation.http import Connection, Lost, Patience, Request, Sending, quoted
+from forkpoint.conversation.messages import Given
 from forkpoint.conversation.results import SideAnswer, Turn
 from forkpoint.conversation.turn import raise_for
 from forkpoint.conversation.updates import Callback, Provisional, TurnJoined, TurnStarted
@@ -34,7 +35,7 @@ from forkpoint.errors import (
     TooMany,
     TurnFailed,
 )
-from forkpoint.events import UserMessage
+from forkpoint.events import ToolResult, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.sse import Frame
 
@@ -86,7 +87,7 @@ class FollowsTurns:
         self,
         id: str,
         agent: Agent | None,
-        messages: Sequence[UserMessage],
+        given: Sequence[Given],
         *,
         draft: Draft | None = None,
         retry_of: str | None = None,
@@ -95,12 +96,14 @@ class FollowsTurns:
         if_revision: int | None = None,
         tell: Callback,
     ) -> Turn:
-        body: dict[str, Any] = asked(messages) | created(draft)
+        body: dict[str, Any] = asked(given) | created(draft)
         if supersede:
             body["supersede"] = True
         if retry_of is not None:
             body["retry_of"] = retry_of
         path = f"{path_of(id)}/turns"
+        if retry_of is not None and any(not isinstance(one, UserMessage | ToolResult) for one in given):
+            path, body = f"{path}/{quoted(retry_of, 'turn')}/retry", {}  # the server has what it was given, history too
         request = streamed(path, body, key=key or new_id(), revision=if_revision)
         running = _Running(id, Heard(tell))
 

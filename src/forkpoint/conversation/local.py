@@ -14,6 +14,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.context import AgentState
 from forkpoint.conversation.backend import Draft, ForkOptions
 from forkpoint.conversation.finishing import finished
+from forkpoint.conversation.messages import request_of
 from forkpoint.conversation.prompts import Prompts
 from forkpoint.conversation.requests import Requests
 from forkpoint.conversation.results import Branch, Info, SideAnswer, Stats, Turn
@@ -25,7 +26,6 @@ from forkpoint.conversation.updates import Callback
 from forkpoint.conversation.views import identity_of, info_of, new_conversation, stored_tags, tree_of
 from forkpoint.errors import (
     BadArgument,
-    ForkpointError,
     NoSuchTurn,
     NotFound,
     Stale,
@@ -35,7 +35,6 @@ from forkpoint.events import (
     ModelCalled,
     NewEvent,
     Position,
-    SettingsChanged,
     StagedEvent,
     StateChange,
     Usage,
@@ -72,10 +71,10 @@ class LocalBackend(RunsTurns):
         owns_store: bool = True,
         prompts: Prompts | None = None,
         moved: Callable[[str, int], None] | None = None,
+        patience: float | None = None,
     ) -> None:
-        super().__init__(store, models or Models(), prompts, moved)
+        super().__init__(store, models or Models(), prompts, moved, patience)
         self._owns_store = owns_store
-        self._uncharged: list[tuple[str, str, Usage]] = []  # what side questions cost, and no disk has taken yet
 
     async def close(self) -> None:
         """Cancels what still runs here, and lets go of store and models."""
@@ -83,6 +82,63 @@ class LocalBackend(RunsTurns):
         await self._models.aclose()
         if self._owns_store:
             await self._store.close()
+
+    # What is at hand.
+
+    def known(self, id: str) -> ConversationRecord | None:
+        """A conversation as this process knows it; another may have moved it since."""
+        return self._records.known(id)
+
+    def forget(self, id: str) -> None:
+        """Drops what is in memory of a conversation: its record, and the prompt of its head."""
+        if (record := self._records.known(id)) is not None:
+            self._prompts.forget(record.head.digest)
+        self._records.forget(id)
+
+    async def named(self, name: str) -> ConversationRecord | None:
+        """The conversation that has this outer name, or else this id, drafts too, read now; None if there is none."""
+        for read in (self._store.find, self._store.read):
+            with suppress(NotFound):
+                return self._records.know(await read(name))
+        return None
+
+    async def set_aside(self, id: str) -> list[ConversationRecord]:
+        """The branches that were set aside from a conversation, the newest first."""
+        found: list[ConversationRecord] = []
+        cursor: str | None = None
+        family = (await self._store.read(id)).family
+        while True:
+            page = await self._store.conversations(cursor=cursor, limit=1000, family=family)
+            found += [one for one in page.items if one.lineage.kind == "aside" and one.lineage.source == id]
+            cursor = page.next
+            if cursor is None:
+                return found
+
+    async def turn_of_request(self, record: ConversationRecord, request: str) -> TurnRecord | None:
+        """The turn that runs or was committed last, if it is of this request."""
+        for id in (record.open_turn, record.head.turn):
+            if id is not None and request_of((turn := await self._store.turn(id)).input) == request:
+                return turn if turn.outcome in {"running", "committed"} else None
+        return None
+
+    async def is_left_behind(self, id: str) -> bool:
+        """Whether a conversation is only what a request left whose first turn did not commit.
+
+        It is there for the next request of its name, and for nobody else.
+        """
+        if (record := self._records.known(id)) is None or not record.draft:
+            return False
+        page = await self._store.turns(id, limit=1)
+        return any(request_of(turn.input) is not None for turn in page.items)
+
+    async def unname(self, id: str) -> None:
+        """Takes a conversation's outer name away, so that another can have it."""
+        self._records.forget(id)
+        await self._store.rename(id, None)
+
+    async def usage(self) -> tuple[Usage, Usage]:
+        """All that the tenant has ever spent, and what of it beside any conversation."""
+        return await self._store.usage(), await self._store.spent(None)
 
     # Conversations.
 
@@ -129,12 +185,13 @@ class LocalBackend(RunsTurns):
         *,
         key: str | None = None,
         if_revision: int | None = None,
+        draft: bool = False,
     ) -> tuple[Info, Settings]:
         once = None if key is None else _once(key, _asked(options))
         made = None if once is None else await self._forked_before(source, options, once)
         while made is None:
             try:
-                made = await self._fork(await self._store.read(source), options, agent, once, if_revision)
+                made = await self._fork(await self._store.read(source), options, agent, once, if_revision, draft)
             except Stale:  # it has moved since it was read, and what was read with it
                 if if_revision is not None:
                     raise
@@ -158,6 +215,7 @@ class LocalBackend(RunsTurns):
         agent: Agent | None,
         once: IdempotencyKey | None,
         if_revision: int | None,
+        draft: bool,
     ) -> ConversationRecord:
         _check_revision(source, if_revision)
         other: Settings | None = None  # None: the source's, as they are at that moment
@@ -179,7 +237,7 @@ class LocalBackend(RunsTurns):
         as_read = other is not None or options.cache != "own"  # whether any of this is from the record that was read
         revision = source.revision if as_read else if_revision
         return await self._store.fork(
-            source.id, new, at=options.at, before=options.before, if_revision=revision, key=once
+            source.id, new, at=options.at, before=options.before, if_revision=revision, key=once, draft=draft
         )
 
     async def rewind(
@@ -214,9 +272,7 @@ class LocalBackend(RunsTurns):
         _check_revision(record, if_revision)
         if record.settings == settings.to_json():  # so that it can be asked for again by one who heard no answer
             return info_of(self._records.know(record))
-        events = [NewEvent(SettingsChanged(settings.to_json()))]
-        if record.head.position is not None and not await self._store.events(id, kinds=("settings_changed",)):
-            events.insert(0, NewEvent(SettingsChanged(record.settings, "as it was until here")))
+        events = await self._planner.settings_change(id, record.head, record.settings, settings.to_json())
         identity = identity_of(record)
         if agent is not None:
             identity = under_manifest(identity, id, agent.manifest.hash)
@@ -240,7 +296,7 @@ class LocalBackend(RunsTurns):
         agent.llm.key()
         base = await self._prompts.at(id, record.head, agent.manifest)
         opening = await self._opening(record, messages)
-        options = Options(tool_choice="none") if agent.tools else Options()
+        options = Options(tool_choice="none") if agent.manifest.tools else Options()
         spent: list[ModelCalled] = []
         try:
             outcome = await self._models.call(
@@ -253,26 +309,11 @@ class LocalBackend(RunsTurns):
             )
         finally:
             used = sum((called.usage for called in spent), Usage())
-            if used:
-                self._uncharged.append((id, new_id(), used))
+            self._charging(id, used)
             await finished(self._charge)
         if isinstance(outcome, Failed):
             raise outcome.error
         return SideAnswer(outcome.answer.text, outcome.usage)
-
-    async def _charge(self) -> None:
-        """Counts what side questions cost. What the disk does not take now is counted with the next."""
-        while self._uncharged:
-            one = id, charge, used = self._uncharged[0]
-            try:
-                await self._store.charge(id, charge, used)
-            except NotFound:
-                pass  # it was deleted meanwhile, with all that is counted for it
-            except ForkpointError as error:
-                _log.warning("what a side question cost is not counted yet: %s", error)
-                return
-            if one in self._uncharged:  # another question may have counted it meanwhile: the same charge counts once
-                self._uncharged.remove(one)
 
     async def request(
         self, id: str, agent: Agent, messages: Sequence[UserMessage], *, draft: Draft | None = None
@@ -303,19 +344,23 @@ class LocalBackend(RunsTurns):
         return Page(tuple(turns), page.next)
 
     async def tries(self, id: str) -> tuple[Turn, ...]:
-        head = (await self._store.read(id)).head
+        record = await self._store.read(id)
+        head = record.head
         found: list[TurnRecord] = []
         cursor: str | None = None
         while True:
             page = await self._store.turns(id, cursor=cursor, limit=1000, since=head.ordinal)
             found += [
-                record
-                for record in page.items
-                if record.kind == "turn" and record.outcome != "committed" and record.base == head.position
+                turn
+                for turn in page.items
+                if turn.kind == "turn" and turn.outcome != "committed" and turn.base == head.position
             ]
             cursor = page.next
             if cursor is None:
-                return tuple([await read_turn(self._store, record.id) for record in found])
+                break
+        if record.open_turn is not None and all(turn.id != record.open_turn for turn in found):
+            found.append(await self._store.turn(record.open_turn))  # it stands elsewhere, and holds the conversation
+        return tuple([await read_turn(self._store, turn.id) for turn in found])
 
     async def events(
         self, id: str, *, after: int = 0, limit: int | None = None, kinds: Sequence[str] = ()
@@ -369,8 +414,8 @@ class LocalBackend(RunsTurns):
 
     async def _opening(self, record: ConversationRecord, messages: Sequence[UserMessage]) -> list[StagedEvent]:
         """How a turn with these messages would begin."""
-        unanswered = await self._planner.not_answered(record.id, record.head.open_calls.client)
-        return staged((*unanswered, *map(NewEvent, messages)))
+        results, said = await self._planner.answered(record.id, record.head, messages)
+        return staged((*results, *said))
 
 
 def _once(key: str, asked: Mapping[str, object]) -> IdempotencyKey:

@@ -8,30 +8,32 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.loop import stand
-from forkpoint.conversation.backend import Decision, ForkOptions
+from forkpoint.conversation.backend import Decision, ForkOptions, How
+from forkpoint.conversation.messages import Given, said_in, split
 from forkpoint.conversation.prompts import Prompts
 from forkpoint.conversation.records import Records
 from forkpoint.conversation.settings import Settings
 from forkpoint.conversation.turn import Plan
 from forkpoint.conversation.views import identity_of
-from forkpoint.errors import CannotResume, NoSuchTurn
+from forkpoint.errors import CallNotOpen, CannotResume, NoSuchTurn
 from forkpoint.events import (
     ApprovalDenied,
     ApprovalGiven,
     JsonText,
     ManifestChanged,
     NewEvent,
+    SettingsChanged,
     StagedEvent,
     Text,
     ToolCall,
     ToolResult,
-    UserMessage,
 )
 from forkpoint.history.state import State
+from forkpoint.ids import new_id
 from forkpoint.llm.identity import CacheIdentity, CallContext, fork_identity, own_identity, under_manifest
 from forkpoint.llm.manifest import Manifest, manifest_note
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import ConversationRecord, OpenTurn
+from forkpoint.store.records import ConversationRecord, Head, NewFork, OpenTurn
 
 _AGENTS = 256  # agents that are remembered for the settings that name them
 
@@ -57,22 +59,52 @@ class Planner:
         return self._agents[key][1]
 
     async def plan(
-        self, turn: OpenTurn, agent: Agent, messages: Sequence[UserMessage], already: Sequence[StagedEvent]
+        self, turn: OpenTurn, agent: Agent, given: Sequence[Given], already: Sequence[StagedEvent], how: How
     ) -> Plan:
         """What a turn that this process holds needs to go on, with the steps that it has already."""
         record = await self._records.at(turn)
-        agent = self.agent_for(record.settings, agent)
-        base = await self._prompts.at(turn.conversation, turn.base, agent.manifest)
-        change = await self.manifest_change(record, turn.state, agent, lost=base.losses)
-        unanswered = await self.not_answered(turn.conversation, turn.base.open_calls.client) if not already else []
-        said = map(NewEvent, messages) if not already else ()
-        context = self.context(record, agent)
+        path = turn.branch or turn.conversation  # on whose path it stands
+        settings = _brought(already) if how.settings is None else how.settings
+        if how.settings is None:
+            agent = self.agent_for(record.settings if settings is None else settings.to_json(), agent)
+        if settings is not None and settings.to_json() == record.settings:
+            settings = None
+        base = await self._prompts.at(path, turn.base, agent.manifest)
+        change = await self.manifest_change(record, turn.state, agent, lost=base.losses, path=path, at=turn.base)
+        results, said = await self.answered(path, turn.base, given) if not already else ([], [])
+        if settings is not None and turn.base.position is not None and not already:
+            change = [*await self.settings_change(path, turn.base, record.settings, settings.to_json()), *change]
+        context = self.context(record, agent, at=turn.base)
         dropped = context.identity.to_json() if context.identity != identity_of(record) else None
-        workspace = Settings.from_json(record.settings).folder
-        return Plan(agent, context, base, (*unanswered, *change, *said), dropped, workspace)
+        branch = new_id()
+        return Plan(
+            agent,
+            context,
+            base,
+            (*results, *change, *said),
+            cache=dropped,
+            settings=None if settings is None else settings.to_json(),
+            aside=None if turn.branch is None else NewFork(id=branch, cache=own_identity(branch).to_json()),
+            workspace=(settings or Settings.from_json(record.settings)).folder,
+            how=how,
+        )
+
+    async def settings_change(self, path: str, at: Head, old: JsonText, new: JsonText) -> list[NewEvent]:
+        """The events that say that other settings hold from here on, and which did until now."""
+        events = [NewEvent(SettingsChanged(new))]
+        if at.position is None or await self._store.events(path, at=at.position, kinds=("settings_changed",)):
+            return events
+        return [NewEvent(SettingsChanged(old, "as it was until here")), *events]
 
     async def manifest_change(
-        self, record: ConversationRecord, state: State, agent: Agent, lost: Sequence[str]
+        self,
+        record: ConversationRecord,
+        state: State,
+        agent: Agent,
+        lost: Sequence[str],
+        *,
+        path: str | None = None,
+        at: Head | None = None,
     ) -> list[NewEvent]:
         """The event that says that prompts begin otherwise from here on; none if they do not."""
         new = agent.manifest
@@ -80,7 +112,8 @@ class Planner:
             return []
         old: Manifest | None = None
         if state.manifest is not None:
-            changes = await self._store.events(record.id, at=record.head.position, kinds=("manifest_changed",))
+            position = (at or record.head).position
+            changes = await self._store.events(path or record.id, at=position, kinds=("manifest_changed",))
             bodies = [event.body for event in changes if isinstance(event.body, ManifestChanged)]
             old = Manifest.from_json(bodies[-1].manifest) if bodies else None
         note = manifest_note(old, new, lost)
@@ -90,18 +123,29 @@ class Planner:
             note = replace(note, reason=f"{note.reason}. The cache key was {shown.dropped}")
         return [NewEvent(note)]
 
-    async def not_answered(self, id: str, calls: Collection[str]) -> list[NewEvent]:
-        """Results for calls that the client was handed and did not answer."""
-        if not calls:
-            return []
-        asked = await self._store.events(id, kinds=("tool_call",))
-        tools = {event.body.call_id: event.body.tool for event in asked if isinstance(event.body, ToolCall)}
-        return [NewEvent(ToolResult(call, tools.get(call, "tool"), (), "not_answered")) for call in calls]
+    async def answered(self, path: str, at: Head, given: Sequence[Given]) -> tuple[list[NewEvent], list[NewEvent]]:
+        """How a turn begins: with a result for each call that the client was handed, then what else it was given.
 
-    def context(self, record: ConversationRecord, agent: Agent) -> CallContext:
+        A call that it was not given a result for has not been answered, and that is recorded. Raises `CallNotOpen`.
+        """
+        results, others = split(given)
+        check_open(path, at.open_calls.client, results)
+        if not at.open_calls.client:
+            return [], [NewEvent(one) for one in others]
+        asked = await self._store.events(path, at=at.position, kinds=("tool_call",))
+        tools = {event.body.call_id: event.body.tool for event in asked if isinstance(event.body, ToolCall)}
+        made = []
+        missing = () if said_in(others) else (Text("The client sent no result for this call."),)
+        for call in at.open_calls.client:
+            result = results.get(call, ToolResult(call, "", missing, "not_answered"))
+            made.append(NewEvent(replace(result, tool=tools.get(call, "tool"))))
+        return made, [NewEvent(one) for one in others]
+
+    def context(self, record: ConversationRecord, agent: Agent, *, at: Head | None = None) -> CallContext:
         """What a call shows a provider of a conversation: made for each, held by nobody."""
         identity = under_manifest(identity_of(record), record.id, agent.manifest.hash)
-        return CallContext(identity, self._store.tenant, record.own_from or None)
+        shared = min(record.own_from, (at or record.head).ordinal)  # a turn may stand before its own part begins
+        return CallContext(identity, self._store.tenant, shared or None)
 
     async def identity_for(
         self, source: ConversationRecord, options: ForkOptions, agent: Agent | None
@@ -122,6 +166,19 @@ class Planner:
             manifest=manifest,
             source_manifest=source_manifest,
         )
+
+
+def check_open(conversation: str, open: Collection[str], results: Collection[str]) -> None:
+    """Raises `CallNotOpen` for a result of a call that nobody waits for."""
+    if strangers := [call for call in results if call not in open]:
+        waiting = ", ".join(open) or "none"
+        raise CallNotOpen(strangers[0][:200], conversation, f"these are open: {waiting}")
+
+
+def _brought(steps: Sequence[StagedEvent]) -> Settings | None:
+    """The settings that a turn has begun to bring, so that it brings them although another process ends it."""
+    said = [step.body.settings for step in steps if isinstance(step.body, SettingsChanged)]
+    return Settings.from_json(said[-1]) if said else None
 
 
 def decided(id: str, steps: Sequence[StagedEvent], decision: Decision | None) -> tuple[list[NewEvent], set[str]]:

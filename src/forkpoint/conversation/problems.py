@@ -124,7 +124,7 @@ def _code_of(failed: TurnFailed) -> str:
 
 
 def _error(document: ErrorDocument) -> ForkpointError:
-    made, details = _CLASSES.get(document.code), document.details
+    made, details = class_of(document.code), document.details
     if made is None or not _fits(made, details):
         return ServerError(document.code, document.message, document.request_id or "unknown")
     error = made(**details)
@@ -147,8 +147,13 @@ def _fits(made: type[ForkpointError], details: dict[str, Any]) -> bool:
 
 def _is_private(code: str) -> bool:
     """Whether an error is one that nobody foresaw, or tells of the server's own files."""
-    made = _CLASSES.get(code)
+    made = class_of(code)
     return made is None or made is ForkpointError or issubclass(made, StoreError | CannotResume)
+
+
+def class_of(code: str) -> type[ForkpointError] | None:
+    """The class of the errors that have this code."""
+    return _CLASSES.get(code)
 
 
 def _all(of: type[ForkpointError]) -> Iterator[type[ForkpointError]]:

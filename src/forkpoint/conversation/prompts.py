@@ -47,9 +47,20 @@ class Prompts:
         events = await self._store.events(conversation, at=head.position) if head.position is not None else []
         return self.keep(head.digest, render(manifest, events))
 
-    def grown(self, digest: bytes, base: Rendering, events: Iterable[Event]) -> Rendering:
-        """The prompt of a path that has grown by these events, kept under its new digest."""
+    def grown(
+        self, digest: bytes, base: Rendering, events: Iterable[Event], *, base_digest: bytes | None = None
+    ) -> Rendering:
+        """The prompt of a path that has grown by these events, kept under its new digest.
+
+        The path as it was (``base_digest``) is wanted again only by a fork there: it goes first when room is needed.
+        """
+        if base_digest is not None:
+            self._kept.demote((base_digest, base.manifest.hash))
         return self.keep(digest, base.then(events))
+
+    def forget(self, digest: bytes) -> None:
+        """Drops the prompts of a path."""
+        self._kept.drop(digest)
 
     def keep(self, digest: bytes, prompt: Rendering) -> Rendering:
         self._kept.add((digest, prompt.manifest.hash), prompt)
@@ -76,6 +87,14 @@ class _Kept:
         self._count(prompt, 1)
         while len(self._prompts) > 1 and self._is_too_much:
             self._count(self._prompts.popitem(last=False)[1], -1)
+
+    def demote(self, key: tuple[bytes, str]) -> None:
+        if key in self._prompts:
+            self._prompts.move_to_end(key, last=False)
+
+    def drop(self, digest: bytes) -> None:
+        for key in [key for key in self._prompts if key[0] == digest]:
+            self._count(self._prompts.pop(key), -1)
 
     @property
     def _is_too_much(self) -> bool:

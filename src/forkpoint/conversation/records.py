@@ -35,6 +35,10 @@ class Records:
         except (ValueError, NotFound):
             return self.know(await self._store.find(id_or_name))
 
+    def known(self, id: str) -> ConversationRecord | None:
+        """The record that is remembered, though it may be out of date."""
+        return self._known.get(id)
+
     def know(self, record: ConversationRecord) -> ConversationRecord:
         """Remembers a record that was just read."""
         self._known[record.id] = record
@@ -43,12 +47,16 @@ class Records:
             self._known.popitem(last=False)
         return record
 
-    def moved(self, committed: Committed, cache: JsonText | None = None) -> None:
+    def moved(self, committed: Committed, cache: JsonText | None = None, settings: JsonText | None = None) -> None:
         """A turn of this process has committed: what was known of its conversation still holds, but for this."""
         known = self._known.get(committed.conversation)
         if known is not None and known.revision == committed.revision - 1:
             cache = known.cache if cache is None else cache
-            self.know(replace(known, revision=committed.revision, head=committed.head, cache=cache))
+            settings = known.settings if settings is None else settings
+            moved = replace(known, revision=committed.revision, head=committed.head, cache=cache, settings=settings)
+            self.know(replace(moved, draft=False))
+        else:
+            self.forget(committed.conversation)
 
     def forget(self, id: str) -> None:
         self._known.pop(id, None)

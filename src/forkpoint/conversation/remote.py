@@ -21,12 +21,14 @@ from forkpoint.conversation.documents import (
     InfoDocument,
     PageDocument,
     RewindDocument,
+    SpendingDocument,
     StateDocument,
     StatsDocument,
     TurnDocument,
     VerificationDocument,
     event_of,
     info_of_document,
+    spending_of,
     stats_of,
     turn_of,
     verification_of,
@@ -37,7 +39,7 @@ from forkpoint.conversation.results import Branch, Info, Stats, Turn
 from forkpoint.conversation.settings import Settings
 from forkpoint.conversation.views import tree_of
 from forkpoint.errors import BadPosition, NotFound
-from forkpoint.events import Event, Position, UserMessage
+from forkpoint.events import Event, Position, Usage, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm.inspecting import Inspection
 from forkpoint.store.records import Page, Status, Verification
@@ -206,6 +208,9 @@ class RemoteBackend(FollowsTurns):
     async def stats(self, id: str) -> Stats:
         request = Request(method="GET", path=f"{path_of(id)}/stats")
         return await self._connection.read(request, StatsDocument, stats_of)
+
+    async def usage(self) -> tuple[Usage, Usage]:
+        return await self._connection.read(Request(method="GET", path="/api/usage"), SpendingDocument, spending_of)
 
     async def state(self, id: str) -> dict[str, Any]:
         request = Request(method="GET", path=f"{path_of(id)}/state")

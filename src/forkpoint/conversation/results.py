@@ -7,10 +7,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.agent.loop import stand
+from forkpoint.conversation.messages import Given, said_in
 from forkpoint.events import (
     ApprovalAsked,
     ApprovalDenied,
     ApprovalGiven,
+    AssistantMessage,
     Event,
     ModelCalled,
     Part,
@@ -24,8 +26,9 @@ from forkpoint.events import (
 from forkpoint.llm.identity import CacheIdentity
 from forkpoint.store.records import Lineage, Outcome, Status, TurnError
 
-CallStatus: TypeAlias = Literal["done", "failed", "unknown", "denied", "not_run", "not_answered", "waiting"]
-"""How a call stands. `unknown`: it was started, and whether it finished is not known."""
+CallStatus: TypeAlias = Literal["done", "failed", "unknown", "denied", "not_run", "not_answered", "waiting", "handed"]
+"""How a call stands. `unknown`: it was started, and whether it finished is not known. `handed`: it is for the client's
+own tools, and waits for their result."""
 
 
 class Call(Struct, frozen=True):
@@ -47,7 +50,7 @@ class Turn(Struct, frozen=True):
     id: str
     conversation: str
     outcome: Outcome
-    input: tuple[UserMessage, ...]
+    given: tuple[Given, ...]  # all that it began with: messages, results of the client's tools, imported history
     events: tuple[Event, ...] | tuple[StagedEvent, ...]  # with ids once committed, without before
     usage: Usage
     error: TurnError | None = None
@@ -57,9 +60,19 @@ class Turn(Struct, frozen=True):
     output: Any = None  # the answer as the agent's output type
 
     @property
+    def input(self) -> tuple[UserMessage, ...]:
+        """What the user said."""
+        return said_in(self.given)
+
+    @property
     def text(self) -> str:
-        """What the model said last, in words."""
-        return stand(self.events).answer or ""
+        """What the model said last, in words; also beside calls that it handed to the client."""
+        standing = stand(self.events)
+        if standing.answer is None and standing.handed:
+            last = [event.body for event in self.events if event.envelope.response == standing.responses]
+            said = [body.parts for body in last if isinstance(body, AssistantMessage)]
+            return "".join(part.text for parts in said for part in parts if isinstance(part, Text))
+        return standing.answer or ""
 
     @property
     def cost(self) -> float | None:
@@ -75,6 +88,11 @@ class Turn(Struct, frozen=True):
     def waiting(self) -> tuple[Call, ...]:
         """The calls that wait for an approval."""
         return tuple(call for call in self.calls if call.status == "waiting")
+
+    @property
+    def handed(self) -> tuple[Call, ...]:
+        """The calls of the client's own tools that wait for their results: ``run(results=...)`` gives them."""
+        return tuple(call for call in self.calls if call.status == "handed")
 
     @property
     def steps(self) -> tuple[ModelCalled, ...]:
@@ -169,7 +187,8 @@ def calls_of(events: Iterable[Event | StagedEvent]) -> tuple[Call, ...]:
             case ToolCall() as call:
                 place[call.call_id] = len(calls)
                 response = event.envelope.response or 0
-                calls.append(Call(call.call_id, call.tool, call.arguments, "unknown", response=response))
+                status: CallStatus = "handed" if call.client else "unknown"
+                calls.append(Call(call.call_id, call.tool, call.arguments, status, response=response))
             case ApprovalAsked(call_id=id, reason=why) if id in place:
                 calls[place[id]] = replace(calls[place[id]], status="waiting", reason=why)
             case ApprovalGiven(call_id=id) if id in place:

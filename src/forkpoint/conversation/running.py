@@ -5,18 +5,23 @@ and which ones the disk did not let end, so that they are ended later.
 """
 
 import hashlib
+import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from pathlib import Path
 
 import anyio
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.loop import stand
-from forkpoint.conversation.backend import Decision, Draft
-from forkpoint.conversation.messages import read_input, write_input
-from forkpoint.conversation.planning import Planner, decided
+from forkpoint.clock import system_clock as now
+from forkpoint.conversation.backend import Decision, Draft, How
+from forkpoint.conversation.finishing import finished
+from forkpoint.conversation.messages import Given, read_input, said_in, split, write_input
+from forkpoint.conversation.once import Passing, answer
+from forkpoint.conversation.planning import Planner, check_open, decided
 from forkpoint.conversation.prompts import Prompts
 from forkpoint.conversation.records import Records
 from forkpoint.conversation.results import Turn
@@ -31,6 +36,7 @@ from forkpoint.errors import (
     ForkpointError,
     NoSuchTurn,
     NotFound,
+    OutcomeUnknown,
     Stale,
     TurnFailed,
     TurnOpen,
@@ -39,17 +45,21 @@ from forkpoint.events import (
     JsonText,
     NewEvent,
     StagedEvent,
-    UserMessage,
+    Usage,
 )
 from forkpoint.ids import new_id
 from forkpoint.llm.calling import Models
+from forkpoint.llm.identity import CacheIdentity, CallContext
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import (
     ConversationRecord,
     IdempotencyKey,
     OpenTurn,
+    TurnError,
     TurnRecord,
 )
+
+_log = logging.getLogger("forkpoint")
 
 POLL = 0.05, 1.0  # seconds between two looks at a turn that another process runs, at first and at most
 
@@ -78,15 +88,19 @@ class RunsTurns:
         models: Models,
         prompts: Prompts | None = None,
         moved: Callable[[str, int], None] | None = None,
+        patience: float | None = None,
     ) -> None:
         self._store = store
         self._models = models
         self._prompts = prompts or Prompts(store)
         self._moved = moved  # told which conversation a turn has moved, and to which revision
+        self._patience = patience  # seconds that a turn may take, whatever its agent says
         self._records = Records(store)
         self._planner = Planner(store, self._prompts, self._records)
         self._running: dict[str, _Running] = {}
         self._unended: dict[str, Transaction] = {}
+        self._unknown: dict[str, str] = {}  # turns of which only the disk knows how they ended, by their conversation
+        self._uncharged: list[tuple[str | None, str, Usage]] = []  # spent beside turns, and no disk has taken it yet
         self._stopped = False  # nothing begins any more
 
     def check_closable(self) -> None:
@@ -99,21 +113,27 @@ class RunsTurns:
         self,
         id: str,
         agent: Agent,
-        messages: Sequence[UserMessage],
+        given: Sequence[Given],
         *,
         draft: Draft | None = None,
         retry_of: str | None = None,
         supersede: bool = False,
         key: str | None = None,
         if_revision: int | None = None,
+        how: How = How(),
         tell: Callback,
     ) -> Turn:
-        input = write_input(messages)
+        input = write_input(given, how.request)
         agent.llm.key()  # a missing one is said before anything begins
-        once = None if key is None else IdempotencyKey(key, _digest(input, retry_of, supersede))
+        once = None if key is None else IdempotencyKey(key, _digest(input, retry_of, supersede, how.request))
         await self.end_what_could_not_be_ended(id)
         if draft is not None and draft.chosen and (there := await self._namesake(draft)) is not None:
-            return await self._join(await self._same_request(there, input, once), tell)
+            return await self.join(await self._same_request(there, input, once), tell)
+        if (results := split(given)[0]) and how.onto is None:  # what is wrong is said before anything begins
+            if (made := await self._of_key(id, input, once)) is not None:
+                return await self.join(made, tell)
+            open = () if draft is not None else (await self._store.read(id)).head.open_calls.client
+            check_open(id, open, results)
         self._check_open(id)
         opened = await self._store.begin(
             id,
@@ -124,10 +144,67 @@ class RunsTurns:
             supersede=supersede,
             if_revision=if_revision,
             key=once,
+            onto=how.onto,
         )
         if isinstance(opened, TurnRecord):
-            return await self._join(opened, tell)
-        return await self._go(opened, agent, tuple(messages), tell)
+            return await self.join(opened, tell)
+        return await self._go(opened, agent, tuple(given), tell, how, retry_of=retry_of)
+
+    async def once(
+        self,
+        agent: Agent,
+        given: Sequence[Given],
+        *,
+        identity: CacheIdentity,
+        how: How = How(),
+        workspace: Path | None = None,
+        tell: Callback,
+    ) -> Turn:
+        """Answers without a conversation: nothing of it is kept but what it cost, which counts for the tenant.
+
+        The turn has events without ids, and the conversation that it names is none. Raises what went wrong.
+        """
+        agent.llm.key()
+        id = new_id()
+        self._check_open(id)
+        running = self._running[id] = _Running(id, id)
+        journal, started = Passing(), now()
+        inside = _inside.set(running)
+        trace = traced(tell, conversation=id, tenant=self._store.tenant, agent=agent)
+        told = trace.tell
+        turn = Turn(id, id, "cancelled", tuple(given), (), Usage(), started=started)
+        try:
+            with running.scope:
+                told(TurnStarted(id, id, said_in(given)))
+                context = CallContext(identity, self._store.tenant)
+                await answer(
+                    agent,
+                    self._models,
+                    context,
+                    given,
+                    journal,
+                    turn=id,
+                    how=self._bounded(agent, how),
+                    workspace=workspace,
+                    tell=told,
+                )
+                turn = replace(turn, outcome="committed")
+        except Exception as error:
+            code = error.code if isinstance(error, ForkpointError) else "error"
+            turn = replace(turn, outcome="failed", error=TurnError(code, str(error)))
+            raise
+        finally:
+            turn = running.ended = replace(turn, events=tuple(journal.so_far), usage=journal.spent, ended=now())
+            self._charging(None, journal.spent)
+            try:
+                await finished(self._charge)  # what was spent is on disk before anybody hears of the end
+                told(turn)
+            finally:
+                trace.end()
+                _inside.reset(inside)
+                self._running.pop(id, None)
+                running.done.set()
+        return raise_for(turn)
 
     async def resume(
         self,
@@ -148,9 +225,17 @@ class RunsTurns:
         await self.end_what_could_not_be_ended(id)
         self._check_open(id)
         opened = await self._store.resume(turn)
-        messages = read_input(record.input)
+        given, how = read_input(record.input), How(limits=limits)
         return await self._go(
-            opened, agent, messages, tell, resumed=True, decision=decision, rerun=rerun, limits=limits
+            opened,
+            agent,
+            given,
+            tell,
+            how,
+            retry_of=record.retry_of,
+            resumed=True,
+            decision=decision,
+            rerun=rerun,
         )
 
     async def cancel(self, id: str) -> Turn:
@@ -190,40 +275,47 @@ class RunsTurns:
         for id in list(self._unended):
             with suppress(ForkpointError):
                 await self.end_what_could_not_be_ended(id)
+        await finished(self._charge)
 
     async def _go(
         self,
         opened: OpenTurn,
         agent: Agent,
-        messages: tuple[UserMessage, ...],
+        given: tuple[Given, ...],
         tell: Callback,
+        how: How,
         *,
+        retry_of: str | None = None,
         resumed: bool = False,
         decision: Decision | None = None,
         rerun: Collection[str] = (),
-        limits: Limits | None = None,
     ) -> Turn:
         """A turn that this process has just taken, to its end."""
         running = self._running[opened.conversation] = _Running(opened.conversation, opened.id)
         inside = _inside.set(running)
-        transaction = Transaction(self._store, self._models, self._prompts, opened)
+        transaction = Transaction(self._store, self._models, self._prompts, opened, given, retry_of)
         trace = traced(tell, conversation=opened.conversation, tenant=self._store.tenant, agent=agent)
         tell = trace.tell
 
         async def plan(already: Sequence[StagedEvent]) -> Plan:
-            made = await self._planner.plan(opened, agent, messages, already)
+            made = await self._planner.plan(opened, agent, given, already, how)
             events, fresh = _still_decided(opened.conversation, already, decision)
-            return replace(made, events=(*made.events, *events), fresh=fresh, rerun=rerun, limits=limits)
+            return replace(
+                made, events=(*made.events, *events), fresh=fresh, rerun=rerun, how=self._bounded(made.agent, how)
+            )
 
         try:
             with running.scope:
-                started = TurnStarted(opened.id, opened.conversation, messages, resumed)
+                started = TurnStarted(opened.id, opened.conversation, said_in(given), resumed)
                 turn = await transaction.run(plan, tell, started)
             if running.scope.cancelled_caught:
                 turn = await transaction.cancelled()
             running.ended = turn
             tell(turn)
             return raise_for(turn)
+        except OutcomeUnknown:
+            self._unknown[opened.conversation] = opened.id
+            raise
         except TurnFailed as failed:
             if running.ended is None and isinstance(failed.turn, Turn):
                 running.ended = failed.turn
@@ -235,15 +327,18 @@ class RunsTurns:
             if not transaction.is_ended:
                 self._unended[opened.conversation] = transaction
             if transaction.committed is not None:
-                self._records.moved(transaction.committed, transaction.cache)
+                if how.onto is None:
+                    self._records.moved(transaction.committed, transaction.cache, transaction.settings)
+                else:
+                    self._records.forget(opened.conversation)
                 if self._moved is not None:
                     self._moved(opened.conversation, transaction.committed.revision)
             if self._running.get(opened.conversation) is running:
                 del self._running[opened.conversation]
             running.done.set()
 
-    async def _join(self, record: TurnRecord, tell: Callback) -> Turn:
-        """The turn that an idempotency key named before, once it has ended."""
+    async def join(self, record: TurnRecord, tell: Callback) -> Turn:
+        """A turn that was begun by another request, once it has ended."""
         tell(TurnJoined(record.id, record.conversation))
         if (running := self._running.get(record.conversation)) is not None and running.turn == record.id:
             await running.done.wait()
@@ -256,8 +351,40 @@ class RunsTurns:
             await anyio.sleep(wait)
             wait = min(wait * 2, longest)
 
+    def _bounded(self, agent: Agent, how: How) -> How:
+        """The same within the time that a turn may take here."""
+        limits = agent.limits if how.limits is None else how.limits
+        if self._patience is None or (limits.seconds is not None and limits.seconds <= self._patience):
+            return how
+        return replace(how, limits=replace(limits, seconds=self._patience))
+
+    def _charging(self, id: str | None, used: Usage) -> None:
+        """Something was spent beside a turn: in a conversation, or in none."""
+        if used:
+            self._uncharged.append((id, new_id(), used))
+
+    async def _charge(self) -> None:
+        """Counts what was spent beside turns. What the disk does not take now is counted with the next."""
+        while self._uncharged:
+            one = id, charge, used = self._uncharged[0]
+            try:
+                await self._store.charge(id, charge, used)
+            except NotFound:
+                pass  # it was deleted meanwhile, with all that is counted for it
+            except ForkpointError as error:
+                _log.warning("what was spent beside a turn is not counted yet: %s", error)
+                return
+            if one in self._uncharged:  # another question may have counted it meanwhile: the same charge counts once
+                self._uncharged.remove(one)
+
     async def end_what_could_not_be_ended(self, id: str) -> None:
-        """A turn whose end the disk did not take still holds its conversation: its end is written now."""
+        """A turn whose end the disk did not take still holds its conversation: its end is written now.
+
+        Raises `OutcomeUnknown` while the disk does not even say how it ended.
+        """
+        if (turn := self._unknown.get(id)) is not None:
+            await self._store.settle(turn)
+            self._unknown.pop(id, None)
         if (transaction := self._unended.get(id)) is not None:
             await transaction.end()
             if transaction.is_ended and self._unended.get(id) is transaction:
@@ -271,16 +398,22 @@ class RunsTurns:
             return None
 
     async def _same_request(self, there: ConversationRecord, input: JsonText, key: IdempotencyKey | None) -> TurnRecord:
-        """The turn of an earlier request with this key, which made the conversation. Raises `AlreadyExists` otherwise.
+        """The turn of an earlier request with this key, which made the conversation. Raises `AlreadyExists`."""
+        if (made := await self._of_key(there.id, input, key)) is None:
+            raise AlreadyExists("conversation", there.name)
+        return made
+
+    async def _of_key(self, id: str, input: JsonText, key: IdempotencyKey | None) -> TurnRecord | None:
+        """The turn of an earlier request with this key.
 
         Keys are looked up before anything else, and no conversation is ever at this revision: nothing can begin.
         """
         if key is not None:
-            with suppress(Busy, TurnOpen, Stale):
-                found = await self._store.begin(there.id, new_id(), input=input, key=key, if_revision=-1)
+            with suppress(Busy, TurnOpen, Stale, NotFound):
+                found = await self._store.begin(id, new_id(), input=input, key=key, if_revision=-1)
                 assert isinstance(found, TurnRecord)
                 return found
-        raise AlreadyExists("conversation", there.name)
+        return None
 
     async def _own_turn(self, id: str, turn: str, verb: str) -> TurnRecord:
         record = await self._store.turn(turn)
@@ -291,8 +424,10 @@ class RunsTurns:
         return record
 
 
-def _digest(input: JsonText, retry_of: str | None, supersede: bool) -> bytes:
+def _digest(input: JsonText, retry_of: str | None, supersede: bool, request: str | None) -> bytes:
     """What tells one request from another that has the same key."""
+    if request is not None:
+        return bytes.fromhex(request)
     return hashlib.sha256(f"{retry_of or ''}\0{supersede}\0{input}".encode()).digest()
 
 

@@ -13,10 +13,15 @@ from forkpoint.events import JsonText
 
 
 class Settings(Struct, frozen=True, omit_defaults=True):
-    """The agent, as its JSON, and the folder that its tools work in."""
+    """The agent, as its JSON, and the folder that its tools work in.
+
+    ``system`` is what a client of chat completions gave as system messages: it stands in the agent's instructions, and
+    here apart, for another agent that takes over.
+    """
 
     agent: msgspec.Raw = msgspec.Raw()
     workspace: str | None = None
+    system: str | None = None
 
     @classmethod
     def of(cls, agent: Agent | str | None, workspace: str | None, *, remote: bool = False) -> "Settings":

@@ -19,7 +19,7 @@ from forkpoint.conversation.portal import inside, wait_for
 from forkpoint.conversation.results import Branch, Call, Info, SideAnswer, Stats, Turn
 from forkpoint.conversation.streaming import TurnStream
 from forkpoint.conversation.updates import Callback, Update, Visualizer
-from forkpoint.events import UserMessage
+from forkpoint.events import ToolResult, UserMessage
 from forkpoint.llm.identity import CacheIdentity, CachePolicy
 from forkpoint.llm.inspecting import Inspection
 from forkpoint.llm.model import LLM
@@ -219,11 +219,13 @@ class Conversation:
         self,
         message: Message | None = None,
         *,
+        results: Mapping[str, Message | ToolResult] | None = None,
         supersede: bool = False,
         key: str | None = None,
         if_revision: int | None = None,
     ) -> Turn:
-        """Runs one turn with all that was sent, and ``message``.
+        """Runs one turn with all that was sent, and ``message``; and with ``results`` of calls that the client's own
+        tools were handed (`Turn.handed`), by the call's id. A call without a result is told to have none.
 
         Returns the turn when it is committed, or when it waits for an approval. Raises `TurnFailed` (`TurnCancelled`
         if it was cancelled) when it is certain that nothing has moved. While an earlier turn is open, `TurnOpen` is
@@ -231,13 +233,16 @@ class Conversation:
         messages gives the same turn. ``if_revision`` is `Info.revision` as the caller knows it: if the conversation
         has moved since, `Stale` is raised and nothing has changed. Ctrl-C cancels the turn and waits for its outcome.
         """
-        return wait_for("run()", self._async.run, message, supersede=supersede, key=key, if_revision=if_revision)
+        return wait_for(
+            "run()", self._async.run, message, results=results, supersede=supersede, key=key, if_revision=if_revision
+        )
 
     @contextmanager
     def run_stream(
         self,
         message: Message | None = None,
         *,
+        results: Mapping[str, Message | ToolResult] | None = None,
         supersede: bool = False,
         key: str | None = None,
         if_revision: int | None = None,
@@ -245,7 +250,9 @@ class Conversation:
         """The same, told as it happens: ``with conversation.run_stream("...") as stream``, then
         ``for update in stream``. Updates are provisional; the last one is the turn. Leaving early cancels it.
         """
-        running = self._async.run_stream(message, supersede=supersede, key=key, if_revision=if_revision)
+        running = self._async.run_stream(
+            message, results=results, supersede=supersede, key=key, if_revision=if_revision
+        )
         with inside("run_stream()", running) as stream:
             yield SyncTurnStream(stream)
 

@@ -23,10 +23,11 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forkpoint.agent.agent import Agent, Limits
+from forkpoint.agent.agent import Agent
 from forkpoint.agent.loop import Done, Loop, Waiting
+from forkpoint.conversation.backend import How
 from forkpoint.conversation.finishing import finished
-from forkpoint.conversation.messages import read_input
+from forkpoint.conversation.messages import Given, read_input
 from forkpoint.conversation.prompts import Prompts
 from forkpoint.conversation.results import Turn, calls_of
 from forkpoint.conversation.steps import Steps
@@ -47,7 +48,7 @@ from forkpoint.llm.calling import Models
 from forkpoint.llm.identity import CallContext
 from forkpoint.llm.rendering import Rendering
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import Committed, OpenTurn, Outcome, TurnError
+from forkpoint.store.records import Committed, NewFork, OpenTurn, Outcome, TurnError
 
 
 class Plan(Struct, frozen=True):
@@ -58,8 +59,10 @@ class Plan(Struct, frozen=True):
     base: Rendering  # the prompt of the path that the turn stands on
     events: Sequence[NewEvent] = ()  # what is added before anything runs: the input, or somebody's decisions
     cache: JsonText | None = None  # another cache identity, if the one that the conversation has is dropped
+    settings: JsonText | None = None  # others, if it commits
+    aside: NewFork | None = None  # the branch that keeps what stands at the head, if the turn stands elsewhere
     workspace: Path | None = None
-    limits: Limits | None = None  # others than the agent's
+    how: How = How()
     fresh: Collection[str] = ()  # calls that nobody can have started yet
     rerun: Collection[str] = ()  # calls to be run again though they may have been started
 
@@ -67,16 +70,27 @@ class Plan(Struct, frozen=True):
 class Transaction:
     """One turn that this process holds, from wherever its journal stands to its end."""
 
-    def __init__(self, store: Store, models: Models, prompts: Prompts, turn: OpenTurn) -> None:
+    def __init__(
+        self,
+        store: Store,
+        models: Models,
+        prompts: Prompts,
+        turn: OpenTurn,
+        given: tuple[Given, ...] = (),
+        retry_of: str | None = None,
+    ) -> None:
         self._store = store
         self._models = models
         self._prompts = prompts
         self._id = turn.id
+        self._given = given
+        self._retry_of = retry_of
         self._conversation = turn.conversation
         self._steps = Steps(store, turn)
         self._ending = False  # its end is on the way to the disk
         self.committed: Committed | None = None
         self.cache: JsonText | None = None  # the cache identity that the commit brought, if another
+        self.settings: JsonText | None = None  # and the settings
         self._unended: tuple[TurnError | None] | None = None  # an end that the disk did not take
         self._mending = anyio.Lock()
 
@@ -97,14 +111,19 @@ class Transaction:
             if self._steps.turn.staged:
                 self._steps = Steps(self._store, self._steps.turn, await self._store.steps(self._id))
             planned = await plan(self._steps.so_far)
-            base, self.cache = planned.base, planned.cache
+            base, self.cache, self.settings = planned.base, planned.cache, planned.settings
             ended = await self._loop(planned, tell)
             match ended:
                 case Done():
                     pending, usage = self._steps.pending, self._steps.unrecorded
                     self._ending = True
                     self.committed = await self._store.commit(
-                        self._steps.turn, pending, usage=usage, cache=planned.cache
+                        self._steps.turn,
+                        pending,
+                        usage=usage,
+                        cache=planned.cache,
+                        settings=planned.settings,
+                        aside=planned.aside,
                     )
                 case Waiting():
                     await self._steps.flush()
@@ -121,16 +140,38 @@ class Transaction:
         except BaseException:
             await self._cancel()
             raise
-        outcome: Outcome = "committed" if self.committed else "awaiting_approval"
-        turn = await finished(lambda: self._read(outcome))  # it is on disk: whoever cancels now is too late
+        turn = self._as_committed
+        if turn is None:
+            outcome: Outcome = "committed" if self.committed else "awaiting_approval"
+            turn = await finished(lambda: self._read(outcome))  # it is on disk: whoever cancels now is too late
         events = [event for event in turn.events if isinstance(event, Event)]
         if self.committed is not None and base is not None and events:
-            self._prompts.grown(self.committed.head.digest, base, events)
+            before = self._steps.turn.base.digest
+            self._prompts.grown(self.committed.head.digest, base, events, base_digest=before)
         return turn
+
+    @property
+    def _as_committed(self) -> Turn | None:
+        """The turn as it is in history now, if that can be said without reading it."""
+        committed = self.committed
+        if committed is None or committed.events is None:
+            return None
+        return Turn(
+            id=self._id,
+            conversation=self._conversation,
+            outcome="committed",
+            given=self._given,
+            events=committed.events,
+            usage=self._steps.spent,
+            retry_of=self._retry_of,
+            started=self._steps.turn.started,
+            ended=committed.ended,
+        )
 
     async def _loop(self, plan: Plan, tell: Callback) -> Done | Waiting:
         self._steps.add(plan.events)
-        limits = plan.agent.limits if plan.limits is None else plan.limits
+        how = plan.how
+        limits = plan.agent.limits if how.limits is None else how.limits
         loop = Loop(
             plan.agent,
             self._models,
@@ -143,6 +184,9 @@ class Transaction:
             tell=tell,
             fresh=plan.fresh,
             rerun=plan.rerun,
+            options=how.options,
+            attended=how.attended,
+            final=how.final,
         )
         with anyio.move_on_after(math.inf if limits.seconds is None else limits.seconds):
             return await loop.run()
@@ -220,7 +264,7 @@ async def read_turn(store: Store, id: str) -> Turn:
         id=record.id,
         conversation=record.conversation,
         outcome=record.outcome,
-        input=read_input(record.input),
+        given=read_input(record.input),
         events=events,
         usage=record.usage,
         error=record.error,
