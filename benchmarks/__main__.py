@@ -33,6 +33,12 @@ async def _server(bench: Bench) -> Section:
     return await server.measure(bench)
 
 
+async def _chat(bench: Bench) -> Section:
+    from benchmarks import chat  # only when it is measured: it needs the extra `server`
+
+    return await chat.measure(bench)
+
+
 MEASUREMENTS: dict[str, Callable[[Bench], Awaitable[Section]]] = {
     "fork": fork.measure,
     "turn": turn.measure,
@@ -44,9 +50,10 @@ MEASUREMENTS: dict[str, Callable[[Bench], Awaitable[Section]]] = {
     "render": render.measure,
     "conversation": _conversation,
     "server": _server,
+    "chat": _chat,
 }
 
-_WITHOUT_PEERS = {"server"}  # these need none of the group `benchmarks`
+_WITHOUT_PEERS = {"server", "chat"}  # these need none of the group `benchmarks`
 _SILENT = {"OPENAI_AGENTS_DISABLE_TRACING": "1", "LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false"}
 
 

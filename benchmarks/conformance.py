@@ -1,14 +1,18 @@
 """Looks for answers that the OpenAPI document does not promise: `python -m benchmarks.conformance`.
 
 The same as tests/server/test_conformance.py, for longer: more made-up requests for each call, chains of calls in which
-one uses what another gave, and other seeds.
+one uses what another gave, and other seeds. Then chat completions once more, of a model that there is and without a
+conversation or a key: most requests with these are refused because they were used before.
 """
 
 import argparse
 import sys
 import time
+from typing import Any
 
 from tests.server.support.conformance import SEED, conformance
+
+CHAT = "/v1/chat/completions"
 
 
 def main() -> int:
@@ -18,14 +22,24 @@ def main() -> int:
     given = parser.parse_args()
     ended = 0
     for seed in range(SEED, SEED + given.seeds):
-        started = time.monotonic()
-        found = conformance(examples=given.examples, stateful=True, seed=seed)
-        seconds = time.monotonic() - started
-        print(f"seed {seed}: {found.cases:,} requests in {seconds:.0f} s, statuses {sorted(found.statuses)}")
-        for problem in dict.fromkeys(found.problems):
-            print(f"\n{problem}")
-            ended = 1
+        for name, options in (("all calls", {"stateful": True}), (CHAT, {"only": CHAT, "edit": _alone})):
+            started = time.monotonic()
+            found = conformance(examples=given.examples, seed=seed, **options)
+            seconds = time.monotonic() - started
+            statuses = sorted(found.statuses)
+            print(f"seed {seed}, {name}: {found.cases:,} requests in {seconds:.0f} s, statuses {statuses}")
+            for problem in dict.fromkeys(found.problems):
+                print(f"\n{problem}")
+                ended = 1
     return ended
+
+
+def _alone(document: dict[str, Any]) -> None:
+    """Chat completions without a conversation. The model that answers repeats its input, which is seldom JSON."""
+    document["paths"][CHAT]["post"]["parameters"] = []
+    fields = document["components"]["schemas"]["ChatRequest"]["properties"]
+    fields["model"] = {"enum": ["support"]}
+    fields["response_format"] = {"anyOf": [{"$ref": "#/components/schemas/ChatTextFormat"}, {"type": "null"}]}
 
 
 if __name__ == "__main__":

@@ -193,7 +193,7 @@ def _servers(exits: ExitStack, bench: Bench, model_url: str) -> list[Server]:
             log=path.parent / "log",
         )
     )
-    theirs, their_pid = exits.enter_context(_proxy(model_url))
+    theirs, their_pid = exits.enter_context(proxy(model_url))
     return [
         Server("Forkpoint", ours, FORKPOINT, our_pid),
         Server("bare FastAPI, OpenAI's client", theirs, "/openai", their_pid),
@@ -202,8 +202,9 @@ def _servers(exits: ExitStack, bench: Bench, model_url: str) -> list[Server]:
 
 
 @contextmanager
-def _proxy(model_url: str) -> Iterator[tuple[str, int]]:
-    command = [sys.executable, "-m", "benchmarks.server_proxy", model_url]
+def proxy(model_url: str, module: str = "benchmarks.server_proxy") -> Iterator[tuple[str, int]]:
+    """A bare proxy to a model for as long as the block lasts; gives its address and its process id."""
+    command = [sys.executable, "-m", module, model_url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -25,7 +25,7 @@ Form: TypeAlias = Literal["json", "sse"]
 
 FORKPOINT = "forkpoint"
 QUESTION = "What does the log say about the build that failed this morning, and what else was there?"
-_SAID = re.compile(rb"said of (\d+) messages in (\d+) us\.")
+SAID = re.compile(rb"said of (\d+) messages in (\d+) us\.")
 _ROOT = Path(__file__).parents[1]
 
 
@@ -142,10 +142,10 @@ class _Clients:
         paths = await self._prepared()
         connections = [None if self._task.spread else await self._connected() for _ in paths]
         pause = self._task.spread / len(paths)
-        cpu, started = _cpu(), time.perf_counter()
+        used, started = cpu(), time.perf_counter()
         clients = enumerate(zip(connections, paths, strict=True))
         await asyncio.gather(*(self._client(*client, number * pause) for number, client in clients))
-        return Report(time.perf_counter() - started, self.whole, self.own, _cpu() - cpu, self.failures[:5])
+        return Report(time.perf_counter() - started, self.whole, self.own, cpu() - used, self.failures[:5])
 
     async def _connected(self) -> Connection:
         host, _, port = self._host.rpartition(":")
@@ -185,7 +185,7 @@ class _Clients:
         started = time.perf_counter()
         status, body = await connection.ask(request)
         whole = time.perf_counter() - started
-        found = _SAID.search(body)
+        found = SAID.search(body)
         if status != 200 or found is None or int(found[1]) != 2 * number + 2:
             raise ValueError(f"{status}: {body[-300:]!r}")
         self.whole.append(whole)
@@ -203,7 +203,8 @@ class _Clients:
         return self._sent[number]
 
 
-def _cpu() -> float:
+def cpu() -> float:
+    """Seconds of processor time that this process has used."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 

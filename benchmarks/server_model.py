@@ -26,7 +26,7 @@ SLOWLY = "slowly:"
 PIECES = 20
 
 _ROOT = Path(__file__).parents[1]
-_WORDS = "Nothing unusual is in the log, "  # each piece, so that the answer has about 600 characters
+WORDS = "Nothing unusual is in the log, "  # each piece, so that the answer has about 600 characters
 
 
 @contextmanager
@@ -110,7 +110,7 @@ class _Client(asyncio.Protocol):
     def _whole(self, started: int, messages: int) -> None:
         if self._gone:
             return
-        text = _WORDS * PIECES + _last_words(started, messages)
+        text = WORDS * PIECES + _last_words(started, messages)
         message = {"role": "assistant", "content": text}
         choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
         body = _encode(_completion("chat.completion", [choice]) | {"usage": _usage(messages)})
@@ -152,7 +152,7 @@ def _sized(data: bytes) -> bytes:
 
 
 _ROLE = {"role": "assistant", "content": ""}
-_PIECE = _chunk({"content": _WORDS})
+_PIECE = _chunk({"content": WORDS})
 
 
 async def _serve() -> None:

@@ -77,12 +77,11 @@ class _Told(uvicorn.Server):
         self.should_exit = True
 
 
-def main(model_url: str) -> None:
-    config = uvicorn.Config(
-        create_app(model_url), port=0, loop="uvloop", http="httptools", access_log=False, log_level="warning"
-    )
+def listen(app: FastAPI) -> None:
+    """Serves an app on a free port until whoever started this process has gone; says where."""
+    config = uvicorn.Config(app, port=0, loop="uvloop", http="httptools", access_log=False, log_level="warning")
     _Told(config).run()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    listen(create_app(sys.argv[1]))

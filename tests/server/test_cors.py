@@ -8,7 +8,7 @@ from tests.server.support.contract import checked
 from tests.server.support.serving import Served, served
 
 from forkpoint.server.keys import Key, Keyring, OneKey
-from forkpoint.server.settings import ServerSettings
+from forkpoint.server.settings import ConversationHeader, ServerSettings
 
 PLACE = "/api/conversations"
 APP = "https://app.example"
@@ -138,6 +138,34 @@ def test_a_browser_that_asks_first_is_told_what_a_page_may_send(listed: Served, 
     assert "access-control-allow-credentials" not in answered.headers
 
 
+SDK = (  # what OpenAI's package for JavaScript sends from a browser, and what a page may set with it
+    "authorization,content-type,user-agent,openai-organization,openai-project,idempotency-key,x-stainless-arch,"
+    "x-stainless-helper-method,x-stainless-lang,x-stainless-os,x-stainless-package-version,x-stainless-retry-count,"
+    "x-stainless-runtime,x-stainless-runtime-version,x-stainless-timeout,x-conversation-create,x-conversation-history,"
+    "x-fork-from"
+)
+
+
+def test_a_page_may_use_openais_package_and_every_header_of_chat_completions(listed: Served) -> None:
+    headers = {**ASKED, "Access-Control-Request-Headers": f"{SDK},x-conversation-id"}
+    with listed.client() as client:
+        answered = client.options("/v1/chat/completions", headers=headers)
+    assert answered.status_code == 200, answered.text
+
+
+def test_the_headers_that_name_conversations_are_those_of_the_settings() -> None:
+    named = (ConversationHeader("X-OpenWebUI-Chat-Id", "full"), ConversationHeader("X-Chat"))
+    settings = ServerSettings(cors=(APP,), conversation_headers=named)
+    with served(settings=settings) as server, server.client() as client:
+        for wanted, status in (("x-openwebui-chat-id, x-chat", 200), ("x-conversation-id", 400)):
+            headers = {**ASKED, "Access-Control-Request-Headers": wanted}
+            assert client.options("/v1/chat/completions", headers=headers).status_code == status
+        answered = client.get(PLACE, headers={"Origin": APP})
+    exposed = answered.headers["access-control-expose-headers"].split(", ")
+    assert {"X-OpenWebUI-Chat-Id", "X-Chat"} <= set(exposed)
+    assert "X-Conversation-Id" not in exposed
+
+
 def test_a_browser_that_asks_for_another_origin_is_not_told_that_it_may(listed: Served) -> None:
     with listed.client() as client:
         answered = client.options(PLACE, headers={**ASKED, "Origin": "https://evil.example"})
@@ -168,7 +196,8 @@ def test_a_page_that_may_call_can_read_every_answer_errors_and_streams_too(liste
         assert answered.headers["access-control-allow-origin"] == APP
         assert "Origin" in answered.headers["vary"]
         exposed = {name.strip() for name in answered.headers["access-control-expose-headers"].split(",")}
-        assert exposed == {"ETag", "Location", "Preference-Applied", "Retry-After", "X-Request-Id"}
+        chat = {"X-Conversation-Id", "X-Conversation-Status", "X-Turn-Id", "X-Ignored-Fields", "X-Should-Retry"}
+        assert exposed == {"ETag", "Location", "Preference-Applied", "Retry-After", "X-Request-Id"} | chat
         assert "access-control-allow-credentials" not in answered.headers
 
 

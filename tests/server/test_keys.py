@@ -213,6 +213,42 @@ def test_a_link_to_a_file_stays_a_link(tmp_path: Path) -> None:
     assert Keys(link).find(made.token) == Keys(real).find(made.token) == made.key
 
 
+# What a key says about its holder's lists.
+
+
+def test_a_key_may_say_what_counts_of_the_lists_that_come_with_it(file: Path) -> None:
+    made = {history: add_key(file, str(history), history=history) for history in ("full", "latest", None)}
+    ring = Keyring([Keys(file)])
+    for history, one in made.items():
+        assert ring.check(f"Bearer {one.token}").history == one.key.history == history
+    assert [key.history for key in list_keys(file)] == ["full", "latest", None]
+    assert revoke_key(file, "full").history == "full"
+    assert [entry.get("history", "-") for entry in json.loads(file.read_text())["keys"]] == ["latest", "-"]
+
+
+def test_a_file_without_it_stays_as_it_was_and_is_read(file: Path) -> None:
+    made = add_key(file, "ann")
+    before = file.read_bytes()
+    add_key(file, "bob", history="full")
+    revoke_key(file, "bob")
+    assert file.read_bytes() == before
+    edit(file, lambda document: document["keys"][0].update(history=None))
+    assert Keys(file).find(made.token) == made.key
+
+
+def test_a_history_that_there_is_not_is_refused_before_anything_is_written(file: Path) -> None:
+    with pytest.raises(BadArgument, match="neither latest nor full"):
+        add_key(file, "ann", history="all")  # type: ignore[arg-type]
+    assert not file.exists()
+
+
+def test_a_key_of_the_environment_says_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVER_KEY", "a" * 32)
+    found = OneKey.from_environment("SERVER_KEY").find("a" * 32)
+    assert found is not None
+    assert found.history is None
+
+
 # Names and ids.
 
 
@@ -348,6 +384,11 @@ BROKEN: dict[str, tuple[Callable[[Any], None] | bytes, str]] = {
     "an id that is none": (lambda document: document["keys"][0].update(id="ANN"), "id"),
     "a tenant that is none": (lambda document: document["keys"][0].update(tenant="a b"), "tenant"),
     "a name that is none": (lambda document: document["keys"][0].update(name=""), "name"),
+    "a history that is none": (
+        lambda document: document["keys"][1].update(history="all"),
+        "key 2 of 2",
+    ),
+    "a history that is a number": (lambda document: document["keys"][0].update(history=1), "history"),
     "the same key twice": (lambda document: document["keys"].append(document["keys"][0]), "key 3 of 3"),
     "two with one name": (lambda document: document["keys"][0].update(name="bob"), "another key has too"),
     "a name that is another's id": (
@@ -390,7 +431,7 @@ def test_a_broken_file_is_refused_by_everybody_with_the_reason_and_left_as_it_is
 
 def test_a_secret_that_somebody_put_into_the_file_is_not_told(file: Path) -> None:
     token = add_key(file, "ann").token
-    for field in ("id", "name", "tenant", "hash", "created"):
+    for field in ("id", "name", "tenant", "hash", "created", "history"):
         whole = file.read_bytes()
         edit(file, lambda document, field=field: document["keys"][0].update({field: f"{token} "}))  # type: ignore[misc]
         with pytest.raises(BadKeysFile) as refused:

@@ -10,6 +10,7 @@ import httpx2
 import pytest
 from tests.server.support.contract import checked
 from tests.server.support.serving import Served, served
+from tests.server.support.turning import two_tenants
 
 from forkpoint.agent import Agent
 from forkpoint.ids import new_id
@@ -61,6 +62,33 @@ def test_stats_tell_what_is_its_own_what_it_inherited_and_what_the_family_spent(
     assert calls == {"spent": 1, "inherited": 1, "family": 2, "total": 1}
     client.post(f"{place}/ask", json={"message": "By the way?"})
     assert client.get(f"{place}/stats").json()["spent"]["calls"] == 2, "a side question costs too"
+
+
+def test_usage_is_all_that_a_tenant_ever_spent_and_what_of_it_beside_conversations() -> None:
+    with (
+        served(keyring=two_tenants()) as server,
+        checked(server, "key-of-one") as one,
+        checked(server, "key-of-two") as two,
+    ):
+        nothing = one.get("/api/usage").json()
+        assert nothing["total"] == nothing["beside"]
+        assert set(nothing["total"].values()) == {0}
+        place = f"{PLACE}/{one.post(PLACE).json()['id']}"
+        for _ in range(2):
+            one.post(f"{place}/turns", json={"message": "Hi"})
+        one.post(f"{place}/ask", json={"message": "By the way?"})
+        fork = one.post(f"{place}/fork").json()["id"]
+        one.post(f"{PLACE}/{fork}/turns", json={"message": "More"})
+        used = one.get("/api/usage").json()
+        assert used["total"] == one.get(f"{place}/stats").json()["family"]
+        assert (used["total"]["calls"], used["beside"]["calls"]) == (4, 0)
+        asked = {"model": "echo", "messages": [{"role": "user", "content": "Hi"}]}
+        assert one.post("/v1/chat/completions", json=asked).status_code == 200
+        one.delete(place)
+        after = one.get("/api/usage").json()
+        assert (after["total"]["calls"], after["beside"]["calls"]) == (5, 1)
+        assert after["total"]["input"] == used["total"]["input"] + after["beside"]["input"]
+        assert two.get("/api/usage").json() == nothing
 
 
 # State.

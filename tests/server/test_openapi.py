@@ -34,9 +34,9 @@ from forkpoint.server import openapi
 from forkpoint.server.agents import Agents
 from forkpoint.server.app import FAMILIES, create_app
 from forkpoint.server.calls import operations
+from forkpoint.server.door import refusal
 from forkpoint.server.examples import ERRORS, plain
 from forkpoint.server.settings import ServerSettings
-from forkpoint.server.statuses import status_of
 from forkpoint.store.opening import open_store
 
 COMMITTED = ROOT / "docs" / "openapi.json"
@@ -174,8 +174,9 @@ def test_every_error_that_a_call_names_is_in_the_document_under_its_status(
     families = (*FAMILIES, operations.calls)
     about = next(one for family in families for name, one in family.described.items() if name == call["operationId"])
     for made in about.raises:
-        examples = call["responses"][str(status_of(ERRORS[made]))]["content"]["application/json"]["examples"]
-        assert made.code in examples
+        status, body, _ = refusal(ERRORS[made], "r1", path)
+        examples = call["responses"][str(status)]["content"]["application/json"]["examples"]
+        assert json.loads(body)["error"]["code"] in examples
     if not about.open:
         assert {"401", "403", "500", "503"} <= set(call["responses"])
 
@@ -184,18 +185,20 @@ def test_every_error_that_a_call_names_is_in_the_document_under_its_status(
 def test_every_refusal_has_the_one_envelope_and_every_answer_a_request_id(
     method: str, path: str, call: dict[str, Any]
 ) -> None:
+    envelope = "ChatProblem" if path.startswith("/v1/") else "Problem"
     for status, answer in call["responses"].items():
         assert answer["headers"]["X-Request-Id"]["required"]
         if status >= "4":
-            assert answer["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
+            assert answer["content"]["application/json"]["schema"] == {"$ref": f"#/components/schemas/{envelope}"}
+            assert ("x-should-retry" in answer["headers"]) == path.startswith("/v1/")
 
 
 def test_examples_of_errors_are_the_messages_that_are_sent() -> None:
     for name, example in DOCUMENT["components"]["examples"].items():
         error = example["value"]["error"]
-        assert name.startswith(error["code"])
+        assert name.removeprefix("openai_").startswith(error["code"])
         assert "..." not in error["message"]
-        if isinstance(made := _class(error["code"]), type):
+        if not name.startswith("openai_") and isinstance(made := _class(error["code"]), type):
             assert error["message"] == str(made(**error["details"])), "it is made otherwise than a client makes it"
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -18,7 +18,8 @@ from forkpoint.llm.calling import Models
 from forkpoint.server import openapi
 from forkpoint.server.agents import Agents
 from forkpoint.server.call import JSON
-from forkpoint.server.calls import branches, conversations, events, looking, operations, turns
+from forkpoint.server.calls import branches, chat, conversations, events, looking, operations, turns
+from forkpoint.server.chat.service import Chat
 from forkpoint.server.door import GONE, Door, refusal
 from forkpoint.server.feed import encode
 from forkpoint.server.keys import Keyring
@@ -31,10 +32,31 @@ from forkpoint.server.turns import Turns
 from forkpoint.server.watching import Watching
 from forkpoint.store.protocol import Store
 
-FAMILIES = (conversations.calls, turns.calls, events.calls, branches.calls, looking.calls, operations.calls)
+FAMILIES = (
+    conversations.calls,
+    turns.calls,
+    events.calls,
+    branches.calls,
+    looking.calls,
+    chat.calls,
+    operations.calls,
+)
 
-_ASKED = ["Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID", "Prefer"]
-_SAID = ["ETag", "Location", "Preference-Applied", "Retry-After", "X-Request-Id"]
+# What web pages may send and read, besides the headers that name conversations. Browsers refuse a request for one
+# header that is not listed, so here are all that OpenAI's own package for JavaScript has.
+_ASKED = (
+    *("Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID", "Prefer"),
+    *("User-Agent", "X-Request-Id", "traceparent"),
+    *("X-Conversation-Create", "X-Conversation-History", "X-Fork-From"),
+    *("OpenAI-Organization", "OpenAI-Project"),
+    *("X-Stainless-Arch", "X-Stainless-Helper-Method", "X-Stainless-Lang", "X-Stainless-OS"),
+    *("X-Stainless-Package-Version", "X-Stainless-Retry-Count", "X-Stainless-Runtime"),
+    *("X-Stainless-Runtime-Version", "X-Stainless-Timeout"),
+)
+_SAID = (
+    *("ETag", "Location", "Preference-Applied", "Retry-After", "X-Request-Id"),
+    *("X-Conversation-Status", "X-Turn-Id", "X-Ignored-Fields", "X-Should-Retry"),
+)
 
 
 def create_app(
@@ -54,26 +76,28 @@ def create_app(
     metrics = Metrics()
     counted = timed(store, metrics.store)
     watching = Watching(settings, counted, metrics)
+    tenants = Tenants(counted, models, watching.knows, settings.request_timeout)
     services = Services(
         settings=settings,
         agents=agents,
         keyring=keyring,
-        tenants=Tenants(counted, models, watching.knows),
+        tenants=tenants,
         turns=Turns(settings, watching, metrics),
         watching=watching,
         metrics=metrics,
+        chat=Chat(agents, tenants, settings),
     )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        polling = asyncio.create_task(watching.poll())
+        looking = [asyncio.create_task(watching.poll()), asyncio.create_task(services.chat.sweep())]
         try:
             yield
         finally:
             await stop(services, grace=0)
-            polling.cancel()
-            with suppress(asyncio.CancelledError):
-                await polling
+            for task in looking:
+                task.cancel()
+            await asyncio.gather(*looking, return_exceptions=True)
             await services.tenants.close()
 
     app = FastAPI(
@@ -97,12 +121,13 @@ def create_app(
 
     app.add_middleware(Door, services=lambda: services)
     if settings.cors:
+        named = [header.name for header in settings.conversation_headers]
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.cors,
             allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
-            allow_headers=[*_ASKED, "X-Request-Id", "traceparent"],
-            expose_headers=_SAID,
+            allow_headers=[*_ASKED, *named],
+            expose_headers=[*_SAID, *named],
         )
     return app
 
@@ -151,5 +176,5 @@ async def _gone(request: Request, error: Exception) -> Response:
 
 
 def _refused(request: Request, error: ForkpointError, headers: dict[str, str] | None = None) -> Response:
-    status, body, said = refusal(error, request.scope["forkpoint.request_id"])
+    status, body, said = refusal(error, request.scope["forkpoint.request_id"], request.scope["path"])
     return Response(body, status, said | (headers or {}))

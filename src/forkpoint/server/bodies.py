@@ -1,12 +1,13 @@
 """What calls take: one frozen struct for each body. A field that no call knows is refused, not ignored."""
 
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from forkpoint.agent.agent import Limits
-from forkpoint.conversation.messages import as_message
+from forkpoint.conversation.messages import Given, as_message, as_result
 from forkpoint.errors import BadRequest, Invalid, NothingToRun, TooLarge
 from forkpoint.events import Part, UserMessage
 from forkpoint.llm.identity import CachePolicy
@@ -76,9 +77,18 @@ class Say(_Body, frozen=True):
     messages: tuple[Message, ...] = ()
 
 
+class ClientResult(_Body, frozen=True):
+    """What a client's own tool came to: the result of a call that the last turn handed to the client."""
+
+    call_id: Annotated[str, Meta(min_length=1, max_length=1024)]
+    result: Message = ()
+    status: Literal["done", "failed"] = "done"
+
+
 class RunTurn(Say, frozen=True):
     """A turn to run."""
 
+    results: tuple[ClientResult, ...] = ()
     supersede: bool = False
     retry_of: str | None = None
     cancel_on_disconnect: bool = False
@@ -176,6 +186,18 @@ def read_body(type: type[B], body: bytes) -> B:
         raise _invalid(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadRequest("its body is not JSON in UTF-8") from None
+
+
+def given_in(body: RunTurn, conversation: str, most: int) -> tuple[Given, ...]:
+    """What a turn is given: results of the client's tools, and messages. Raises as `messages_of`."""
+    if len(body.results) > most:
+        raise TooLarge("turn", len(body.results), most, "results")
+    if len({one.call_id for one in body.results}) < len(body.results):
+        raise Invalid("results", "a call has two results")
+    results = [replace(as_result(one.call_id, one.result), status=one.status) for one in body.results]
+    if results and body.message is None and not body.messages:
+        return tuple(results)
+    return (*results, *messages_of(body, conversation, most))
 
 
 def messages_of(body: Say, conversation: str, most: int) -> tuple[UserMessage, ...]:

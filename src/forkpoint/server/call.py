@@ -18,7 +18,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.conversation.local import LocalBackend
 from forkpoint.conversation.results import Info
 from forkpoint.conversation.settings import Settings
-from forkpoint.errors import BadRequest, ForkpointError, NoAgent
+from forkpoint.errors import BadRequest, ForkpointError, NoAgent, NotFound
 from forkpoint.server.bodies import B, read_body
 from forkpoint.server.feed import encode
 from forkpoint.server.services import Services
@@ -47,6 +47,10 @@ class Description(Struct, frozen=True, kw_only=True):
     tags: bool = False  # whether its answer has an ETag
     texts: tuple[str, ...] = ()  # the types of its answer, if that is plain text
     open: bool = False  # whether it needs no key
+    openai: bool = False  # whether it refuses in OpenAI's envelope
+    chunks: type | None = None  # what the frames of its stream are, if they are data and no events
+    asks: tuple[tuple[str, str, str | None], ...] = ()  # further headers that it takes: name, meaning, pattern
+    says: tuple[tuple[str, str, bool], ...] = ()  # those that its answer may have: name, meaning, also in a refusal
 
 
 class Answers(Protocol):
@@ -141,7 +145,10 @@ class Call:
 
     async def found(self, id: str) -> tuple[Info, Settings]:
         """The conversation that is meant, with its settings. Raises `NotFound`."""
-        return await self.backend.find(id)
+        info, settings = await self.backend.find(id)
+        if id != info.id and await self.backend.is_left_behind(info.id):
+            raise NotFound("conversation", id)
+        return info, settings
 
     def agent_of(self, info: Info, settings: Settings) -> Agent:
         """Who answers in a conversation. Raises `NoAgent` or `CannotResume`."""

@@ -1,8 +1,8 @@
 """The door: what every request goes through, whatever it asks for.
 
 It gives the request an id, finds out who sends it, refuses what is too large or comes from a web page that may not
-call, turns every error into the one envelope, and writes one line to the log. It is plain ASGI: a stream that waits
-for hours costs it nothing.
+call, turns every error into the one envelope (under /v1 into OpenAI's), and writes one line to the log. It is plain
+ASGI: a stream that waits for hours costs it nothing.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from forkpoint.conversation.problems import INTERNAL, hides, problem_of
 from forkpoint.errors import ForeignOrigin, TooLarge, TooSlow, TurnFailed
 from forkpoint.ids import new_id
+from forkpoint.server.chat import problems
 from forkpoint.server.feed import encode
 from forkpoint.server.keys import Key
 from forkpoint.server.logs import bind
@@ -31,6 +32,7 @@ from forkpoint.store.records import DEFAULT_TENANT
 
 _log = logging.getLogger("forkpoint.server")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_CHAT = "/v1"  # what OpenAI's clients call
 _OPEN = {"/health", "/ready", "/metrics", "/openapi.json"}  # for everybody
 SLOWEST_BODY = 60.0
 """Seconds between two pieces of a request's body."""
@@ -54,7 +56,7 @@ class Door:
         id = given if _REQUEST_ID.fullmatch(given) else new_id()
         scope["forkpoint.request_id"] = id
         with bind(request_id=id), request_span(scope["method"], scope["headers"]) as span:
-            visit = _Visit(id, send)
+            visit = _Visit(id, scope["path"], send)
             started = time.perf_counter()
             try:
                 await self._enter(scope, headers, receive, visit)
@@ -103,8 +105,9 @@ class Door:
 class _Visit:
     """One request on its way through."""
 
-    def __init__(self, id: str, send: Send) -> None:
+    def __init__(self, id: str, path: str, send: Send) -> None:
         self.id = id
+        self._path = path
         self.status = 0
         self._send = send
 
@@ -118,15 +121,20 @@ class _Visit:
         """Says what went wrong, if nothing was said yet. An answer that has begun is cut off instead."""
         if self.status:
             raise error
-        status, body, headers = refusal(error, self.id)
+        status, body, headers = refusal(error, self.id, self._path)
         headers["Content-Length"] = str(len(body))
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": status, "headers": raw})
         await self.send({"type": "http.response.body", "body": body})
 
 
-def refusal(error: BaseException, request_id: str) -> tuple[int, bytes, dict[str, str]]:
-    """The answer to a request that an error ended: status, body and headers."""
+def refusal(error: BaseException, request_id: str, path: str = "") -> tuple[int, bytes, dict[str, str]]:
+    """The answer to a request that an error ended: status, body and headers.
+
+    Here it is decided, for all of them, in which envelope: those who call /v1 read OpenAI's.
+    """
+    if path == _CHAT or path.startswith(f"{_CHAT}/"):
+        return problems.refusal(error, request_id)
     status = status_of(error)
     headers = {"Content-Type": "application/json"}
     if (wait := retry_after(error)) is not None and status in {429, 503}:

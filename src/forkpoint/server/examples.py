@@ -8,6 +8,7 @@ from forkpoint.conversation.documents import (
     event_document,
     info_document,
     side_answer_document,
+    spending_document,
     stats_document,
     turn_document,
     verification_document,
@@ -15,47 +16,63 @@ from forkpoint.conversation.documents import (
 from forkpoint.conversation.results import Info, SideAnswer, Stats, Turn
 from forkpoint.errors import (
     AlreadyExists,
+    AnswerEmpty,
+    AnswerMalformed,
     BadAgent,
     BadArgument,
     BadCursor,
     BadModel,
     BadName,
+    BadOutput,
     BadPosition,
     BadRequest,
+    BadTool,
     BadWorkspace,
     Busy,
+    CallNotOpen,
     CannotResume,
+    ConnectionLost,
+    ContentRefused,
     ContextTooLong,
     DiskFull,
     ForeignOrigin,
     ForkpointError,
     Invalid,
+    KeyRefused,
     KeyReused,
     LimitReached,
     MissingKey,
     ModelError,
     ModelTimeout,
     NoAgent,
+    NoNewMessage,
     NoSuchCall,
+    NoSuchModel,
     NoSuchTurn,
     NotFound,
     NothingToRun,
     NotResumable,
     NotWhole,
     OutcomeUnknown,
+    Overloaded,
+    QuotaSpent,
     RateLimited,
+    RequestRefused,
     ShuttingDown,
     Stale,
     StoreUnavailable,
     TooLarge,
     TooMany,
+    TooSlow,
     TurnCancelled,
     TurnFailed,
     TurnOpen,
     Unauthorized,
+    Unsupported,
 )
 from forkpoint.events import AssistantMessage, Envelope, Event, Position, Text, Usage, UserMessage
 from forkpoint.llm.identity import own_identity
+from forkpoint.server.chat.answers import Said, completion
 from forkpoint.store.records import Lineage, TurnError, Verification
 
 ID = "01a8f6e0-3f6c-7b1a-9d2e-5c8b7a6f4e3d"
@@ -111,6 +128,7 @@ def plain(value: Any) -> Any:
 
 _INFO_DOCUMENT = plain(info_document(_INFO))
 _TURN_DOCUMENT = plain(turn_document(_DONE, events=True))
+_MODEL_DOCUMENT = {"id": "support", "object": "model", "created": _TIME // 1_000_000, "owned_by": "forkpoint"}
 
 EXAMPLES: dict[str, Any] = {
     "InfoDocument": _INFO_DOCUMENT,
@@ -124,6 +142,7 @@ EXAMPLES: dict[str, Any] = {
     "FamilyDocument": {"items": [_INFO_DOCUMENT]},
     "RewindDocument": {"conversation": _INFO_DOCUMENT, "aside": None},
     "StatsDocument": plain(stats_document(Stats(_USAGE, Usage(), _USAGE, 3))),
+    "SpendingDocument": plain(spending_document(_USAGE + _USAGE, _USAGE)),
     "SideAnswerDocument": plain(side_answer_document(SideAnswer("Yes.", _USAGE))),
     "StateDocument": {"state": {"open_tickets": 3}},
     "VerificationDocument": plain(verification_document(Verification(1, 3, 0, ()))),
@@ -144,6 +163,37 @@ EXAMPLES: dict[str, Any] = {
     "Nothing": {},
     "Health": {"status": "ok", "version": "1.0"},
     "Ready": {"status": "ready"},
+    "ChatRequest": {
+        "model": "support",
+        "messages": [
+            {"role": "system", "content": "You are brief."},
+            {"role": "user", "content": "Why did build 1234 fail?"},
+        ],
+        "tools": [
+            {
+                "type": "function",
+                "function": {
+                    "name": "read_log",
+                    "description": "The log of a build.",
+                    "parameters": {"type": "object", "properties": {"build": {"type": "integer"}}},
+                },
+            }
+        ],
+    },
+    "ChatCompletion": msgspec.json.decode(
+        completion(
+            Said(
+                id=f"chatcmpl-{_TURN}",
+                model="support",
+                created=_TIME // 1_000_000,
+                text="The disk was full.",
+                usage=_USAGE,
+            ),
+            reasoning_field=True,
+        )
+    ),
+    "ModelDocument": _MODEL_DOCUMENT,
+    "ModelsDocument": {"object": "list", "data": [_MODEL_DOCUMENT, _MODEL_DOCUMENT | {"id": "support:side"}]},
     "Inspection": {
         "body": "{}",
         "headers": [],
@@ -170,9 +220,11 @@ _ERRORS: tuple[ForkpointError, ...] = (
     BadModel("gpt", "there is no provider before a slash"),
     BadName("name", "build 1234"),
     BadPosition("1-3", "a call has no result yet", "1-2, 1-4"),
+    BadTool("search", "another tool of the agent has the same name"),
     BadRequest("its body is not JSON in UTF-8"),
     BadWorkspace("elsewhere", "it is not a folder that clients may choose"),
     Busy(ID, _TURN),
+    CallNotOpen("call_1", "build-1234", "it is answered already"),
     CannotResume("its functions are not on the server as they were"),
     ForeignOrigin("https://elsewhere.example"),
     Invalid("limit", "Input should be less than or equal to 1000"),
@@ -181,7 +233,9 @@ _ERRORS: tuple[ForkpointError, ...] = (
     ModelError(_MODEL, "the provider gave status 500"),
     ModelTimeout(_MODEL, "no answer within 60 s"),
     NoAgent(ID, "it was made without an agent"),
+    NoNewMessage("the last message is the assistant's own"),
     NoSuchCall("GET", "/metrics"),
+    NoSuchModel("gpt"),
     NoSuchTurn(ID, "approve", f"turn {_TURN} is not open"),
     NotFound("conversation", "build-1234"),
     NotResumable(_TURN, "committed", "it is committed"),
@@ -194,9 +248,11 @@ _ERRORS: tuple[ForkpointError, ...] = (
     StoreUnavailable("", "the database is locked"),
     TooLarge("request", 40_000_000, 33_554_432),
     TooMany("turns", 1000),
+    TooSlow("body", 60.0),
     TurnCancelled(_TURN, "somebody cancelled it."),
     TurnOpen(ID, _TURN, "awaiting_approval"),
     Unauthorized("there is none"),
+    Unsupported("n", "there is one answer to a request; send it several times for more"),
     _failed(ModelError(_MODEL, "the provider gave status 500")),
 )
 ERRORS = {type(error): error for error in _ERRORS}
@@ -204,11 +260,21 @@ ERRORS = {type(error): error for error in _ERRORS}
 FAILED = [
     _failed(cause)
     for cause in (
-        ContextTooLong(_MODEL, "it has 410,000 tokens, and 400,000 are possible"),
-        RateLimited(_MODEL, "the provider gave status 429", retry_after=20),
-        ModelTimeout(_MODEL, "no answer within 60 s"),
-        DiskFull("", "disk I/O error"),
         LimitReached("steps", "100"),
+        LimitReached("seconds", "60"),
+        ContextTooLong(_MODEL, "it has 410,000 tokens, and 400,000 are possible"),
+        ContentRefused(_MODEL, "its policy forbids it"),
+        RateLimited(_MODEL, "the provider gave status 429", retry_after=20),
+        QuotaSpent(_MODEL, "the provider gave status 429"),
+        Overloaded(_MODEL, "the provider gave status 529", retry_after=5),
+        KeyRefused(_MODEL, "the provider gave status 401"),
+        RequestRefused(_MODEL, "the provider gave status 400"),
+        ConnectionLost(_MODEL, "it ended in the middle of the answer"),
+        AnswerMalformed(_MODEL, "it is not JSON"),
+        AnswerEmpty(_MODEL, "it has no text and no calls"),
+        ModelTimeout(_MODEL, "no answer within 60 s"),
+        BadOutput(3, "it is not JSON"),
+        DiskFull("", "disk I/O error"),
     )
 ]
-"""A failed turn has the status of its cause: one for each status that there is."""
+"""A failed turn has the status of its cause: one for each status that there is, and for OpenAI's clients its code."""

@@ -121,6 +121,8 @@ class Feed:
         self.conversation: str | None = None
         self.result: Turn | SideAnswer | None = None
         self.error: Exception | None = None
+        self.waiters = 0  # requests that wait for it, and without which it would be stopped
+        self.is_left = False  # whoever asked for it has gone, and it is being stopped
         self.begun = asyncio.Event()  # or ended without having begun
         self.ended = asyncio.Event()
         self._watchers = watchers  # those who watch the conversation, whatever turn runs

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args
 
 import msgspec
 from msgspec import Struct
@@ -33,6 +33,7 @@ from forkpoint.errors import (
     NoSuchKey,
     Unauthorized,
 )
+from forkpoint.server.settings import History
 from forkpoint.store.records import DEFAULT_TENANT, check_name
 from forkpoint.store.sqlite.locks import FileLock
 
@@ -46,6 +47,7 @@ _PREFIX = "fp_"
 _ID = re.compile(r"[a-z2-9]{8}")
 _ID_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # none that is taken for another
 _HASH = re.compile(r"[0-9a-f]{64}")
+_HISTORIES: dict[str | None, History | None] = {None: None, **{one: one for one in get_args(History)}}
 _SENDABLE = re.compile(r"[!-~]+")
 _LARGEST = 16 * 1024 * 1024  # bytes of a file, some 70,000 keys
 _FRESH = 1_000_000  # microseconds that a file is believed without another look
@@ -61,6 +63,7 @@ class Key(Struct, frozen=True):
     name: str
     tenant: str
     created: int | None = None  # None: nobody knows
+    history: History | None = None  # what the lists in its chat completions say, where nothing else says it
 
 
 class NewKey(Struct, frozen=True):
@@ -207,13 +210,20 @@ def list_keys(path: str | os.PathLike[str]) -> tuple[Key, ...]:
 
 
 def add_key(
-    path: str | os.PathLike[str], name: str, tenant: str = DEFAULT_TENANT, *, clock: Clock = system_clock
+    path: str | os.PathLike[str],
+    name: str,
+    tenant: str = DEFAULT_TENANT,
+    *,
+    history: History | None = None,
+    clock: Clock = system_clock,
 ) -> NewKey:
     """Makes a key, and the file if need be. Raises `AlreadyExists` if the name is taken."""
     if name.startswith(_PREFIX):
         raise BadArgument("add_key()", "this name", "it begins as a key does, and a key is not to be written down here")
     check_name("name of a key", name)
     check_name("tenant", tenant)
+    if history not in _HISTORIES:
+        raise BadArgument("add_key()", f"history={history!r}", "it is neither latest nor full")
     with _changing(Path(path)) as real:
         entries = _entries(real)
         taken = {entry.id for entry in entries} | {entry.name for entry in entries}  # either is how a key is called
@@ -221,7 +231,7 @@ def add_key(
             raise AlreadyExists("key", name)
         id = _new_id(taken | {name})
         token = f"{_PREFIX}{id}_{secrets.token_urlsafe(32)}"
-        made = _Entry(id, name, tenant, _digest(token).hex(), clock())
+        made = _Entry(id, name, tenant, _digest(token).hex(), clock(), history)
         _write(real, (*entries, made))
     return NewKey(_key(made), token)
 
@@ -245,14 +255,15 @@ def revoke_key(path: str | os.PathLike[str], given: str) -> Key:
 # Reading.
 
 
-class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
-    """A key as it stands in the file."""
+class _Entry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A key as it stands in the file. What came later has a default and is left out: most files stay as they were."""
 
     id: str
     name: str
     tenant: str
     hash: str  # SHA-256 of the whole key, in hex
     created: int
+    history: str | None = None  # a `History`, which `_flaw` sees to: msgspec's own words would repeat what stands there
 
 
 class _Document(Struct, frozen=True, forbid_unknown_fields=True):
@@ -329,6 +340,8 @@ def _flaw(entry: _Entry, seen: set[str]) -> str | None:
         check_name("tenant", entry.tenant)
     except BadName as error:
         return f"has a {error.what} with other characters than A-Z a-z 0-9 . _ : -, or not 1 to 128"
+    if entry.history not in _HISTORIES:
+        return "has a history that is neither latest nor full"
     if entry.id in seen or entry.name in seen or entry.id == entry.name:
         return "has an id or a name that another key has too"
     return None
@@ -339,7 +352,7 @@ def _table(entries: Iterable[_Entry]) -> _Table:
 
 
 def _key(entry: _Entry) -> Key:
-    return Key(entry.id, entry.name, entry.tenant, entry.created)
+    return Key(entry.id, entry.name, entry.tenant, entry.created, _HISTORIES[entry.history])
 
 
 def _digest(token: str) -> bytes:

@@ -15,31 +15,22 @@ from fastapi.openapi.utils import get_openapi
 from forkpoint import __version__
 from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits
 from forkpoint.conversation.documents import EventDocument, SideAnswerDocument, TurnDocument
-from forkpoint.conversation.problems import INTERNAL, Problem, problem_of
+from forkpoint.conversation.problems import Problem
 from forkpoint.conversation.updates import TurnStarted
-from forkpoint.errors import (
-    BadRequest,
-    ForeignOrigin,
-    ForkpointError,
-    Invalid,
-    StoreUnavailable,
-    TooLarge,
-    TurnFailed,
-    Unauthorized,
-)
 from forkpoint.events import AnyBody
 from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
 from forkpoint.server.call import JSON, Calls, Description
 from forkpoint.server.calls import operations
-from forkpoint.server.examples import ERRORS, EXAMPLES, FAILED, ID, plain
+from forkpoint.server.chat.documents import ChatProblem
+from forkpoint.server.examples import EXAMPLES
+from forkpoint.server.refusals import REQUEST_ID, Refusals, said
 from forkpoint.server.sse import TYPE
-from forkpoint.server.statuses import retry_after, status_of
 
 _ABOUT = """Conversations for AI agents: every turn is a transaction, every committed point is a fork point.
 
-Errors have one envelope, with a stable `code`. Every answer has an `X-Request-Id`. Lists are paged by a cursor. The
-`ETag` of a conversation is its revision. One `Idempotency-Key` is one effect, also after a restart. A server
-that listens on loopback alone may have no keys; then none is asked for."""
+Errors have one envelope, with a stable `code`; under `/v1` they have OpenAI's. Every answer has an `X-Request-Id`.
+Lists are paged by a cursor. The `ETag` of a conversation is its revision. One `Idempotency-Key` is one effect, also
+after a restart. A server that listens on loopback alone may have no keys; then none is asked for."""
 
 _PIECES = (TextPiece, ReasoningPiece, CallPiece, Restarted)
 _UPDATES = (TurnStarted, *_PIECES, Answered, CallStarted, CallProgress, CallEnded, CallWaits)
@@ -58,12 +49,13 @@ def document(app: FastAPI, families: Iterable[Calls]) -> dict[str, Any]:
     made = get_openapi(
         title="Forkpoint", version=__version__, description=_ABOUT, routes=app.routes, openapi_version="3.1.0"
     )
+    refusals = Refusals()
     for calls in made["paths"].values():
         for operation in calls.values():
-            _describe(operation, described[operation["operationId"]])
+            _describe(operation, described[operation["operationId"]], refusals)
     made["components"] = {
         "schemas": _schemas(described.values()),
-        "examples": _problems(),
+        "examples": dict(sorted(refusals.examples.items())),
         "securitySchemes": {
             "key": {"type": "http", "scheme": "bearer", "description": "A key of `forkpoint keys add`."}
         },
@@ -75,7 +67,7 @@ def document(app: FastAPI, families: Iterable[Calls]) -> dict[str, Any]:
 # What a call takes.
 
 
-def _describe(operation: dict[str, Any], about: Description) -> None:
+def _describe(operation: dict[str, Any], about: Description, refusals: Refusals) -> None:
     summary, _, more = operation.pop("description").partition("\n\n")
     operation["summary"] = summary.removesuffix(".")
     if more:
@@ -86,8 +78,9 @@ def _describe(operation: dict[str, Any], about: Description) -> None:
         content: dict[str, Any] = {"schema": _ref(about.takes), "example": EXAMPLES[_name(about.takes)]}
         operation["requestBody"] = {"required": not about.optional, "content": {JSON: content}}
     parameters = [_parameter(one) for one in operation.pop("parameters", ())]
-    operation["responses"] = _answers(about) | _refusals(about, takes_parameters=bool(parameters))
+    operation["responses"] = _answers(about) | refusals.of(about, takes_parameters=bool(parameters))
     parameters += [_header(*one) for one, has in ((_KEY, about.once), (_IF_MATCH, about.if_match)) if has]
+    parameters += [_header(*one) for one in about.asks]
     if about.cursor:
         parameters.append(_header("Last-Event-ID", "The id of the last event that was read."))
     if about.asynchronous:
@@ -113,10 +106,10 @@ def _header(name: str, description: str, pattern: str | None = None) -> dict[str
 
 
 def _answers(about: Description) -> dict[str, Any]:
-    headers = _said(("X-Request-Id", "Names this request in the log."))
+    headers = said(REQUEST_ID) | said(*(one[:2] for one in about.says), required=False)
     if about.tags:
-        headers |= _said(("ETag", "Its revision."))
-    located = headers | _said(("Location", "Where it is."))
+        headers |= said(("ETag", "Its revision."))
+    located = headers | said(("Location", "Where it is."))
     content: dict[str, Any] = {}
     if about.gives is not None:
         content[JSON] = {"schema": _ref(about.gives), "example": EXAMPLES[_name(about.gives)]}
@@ -129,7 +122,7 @@ def _answers(about: Description) -> dict[str, Any]:
         answer["content"] = content
     answers = {str(about.status): answer}
     if about.asynchronous:
-        applied = located | _said(("Preference-Applied", "`respond-async`."))
+        applied = located | said(("Preference-Applied", "`respond-async`."))
         begun = {"description": "It has begun, and goes on.", "headers": applied, "content": {JSON: content[JSON]}}
         answers["202"] = begun
     return answers
@@ -137,6 +130,8 @@ def _answers(about: Description) -> dict[str, Any]:
 
 def _stream(about: Description) -> dict[str, Any]:
     """A stream, and which events can be in it. What has no schema here is told of in the guide to streams."""
+    if about.chunks is not None:
+        return {"schema": _event(about.chunks, f"Each of the server-sent events: {about.streams}.")}
     told: tuple[type, ...] = _PIECES if about.gives is SideAnswerDocument else _UPDATES
     events: dict[str, Any] = {str(one.__struct_config__.tag): _ref(one) for one in told}  # type: ignore[attr-defined]
     if about.only_streams:
@@ -150,54 +145,19 @@ def _stream(about: Description) -> dict[str, Any]:
     return {"schema": schema, "x-events": events}
 
 
-def _refusals(about: Description, *, takes_parameters: bool) -> dict[str, Any]:
-    """Every status that a call can be refused with, each with an example for each reason."""
-    errors: list[type[ForkpointError]] = [*about.raises, TooLarge]
-    if not about.open:
-        errors += [Unauthorized, ForeignOrigin, StoreUnavailable]
-    if about.takes is not None or about.once or about.if_match:
-        errors.append(BadRequest)
-    if about.takes is not None or takes_parameters:
-        errors.append(Invalid)
-    by_status: dict[int, dict[str, Exception]] = {500: {INTERNAL: Exception()}}
-    for error in (*(ERRORS[made] for made in errors), *(FAILED if TurnFailed in errors else ())):
-        by_status.setdefault(status_of(error), {})[error.code] = error
-    refusals: dict[str, Any] = {}
-    for status, found in sorted(by_status.items()):
-        headers = _said(("X-Request-Id", "Names this request in the log."))
-        if status == 401:
-            headers |= _said(("WWW-Authenticate", "`Bearer`."))
-        if any(retry_after(error) is not None for error in found.values()) and status in {429, 503}:
-            waits = {"description": "Seconds after which it is worth trying again, if that is known."}
-            headers["Retry-After"] = waits | {"schema": {"type": "integer", "minimum": 1}}
-        examples = {code: {"$ref": f"#/components/examples/{code}_{status}"} for code in found}
-        refusals[str(status)] = {
-            "description": ", ".join(f"`{code}`" for code in examples),
-            "headers": headers,
-            "content": {JSON: {"schema": _ref(Problem), "examples": examples}},
-        }
-    return refusals
-
-
-def _problems() -> dict[str, Any]:
-    """An example of each error, by its code and status."""
-    examples = {f"{INTERNAL}_500": {"value": plain(problem_of(Exception(), request_id=ID))}}
-    for error in (*ERRORS.values(), *FAILED):
-        examples[f"{error.code}_{status_of(error)}"] = {"value": plain(problem_of(error, request_id=ID))}
-    return examples
-
-
-def _said(*headers: tuple[str, str]) -> dict[str, Any]:
-    """Headers that an answer always has."""
-    return {name: {"description": about, "required": True, "schema": {"type": "string"}} for name, about in headers}
+def _event(chunk: type, said: str) -> dict[str, Any]:
+    """One event of a stream whose events have no names: what its data is."""
+    told = {"anyOf": [_ref(chunk), _ref(ChatProblem)]}
+    data = [{"const": "[DONE]"}, {"type": "string", "contentMediaType": JSON, "contentSchema": told}]
+    return {"type": "object", "description": said, "required": ["data"], "properties": {"data": {"anyOf": data}}}
 
 
 # Schemas.
 
 
 def _schemas(described: Iterable[Description]) -> dict[str, Any]:
-    types: list[Any] = [Problem, EventDocument, AnyBody, *_UPDATES]
-    types += [sort for about in described for sort in (about.takes, about.gives) if sort is not None]
+    types: list[Any] = [Problem, ChatProblem, EventDocument, AnyBody, *_UPDATES]
+    types += [sort for about in described for sort in (about.takes, about.gives, about.chunks) if sort is not None]
     _, schemas = msgspec.json.schema_components(dict.fromkeys(types), ref_template=_REF)
     bodies = msgspec.json.schema_components([AnyBody], ref_template=_REF)[0][0]
     schemas["EventDocument"]["properties"]["body"] = {
@@ -208,13 +168,16 @@ def _schemas(described: Iterable[Description]) -> dict[str, Any]:
 
 
 def _cleaned(value: Any) -> Any:
-    """Schemas with names that may stand in a document."""
+    """Schemas with names that may stand in a document, and with descriptions in one line."""
     if isinstance(value, dict):
-        return {
-            key: f"#/components/schemas/{_clean(one.rpartition('/')[2])}" if key == "$ref" else _cleaned(one)
-            for key, one in value.items()
-        }
+        return {key: _cleaned_at(key, one) for key, one in value.items()}
     return [_cleaned(one) for one in value] if isinstance(value, list) else value
+
+
+def _cleaned_at(key: str, value: Any) -> Any:
+    if key == "$ref":
+        return f"#/components/schemas/{_clean(value.rpartition('/')[2])}"
+    return " ".join(value.split()) if key == "description" and isinstance(value, str) else _cleaned(value)
 
 
 def _clean(name: str) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from forkpoint.server.agents import Agents
+from forkpoint.server.chat.service import Chat
 from forkpoint.server.keys import Keyring
 from forkpoint.server.metrics import Metrics
 from forkpoint.server.settings import ServerSettings
@@ -22,3 +23,4 @@ class Services:
     turns: Turns
     watching: Watching
     metrics: Metrics
+    chat: Chat

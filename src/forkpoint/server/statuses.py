@@ -3,6 +3,7 @@
 from http import HTTPStatus
 
 from forkpoint import errors
+from forkpoint.conversation.problems import class_of
 from forkpoint.errors import ForkpointError, TurnFailed
 
 _BY_ERROR: dict[type[ForkpointError], int] = {
@@ -12,6 +13,7 @@ _BY_ERROR: dict[type[ForkpointError], int] = {
     errors.ForeignOrigin: 403,
     errors.NotFound: 404,
     errors.NoSuchCall: 404,
+    errors.NoSuchModel: 404,
     errors.NotAllowed: 405,
     errors.TooSlow: 408,
     errors.AlreadyExists: 409,
@@ -50,12 +52,7 @@ def status_of(error: BaseException) -> int:
     """The status of an answer that an error ended. What nobody foresaw is 500; what was asked wrongly is 422."""
     if isinstance(error, TurnFailed) and type(error) is TurnFailed:
         return _status_of_turn(error)
-    for made in type(error).__mro__:
-        if made in _BY_ERROR:
-            return _BY_ERROR[made]
-    if isinstance(error, ForkpointError) and type(error) is not ForkpointError:
-        return HTTPStatus.UNPROCESSABLE_ENTITY
-    return HTTPStatus.INTERNAL_SERVER_ERROR
+    return _status_of_class(type(error))
 
 
 def retry_after(error: BaseException) -> int | None:
@@ -69,6 +66,14 @@ def _status_of_turn(failed: TurnFailed) -> int:
     """That of the reason, if it is known: of a provider's failure as of a timeout, of a limit as of a full disk."""
     if failed.cause is not None:
         return status_of(failed.cause)
-    by_code = {made.code: status for made, status in _BY_ERROR.items()}
-    code = failed.turn.error.code if getattr(failed.turn, "error", None) is not None else None
-    return by_code.get(code or "", 502 if (code or "").startswith("model") else 500)
+    code = failed.turn.error.code if getattr(failed.turn, "error", None) is not None else ""
+    return _status_of_class(class_of(code) or Exception)
+
+
+def _status_of_class(sort: type[BaseException]) -> int:
+    for made in sort.__mro__:
+        if made in _BY_ERROR:
+            return _BY_ERROR[made]
+    if issubclass(sort, ForkpointError) and sort is not ForkpointError:
+        return HTTPStatus.UNPROCESSABLE_ENTITY
+    return HTTPStatus.INTERNAL_SERVER_ERROR

@@ -13,12 +13,17 @@ class Tenants:
     """The backends of a server, one for each tenant. They share the store's engine and the connections to models."""
 
     def __init__(
-        self, store: Store, models: Models | None = None, moved: Callable[[str, str, int], None] | None = None
+        self,
+        store: Store,
+        models: Models | None = None,
+        moved: Callable[[str, str, int], None] | None = None,
+        patience: float | None = None,
     ) -> None:
         self.store = store
         self._models = models or Models()
         self._prompts = Prompts(store)  # one bound for all of them
         self._moved = moved  # told of each turn that commits: tenant, conversation, revision
+        self._patience = patience  # seconds that a turn may take
         self._backends: dict[str, LocalBackend] = {}
 
     def backend(self, tenant: str) -> LocalBackend:
@@ -27,7 +32,9 @@ class Tenants:
             view = self.store.within(tenant)
             prompts = self._prompts.within(view)
             moved = None if self._moved is None else partial(self._moved, tenant)
-            found = LocalBackend(view, self._models, owns_store=False, prompts=prompts, moved=moved)
+            found = LocalBackend(
+                view, self._models, owns_store=False, prompts=prompts, moved=moved, patience=self._patience
+            )
             self._backends[tenant] = found
         return found
 

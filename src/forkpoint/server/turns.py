@@ -67,7 +67,11 @@ class Turns:
         return feed, False
 
     def abandon(self, tenant: str, feed: Feed, cancel: Callable[[str], Awaitable[object]]) -> None:
-        """Stops something whose asker has gone. ``cancel`` cancels what runs in a conversation."""
+        """Stops something whose asker has gone, unless others wait for it. ``cancel`` cancels what runs in a
+        conversation."""
+        if feed.waiters:
+            return
+        feed.is_left = True
 
         async def stop() -> None:
             # One that has ended meanwhile is none of these: the turn that runs there now is somebody else's.

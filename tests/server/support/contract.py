@@ -18,7 +18,7 @@ class Contract:
         self.document = document
         self._validators: dict[str, Draft202012Validator] = {}
         self._paths = [
-            (re.compile(re.sub(r"\{\w+\}", "[^/]+", path)), calls) for path, calls in document["paths"].items()
+            (re.compile(re.sub(r"\{(\w+)\}", _segment, path)), calls) for path, calls in document["paths"].items()
         ]
 
     def operation(self, method: str, path: str) -> dict[str, Any] | None:
@@ -35,6 +35,7 @@ class Contract:
         assert response.headers.get("x-request-id"), where
         operation = self.operation(response.request.method, response.url.path)
         if operation is None:
+            self._check_stranger(response, where)
             return
         promised = operation["responses"].get(str(response.status_code))
         assert promised is not None, f"{where} is not in the document: {response.read()[:500]!r}"
@@ -49,6 +50,38 @@ class Contract:
         if sort == "application/json":
             response.read()
             self.validate(content[sort]["schema"], response.json(), where)
+            self._check_reason(response, content[sort], where)
+
+    def check_frames(self, response: httpx2.Response) -> list[Any]:
+        """Fails unless each frame of a stream that is data only is as its call promises. Gives what they say."""
+        operation = self.operation(response.request.method, response.url.path)
+        assert operation is not None
+        event = operation["responses"]["200"]["content"]["text/event-stream"]["schema"]
+        done, told = event["properties"]["data"]["anyOf"]
+        frames = [frame for frame in response.read().decode().split("\n\n") if frame and not frame.startswith(":")]
+        assert all(frame.startswith("data: ") and "\n" not in frame for frame in frames)
+        data = [frame.removeprefix("data: ") for frame in frames]
+        if data[-1] == done["const"]:
+            data.pop()
+        found = [json.loads(one) for one in data]
+        for one in found:
+            self.validate(told["contentSchema"], one, str(response.url))
+        return found
+
+    def _check_stranger(self, response: httpx2.Response, where: str) -> None:
+        """An answer to what is no call at all: if it says what is wrong, then in the envelope of the place."""
+        says = response.headers.get("content-type") == "application/json" and response.request.method != "HEAD"
+        if response.status_code >= 400 and says:
+            chat = response.url.path == "/v1" or response.url.path.startswith("/v1/")
+            schema = {"$ref": f"#/components/schemas/{'ChatProblem' if chat else 'Problem'}"}
+            response.read()
+            self.validate(schema, response.json(), where)
+
+    def _check_reason(self, response: httpx2.Response, content: dict[str, Any], where: str) -> None:
+        """What a client of /v1 did wrong has one of the codes that are promised."""
+        if 400 <= response.status_code < 500 and response.url.path.startswith("/v1/"):
+            code = response.json()["error"]["code"]
+            assert code in content["examples"], f"{where}: {code} is not in the document"
 
     def validate(self, schema: dict[str, Any], value: Any, where: str = "") -> None:
         """Fails unless a value has the form of a schema of the document."""
@@ -58,6 +91,11 @@ class Contract:
             self._validators[known] = Draft202012Validator(whole)
         found = list(self._validators[known].iter_errors(value))
         assert not found, f"{where}: {found[0].json_path}: {found[0].message[:500]}"
+
+
+def _segment(found: re.Match[str]) -> str:
+    """What can stand for a name in a path. A model's name may have slashes."""
+    return ".+" if found[1] == "model" else "[^/]+"
 
 
 def checked(server: Served, key: str | None = None, **options: Any) -> httpx2.Client:

@@ -1,4 +1,7 @@
-"""Looking into a conversation: what it used, what its tools keep, what is sent, and whether anybody changed it."""
+"""Looking into a conversation: what it used, what its tools keep, what is sent, and whether anybody changed it.
+
+And at all of them together: what was spent, and whether anybody changed any.
+"""
 
 from typing import Annotated
 
@@ -7,9 +10,11 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.conversation.documents import (
+    SpendingDocument,
     StateDocument,
     StatsDocument,
     VerificationDocument,
+    spending_document,
     stats_document,
     verification_document,
 )
@@ -40,6 +45,15 @@ async def get_stats(call: CallMade, id: Conversation) -> Response:
     """Tokens, dollars and cached share: its own, what it inherited, and its family's."""
     info, _ = await call.found(id)
     return answer(stats_document(await call.backend.stats(info.id)))
+
+
+@calls("GET", "/api/usage", gives=SpendingDocument)
+async def get_usage(call: CallMade) -> Response:
+    """All that you ever spent, deleted conversations included, and what of it beside any conversation.
+
+    Each token is counted once, however many forks share it. Beside conversations are chat completions without one.
+    """
+    return answer(spending_document(*await call.backend.usage()))
 
 
 @calls("GET", "/api/conversations/{id}/state", gives=StateDocument, raises=(NotFound,))

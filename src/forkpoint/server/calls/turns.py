@@ -21,6 +21,7 @@ from forkpoint.errors import (
     BadCursor,
     BadName,
     Busy,
+    CallNotOpen,
     CannotResume,
     ForkpointError,
     KeyReused,
@@ -53,6 +54,7 @@ from forkpoint.server.bodies import (
     RunTurn,
     Say,
     SeenCall,
+    given_in,
     messages_of,
 )
 from forkpoint.server.call import Call, CallMade, Calls, Conversation, Turn, answer
@@ -101,6 +103,7 @@ STREAM = "what happens in the turn as it happens, provisionally; the last event 
         NothingToRun,
         NotWhole,
         TooLarge,
+        CallNotOpen,
         *AGENT,
         *RUNNING,
     ),
@@ -111,7 +114,7 @@ async def run_turn(call: CallMade, id: Conversation) -> Response:
     By default the turn goes on if the client disconnects, and can be fetched or joined.
     """
     body = await call.body(RunTurn)
-    messages = messages_of(body, id, call.services.settings.max_messages)
+    given = given_in(body, id, call.services.settings.max_messages)
     key, if_revision, backend = call.key, call.if_revision, call.backend
     target = await target_of(call, id, body.create)
     if body.retry_of is not None:
@@ -121,7 +124,7 @@ async def run_turn(call: CallMade, id: Conversation) -> Response:
         return await backend.run(
             target.conversation,
             target.agent,
-            messages,
+            given,
             draft=target.draft,
             retry_of=body.retry_of,
             supersede=body.supersede,

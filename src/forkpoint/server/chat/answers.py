@@ -1,0 +1,183 @@
+"""Answers as bytes: a whole completion, or chunks of one; and what a client sees of a turn's events."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from forkpoint.events import (
+    AssistantMessage,
+    Event,
+    ModelCalled,
+    Reasoning,
+    StagedEvent,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from forkpoint.llm.answers import Finish
+
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+BETWEEN = "\n\n"
+"""What stands between the words of two responses of one turn."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """A finished answer. ``id`` and ``model`` are as the client is to read them; ``created`` is in seconds."""
+
+    id: str
+    model: str
+    created: int
+    text: str
+    reasoning: str | None = None
+    calls: tuple[ToolCall, ...] = ()
+    finish: Finish = "stop"
+    usage: Usage = Usage()
+
+
+def completion(said: Said, reasoning_field: bool) -> bytes:
+    """A whole answer, as OpenAI's ``chat.completion``."""
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": None if said.calls and not said.text else said.text,
+        "refusal": None,
+    }
+    if reasoning_field and said.reasoning:
+        message["reasoning_content"] = said.reasoning
+    if said.calls:
+        message["tool_calls"] = [
+            {"id": call.call_id, "type": "function", "function": {"name": call.tool, "arguments": call.arguments}}
+            for call in said.calls
+        ]
+    return _encode(
+        {
+            "id": said.id,
+            "object": "chat.completion",
+            "created": said.created,
+            "model": said.model,
+            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": said.finish}],
+            "usage": _usage(said.usage),
+        }
+    )
+
+
+class Chunks:
+    """The chunks of one answer, each as a frame of a stream. What they have in common is encoded once."""
+
+    def __init__(self, id: str, model: str, created: int, *, include_usage: bool, reasoning: bool) -> None:
+        fields = {"id": id, "object": "chat.completion.chunk", "created": created, "model": model}
+        self._start = b"data: " + _encode(fields)[:-1]
+        self._head = self._start + b',"choices":[{"index":0,"delta":'
+        self._end = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+        self._tail = b',"logprobs":null,"finish_reason":null}]' + self._end
+        self._reasoning = reasoning
+
+    def role(self) -> bytes:
+        """The first one: who speaks."""
+        return self._chunk(b'{"role":"assistant","content":"","refusal":null}')
+
+    def text(self, delta: str) -> bytes:
+        """More words."""
+        return self._chunk(b'{"content":' + _encode(delta) + b"}")
+
+    def reasoning(self, delta: str) -> bytes:
+        """More thoughts; nothing at all, if they are not to be shown."""
+        return self._chunk(b'{"reasoning_content":' + _encode(delta) + b"}") if self._reasoning else b""
+
+    def call(self, index: int, id: str, name: str, arguments: str = "") -> bytes:
+        """The first piece of a call."""
+        function = {"name": name, "arguments": arguments}
+        return self._chunk(
+            _encode({"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]})
+        )
+
+    def arguments(self, index: int, delta: str) -> bytes:
+        """More of a call's arguments."""
+        return self._chunk(_encode({"tool_calls": [{"index": index, "function": {"arguments": delta}}]}))
+
+    def finish(self, reason: Finish) -> bytes:
+        """Why the answer ends. Only one that is committed has this."""
+        return b"".join((self._head, b'{},"logprobs":null,"finish_reason":', _encode(reason), b"}]", self._end))
+
+    def usage(self, usage: Usage) -> bytes:
+        """What the answer took."""
+        return b"".join((self._start, b',"choices":[],"usage":', _encode(_usage(usage)), b"}\n\n"))
+
+    def _chunk(self, delta: bytes) -> bytes:
+        return self._head + delta + self._tail
+
+
+def error_frame(document: dict[str, Any]) -> bytes:
+    """What went wrong, after an answer has begun. Nothing may follow it."""
+    return b"data: " + _encode(document) + b"\n\n"
+
+
+def visible(events: Iterable[Event | StagedEvent], *, only_last: bool) -> tuple[str, str | None]:
+    """The words and the thoughts that a client sees of a turn; with ``only_last`` only the last response's words.
+
+    What a model did not say in this turn is no answer. What it was told to say again is none either.
+    """
+    texts: dict[int, str] = {}
+    thoughts: dict[int, str] = {}
+    last: int | None = None
+    for event in events:
+        match event.body:
+            case SystemMessage() if last is not None:
+                texts, thoughts = {}, {}
+                continue
+            case AssistantMessage(parts=parts):
+                said, piece = texts, "".join(part.text for part in parts if isinstance(part, Text))
+            case Reasoning(text=text):
+                said, piece = thoughts, text or ""
+            case ToolCall():
+                said, piece = texts, ""
+            case _:
+                continue
+        if (response := event.envelope.response) is not None:
+            said[response] = said.get(response, "") + piece
+            last = response
+    text = texts.get(last, "") if only_last and last is not None else _joined(texts)
+    return text, _joined(thoughts) or None
+
+
+def handed(events: Iterable[Event | StagedEvent]) -> tuple[ToolCall, ...]:
+    """The calls of the client's tools that have no result among these events."""
+    open: dict[str, ToolCall] = {}
+    for event in events:
+        match event.body:
+            case ToolCall(client=True) as call:
+                open[call.call_id] = call
+            case ToolResult(call_id=id):
+                open.pop(id, None)
+            case _:
+                pass
+    return tuple(open.values())
+
+
+def finish_of(events: Iterable[Event | StagedEvent]) -> Finish:
+    """Why a turn's answer ends."""
+    events = tuple(events)
+    if handed(events):
+        return "tool_calls"
+    finishes = [event.body.finish for event in events if isinstance(event.body, ModelCalled)]
+    return "length" if finishes and finishes[-1] == "length" else "stop"
+
+
+def _joined(said: dict[int, str]) -> str:
+    return BETWEEN.join(piece for piece in said.values() if piece)
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.input,
+        "completion_tokens": usage.output,
+        "total_tokens": usage.input + usage.output,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+    }

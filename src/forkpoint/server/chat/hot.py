@@ -1,0 +1,154 @@
+"""The hot set: which conversations a server has in memory. It is bounded, by number and by time.
+
+What is dropped here is memory and no more: the store still has the conversation, if it keeps any. One that is in use
+is never dropped, however long that takes; its idle time begins when its use ends.
+"""
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from forkpoint.history.seen import Seen
+
+HEADS = 4
+"""Of how many heads of one name the exchanges are kept. A client goes to and fro between a few alternatives."""
+
+Key: TypeAlias = tuple[str, str]
+"""A tenant, and a conversation's name there."""
+
+
+class Entry:
+    """What is in memory of one conversation."""
+
+    __slots__ = ("_seen", "expected", "id", "used")
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.used = 0.0  # when it was last used, by the clock of the set that it is in
+        self.expected: tuple[bytes, int] | None = None  # a head, and the list that a client will send next from there
+        self._seen: OrderedDict[bytes, Sequence[Seen]] = OrderedDict()
+
+    def seen(self, head: bytes) -> Sequence[Seen] | None:
+        """The exchanges of the path that ends with this digest, if they are known."""
+        found = self._seen.get(head)
+        if found is not None:
+            self._seen.move_to_end(head)
+        return found
+
+    def know(self, head: bytes, seen: Sequence[Seen]) -> None:
+        """Keeps the exchanges of a path; those of the head that was asked for longest ago make room."""
+        self._seen[head] = seen
+        self._seen.move_to_end(head)
+        if len(self._seen) > HEADS:
+            self._seen.popitem(last=False)
+
+
+class HotSet:
+    """The conversations in memory: at most ``most``, each until nobody has used it for ``ttl`` seconds.
+
+    There may be more while all are in use. ``dropped`` is told of each that goes, when it is gone already.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        ttl: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        dropped: Callable[[Key, Entry], None] = lambda key, entry: None,
+    ) -> None:
+        self._most = most
+        self._ttl = ttl
+        self._clock = clock
+        self._dropped = dropped
+        self._idle: OrderedDict[Key, Entry] = OrderedDict()  # the one that was used longest ago stands first
+        self._held: dict[Key, Entry] = {}  # those in use
+        self._users: dict[Key, int] = {}  # how many use a name, whether there is an entry for it or not
+
+    def __len__(self) -> int:
+        return len(self._idle) + len(self._held)
+
+    def get(self, key: Key) -> Entry | None:
+        """What is in memory under a name; that counts as a use. None if there is nothing, or if its time ran out."""
+        entry = self._held.get(key)
+        if entry is not None:
+            return entry
+        entry = self._idle.get(key)
+        if entry is None:
+            return None
+        now = self._clock()
+        if self._ran_out(entry, now):
+            self._drop(key)
+            return None
+        self._touch(key, entry, now)
+        return entry
+
+    def put(self, key: Key, entry: Entry) -> None:
+        """Keeps this under a name. Another conversation that was there goes; the same one is just replaced.
+
+        What is put is not dropped before somebody else comes, even if all others are in use.
+        """
+        before = self._held.pop(key, None) or self._idle.pop(key, None)
+        if key in self._users:
+            self._held[key] = entry
+        else:
+            self._touch(key, entry, self._clock())
+        if before is not None and before.id != entry.id:
+            self._dropped(key, before)
+        self._trim(spared=key)
+
+    @contextmanager
+    def busy(self, key: Key) -> Iterator[None]:
+        """While the block runs, what is or comes under this name stays in memory. What ran out before does not."""
+        if key in self._idle and self._ran_out(self._idle[key], self._clock()):
+            self._drop(key)
+        self._users[key] = self._users.get(key, 0) + 1
+        if (entry := self._idle.pop(key, None)) is not None:
+            self._held[key] = entry
+        try:
+            yield
+        finally:
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key]
+                if (entry := self._held.pop(key, None)) is not None:
+                    self._touch(key, entry, self._clock())
+                self._trim()
+
+    def forget(self, key: Key) -> None:
+        """Drops what is under a name, in use or not."""
+        self._drop(key)
+
+    def sweep(self) -> float | None:
+        """Drops what ran out. Gives the seconds until the next one does; None if nothing waits for that."""
+        now = self._clock()
+        while self._idle:
+            key, entry = next(iter(self._idle.items()))
+            if not self._ran_out(entry, now):
+                left = self._ttl - (now - entry.used)
+                return left if left < math.inf else None
+            self._drop(key)
+        return None
+
+    def _ran_out(self, entry: Entry, now: float) -> bool:
+        return now - entry.used >= self._ttl
+
+    def _touch(self, key: Key, entry: Entry, now: float) -> None:
+        entry.used = now
+        self._idle[key] = entry
+        self._idle.move_to_end(key)
+
+    def _trim(self, spared: Key | None = None) -> None:
+        while len(self) > self._most and self._idle:
+            key = next(iter(self._idle))
+            if key == spared:  # the newest is the only one left that is idle
+                return
+            self._drop(key)
+
+    def _drop(self, key: Key) -> None:
+        entry = self._held.pop(key, None) or self._idle.pop(key, None)
+        if entry is not None:
+            self._dropped(key, entry)

@@ -1,0 +1,97 @@
+"""Which conversation a chat completion is for, as its headers say."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from forkpoint.errors import BadRequest
+from forkpoint.ids import new_id
+from forkpoint.server.settings import ConversationHeader, History
+from forkpoint.store.records import check_name
+
+CREATE, FORK_FROM, HISTORY, RETRIES = (
+    "X-Conversation-Create",
+    "X-Fork-From",
+    "X-Conversation-History",
+    "X-Stainless-Retry-Count",
+)
+STATUS, TURN, IGNORED = "X-Conversation-Status", "X-Turn-Id", "X-Ignored-Fields"
+
+_BROKEN = {"undefined", "null"}  # what a broken client sends for all its conversations alike
+_YES, _NO = {"true", "1", "yes"}, {"", "false", "0", "no"}
+
+
+class Source(Struct, frozen=True):
+    """Where a conversation is to be forked from."""
+
+    name: str
+    turn: str | None  # None: from its head
+
+
+class Identity(Struct, frozen=True):
+    """A conversation, by its outer name, and how the client uses it."""
+
+    name: str
+    header: str  # that it is named with, as the answer says it again
+    history: History
+    source: Source | None = None
+    is_retry: bool = False  # whether the client's own library says that it sends the same request once more
+
+
+def read_identity(
+    headers: Mapping[str, str], named_by: tuple[ConversationHeader, ...], default: History | None
+) -> Identity | None:
+    """The conversation that a request names; None if it names none. Raises `BadRequest` or `BadName`.
+
+    ``default`` is what the caller's key says of its lists.
+    """
+    given = {header: value for header in named_by if (value := headers.get(header.name, "").strip())}
+    if len(set(given.values())) > 1:
+        said = " and ".join(header.name for header in given)
+        raise BadRequest(f"{said} name two conversations, and it can be in one only")
+    source = _source(headers.get(FORK_FROM, "").strip())
+    history = _history(headers.get(HISTORY, "").strip().lower())
+    create = _is_true(headers.get(CREATE, "").strip().lower())
+    header = next(iter(given), named_by[0])
+    name = given[header] if given else new_id() if create else None
+    if name is None:
+        if source is not None:
+            raise BadRequest(f"{FORK_FROM} needs a name for the fork: {header.name}, or {CREATE}: true")
+        return None
+    if name in _BROKEN:
+        raise BadRequest(f"{header.name} is {name!r}, which a client sends that does not know the name itself")
+    return Identity(
+        name=check_name("conversation's name", name),
+        header=header.name,
+        history=history or header.history or default or "latest",
+        source=source,
+        is_retry=_count(headers.get(RETRIES, "")) > 0,
+    )
+
+
+def _source(given: str) -> Source | None:
+    if not given:
+        return None
+    name, _, turn = given.partition("@")
+    return Source(check_name("name of a conversation to fork", name), turn or None)
+
+
+def _is_true(given: str) -> bool:
+    if given not in _YES | _NO:
+        raise BadRequest(f"{CREATE} must be true or false")
+    return given in _YES
+
+
+def _history(given: str) -> Literal["latest", "full"] | None:
+    match given:
+        case "":
+            return None
+        case "latest" | "full":
+            return given
+        case _:
+            raise BadRequest(f"{HISTORY} must be latest or full")
+
+
+def _count(given: str) -> int:
+    return int(given) if given.isascii() and given.isdigit() and len(given) < 9 else 0

@@ -1,0 +1,49 @@
+"""What all chat completions of a server share."""
+
+import asyncio
+from contextlib import suppress
+
+from forkpoint.errors import ForkpointError
+from forkpoint.server.agents import Agents
+from forkpoint.server.chat.dressing import Wardrobe
+from forkpoint.server.chat.hot import Entry, HotSet, Key
+from forkpoint.server.chat.models import ModelNames
+from forkpoint.server.settings import ServerSettings
+from forkpoint.server.tenants import Tenants
+
+_LOOK = 60.0  # seconds after which memory is looked through at the latest
+
+
+class Chat:
+    """The models that clients see, who stands behind them, and which conversations are in memory."""
+
+    def __init__(self, agents: Agents, tenants: Tenants, settings: ServerSettings) -> None:
+        self.models = ModelNames(agents)
+        self.wardrobe = Wardrobe(agents)
+        self.hot = HotSet(settings.conversations_max, settings.conversation_ttl, dropped=self._dropped)
+        self._tenants = tenants
+        self._deleting: set[asyncio.Task[None]] = set()
+
+    async def sweep(self) -> None:
+        """Drops what nobody uses any more, for as long as the server runs."""
+        while True:
+            wait = self.hot.sweep()
+            await asyncio.sleep(_LOOK if wait is None else min(max(wait, 0.05), _LOOK))
+
+    def _dropped(self, key: Key, entry: Entry) -> None:
+        """Memory is all that goes; but where the store is memory too, the conversation goes with it."""
+        tenant, _ = key
+        self._tenants.backend(tenant).forget(entry.id)
+        if not self._tenants.store.capabilities.durable:
+            task = asyncio.ensure_future(self._delete(tenant, entry.id))
+            self._deleting.add(task)
+            task.add_done_callback(self._deleting.discard)
+
+    async def _delete(self, tenant: str, id: str) -> None:
+        backend = self._tenants.backend(tenant)
+        with suppress(ForkpointError):  # somebody deleted it, or uses it in another way
+            branches = await backend.set_aside(id)
+            await backend.delete(id)
+            for branch in branches:
+                with suppress(ForkpointError):
+                    await backend.delete(branch.id)
