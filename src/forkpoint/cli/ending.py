@@ -74,6 +74,9 @@ class Telling:
             print_json(document(turn, name))
         else:
             self._screen.end_line()
+            for call in turn.handed:
+                told = f"{one_line(call.tool)} is the client's own tool, and its result is to come from there"
+                self._aside.print(told, style="yellow", soft_wrap=True, markup=False)
             self._aside.print(f"conversation {name} · {summary(turn)}", style="dim", soft_wrap=True)
 
     def _follow(self, update: "Update") -> None:

@@ -203,7 +203,7 @@ def test_a_thousand_names_are_a_thousand_conversations() -> None:
         return answers
 
     with served(agents=Agents.of_model("scripted/echo")) as server, using(server.url) as api:
-        with ThreadPoolExecutor(4) as threads:
+        with ThreadPoolExecutor(2) as threads:
             answers = [*threads.map(talk, [server.url] * 10, [range(n, n + 100) for n in range(0, 1000, 100)])]
         assert [*chain(*answers)] == [f"You said: I am {n}, created" for n in range(1000)]
         assert talk(server.url, range(0, 1000, 100)) == [f"You said: I am {n}, continued" for n in range(0, 1000, 100)]

@@ -14,9 +14,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from forkpoint.events import Position
-from forkpoint.history.seen import Seen
-from forkpoint.server.chat.hot import HEADS, Entry, HotSet, Key
+from forkpoint.server.chat.hot import Entry, HotSet, Key
 
 A, B, C, D = [("acme", name) for name in "abcd"]
 
@@ -196,22 +194,6 @@ def test_it_is_gone_already_when_the_drop_is_told() -> None:
     hot.put(B, Entry("b"))
     hot.forget(B)
     assert sizes == [1, 0]
-
-
-def test_an_entry_keeps_the_exchanges_of_a_few_heads_those_asked_for_last() -> None:
-    entry = Entry("one")
-    paths = [[Seen(b"q", b"a", Position(1, n), "t")] for n in range(HEADS + 1)]
-    for n in range(HEADS):
-        entry.know(b"%d" % n, paths[n])
-    assert entry.seen(b"0") is paths[0]
-    entry.know(b"new", paths[HEADS])
-    assert entry.seen(b"0") is paths[0]
-    assert entry.seen(b"new") is paths[HEADS]
-    assert entry.seen(b"1") is None, "it was asked for longest ago"
-    entry.know(b"2", paths[2])
-    entry.know(b"newer", paths[1])
-    assert entry.seen(b"2") is paths[2]
-    assert entry.seen(b"3") is None, "of the other one somebody has just learned something"
 
 
 KEYS = st.sampled_from([A, B, C, D])

@@ -90,8 +90,8 @@ class Conversing:
                         raise
                     if not left:  # it moves faster than it can be looked at
                         raise Busy(self._identity.name, "another") from stale
-                except AlreadyExists:
-                    if begun or not left:
+                except AlreadyExists as error:  # somebody was faster
+                    if begun or not left or error.what != "conversation":
                         raise
                 except Busy as busy:  # which the client knows by another name
                     raise Busy(self._identity.name, busy.turn) from None
@@ -117,15 +117,16 @@ class Conversing:
         self.answers = dressed.agent
         begun = await self._begin(record)
         draft = self._draft(settings) if record is None else None
-        revision = None if record is None else record.revision
+        known: Draft | ConversationRecord | None = draft or record
+        assert known is not None
         turn = await self._backend.run(
-            draft.id if draft is not None else record.id if record is not None else "",
+            known.id,
             dressed.agent,
             begun.given,
             draft=draft,
             supersede=supersede,
             key=self._key,
-            if_revision=revision,
+            if_revision=None if record is None else record.revision,
             how=How(
                 settings=settings,
                 onto=begun.onto,
@@ -250,7 +251,7 @@ class Conversing:
         entry = self._chat.hot.get(self._place)
         outline = outline_of(self._list.before)
         if entry is not None and entry.expected == (record.head.digest, outline) and not self._list.results:
-            known = entry.seen(record.head.digest)
+            known = self._chat.seen.get((self._tenant, record.head.digest))
             if known is not None:
                 return Begun(said, seen=known)  # the list is as it was left, and nothing has to be compared
         exchanges = told(self._list.before)
@@ -275,12 +276,11 @@ class Conversing:
 
     async def _seen(self, record: ConversationRecord) -> Sequence[Seen]:
         """The exchanges of a path, from memory if they are there."""
-        entry = self._chat.hot.get(self._place)
-        known = None if entry is None else entry.seen(record.head.digest)
+        place = (self._tenant, record.head.digest)
+        known = self._chat.seen.get(place)
         if known is None:
             known = seen(await self._backend.events(record.id)) if record.head.position is not None else []
-            if entry is not None:
-                entry.know(record.head.digest, known)
+            self._chat.seen.put(place, known, len(known) + 1)
         return known
 
     async def _remember(self, turn: Turn, before: Sequence[Seen] | None) -> None:
@@ -297,7 +297,8 @@ class Conversing:
         record = known or await self._backend.named(self._identity.name)
         if record is not None and record.head.turn == turn.id:
             events = [event for event in turn.events if isinstance(event, Event)]
-            entry.know(record.head.digest, extended(before, events))
+            path = extended(before, events)
+            self._chat.seen.put((self._tenant, record.head.digest), path, len(path) + 1)
             entry.expected = self._expected(record.head.digest, turn)
 
     def _expected(self, head: bytes, turn: Turn) -> tuple[bytes, int] | None:

@@ -1,7 +1,5 @@
 """Who answers a chat completion: one of the server's agents, with what the client asks for put on."""
 
-import functools
-
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,9 +9,13 @@ from forkpoint.agent.output import OutputSchema
 from forkpoint.conversation.settings import Settings
 from forkpoint.llm.manifest import ToolSchema
 from forkpoint.server.agents import Agents
+from forkpoint.server.chat.kept import Kept
 
-KEPT = 1024
-"""Agents with what clients asked for that are kept at hand."""
+KEPT = 32 * 1024 * 1024
+"""Bytes that all agents have that are kept at hand with what clients asked for."""
+
+
+_FIXED = 4096  # bytes of an agent besides its texts, of which there are some copies
 
 
 class Wish(Struct, frozen=True):
@@ -43,11 +45,14 @@ class Wardrobe:
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
-        self._dressed = functools.lru_cache(maxsize=KEPT)(self._dress)
+        self._dressed: Kept[Wish, Dressed] = Kept(KEPT)
 
     def dress(self, wish: Wish) -> Dressed:
         """The agent that is meant. Raises `BadTool` or `BadAgent` for tools that cannot be put beside its own."""
-        return self._dressed(wish)
+        if (found := self._dressed.get(wish)) is None:
+            found = self._dress(wish)
+            self._dressed.put(wish, found, _FIXED + 4 * len(bytes(found.document)))
+        return found
 
     def workspace(self, wish: Wish) -> str | None:
         """The folder of a new conversation with this agent."""

@@ -7,14 +7,9 @@ is never dropped, however long that takes; its idle time begins when its use end
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
-
-from forkpoint.history.seen import Seen
-
-HEADS = 4
-"""Of how many heads of one name the exchanges are kept. A client goes to and fro between a few alternatives."""
 
 Key: TypeAlias = tuple[str, str]
 """A tenant, and a conversation's name there."""
@@ -23,27 +18,12 @@ Key: TypeAlias = tuple[str, str]
 class Entry:
     """What is in memory of one conversation."""
 
-    __slots__ = ("_seen", "expected", "id", "used")
+    __slots__ = ("expected", "id", "used")
 
     def __init__(self, id: str) -> None:
         self.id = id
         self.used = 0.0  # when it was last used, by the clock of the set that it is in
         self.expected: tuple[bytes, int] | None = None  # a head, and the list that a client will send next from there
-        self._seen: OrderedDict[bytes, Sequence[Seen]] = OrderedDict()
-
-    def seen(self, head: bytes) -> Sequence[Seen] | None:
-        """The exchanges of the path that ends with this digest, if they are known."""
-        found = self._seen.get(head)
-        if found is not None:
-            self._seen.move_to_end(head)
-        return found
-
-    def know(self, head: bytes, seen: Sequence[Seen]) -> None:
-        """Keeps the exchanges of a path; those of the head that was asked for longest ago make room."""
-        self._seen[head] = seen
-        self._seen.move_to_end(head)
-        if len(self._seen) > HEADS:
-            self._seen.popitem(last=False)
 
 
 class HotSet:

@@ -1,15 +1,21 @@
 """What all chat completions of a server share."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 from forkpoint.errors import ForkpointError
+from forkpoint.history.seen import Seen
 from forkpoint.server.agents import Agents
 from forkpoint.server.chat.dressing import Wardrobe
 from forkpoint.server.chat.hot import Entry, HotSet, Key
+from forkpoint.server.chat.kept import Kept
 from forkpoint.server.chat.models import ModelNames
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.tenants import Tenants
+
+EXCHANGES = 500_000
+"""Of how many questions and answers it is kept in memory how clients saw them: some 150 MB."""
 
 _LOOK = 60.0  # seconds after which memory is looked through at the latest
 
@@ -21,6 +27,7 @@ class Chat:
         self.models = ModelNames(agents)
         self.wardrobe = Wardrobe(agents)
         self.hot = HotSet(settings.conversations_max, settings.conversation_ttl, dropped=self._dropped)
+        self.seen: Kept[tuple[str, bytes], Sequence[Seen]] = Kept(EXCHANGES)  # of paths, by tenant and digest
         self._tenants = tenants
         self._deleting: set[asyncio.Task[None]] = set()
 
@@ -33,7 +40,10 @@ class Chat:
     def _dropped(self, key: Key, entry: Entry) -> None:
         """Memory is all that goes; but where the store is memory too, the conversation goes with it."""
         tenant, _ = key
-        self._tenants.backend(tenant).forget(entry.id)
+        backend = self._tenants.backend(tenant)
+        if (record := backend.known(entry.id)) is not None:
+            self.seen.forget((tenant, record.head.digest))
+        backend.forget(entry.id)
         if not self._tenants.store.capabilities.durable:
             task = asyncio.ensure_future(self._delete(tenant, entry.id))
             self._deleting.add(task)
