@@ -145,6 +145,7 @@ class Conversing:
 
         A client that gave up waiting has gone, and its turn is being stopped: that one is not joined, but waited for.
         """
+        await self._backend.end_what_could_not_be_ended(record.id)  # then it is known whether it was committed
         same = await self._backend.turn_of_request(record, self._request)
         if same is None:
             return None

@@ -46,6 +46,8 @@ def read_identity(
 
     ``default`` is what the caller's key says of its lists.
     """
+    if not named_by:  # this server has no conversations for such clients
+        return None
     given = {header: value for header in named_by if (value := headers.get(header.name, "").strip())}
     if len(set(given.values())) > 1:
         said = " and ".join(header.name for header in given)
