@@ -13,7 +13,7 @@ from tests.agent.importable import Address, Household, Options, Person, Tree
 from forkpoint import AsyncConversation
 from forkpoint.agent import Agent
 from forkpoint.agent.arguments import decode_as, json_schema
-from forkpoint.agent.output import DEPTH, PARTS, SIZE, OutputSchema, _validator
+from forkpoint.agent.output import DEPTH, PARTS, PATTERN, PATTERNS, REPEATS, SIZE, OutputSchema, _validator
 from forkpoint.errors import BadAgent, BadOutput, ExtraMissing, TurnFailed
 from forkpoint.testing import Reply, Script
 
@@ -134,6 +134,35 @@ def test_keywords_with_a_check_of_our_own_mean_what_they_say(schema: Any, good: 
             one.decode(bad)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        (r"^\w+$", ["aZ_09"], ["é", "\u0660", "-", "\u212a"]),
+        (r"^\d+$", ["0123456789"], ["\u0660", "\u0967", "a"]),
+        (r"^\W$", ["é", "-", "\u0660"], ["a", "_", "0"]),
+        (r"^\D$", ["é", "a", "\u0660"], ["5"]),
+        (r"^[\w-]+$", ["a-_0"], ["é", "a b"]),
+        (r"^[^\d]$", ["a", "\u0660"], ["5"]),
+        (r"^[\d\w.]+$", ["a.5"], ["é", "["]),
+        (r"\bcat\b", ["a cat!", "écat"], ["concat", "cats"]),
+        (r"^[a\]]+$", ["a]"], ["b"]),
+        (r"^\\w$", [r"\w"], ["a", r"\a"]),  # a backslash, and then a letter
+        (r"^[(?i)]+$", ["(?i)"], ["I"]),  # within brackets it is no flag
+        (r"^(?:a|b)(?P<name>c)$", ["ac"], ["a"]),
+        (r"^é$", ["é"], ["e"]),
+    ],
+)
+def test_patterns_match_what_json_schemas_mean_with_ascii_for_letters_and_digits(
+    pattern: str, good: list[str], bad: list[str]
+) -> None:
+    one = OutputSchema("Form", msgspec.json.encode({"pattern": pattern}).decode())
+    for text in good:
+        assert one.decode(msgspec.json.encode(text).decode()) == text
+    for text in bad:
+        with pytest.raises(ValueError, match="does not match"):
+            one.decode(msgspec.json.encode(text).decode())
+
+
 @pytest.mark.parametrize("answer", ["", "no", "{", '{"x":1} and more', "\ud800", "[" * 100_000, "NaN"], ids=ascii)
 def test_what_is_not_json_is_told_so(answer: str) -> None:
     assert "it is not JSON" in told(POINT, answer)
@@ -224,6 +253,54 @@ def test_schemas_have_limits() -> None:
     assert "bytes" in refused({"description": "x" * SIZE})
     assert "nested" in refused('{"not":' * DEPTH + "{}" + "}" * DEPTH)
     assert "objects" in refused({"anyOf": [{}] * PARTS})
+
+
+def test_a_schema_has_so_many_patterns_and_no_more() -> None:
+    parts = {f"p{n}": {"pattern": f"^a{n}"} for n in range(PATTERNS - 1)}
+    most = {"properties": parts, "patternProperties": {"^x": {}}}
+    OutputSchema("Form", msgspec.json.encode(most).decode())
+    assert f"more than {PATTERNS} patterns" in refused(most | {"pattern": "^one more"})
+    assert f"more than {PATTERNS} patterns" in refused(most | {"patternProperties": {"^x": {}, "^y": {}}})
+
+
+@pytest.mark.parametrize("at", ["pattern", "patternProperties"])
+def test_a_pattern_has_so_many_characters_and_no_more(at: str) -> None:
+    def schema(pattern: str) -> dict[str, Any]:
+        return {at: pattern if at == "pattern" else {pattern: {}}}
+
+    OutputSchema("Form", msgspec.json.encode(schema("a" * PATTERN)).decode())
+    assert f"more than {PATTERN} characters" in refused(schema("a" * (PATTERN + 1)))
+
+
+@pytest.mark.parametrize(
+    ("most", "more"),
+    [
+        ([f"a{{{REPEATS}}}"], [f"a{{{REPEATS + 1}}}"]),
+        ([f"a{{{REPEATS},}}"], [f"a{{{REPEATS + 1},}}"]),
+        ([f"a{{0,{REPEATS}}}"], [f"a{{0,{REPEATS + 1}}}"]),
+        (["(a{20}){10}"], ["(a{20}){11}"]),  # one within the other: they multiply
+        (["a{100}", "b{100}"], ["a{100}", "b{101}"]),  # all patterns of a schema together
+        (["(a*)*b+"], ["a{999999999}"]),
+    ],
+    ids=str,
+)
+def test_the_counted_repetitions_of_patterns_have_a_limit(most: list[str], more: list[str]) -> None:
+    OutputSchema("Form", msgspec.json.encode({"allOf": [{"pattern": one} for one in most]}).decode())
+    said = refused({"allOf": [{"pattern": one} for one in more]})
+    assert f"more than {REPEATS} repetitions" in said
+    assert "use * or +, or maxLength" in said
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("(?i)a", "a(?i:b)", "(?s).", "(?x) a", "(?-u:a)", "(?=a)", "(?!a)", "(?<=a)", "(?<!a)", "(?#a)"),
+        *(r"\p{L}", r"\P{L}", r"[\p{L}]", r"[^\P{L}]", r"\pL", r"\B", r"[\W]", r"[^\D]", r"(a)\1"),
+    ],
+)
+def test_what_patterns_of_json_schemas_do_not_have_or_what_costs_too_much_is_refused(pattern: str) -> None:
+    for schema in ({"pattern": pattern}, {"patternProperties": {pattern: {}}}):
+        assert "cannot be used" in refused(schema)
 
 
 @pytest.mark.parametrize("fields", [{"name": ""}, {"name": "x" * 257}, {"name": 3}, {"name": "\ud800"}, {"schema": {}}])

@@ -16,8 +16,9 @@ from msgspec import Struct
 from tests.conversation.support.agents import agent_of, asks, call
 
 from forkpoint import LLM, Agent, AsyncConversation, TurnFailed, tool
-from forkpoint.conversation.prompts import Prompts
-from forkpoint.events import Event, NewEvent
+from forkpoint.conversation.local import LocalBackend
+from forkpoint.conversation.prompts import KEPT, Prompts
+from forkpoint.events import Event, NewEvent, Text, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm.manifest import manifest_of
 from forkpoint.llm.rendering import render
@@ -30,6 +31,7 @@ from forkpoint.testing.samples import exchange
 pytestmark = pytest.mark.anyio
 
 MANIFEST = manifest_of(LLM("scripted/echo"))
+HELLO = (UserMessage((Text("Hello"),)),)
 
 
 class Counting:
@@ -128,6 +130,96 @@ async def test_what_made_way_does_not_count_any_more() -> None:
         for id in ids[-5:]:
             await prompts.at(id, (await inner.read(id)).head, MANIFEST)
         assert store.reads == reads, "five of two events each are kept, however many there were before"
+
+
+async def test_the_bytes_of_all_kept_prompts_are_bounded_and_what_was_dropped_is_rendered_again_and_equal() -> None:
+    async with await SqliteStore.open(None) as inner:
+        store = Counting(inner)
+        ids = [new_id() for _ in range(3)]
+        for id in ids:
+            await inner.create(NewConversation(id=id))
+            await grown(inner, id, exchange(f"{id} {'x' * 10_000}"))
+        heads = [(await inner.read(id)).head for id in ids]
+        size = (await Prompts(inner).at(ids[0], heads[0], MANIFEST)).blocks.size
+        assert size > 10_000
+        prompts = Prompts(store, kept_bytes=2 * size)
+        first, *_ = [await prompts.at(id, head, MANIFEST) for id, head in zip(ids, heads, strict=True)]
+        assert store.reads == 3
+        for n in (1, 2):
+            await prompts.at(ids[n], heads[n], MANIFEST)
+        assert store.reads == 3, "two of them fit"
+        again = await prompts.at(ids[0], heads[0], MANIFEST)
+        assert store.reads == 4, "this one made way"
+        assert again is not first
+        assert again == first
+        assert await prompts.at(ids[0], heads[0], MANIFEST) is again
+        await prompts.at(ids[2], heads[2], MANIFEST)
+        assert store.reads == 4, "what made way does not count any more"
+        await grown(inner, ids[0], exchange("y" * 3 * size))
+        head = (await inner.read(ids[0])).head
+        large = await prompts.at(ids[0], head, MANIFEST)
+        assert await prompts.at(ids[0], head, MANIFEST) is large, "the newest is kept however large it is"
+        reads = store.reads
+        await prompts.at(ids[2], heads[2], MANIFEST)
+        assert store.reads == reads + 1, "and leaves no room for others"
+
+
+async def test_all_tenants_together_keep_no_more_bytes_than_one() -> None:
+    async with await SqliteStore.open(None) as inner:
+        store = Counting(inner)
+        prompts = Prompts(store, kept_bytes=15_000)
+        other = prompts.within(store)
+        heads = []
+        for n in range(2):
+            id = new_id()
+            await inner.create(NewConversation(id=id))
+            await grown(inner, id, exchange(f"{n} {'x' * 10_000}"))
+            heads.append((id, (await inner.read(id)).head))
+        await prompts.at(*heads[0], MANIFEST)
+        await other.at(*heads[1], MANIFEST)
+        await prompts.at(*heads[0], MANIFEST)
+        assert store.reads == 3
+
+
+async def test_the_path_as_it_was_before_a_turn_makes_way_first() -> None:
+    async with await SqliteStore.open(None) as inner:
+        store = Counting(inner)
+        prompts = Prompts(store, kept=3)
+        ids = [new_id() for _ in range(3)]
+        for id in ids:
+            await inner.create(NewConversation(id=id))
+            await grown(inner, id, exchange(id))
+        heads = [(await inner.read(id)).head for id in ids]
+        await prompts.at(ids[0], heads[0], MANIFEST)
+        base = await prompts.at(ids[1], heads[1], MANIFEST)
+        await grown(inner, ids[1], exchange("more"))
+        after, events = (await inner.read(ids[1])).head, await inner.events(ids[1], after=2)
+        longer = prompts.grown(after.digest, base, events, base_digest=heads[1].digest)
+        await prompts.at(ids[2], heads[2], MANIFEST)
+        reads = store.reads
+        await prompts.at(ids[0], heads[0], MANIFEST)
+        assert await prompts.at(ids[1], after, MANIFEST) is longer
+        assert store.reads == reads, "others stay though they were not used as lately"
+        again = await prompts.at(ids[1], heads[1], MANIFEST)
+        assert store.reads == reads + 1, "this one made way"
+        assert again == base
+
+
+@pytest.mark.parametrize("kept", [2, KEPT])
+async def test_as_many_conversations_as_are_kept_take_turns_and_none_is_rendered_again(kept: int) -> None:
+    async with await SqliteStore.open(None) as inner:
+        store = Counting(inner)
+        backend = LocalBackend(store, owns_store=False, prompts=Prompts(store, kept=kept))
+        agent = agent_of(["x"] * 8)
+        ids = [new_id(), new_id()]
+        for id in ids:
+            await inner.create(NewConversation(id=id))
+            await backend.run(id, agent, HELLO, tell=lambda _: None)
+        reads = store.reads
+        for id in ids * 3:
+            await backend.run(id, agent, HELLO, tell=lambda _: None)
+        assert store.reads == reads
+        await backend.close()
 
 
 async def test_a_turn_reads_no_history_that_this_process_has_rendered() -> None:

@@ -183,7 +183,7 @@ def test_the_results_of_a_client_s_tools_are_a_question() -> None:
         [says("go"), calls("x", client=True), calls("y", client=True)], [returns("x"), returns("y"), answers("3")]
     )
     assert [(one.said, one.answered, one.safe) for one in seen(path)] == [
-        (said_text("go"), answered_text(""), True),
+        (said_text("go"), answered_text("", ["x", "y"]), True),
         (said_results(["y", "x"]), answered_text("3"), True),
     ]
 

@@ -1,6 +1,7 @@
 """A call ends in an answer or in one typed failure, whatever the server on the other side does."""
 
 import asyncio
+import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -41,6 +42,7 @@ from forkpoint.llm import (
     own_identity,
     render,
 )
+from forkpoint.llm.providers import sdk
 from forkpoint.llm.scripts import Fault, FaultKind, Reply, Script, ScriptedCall
 from forkpoint.testing.model_server import ModelServer
 
@@ -584,6 +586,23 @@ async def test_a_call_whose_server_says_nothing_of_its_cost_counts_as_one_of_unk
     assert outcome.usage == Usage(calls=1, unpriced=1)
 
 
+@pytest.mark.parametrize("ends", [True, False])
+async def test_an_answer_that_is_whole_is_not_waited_for_and_its_connection_is_used_again_only_if_it_ended(
+    models: Models, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    assert sdk._LEFT <= 1
+    monkeypatch.setattr(sdk, "_LEFT", 20 if ends else 0.05)
+    async with keeping_server(ends=ends) as (address, connections):
+        llm = LLM("openai/a-model", base_url=f"{address}/v1", retries=ONCE)
+        for _ in range(2):
+            with anyio.fail_after(10):
+                outcome = answered(await models.call(llm, asks(llm), CONTEXT))
+                assert outcome.answer.text == "Hi"
+                if not ends:
+                    await connections[-1].left.wait()
+        assert [one.asked for one in connections] == ([2] if ends else [1, 1])
+
+
 @each_wire
 async def test_an_answer_that_was_cut_off_by_its_limit_is_not_paid_for_again(models: Models, wire: str) -> None:
     calls = (ScriptedCall("look", '{"at": "a place far away"}'),)
@@ -660,6 +679,7 @@ def test_a_tool_that_is_not_there_cannot_be_demanded() -> None:
 CHAT_END = (
     b'data: {"id":"1","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 )
+KEPT_OPEN = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n"
 MESSAGES_END = b"".join(
     b"event: %s\ndata: %s\n\n" % (event, data)
     for event, data in (
@@ -694,4 +714,40 @@ async def raw_server(chunks: list[bytes], *, pause: float = 0.0) -> AsyncIterato
         tasks.start_soon(listener.serve, serve)
         port = listener.extra(anyio.abc.SocketAttribute.local_port)
         yield f"http://127.0.0.1:{port}"
+        tasks.cancel_scope.cancel()
+
+
+class Connection:
+    """What a server saw of one."""
+
+    def __init__(self) -> None:
+        self.asked = 0  # how often
+        self.left = anyio.Event()  # by the client
+
+
+@asynccontextmanager
+async def keeping_server(*, ends: bool) -> AsyncIterator[tuple[str, list[Connection]]]:
+    """A server that keeps its connections, and says all of an answer; that this was its end, it says or never does."""
+    connections: list[Connection] = []
+
+    async def serve(stream: SocketStream) -> None:
+        one = Connection()
+        connections.append(one)
+        said = b""
+        async with stream:
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                while True:
+                    said += await stream.receive()
+                    head, _, body = said.partition(b"\r\n\r\n")
+                    length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+                    if length is not None and len(body) == int(length[1]):
+                        one.asked, said = one.asked + 1, b""
+                        await stream.send(KEPT_OPEN % (len(CHAT_END), CHAT_END) + (b"0\r\n\r\n" if ends else b""))
+            one.left.set()
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        yield f"http://127.0.0.1:{port}", connections
         tasks.cancel_scope.cancel()

@@ -98,6 +98,25 @@ def test_the_same_key_with_another_body_is_refused(api: Api, gate: Gate) -> None
     assert api.outcomes(id) == ["committed"]
 
 
+@pytest.mark.parametrize("other", ["supersede", "retry_of"])
+def test_the_same_key_to_supersede_or_retry_something_else_is_another_request(api: Api, gate: Gate, other: str) -> None:
+    id = api.create()
+    before = api.run(id, "Hello").json()["id"]
+    said: dict[str, Any] = {other: True if other == "supersede" else before}
+    turn = api.run(id, holds("x"), key="plain", prefer="respond-async").json()["id"]
+    gate.reached()
+    assert code(api.run(id, holds("x"), key="plain", **said)) == (422, "key_reused")  # while it runs
+    gate.open()
+    assert api.turn(id, turn, wait=PATIENCE)["outcome"] == "committed", "nothing was superseded"
+    assert code(api.run(id, holds("x"), key="plain", **said)) == (422, "key_reused")  # and after
+    first = api.run(id, "Again", key="said", **said)
+    assert first.status_code == 200, first.text
+    assert code(api.run(id, "Again", key="said")) == (422, "key_reused")  # and the other way round
+    assert api.run(id, "Again", key="said", **said).json() == first.json()
+    assert api.outcomes(id) == ["committed"] * 3
+    assert gate.runs == ["x"]
+
+
 def test_a_turn_that_was_cancelled_frees_its_key(api: Api, gate: Gate) -> None:
     id = api.create()
     first = api.run(id, holds("x"), key="k", prefer="respond-async").json()["id"]

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -496,6 +497,24 @@ def test_too_many_streams_are_refused_until_one_is_left() -> None:
                     visits.until(f"GET {STREAM} 200")
                     with Reader.of(server.url, ours, key="key-of-one") as again:
                         assert again.status == 200
+
+
+def test_with_keys_a_tenant_may_have_a_quarter_of_all_streams_and_without_keys_all() -> None:
+    limits = ServerSettings(max_streams=7)
+    with served(agents=agents_of(), keyring=two_tenants(), settings=limits) as server:  # noqa: SIM117
+        with using(server.url, "key-of-one") as one, using(server.url, "key-of-two") as two:
+            ours, theirs = one.create(), two.create()
+            with Reader.of(server.url, ours, key="key-of-one") as first:
+                assert first.status == 200
+                _refused(Reader.of(server.url, ours, key="key-of-one"))
+                with Reader.of(server.url, theirs, key="key-of-two") as other:
+                    assert other.status == 200
+    with served(agents=agents_of(), settings=limits) as server, using(server.url) as api:
+        id = api.create()
+        with ExitStack() as open:
+            readers = [open.enter_context(Reader.of(server.url, id)) for _ in range(7)]
+            assert {reader.status for reader in readers} == {200}
+            _refused(Reader.of(server.url, id))
 
 
 def test_proxies_are_told_to_pass_everything_on_at_once(server: Served, api: Api) -> None:

@@ -340,6 +340,26 @@ def test_a_tenant_that_has_used_up_its_turns_leaves_room_for_others(gate: Gate) 
         assert me.run(b).status_code == 200
 
 
+def test_with_keys_a_tenant_may_run_a_quarter_of_all_turns_unless_it_is_said_how_many(gate: Gate) -> None:
+    settings = ServerSettings(max_turns=9)
+    with (
+        served(agents=agents_of(gate.tool), settings=settings, keyring=two_tenants()) as server,
+        using(server.url, "key-of-one") as me,
+        using(server.url, "key-of-two") as they,
+    ):
+        ids = [me.create() for _ in range(3)]
+        begun = [me.run(id, holds(id), prefer="respond-async").json()["id"] for id in ids[:2]]
+        gate.reached(2)
+        refused = me.run(ids[2])
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many")
+        assert "2" in refused.json()["error"]["message"]
+        assert they.run(they.create()).status_code == 200
+        gate.open()
+        for id, turn in zip(ids, begun, strict=False):
+            assert me.turn(id, turn, wait=PATIENCE)["outcome"] == "committed"
+        assert me.run(ids[2]).status_code == 200
+
+
 # Side questions.
 
 

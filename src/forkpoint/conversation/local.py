@@ -115,10 +115,19 @@ class LocalBackend(RunsTurns):
                 return found
 
     async def turn_of_request(self, record: ConversationRecord, request: str) -> TurnRecord | None:
-        """The turn that runs or was committed last, if it is of this request."""
+        """The turn that runs or was committed last, if it is of this request.
+
+        One that was committed is not, if the same was sent once more since, and did not commit: that is what is meant.
+        """
         for id in (record.open_turn, record.head.turn):
-            if id is not None and request_of((turn := await self._store.turn(id)).input) == request:
-                return turn if turn.outcome in {"running", "committed"} else None
+            if id is None or request_of((turn := await self._store.turn(id)).input) != request:
+                continue
+            if turn.outcome == "running":
+                return turn
+            page = await self._store.turns(record.id, limit=1000, since=record.head.ordinal)
+            tries = [one for one in page.items if one.outcome != "committed" and one.base == record.head.position]
+            again = any(request_of(one.input) == request for one in tries)
+            return turn if turn.outcome == "committed" and not again else None
         return None
 
     async def is_left_behind(self, id: str) -> bool:

@@ -170,8 +170,9 @@ class Planner:
 
 def check_open(conversation: str, open: Collection[str], results: Collection[str]) -> None:
     """Raises `CallNotOpen` for a result of a call that nobody waits for."""
-    if strangers := [call for call in results if call not in open]:
-        waiting = ", ".join(open) or "none"
+    there = frozenset(open)
+    if strangers := [call for call in results if call not in there]:
+        waiting = ", ".join(list(open)[:10]) or "none"
         raise CallNotOpen(strangers[0][:200], conversation, f"these are open: {waiting}")
 
 

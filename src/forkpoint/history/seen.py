@@ -42,10 +42,14 @@ class Seen(Struct, frozen=True, gc=False):
     """One exchange of a path, as the client could see it."""
 
     said: bytes  # what was asked
-    answered: bytes  # what was shown
+    answered: bytes  # what was shown, if all words of the turn were
     end: Position  # its last event; of a turn's last exchange, the turn's last event
     turn: str
     safe: bool = True  # whether a path may end there
+    last: bytes | None = None  # what was shown if only the last words were, being others; some answers have a form
+
+    def is_answer(self, answer: bytes) -> bool:
+        return answer in (self.answered, self.last)
 
 
 class Told(Struct, frozen=True, gc=False):
@@ -75,7 +79,8 @@ def seen(events: Iterable[Event]) -> list[Seen]:
         exchanges = list(_exchanges(_steps(path)))
         for one in exchanges:
             end = path[-1] if one is exchanges[-1] else path[one.last]
-            found.append(Seen(one.said, one.answered, end.id, turn, one.safe))
+            answered, last = one.answered, one.last_words
+            found.append(Seen(one.said, answered, end.id, turn, one.safe, None if last == answered else last))
     return found
 
 
@@ -86,7 +91,7 @@ def extended(before: Sequence[Seen], events: Iterable[Event]) -> list[Seen]:
 
 def told(messages: Iterable[AnyBody]) -> list[Told]:
     """The exchanges of a client's list. The question that it ends with is none: that is for the turn to answer."""
-    steps = ((kind_of(body), body, getattr(body, "call_id", None), True) for body in messages)
+    steps = ((kind_of(body), body, getattr(body, "call_id", None), True, None) for body in messages)
     return [Told(one.said, one.answered, one.last + 1) for one in _exchanges(steps) if one.is_answered]
 
 
@@ -133,7 +138,7 @@ def after(answer: Iterable[AnyBody], branches: Sequence[Sequence[Seen]]) -> Matc
         elif isinstance(body, AssistantMessage):
             spoken.speak(body)
     for number, path in enumerate(branches if spoken.is_final else ()):
-        if path and path[-1].answered == spoken.answered:
+        if path and path[-1].is_answer(spoken.answered):
             return Match(number, len(path), 0, path[-1].end, is_head=True, exact=0)
     return match((), branches)
 
@@ -179,8 +184,8 @@ def _digest(of: str, text: str) -> bytes:
 
 # From events, or from a client's messages, to exchanges.
 
-_Step: TypeAlias = tuple[str, Content, str | None, bool]
-"""A kind, a body, a call's id; and whether it came from elsewhere."""
+_Step: TypeAlias = tuple[str, Content, str | None, bool, int | None]
+"""A kind, a body, a call's id; whether it came from elsewhere; and which of the turn's responses it is of."""
 
 
 class _Exchange:
@@ -191,6 +196,8 @@ class _Exchange:
         self.results: list[str] = []  # calls that the client has answered
         self.spoken: list[str] | None = []  # None if one of the answers was erased
         self.handed: list[str] = []  # calls that the client was shown, being of its own tools
+        self.response: int | None = None  # the last one
+        self.earlier = 0  # how many of what was spoken is of earlier ones
         self.is_answered = False
         self.is_foreign = False  # whether what answered came from elsewhere
         self.is_final = False  # whether the model's last word was an answer, not a call
@@ -208,6 +215,11 @@ class _Exchange:
         return ERASED if self.spoken is None else answered_text("".join(self.spoken), self.handed)
 
     @property
+    def last_words(self) -> bytes:
+        """The same of the last response alone."""
+        return ERASED if self.spoken is None else answered_text("".join(self.spoken[self.earlier :]), self.handed)
+
+    @property
     def is_asked(self) -> bool:
         return self.parts is None or bool(self.parts or self.results)
 
@@ -217,8 +229,10 @@ class _Exchange:
         elif self.parts is not None:
             self.parts.extend(body.parts)
 
-    def answer(self, foreign: bool) -> None:
+    def answer(self, foreign: bool, response: int | None) -> None:
         """A model wrote something: words, a thought or a call."""
+        if response != self.response:
+            self.response, self.earlier = response, len(self.spoken or ())
         self.is_answered = True
         self.is_foreign = self.is_foreign or foreign
 
@@ -233,7 +247,7 @@ class _Exchange:
 def _steps(turn: Iterable[Event]) -> Iterator[_Step]:
     foreign = 0
     for event in turn:
-        yield event.kind, event.body, event.envelope.call_id, foreign > 0
+        yield event.kind, event.body, event.envelope.call_id, foreign > 0, event.envelope.response
         foreign = event.body.count if isinstance(event.body, Imported) else max(foreign - 1, 0)
 
 
@@ -243,7 +257,7 @@ def _exchanges(steps: Iterable[_Step]) -> Iterator[_Exchange]:
     now = _Exchange()
     ours: set[str | None] = set()  # calls of the turn's own model
     waiting: set[str | None] = set()  # all calls without a result
-    for number, (kind, body, call_id, foreign) in enumerate(steps):
+    for number, (kind, body, call_id, foreign, response) in enumerate(steps):
         # The client's results, or its next question. One that was never answered belongs to what follows.
         results = kind == "tool_result" and call_id not in ours and not _is_missing(body)
         next_question = kind == "user_message" and (foreign or now.is_foreign)
@@ -256,12 +270,12 @@ def _exchanges(steps: Iterable[_Step]) -> Iterator[_Exchange]:
             case "user_message":
                 now.ask(body)
             case "assistant_message":
-                now.answer(foreign)
+                now.answer(foreign, response)
                 now.speak(body)
             case "reasoning":
-                now.answer(foreign)
+                now.answer(foreign, response)
             case "tool_call":
-                now.answer(foreign)
+                now.answer(foreign, response)
                 now.is_final = False
                 waiting.add(call_id)
                 if foreign or (isinstance(body, ToolCall) and body.client):
@@ -274,7 +288,7 @@ def _exchanges(steps: Iterable[_Step]) -> Iterator[_Exchange]:
                     now.results.append(call_id or "")
                 waiting.discard(call_id)
             case "system_message" if now.is_final and not foreign:
-                now.spoken = []  # the answer did not have the form that was asked for, and was not shown
+                now.spoken, now.earlier = [], 0  # the answer did not have the form asked for, and was not shown
             case _ if not foreign:
                 continue  # it has no part in any exchange
         now.last = number
@@ -345,8 +359,8 @@ class _Path:
         """From which of the places on the most answers are the same, and how many."""
         if not starts & (starts - 1):
             start = starts.bit_length() - 1
-            ours = (one.answered for one in self.exchanges[start : start + len(answers)])
-            return starts, sum(map(operator.eq, ours, answers))
+            ours = self.exchanges[start : start + len(answers)]
+            return starts, sum(map(Seen.is_answer, ours, answers))
         # A count for each place: the first number has the lowest binary digit of all the counts, and so on.
         digits: list[int] = []
         for number, answer in enumerate(answers):
@@ -374,7 +388,7 @@ class _Path:
 
     @cached_property
     def _answers(self) -> "_Places":
-        return _Places(one.answered for one in self.exchanges)
+        return _Places((one.answered for one in self.exchanges), (one.last for one in self.exchanges))
 
     @cached_property
     def _unsafe(self) -> int:
@@ -384,16 +398,18 @@ class _Path:
 class _Places:
     """Where each digest stands in a row of them."""
 
-    def __init__(self, digests: Iterable[bytes]) -> None:
+    def __init__(self, *rows: Iterable[bytes | None]) -> None:
         self._numbers: dict[bytes, list[int]] = {}
         self._bits: dict[bytes, int] = {}
-        for number, digest in enumerate(digests):
-            self._numbers.setdefault(digest, []).append(number)
+        for row in rows:
+            for number, digest in enumerate(row):
+                if digest is not None:
+                    self._numbers.setdefault(digest, []).append(number)
 
     def at(self, digest: bytes) -> int:
         bits = self._bits.get(digest)
         if bits is None:
-            bits = self._bits[digest] = sum(1 << number for number in self._numbers.get(digest, ()))
+            bits = self._bits[digest] = sum(1 << number for number in set(self._numbers.get(digest, ())))
         return bits
 
 

@@ -44,6 +44,9 @@ class Answering:
         try:
             return await self._answer()
         except ForkpointError as error:
+            if self._identity is not None:
+                request = digest_of(self._body).hex()
+                self._chat.refused.put((self._call.tenant, self._identity.name), request, 1)
             return self._refused(error)
 
     async def _answer(self) -> Response:

@@ -17,7 +17,7 @@ from forkpoint.conversation.planning import check_open
 from forkpoint.conversation.results import Turn
 from forkpoint.conversation.settings import Settings
 from forkpoint.conversation.updates import Callback, TurnStarted, Update
-from forkpoint.errors import AlreadyExists, Busy, NotFound, Stale, TurnCancelled, TurnOpen
+from forkpoint.errors import AlreadyExists, Busy, KeyReused, NotFound, Stale, TurnCancelled, TurnOpen
 from forkpoint.events import AssistantMessage, Event, Text
 from forkpoint.history.seen import Match, Seen, after, extended, match, seen, told
 from forkpoint.ids import new_id
@@ -69,6 +69,7 @@ class Conversing:
         self._list = read_list(asked.messages)
         self._place: Key = (tenant, identity.name)
         self._is_full = identity.history == "full"
+        self._is_there = False  # whether the conversation was found
         self.status: Literal["created", "continued"] = "continued"
         self.answers: Agent | None = None  # who does, once that is known
 
@@ -92,6 +93,9 @@ class Conversing:
                         raise Busy(self._identity.name, "another") from stale
                 except AlreadyExists as error:  # somebody was faster
                     if begun or not left or error.what != "conversation":
+                        raise
+                except KeyReused:  # perhaps by this very request, which has made the conversation meanwhile
+                    if begun or not left or self._is_there:
                         raise
                 except Busy as busy:  # which the client knows by another name
                     raise Busy(self._identity.name, busy.turn) from None
@@ -145,6 +149,9 @@ class Conversing:
 
         A client that gave up waiting has gone, and its turn is being stopped: that one is not joined, but waited for.
         """
+        if self._chat.refused.get(self._place) == self._request:
+            self._chat.refused.forget(self._place)
+            return None  # it was not even begun
         await self._backend.end_what_could_not_be_ended(record.id)  # then it is known whether it was committed
         same = await self._backend.turn_of_request(record, self._request)
         if same is None:
@@ -209,6 +216,7 @@ class Conversing:
         return made
 
     def _is_known(self, record: ConversationRecord | None) -> None:
+        self._is_there = record is not None
         self.status = "created" if record is None or record.draft else "continued"
 
     def _draft(self, settings: Settings) -> Draft:
@@ -244,8 +252,13 @@ class Conversing:
             return Begun((*imported(self._list.before, self._list.results), *said), seen=())
         if self._is_full:
             return await self._where(record, said)
-        check_open(record.name, record.head.open_calls.client, [one.call_id for one in self._list.results])
+        self._check_open(record)
         return Begun((*self._list.results, *said))
+
+    def _check_open(self, record: ConversationRecord) -> None:
+        """Raises `CallNotOpen`. With a key it may be a request that was answered before, which is looked for first."""
+        if self._key is None:
+            check_open(record.name, record.head.open_calls.client, [one.call_id for one in self._list.results])
 
     async def _where(self, record: ConversationRecord, said: tuple[Given, ...]) -> Begun:
         """Where in the conversation the client's list goes on, and what of the list is not there."""
@@ -270,7 +283,7 @@ class Conversing:
         onto = None if found.is_head and found.branch == 0 else _onto(found, branch)
         given = _continued(self._list, rest)
         if not rest and onto is None:
-            check_open(record.name, record.head.open_calls.client, [one.call_id for one in self._list.results])
+            self._check_open(record)
         return Begun((*given, *said), onto, path[: found.start + found.length] if onto else path)
 
     # What a client has seen.

@@ -23,6 +23,7 @@ _SHOWN = 20  # how many fields that nobody knows are named
 _LONGEST = 64  # and how much of a name
 _UNPRINTABLE = re.compile(r"[^A-Za-z0-9_.\-]")  # names go into a header, where a line break would be another header
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # half of a pair of surrogates, as JSON writes it
+_SMALL = 256 * 1024  # bytes of a body in which it is looked for
 _decode = Decoder(dict[str, Raw]).decode
 
 
@@ -95,7 +96,7 @@ def _invalid(name: str, said: str) -> Invalid:
 
 def _not_json(body: bytes) -> ForkpointError:
     """Why a body cannot be read. Half a surrogate pair is JSON, and yet no text: then the place is told."""
-    if _HALF.search(body):
+    if len(body) <= _SMALL and _HALF.search(body):  # it takes a while to find the place
         try:
             place = next(_halves(json.loads(body), ""), None)
         except (ValueError, RecursionError):

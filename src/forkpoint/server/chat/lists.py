@@ -82,7 +82,8 @@ def imported(before: Sequence[Said], results: Sequence[ToolResult] = ()) -> list
     Raises `CallNotOpen` for results whose calls are not there.
     """
     given = paired([*before, *results])
-    if strangers := [one for one in results if one not in given]:
+    taken = {id(one) for one in given}
+    if strangers := [one for one in results if id(one) not in taken]:
         raise CallNotOpen(strangers[0].call_id[:200], "(new)", "the list does not end with such a call")
     if not given:
         return []

@@ -28,6 +28,7 @@ class Chat:
         self.wardrobe = Wardrobe(agents)
         self.hot = HotSet(settings.conversations_max, settings.conversation_ttl, dropped=self._dropped)
         self.seen: Kept[tuple[str, bytes], Sequence[Seen]] = Kept(EXCHANGES)  # of paths, by tenant and digest
+        self.refused: Kept[Key, str] = Kept(settings.conversations_max)  # the last request of a name that did not begin
         self._tenants = tenants
         self._deleting: set[asyncio.Task[None]] = set()
 

@@ -16,6 +16,9 @@ from forkpoint.llm.manifest import PLAIN_NAME, ToolSchema
 from forkpoint.llm.options import Options
 from forkpoint.server.chat.fields import Fields, is_null, text_of
 
+MOST_TOOLS = 512
+"""Tools that a client may bring along. Providers take fewer."""
+
 _ANY_OBJECT = '{"type":"object"}'
 _CHOICES = {"auto", "none", "required"}
 _NULL = Raw(b"null")
@@ -68,8 +71,11 @@ _TOOLS = Decoder(list[_Tool]).decode
 
 def read_tools(fields: Fields) -> tuple[ToolSchema, ...]:
     """The client's own tools, in its order."""
-    tools: list[ToolSchema] = []
-    for index, sent in enumerate(fields.take("tools", _TOOLS) or ()):
+    tools: dict[str, ToolSchema] = {}
+    given = fields.take("tools", _TOOLS) or ()
+    if len(given) > MOST_TOOLS:
+        raise Invalid("tools", f"there are {len(given):,}, and the limit is {MOST_TOOLS}")
+    for index, sent in enumerate(given):
         place = f"tools[{index}]"
         if sent.type is None:
             raise Invalid(f"{place}.type", "it is missing")
@@ -77,10 +83,10 @@ def read_tools(fields: Fields) -> tuple[ToolSchema, ...]:
             named = f" {sent.type}" if PLAIN_NAME.fullmatch(sent.type) else ""
             raise Unsupported(f"{place}.type{named}", "only tools of the type function are known")
         tool = _tool(sent.function, f"{place}.function")
-        if any(other.name == tool.name for other in tools):
+        if tool.name in tools:
             raise Invalid(f"{place}.function.name", "another tool has the same name")
-        tools.append(tool)
-    return tuple(tools)
+        tools[tool.name] = tool
+    return tuple(tools.values())
 
 
 def _tool(sent: _Function | None, place: str) -> ToolSchema:
