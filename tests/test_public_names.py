@@ -244,7 +244,7 @@ def test_the_list_has_what_a_program_uses() -> None:
     now = names()
     for line in (
         "forkpoint.Conversation is forkpoint.conversation.Conversation",
-        "forkpoint.conversation.Conversation.run(self, message=None, *, supersede=False, key=None, if_revision=None)",
+        "forkpoint.conversation.Conversation.run(self, message=None, *, results=None, supersede=False, key=None, ",
         "forkpoint.conversation.Turn.text (property)",
         "error turn_failed: forkpoint.errors.TurnFailed",
         "alias forkpoint.llm.Outcome = Complete | Failed",

@@ -91,3 +91,21 @@ def test_after_the_grace_time_turns_are_cancelled_and_everybody_hears_so(tmp_pat
     assert outcomes(tmp_path, a, b, c) == ["cancelled", "cancelled"]
     assert logged(tmp_path) == ["done", "at gate"]
     assert "Traceback" not in server.log.read_text()
+
+
+def test_a_third_signal_ends_the_process_though_a_turn_does_not_let_itself_be_cancelled(tmp_path: Path) -> None:
+    with start(tmp_path) as server, using(server.url) as api:
+        id = api.create()
+        with api.streamed("GET", f"{id}/events/stream") as events, api.stream(id, steps([["refuse", {}]])) as turn:
+            turn.until("call_started")
+            server.process.send_signal(signal.SIGTERM)
+            stopping(api)
+            server.process.send_signal(signal.SIGTERM)
+            events.until("closing")  # the second was heard: the turn was cancelled, and goes on
+            assert server.process.poll() is None
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(PATIENCE) == 1, server.log.read_text()
+        assert is_free(server)
+    assert outcomes(tmp_path, id) == ["interrupted"]
+    assert "stopped at once" in server.log.read_text()
+    assert "Traceback" not in server.log.read_text()
