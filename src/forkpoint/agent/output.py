@@ -116,13 +116,13 @@ def _validator(text: JsonText) -> Any:
         if draft is None:
             raise ValueError("its $schema is no draft that is known here; leave it out for 2020-12")
     _check_places(schema)
+    _check_patterns(schema)
     try:
-        draft.check_schema(schema)
+        draft.check_schema(schema, format_checker=None)  # patterns are read below, and by no other engine
     except Exception as error:  # a schema may be wrong in ways that the check itself does not survive
         raise ValueError(f"it is not valid ({_cut(getattr(error, 'message', str(error)))})") from None
     # A registry that knows nothing but the drafts themselves: what is not here is not looked for elsewhere.
     validator = _counted(draft)(schema, registry=referencing.Registry())
-    _check_patterns(schema)
     for part in _subschemas(schema):
         _check_part(part, validator)
     return validator

@@ -272,7 +272,8 @@ class Conversing:
         branches = [record]
         paths = [await self._seen(record)]
         found = match(exchanges, paths) if exchanges else after(self._list.before, paths)
-        if found.length < len(exchanges) or found.exact < len(exchanges) or not (exchanges or found.is_head):
+        is_plain = found.exact == len(exchanges) and (found.is_head if not exchanges else not found.start)
+        if not is_plain:  # another branch may be nearer to it
             for branch in await self._backend.set_aside(record.id):
                 branches.append(branch)
                 paths.append(await self._seen(branch))
