@@ -3,16 +3,22 @@
 A second signal is in `test_two_servers`, where a server has an hour to stop.
 """
 
+import asyncio
+import os
+import queue
 import signal
 import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import anyio
+import pytest
 from tests.server.support.doing import Gate, logged, start, steps
-from tests.server.support.serving import ServerProcess
-from tests.server.support.turning import PATIENCE, stopping, using
+from tests.server.support.serving import ServerProcess, served
+from tests.server.support.turning import PATIENCE, Visits, agents_of, asks, stopping, using
 
 from forkpoint import Conversation
+from forkpoint.agent import tool
 
 
 def outcomes(folder: Path, *ids: str) -> list[str]:
@@ -93,19 +99,35 @@ def test_after_the_grace_time_turns_are_cancelled_and_everybody_hears_so(tmp_pat
     assert "Traceback" not in server.log.read_text()
 
 
-def test_a_third_signal_ends_the_process_though_a_turn_does_not_let_itself_be_cancelled(tmp_path: Path) -> None:
-    with start(tmp_path) as server, using(server.url) as api:
+def test_a_third_signal_ends_the_process_though_a_turn_does_not_let_itself_be_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a thread of this process, which must not end: what would end it is only noted."""
+    exits: queue.Queue[int] = queue.Queue()
+    monkeypatch.setattr(os, "_exit", exits.put)
+    waiting: queue.Queue[asyncio.Event] = queue.Queue()
+
+    @tool
+    async def refuse() -> str:
+        """Goes on, whoever cancels it."""
+        waiting.put(let_go := asyncio.Event())
+        with anyio.CancelScope(shield=True):
+            await let_go.wait()
+        return "done"
+
+    agents = agents_of(refuse, name="stubborn")
+    with Visits() as log, served(agents=agents) as server, using(server.url) as api:
         id = api.create()
-        with api.streamed("GET", f"{id}/events/stream") as events, api.stream(id, steps([["refuse", {}]])) as turn:
-            turn.until("call_started")
-            server.process.send_signal(signal.SIGTERM)
+        with api.streamed("GET", f"{id}/events/stream") as events, api.stream(id, asks(("refuse", {}))) as turn:
+            let_go = waiting.get(timeout=PATIENCE)
+            server._server.handle_exit(signal.SIGTERM, None)
             stopping(api)
-            server.process.send_signal(signal.SIGTERM)
-            events.until("closing")  # the second was heard: the turn was cancelled, and goes on
-            assert server.process.poll() is None
-            server.process.send_signal(signal.SIGTERM)
-            assert server.process.wait(PATIENCE) == 1, server.log.read_text()
-        assert is_free(server)
-    assert outcomes(tmp_path, id) == ["interrupted"]
-    assert "stopped at once" in server.log.read_text()
-    assert "Traceback" not in server.log.read_text()
+            server._server.handle_exit(signal.SIGTERM, None)
+            events.until("closing")  # the turn was cancelled with this one, and goes on
+            assert exits.empty()
+            server._server.handle_exit(signal.SIGTERM, None)
+            assert exits.get(timeout=PATIENCE) == 1
+            assert log.errors == ["stopped at once: turns that still ran are interrupted, and can be resumed"]
+            server.loop.call_soon_threadsafe(let_go.set)
+            *_, (last, problem) = list(turn)
+            assert (last, problem["error"]["code"]) == ("error", "turn_cancelled")

@@ -69,6 +69,12 @@ class Match(Struct, frozen=True):
     at: Position | None  # where the path is cut; None is the root
     is_head: bool  # nothing was asked after it, so the path goes on at its head, whatever notes stand there
     exact: int  # of how many exchanges the answers are the same too
+    partly: int = 0  # of how many of these only by their last words, which may be all that was shown
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every answer is the same, in all its words."""
+        return self.exact == self.length and not self.partly
 
 
 def seen(events: Iterable[Event]) -> list[Seen]:
@@ -112,9 +118,9 @@ def match(told: Sequence[Told], branches: Sequence[Sequence[Seen]]) -> Match:
     paths = [_Path(number, path) for number, path in enumerate(branches)]
     for path in paths:
         best = _better(best, path.match(answers, path.shared(asked), 1))
-        if best.is_head and best.exact == len(told):
+        if best.is_head and best.is_exact and best.length == len(told):
             return best  # the plain continuation; no later branch and no window can be better
-    if best.exact < len(told):
+    if not best.is_exact or best.length < len(told):
         for path in paths:
             length, starts = path.windows(asked)
             if length == len(told):
@@ -322,7 +328,9 @@ class _Path:
         starts, exact = self._most_exact(answers[:length], starts)
         start = starts.bit_length() - 1
         end = start + length
-        return Match(self.number, start, length, self.exchanges[end - 1].end, end == len(self.exchanges), exact)
+        whole = sum(one.answered == told for one, told in zip(self.exchanges[start:end], answers, strict=False))
+        at, is_head = self.exchanges[end - 1].end, end == len(self.exchanges)
+        return Match(self.number, start, length, at, is_head, exact, exact - whole)
 
     def shared(self, asked: Sequence[bytes]) -> int:
         """How many questions a list and the path both begin with, up to a place where a path may end."""
@@ -417,6 +425,6 @@ def _better(best: Match, other: Match | None) -> Match:
     return best if other is None or _rank(other) <= _rank(best) else other
 
 
-def _rank(match: Match) -> tuple[int, int, bool, bool, bool, int, int]:
-    is_first = match.branch == 0
-    return match.length, match.exact, match.start == 0, match.is_head, is_first, match.start, -match.branch
+def _rank(match: Match) -> tuple[int, ...]:
+    is_first, whole = match.branch == 0, match.exact - match.partly
+    return match.length, match.exact, whole, match.start == 0, match.is_head, is_first, match.start, -match.branch

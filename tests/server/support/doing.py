@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import anyio
 from tests.server.support.serving import ServerProcess
 from tests.server.support.turning import PATIENCE
 
@@ -55,14 +54,6 @@ def hold(gate: str) -> str:
         return f"was told {pipe.read()}"
 
 
-@tool
-async def refuse() -> str:
-    """Goes on for ever, whoever cancels it."""
-    with anyio.CancelScope(shield=True):
-        await anyio.sleep_forever()
-    return "never said"
-
-
 @tool(risky=True)
 def erase(file: str) -> str:
     """Erases something, if somebody lets it."""
@@ -72,7 +63,7 @@ def erase(file: str) -> str:
 
 agent = Agent(
     LLM(Script(obedient).register("doing"), retries=Retries(attempts=1)),
-    tools=[note, hold, refuse, erase],
+    tools=[note, hold, erase],
     approval="risky",
 )
 

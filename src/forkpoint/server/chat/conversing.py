@@ -272,7 +272,8 @@ class Conversing:
         branches = [record]
         paths = [await self._seen(record)]
         found = match(exchanges, paths) if exchanges else after(self._list.before, paths)
-        is_plain = found.exact == len(exchanges) and (found.is_head if not exchanges else not found.start)
+        is_plain = found.is_head if not exchanges else found.is_exact and not found.start
+        is_plain = is_plain and found.length == len(exchanges)
         if not is_plain:  # another branch may be nearer to it
             for branch in await self._backend.set_aside(record.id):
                 branches.append(branch)
