@@ -35,6 +35,7 @@ from forkpoint.history.seen import (
     Match,
     Seen,
     Told,
+    after,
     answered_text,
     extended,
     match,
@@ -159,6 +160,29 @@ def test_what_our_own_tools_did_is_not_seen_and_all_that_was_said_is() -> None:
 def test_an_answer_that_had_the_wrong_form_was_not_shown() -> None:
     (one,) = seen(path_of([says("go"), answers("three", response=1), corrects(), answers("3", response=2)]))
     assert one.answered == answered_text("3")
+
+
+def test_the_last_words_are_told_apart_where_they_are_not_all_for_they_may_be_all_that_was_shown() -> None:
+    """A client that asks for a form is shown the answer that has it, and nothing that was said on the way."""
+    looked = [says("go"), answers("I look.", response=1), calls("x", response=1), returns("x")]
+    (plain,) = seen(path_of(exchange("one")))
+    (once,) = seen(path_of([says("go"), thinks("hm", response=1), answers("a", response=1), answers("b", response=1)]))
+    (twice,) = seen(path_of([*looked, answers("3", response=2), answers("4", response=2)]))
+    (silent,) = seen(path_of([*looked, calls("y", client=True, response=2)]))
+    (wrong,) = seen(path_of([*looked, answers("three", response=2), corrects(), answers("3", response=3)]))
+    assert [plain.last, once.last, wrong.last] == [None, None, None]
+    assert (twice.answered, twice.last) == (answered_text("I look.34"), answered_text("34"))
+    assert (silent.answered, silent.last) == (answered_text("I look.", ["y"]), answered_text("", ["y"]))
+    assert [twice.is_answer(answered_text(text)) for text in ("I look. 34", "34", "4", "I look.")] == [True, True] + [
+        False
+    ] * 2
+    assert not plain.is_answer(ERASED)
+
+
+def test_an_erased_answer_has_no_last_words() -> None:
+    whole = path_of([says("go"), answers("I look.", response=1), calls("x"), returns("x"), answers("3", response=2)])
+    (one,) = seen(without(whole, 1))
+    assert (one.answered, one.last) == (ERASED, None)
 
 
 def test_a_system_message_that_follows_no_answer_takes_nothing_back() -> None:
@@ -370,6 +394,63 @@ def test_of_two_answers_to_the_same_question_the_one_that_the_client_shows_is_co
     assert match(words("a", "b", answers="99"), [first, second]).branch == 0, "in doubt, the current path"
 
 
+def with_last(path: list[Seen], last: str) -> list[Seen]:
+    """The same path, where each answer was only the end of what was said: a letter for each, a blank for none."""
+    ends = [None if letter == " " else answered_text(letter) for letter in last]
+    return [replace(one, last=end) for one, end in zip(path, ends, strict=True)]
+
+
+def test_of_two_answers_the_one_whose_last_words_the_client_shows_is_continued() -> None:
+    first, second = texts("a", answers="1"), texts("a", answers="2", segment=2)
+    branches = [with_last(first, "x"), with_last(second, "y")]
+    found = match(words("a", answers="y"), branches)
+    assert found == Match(1, 0, 1, Position(2, 2), is_head=True, exact=1, partly=1)
+    assert not found.is_exact
+    assert match(words("a", answers="x"), branches).branch == 0
+    assert match(words("a", answers="2"), branches) == Match(1, 0, 1, Position(2, 2), is_head=True, exact=1)
+    assert match(words("a", answers="z"), branches) == Match(0, 0, 1, Position(1, 2), is_head=True, exact=0)
+
+
+def test_the_same_in_all_its_words_is_nearer_than_the_same_in_its_last_words() -> None:
+    """``On it. 5`` and a plain ``5`` are two answers; a client that shows ``5`` may have either, and has the second."""
+    partly = with_last(texts("a", "b", answers="17"), " 5")
+    whole = texts("a", "b", answers="15", segment=2)
+    for branches, branch in (([partly, whole], 1), ([whole, partly], 0), ([texts("x"), partly, whole], 2)):
+        found = match(words("a", "b", answers="15"), branches)
+        assert (found.branch, found.exact, found.partly, found.is_exact) == (branch, 2, 0, True)
+    assert match(words("a", "b", answers="15"), [partly, whole[:1]]).partly == 1, "but longer is nearer still"
+    window = [*texts("z"), *whole]
+    assert match(words("a", "b", answers="15"), [window, partly]).branch == 0
+
+
+def test_all_answers_are_counted_before_it_counts_in_how_many_of_their_words() -> None:
+    """Two that are the same by their last words are more than one that is the same in all, and one that is another."""
+    lasts, one = with_last(texts("a", "b", answers="12"), "xy"), texts("a", "b", answers="x9", segment=2)
+    assert match(words("a", "b", answers="xy"), [one, lasts]).branch == 1
+
+
+def test_of_equal_windows_on_a_path_the_one_with_all_words_wins() -> None:
+    path = with_last(texts("z", "on", "on", answers="057"), "  5")
+    assert match(words("on", answers="5"), [path]) == Match(0, 1, 1, Position(1, 4), is_head=False, exact=1)
+
+
+def test_a_path_that_begins_as_the_list_does_is_nearer_than_a_window() -> None:
+    window, beginning = texts("z", "hi", answers="01"), texts("hi", "more", answers="12", segment=2)
+    assert match(words("hi", answers="1"), [window]).start == 1
+    assert match(words("hi", answers="1"), [window, beginning]) == Match(1, 0, 1, Position(2, 2), False, exact=1)
+
+
+def test_a_list_that_begins_with_an_answer_goes_on_behind_it_if_it_is_the_last_of_a_path() -> None:
+    current, older = texts("a", "b", answers="12"), with_last(texts("a", "c", answers="13", segment=2), " y")
+    for text, branch in (("2", 0), ("3", 1), ("y", 1)):
+        found = after(asked(answers(text)), [current, older])
+        assert found == Match(branch, 2, 0, Position(branch + 1, 4), is_head=True, exact=0)
+    root = Match(0, 0, 0, None, is_head=False, exact=0)
+    assert after(asked(answers("1")), [current, older]) == root, "it is on the way, and not the last"
+    assert after(asked(calls("x", client=True)), [current]) == after([], [current]) == root
+    assert after(asked(answers("2")), [[]]) == Match(0, 0, 0, None, is_head=True, exact=0)
+
+
 def test_a_changed_answer_alone_is_not_an_edit() -> None:
     found = match(words("a", "b", answers="xy"), [texts("a", "b", answers="12")])
     assert (found.length, found.is_head, found.exact) == (2, True, 0)
@@ -445,17 +526,19 @@ def slow_match(told: Sequence[Told], branches: Sequence[Sequence[Seen]]) -> Matc
                 for length in range(1, min(len(told), len(path) - start) + 1):
                     pairs = list(zip(told[:length], path[start : start + length], strict=True))
                     if all(mine.said == theirs.said for mine, theirs in pairs) and pairs[-1][1].safe:
-                        exact = sum(mine.answered == theirs.answered for mine, theirs in pairs)
+                        exact = sum(mine.answered in (theirs.answered, theirs.last) for mine, theirs in pairs)
+                        whole = sum(mine.answered == theirs.answered for mine, theirs in pairs)
                         end = path[start + length - 1].end
-                        yield Match(branch, start, length, end, start + length == len(path), exact)
+                        yield Match(branch, start, length, end, start + length == len(path), exact, exact - whole)
 
     def rank(one: Match) -> tuple[object, ...]:
-        return one.length, one.exact, not one.start, one.is_head, not one.branch, one.start, -one.branch
+        nearness = one.length, one.exact, -one.partly
+        return *nearness, not one.start, one.is_head, not one.branch, one.start, -one.branch
 
     windows = list(candidates(window=True))
     found = [*candidates(window=False), *(one for one in windows if one.length == len(told))]
     if not found:
-        found = [one for one in windows if branches[one.branch][one.start].answered == told[0].answered]
+        found = [one for one in windows if branches[one.branch][one.start].is_answer(told[0].answered)]
     return max(found, key=rank, default=Match(0, 0, 0, None, not branches[0], 0))
 
 
@@ -470,7 +553,8 @@ def paths(draw: st.DrawFn) -> list[list[Seen]]:
         asked = draw(few)
         path = texts(*(name for name, _ in asked), answers="".join(to for _, to in asked), segment=number)
         unsafe = draw(st.sets(st.integers(0, 11), max_size=3))
-        found.append([replace(one, safe=n not in unsafe) for n, one in enumerate(path)])
+        last = draw(st.lists(st.sampled_from("12   "), min_size=len(path), max_size=len(path)))
+        found.append([replace(one, safe=n not in unsafe) for n, one in enumerate(with_last(path, "".join(last)))])
     return found
 
 

@@ -18,8 +18,8 @@ calls = Calls("events")
 
 MOST_BYTES = 8 * 1024 * 1024
 """About how much a page of events has at most, however few that are."""
-FEW = 16
-"""So many are read first, to see how large they are."""
+FEW = 32
+"""So many are read at once, to see how large they are."""
 
 
 @calls("GET", "/api/conversations/{id}/events", gives=EventsDocument, raises=(NotFound,))
@@ -46,10 +46,12 @@ async def list_events(
         step = min(step, upto - start)
         events = await store.events(info.id, at=end, after=start, limit=step, kinds=tuple(kind or ()))
         read = [public_event(event) for event in events]
-        size += sum(len(document.body) for document in read)
+        new = sum(len(document.body) for document in read)
+        size += new
         items += read
         start += step
-        step = max(1, min(limit, (MOST_BYTES - size) * len(items) // (size + 1)))  # as many as will fit, it seems
+        # As many as will fit if they are like these, and never many: small ones say nothing of those that follow.
+        step = max(1, min(FEW, (MOST_BYTES - size) * step // (new + 1)))
     return answer(EventsDocument(tuple(items), str(start) if start < end.ordinal else None, str(end)))
 
 

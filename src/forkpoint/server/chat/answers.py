@@ -25,7 +25,19 @@ KEEP_ALIVE = b": keep-alive\n\n"
 BETWEEN = "\n\n"
 """What stands between the words of two responses of one turn."""
 
-_encode = msgspec.json.Encoder().encode
+_plainly = msgspec.json.Encoder().encode
+
+
+def _encode(value: object) -> bytes:
+    """JSON on what is one line for everybody: some readers take these characters for the end of one."""
+    made = _plainly(value)
+    if b"\xe2\x80" in made or b"\xc2\x85" in made:
+        made = (
+            made.replace(b"\xe2\x80\xa8", b"\\u2028")
+            .replace(b"\xe2\x80\xa9", b"\\u2029")
+            .replace(b"\xc2\x85", b"\\u0085")
+        )
+    return made
 
 
 class Said(Struct, frozen=True, kw_only=True):

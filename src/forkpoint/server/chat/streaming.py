@@ -35,7 +35,8 @@ class Speech:
         self._news = asyncio.Event()
         self._words = _Row()
         self._thoughts = _Row()
-        self._calls: dict[str, int] = {}  # calls that the client was told of, and their numbers
+        self._calls: dict[str, _Call] = {}  # those that the client was told of
+        self._owners: dict[str, int] = {}  # of this response: which call has an id, for a provider may give one twice
 
     def hear(self, update: Update) -> None:
         """The callback that the turn is run with."""
@@ -92,23 +93,27 @@ class Speech:
             case CallPiece() if piece is _PAUSE:
                 self._words.pause()
                 self._thoughts.pause()
+                self._owners.clear()
                 return b""
             case TextPiece(text=text):
-                return self._chunks.text(self._words.next(text))
+                said = self._words.next(text)
+                return self._chunks.text(said) if said else b""
             case ReasoningPiece(text=text):
-                return self._chunks.reasoning(self._thoughts.next(text))
-            case CallPiece(tool=tool) if self._agent is not None and self._agent.is_client_tool(tool):
-                return self._call(self._chunks, piece.call_id, tool, piece.arguments)
-            case _:
-                return b""  # a call of ours, which is nobody else's affair
+                thought = self._thoughts.next(text)
+                return self._chunks.reasoning(thought) if thought else b""
+            case CallPiece(call_id=id, tool=tool, index=index):
+                # One without an id, or with another's, is told at the end, by the id that it has in the history.
+                is_its_own = bool(id) and self._owners.setdefault(id, index) == index
+                is_told = self._agent is not None and self._agent.is_client_tool(tool)  # ours is nobody else's affair
+                return self._call(self._chunks, id, tool, piece.arguments) if is_its_own and is_told else b""
 
     def _call(self, chunks: Chunks, id: str, tool: str, arguments: str) -> bytes:
-        if not id:
-            return b""  # its provider gives it none: it is told at the end, with the one that it has in the history
-        if (number := self._calls.get(id)) is not None:
-            return chunks.arguments(number, arguments)
-        number = self._calls[id] = len(self._calls)
-        return chunks.call(number, id, tool, arguments)
+        if (told := self._calls.get(id)) is None:
+            told = self._calls[id] = _Call(len(self._calls))
+            told.has_arguments = bool(arguments)
+            return chunks.call(told.number, id, tool, arguments)
+        told.has_arguments = told.has_arguments or bool(arguments)
+        return chunks.arguments(told.number, arguments)
 
     def _last(self, feed: Feed, request_id: str, *, usage: bool) -> bytes:
         """The end: why the answer ends, or what went wrong."""
@@ -122,27 +127,47 @@ class Speech:
     def _rest(self, chunks: Chunks, turn: Turn) -> bytes:
         """What of an answer was not told while it came: it was held back, or the turn is one that was joined."""
         text, thoughts = visible(turn.events, only_last=self.holds)
-        untold = (call for call in handed(turn.events) if call.call_id not in self._calls)
-        calls = [self._call(chunks, call.call_id, call.tool, call.arguments) for call in untold]
+        calls = [
+            self._call(chunks, call.call_id, call.tool, call.arguments)
+            for call in handed(turn.events)
+            if (told := self._calls.get(call.call_id)) is None or not told.has_arguments  # a tool that takes none
+        ]
         said = b"" if self._words.any or not text else chunks.text(text)
         thought = b"" if self._thoughts.any or not thoughts else chunks.reasoning(thoughts)
         return b"".join((thought, said, *calls))
 
 
+class _Call:
+    """A call that the client was told of."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.has_arguments = False  # whether any were told
+
+
 class _Row:
-    """What several responses said one after the other: with a blank line between two of them."""
+    """What several responses said one after the other: with a blank line between two of them.
+
+    White space that a response begins with waits for what follows. If nothing does, it was none of its words.
+    """
 
     def __init__(self) -> None:
         self.any = False
         self._is_new = True  # a response begins
+        self._blank = ""
 
     def pause(self) -> None:
-        self._is_new = True
+        self._is_new, self._blank = True, ""
 
     def next(self, text: str) -> str:
-        between = BETWEEN if self.any and self._is_new else ""
+        if not self._is_new:
+            return text
+        self._blank += text
+        if not self._blank.strip():
+            return ""
+        text, self._blank = (BETWEEN if self.any else "") + self._blank, ""
         self.any, self._is_new = True, False
-        return between + text
+        return text
 
 
 _PAUSE = CallPiece(-1, "", "", "")  # between two responses
