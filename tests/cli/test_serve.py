@@ -93,16 +93,11 @@ def test_it_does_not_listen_to_the_world_without_a_key(program: Program) -> None
     assert json.loads(told.stderr)["error"]["code"] == "open_to_the_world"
 
 
-def test_every_web_page_may_call_only_a_server_that_has_keys(program: Program) -> None:
+def test_without_keys_it_does_not_let_every_web_page_call(program: Program) -> None:
     origins = ("--cors-origin", "https://app.example", "--cors-origin", "*")
     said = refused(program, "--model", "scripted/echo", *origins, status=2)
     assert "--cors-origin" in said
     assert "name the origins, or use --keys" in said
-    key = {"MY_KEY": os.urandom(16).hex()}  # with one it goes on, to the next thing that is wrong
-    header = ("--conversation-header", "X Chat")
-    said = refused(program, "--model", "scripted/echo", *origins, "--key-env", "MY_KEY", *header, status=2, **key)
-    assert "--cors-origin" not in said
-    assert "--conversation-header" in said
 
 
 @pytest.mark.parametrize("content", [None, "", "{}"])

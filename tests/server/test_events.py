@@ -117,3 +117,27 @@ def test_a_page_that_is_bounded_has_only_the_kinds_that_were_asked_for(
     for kind in ("assistant_message", "user_message", "condensation"):
         found = [one for page in pages(client, place, kind=kind) for one in page]
         assert found == [one for one in everything if one["kind"] == kind]
+
+
+def test_small_events_before_large_ones_make_no_page_large(
+    client: httpx2.Client, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "MOST_BYTES", 30_000)
+    says(client, place, *["s"] * 20, *["x" * 1000] * 75)
+    says(client, place, *["x" * 1000] * 95)
+    bounded = pages(client, place, limit=1000)
+    assert len(bounded) > 4
+    assert max(sum(len(httpx2.Response(200, json=one["body"]).content) for one in page) for page in bounded) < 65_000
+
+
+def test_a_kind_that_is_nowhere_is_looked_for_in_few_reads(client: httpx2.Client, place: str) -> None:
+    def reads() -> float:
+        lines = client.get("/metrics").text.splitlines()
+        (count,) = [one for one in lines if one.startswith('forkpoint_store_seconds_count{operation="events"}')]
+        return float(count.split()[-1])
+
+    says(client, place, *["s"] * 95)
+    client.get(f"{place}/events")
+    before = reads()
+    assert client.get(f"{place}/events", params={"kind": "condensation", "limit": 1000}).json()["items"] == []
+    assert reads() - before < 20

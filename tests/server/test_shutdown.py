@@ -19,6 +19,7 @@ from tests.server.support.turning import PATIENCE, Visits, agents_of, asks, stop
 
 from forkpoint import Conversation
 from forkpoint.agent import tool
+from forkpoint.server.settings import ServerSettings
 
 
 def outcomes(folder: Path, *ids: str) -> list[str]:
@@ -116,18 +117,21 @@ def test_a_third_signal_ends_the_process_though_a_turn_does_not_let_itself_be_ca
         return "done"
 
     agents = agents_of(refuse, name="stubborn")
-    with Visits() as log, served(agents=agents) as server, using(server.url) as api:
+    silent = ServerSettings(heartbeat=3600)  # a stream that does not end is noticed
+    with Visits() as log, served(agents=agents, settings=silent) as server, using(server.url) as api:
         id = api.create()
         with api.streamed("GET", f"{id}/events/stream") as events, api.stream(id, asks(("refuse", {}))) as turn:
             let_go = waiting.get(timeout=PATIENCE)
-            server._server.handle_exit(signal.SIGTERM, None)
-            stopping(api)
-            server._server.handle_exit(signal.SIGTERM, None)
-            events.until("closing")  # the turn was cancelled with this one, and goes on
-            assert exits.empty()
-            server._server.handle_exit(signal.SIGTERM, None)
-            assert exits.get(timeout=PATIENCE) == 1
-            assert log.errors == ["stopped at once: turns that still ran are interrupted, and can be resumed"]
-            server.loop.call_soon_threadsafe(let_go.set)
+            try:
+                server._server.handle_exit(signal.SIGTERM, None)
+                stopping(api)
+                server._server.handle_exit(signal.SIGTERM, None)
+                events.until("closing")  # the turn was cancelled with this one, and goes on
+                assert exits.empty()
+                server._server.handle_exit(signal.SIGTERM, None)
+                assert exits.get(timeout=PATIENCE) == 1
+                assert log.errors == ["stopped at once: turns that still ran are interrupted, and can be resumed"]
+            finally:
+                server.loop.call_soon_threadsafe(let_go.set)
             *_, (last, problem) = list(turn)
             assert (last, problem["error"]["code"]) == ("error", "turn_cancelled")

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -499,7 +498,7 @@ def test_too_many_streams_are_refused_until_one_is_left() -> None:
                         assert again.status == 200
 
 
-def test_with_keys_a_tenant_may_have_a_quarter_of_all_streams_and_without_keys_all() -> None:
+def test_with_keys_a_tenant_may_have_a_quarter_of_all_streams() -> None:
     limits = ServerSettings(max_streams=7)
     with served(agents=agents_of(), keyring=two_tenants(), settings=limits) as server:  # noqa: SIM117
         with using(server.url, "key-of-one") as one, using(server.url, "key-of-two") as two:
@@ -509,12 +508,6 @@ def test_with_keys_a_tenant_may_have_a_quarter_of_all_streams_and_without_keys_a
                 _refused(Reader.of(server.url, ours, key="key-of-one"))
                 with Reader.of(server.url, theirs, key="key-of-two") as other:
                     assert other.status == 200
-    with served(agents=agents_of(), settings=limits) as server, using(server.url) as api:
-        id = api.create()
-        with ExitStack() as open:
-            readers = [open.enter_context(Reader.of(server.url, id)) for _ in range(7)]
-            assert {reader.status for reader in readers} == {200}
-            _refused(Reader.of(server.url, id))
 
 
 def test_proxies_are_told_to_pass_everything_on_at_once(server: Served, api: Api) -> None:

@@ -340,7 +340,7 @@ def test_a_tenant_that_has_used_up_its_turns_leaves_room_for_others(gate: Gate) 
         assert me.run(b).status_code == 200
 
 
-def test_with_keys_a_tenant_may_run_a_quarter_of_all_turns_unless_it_is_said_how_many(gate: Gate) -> None:
+def test_with_keys_a_tenant_may_run_a_quarter_of_all_turns_at_once(gate: Gate) -> None:
     settings = ServerSettings(max_turns=9)
     with (
         served(agents=agents_of(gate.tool), settings=settings, keyring=two_tenants()) as server,

@@ -42,9 +42,10 @@ Keyword: TypeAlias = Callable[[Any, Any, Any, Any], Iterable[Any]]
 _NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 _DATA = {"const", "enum", "default", "examples"}
 _REFERENCES = {"$ref", "$dynamicRef", "$recursiveRef"}
-_REPEAT = re.compile(r"\{(\d{1,9}),?(\d{0,9})\}")
+_REPEAT = re.compile(r"\{\s*(\d+)\s*,?\s*(\d*)\s*\}")  # the engine takes blanks there, and zeros before a number
 _TOKEN = re.compile(r"\\.|\(\?(?!:|P?<[A-Za-z])|.", re.DOTALL)
 _ASCII = {r"\w": "0-9A-Za-z_", r"\d": "0-9"}
+_CLASSES = {r"\w", r"\d", r"\s", r"\S"}
 _REASON = 500  # characters of a reason that are worth a model's attention
 
 _left: ContextVar[int] = ContextVar("forkpoint_output_work", default=WORK)
@@ -271,11 +272,16 @@ def _as_meant(pattern: str) -> str:
     Raises ``ValueError`` for what that language does not have, and this engine does: it changes what a pattern costs.
     """
     made: list[str] = []
-    inside = False  # of [...]
+    inside, before = False, ""  # whether it is within [...], and the sign before
     for sign in _TOKEN.findall(pattern):
-        made.append(_meant(sign, inside))
+        if inside and sign == before == "-":
+            raise ValueError("error: -- is not supported in brackets")  # to this engine it is an operator
+        if inside and before == "-" and sign in _CLASSES:
+            made[-1] = r"\-"  # a class has no range: beside one a dash is a dash
+        made.append(r"\-" if inside and sign == "-" and before in _CLASSES else _meant(sign, inside))
         if sign in {"[", "]"}:
             inside = sign == "["
+        before = sign
     return "".join(made)
 
 

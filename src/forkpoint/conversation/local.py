@@ -58,6 +58,7 @@ from forkpoint.store.records import (
 )
 
 _log = logging.getLogger("forkpoint")
+_NOTES = 64  # events of notes among which the last turn is looked for
 
 
 class LocalBackend(RunsTurns):
@@ -119,15 +120,30 @@ class LocalBackend(RunsTurns):
 
         One that was committed is not, if the same was sent once more since, and did not commit: that is what is meant.
         """
-        for id in (record.open_turn, record.head.turn):
-            if id is None or request_of((turn := await self._store.turn(id)).input) != request:
-                continue
-            if turn.outcome == "running":
+        if record.open_turn is not None:
+            turn = await self._store.turn(record.open_turn)
+            return turn if turn.outcome == "running" and request_of(turn.input) == request else None
+        last = await self._last_turn(record)
+        if last is None or request_of(last.input) != request:
+            return None
+        cursor: str | None = None
+        while True:  # from where it stood on: a client that has an answer made anew sends the same once more
+            since = 0 if last.base is None else last.base.ordinal
+            page = await self._store.turns(record.id, cursor=cursor, limit=1000, since=since)
+            tries = (one for one in page.items if one.outcome != "committed" and one.id > last.id)
+            if any(request_of(one.input) == request for one in tries):
+                return None
+            cursor = page.next
+            if cursor is None:
+                return last
+
+    async def _last_turn(self, record: ConversationRecord) -> TurnRecord | None:
+        """The turn that was committed last. Notes may stand after it, though rarely many."""
+        seen: set[str] = set()
+        for event in reversed(await self._store.tail(record.id, _NOTES)):
+            if event.turn not in seen and (turn := await self._store.turn(event.turn)).kind == "turn":
                 return turn
-            page = await self._store.turns(record.id, limit=1000, since=record.head.ordinal)
-            tries = [one for one in page.items if one.outcome != "committed" and one.base == record.head.position]
-            again = any(request_of(one.input) == request for one in tries)
-            return turn if turn.outcome == "committed" and not again else None
+            seen.add(event.turn)
         return None
 
     async def is_left_behind(self, id: str) -> bool:

@@ -70,6 +70,7 @@ class Conversing:
         self._place: Key = (tenant, identity.name)
         self._is_full = identity.history == "full"
         self._is_there = False  # whether the conversation was found
+        self._is_by_id = False  # and whether by its id: what is in memory is there under its name
         self.status: Literal["created", "continued"] = "continued"
         self.answers: Agent | None = None  # who does, once that is known
 
@@ -79,7 +80,10 @@ class Conversing:
 
         def told(update: Update) -> None:
             nonlocal begun
-            begun = begun or isinstance(update, TurnStarted)
+            if isinstance(update, TurnStarted):
+                begun = True
+                if not self._is_by_id:
+                    self._is_hot(update.conversation)  # also if it fails, and leaves a draft
             tell(update)
 
         with self._chat.hot.busy(self._place):
@@ -141,6 +145,8 @@ class Conversing:
             ),
             tell=tell,
         )
+        if record is not None and begun.onto is None:  # what it was is a part of what it is now
+            self._chat.seen.forget((self._tenant, record.head.digest))
         await self._remember(turn, begun.seen)
         return turn
 
@@ -180,7 +186,7 @@ class Conversing:
         if record is None:
             self._chat.hot.forget(self._place)
         elif record.name != self._identity.name:
-            pass  # it is named by its id; what is in memory is there under its name
+            self._is_by_id = True
         elif entry is None or entry.id != record.id:
             self._chat.hot.put(self._place, Entry(record.id))
         return record
@@ -299,18 +305,22 @@ class Conversing:
             self._chat.seen.put(place, known, len(known) + 1)
         return known
 
+    def _is_hot(self, id: str) -> Entry:
+        """What is in memory of a conversation that is used now."""
+        entry = self._chat.hot.get(self._place)
+        if entry is None or entry.id != id:
+            entry = Entry(id)
+            self._chat.hot.put(self._place, entry)
+        return entry
+
     async def _remember(self, turn: Turn, before: Sequence[Seen] | None) -> None:
         """Keeps what the next request will want to know."""
-        known = self._backend.known(turn.conversation)
-        if known is not None and known.name != self._identity.name:
+        if self._is_by_id:
             return
-        entry = self._chat.hot.get(self._place)
-        if entry is None or entry.id != turn.conversation:
-            entry = Entry(turn.conversation)
-            self._chat.hot.put(self._place, entry)
+        entry = self._is_hot(turn.conversation)
         if before is None or not self._is_full:
             return
-        record = known or await self._backend.named(self._identity.name)
+        record = self._backend.known(turn.conversation) or await self._backend.named(self._identity.name)
         if record is not None and record.head.turn == turn.id:
             events = [event for event in turn.events if isinstance(event, Event)]
             path = extended(before, events)

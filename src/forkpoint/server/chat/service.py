@@ -30,7 +30,8 @@ class Chat:
         self.seen: Kept[tuple[str, bytes], Sequence[Seen]] = Kept(EXCHANGES)  # of paths, by tenant and digest
         self.refused: Kept[Key, str] = Kept(settings.conversations_max)  # the last request of a name that did not begin
         self._tenants = tenants
-        self._deleting: set[asyncio.Task[None]] = set()
+        self._forgotten: dict[str, list[str]] = {}  # conversations that are to be deleted, by tenant
+        self._forgetting: asyncio.Task[None] | None = None
 
     async def sweep(self) -> None:
         """Drops what nobody uses any more, for as long as the server runs."""
@@ -46,9 +47,18 @@ class Chat:
             self.seen.forget((tenant, record.head.digest))
         backend.forget(entry.id)
         if not self._tenants.store.capabilities.durable:
-            task = asyncio.ensure_future(self._delete(tenant, entry.id))
-            self._deleting.add(task)
-            task.add_done_callback(self._deleting.discard)
+            self._forgotten.setdefault(tenant, []).append(entry.id)
+            if self._forgetting is None or self._forgetting.done():
+                self._forgetting = asyncio.ensure_future(self._forget())
+
+    async def _forget(self) -> None:
+        """Deletes what was dropped, and then what nobody reaches any more."""
+        while self._forgotten:
+            tenant, ids = self._forgotten.popitem()
+            for id in ids:
+                await self._delete(tenant, id)
+            with suppress(ForkpointError):
+                await self._tenants.store.within(tenant).collect()
 
     async def _delete(self, tenant: str, id: str) -> None:
         backend = self._tenants.backend(tenant)
