@@ -25,6 +25,7 @@ from forkpoint.conversation.turn import read_turn
 from forkpoint.conversation.updates import Callback
 from forkpoint.conversation.views import identity_of, info_of, new_conversation, stored_tags, tree_of
 from forkpoint.errors import (
+    AlreadyExists,
     BadArgument,
     NoSuchTurn,
     NotFound,
@@ -156,10 +157,14 @@ class LocalBackend(RunsTurns):
         page = await self._store.turns(id, limit=1)
         return any(request_of(turn.input) is not None for turn in page.items)
 
-    async def unname(self, id: str) -> None:
-        """Takes a conversation's outer name away, so that another can have it."""
-        self._records.forget(id)
-        await self._store.rename(id, None)
+    async def unname(self, record: ConversationRecord) -> None:
+        """Takes a conversation's outer name away, so that another can have it. Raises `Stale` or `Busy`."""
+        self._records.forget(record.id)
+        await self._store.rename(record.id, None, if_revision=record.revision)
+
+    async def end_of(self, turn: str | None, record: ConversationRecord) -> Position | None:
+        """Where a turn ends, or where a conversation does if none is named. Raises `NotFound`."""
+        return record.head.position if turn is None else (await self._store.turn(turn)).end
 
     async def usage(self) -> tuple[Usage, Usage]:
         """All that the tenant has ever spent, and what of it beside any conversation."""
@@ -169,7 +174,15 @@ class LocalBackend(RunsTurns):
 
     async def create(self, draft: Draft, *, key: str | None = None) -> Info:
         once = None if key is None else _once(key, _asked(draft))
-        return info_of(self._records.know(await self._store.create(new_conversation(draft), key=once)))
+        try:
+            made = await self._store.create(new_conversation(draft), key=once)
+        except AlreadyExists:
+            there = await self.named(draft.name or draft.id)
+            if there is None or not await self.is_left_behind(there.id):
+                raise
+            await self.unname(there)  # nobody knows that it is there
+            made = await self._store.create(new_conversation(draft), key=once)
+        return info_of(self._records.know(made))
 
     async def find(self, id_or_name: str) -> tuple[Info, Settings]:
         record = await self._records.find(id_or_name)

@@ -369,22 +369,8 @@ class _Path:
             start = starts.bit_length() - 1
             ours = self.exchanges[start : start + len(answers)]
             return starts, sum(map(Seen.is_answer, ours, answers))
-        # A count for each place: the first number has the lowest binary digit of all the counts, and so on.
-        digits: list[int] = []
-        for number, answer in enumerate(answers):
-            carry = starts & (self._answers.at(answer) >> number)
-            for place, digit in enumerate(digits):
-                digits[place], carry = digit ^ carry, digit & carry
-                if not carry:
-                    break
-            if carry:
-                digits.append(carry)
-        most = 0
-        for place in reversed(range(len(digits))):
-            if starts & digits[place]:
-                starts &= digits[place]
-                most |= 1 << place
-        return starts, most
+        starts, most = _most(starts, answers, self._answers)
+        return _most(starts, answers, self._whole_answers)[0], most
 
     @cached_property
     def said(self) -> list[bytes]:
@@ -397,6 +383,10 @@ class _Path:
     @cached_property
     def _answers(self) -> "_Places":
         return _Places((one.answered for one in self.exchanges), (one.last for one in self.exchanges))
+
+    @cached_property
+    def _whole_answers(self) -> "_Places":
+        return _Places(one.answered for one in self.exchanges)
 
     @cached_property
     def _unsafe(self) -> int:
@@ -419,6 +409,26 @@ class _Places:
         if bits is None:
             bits = self._bits[digest] = sum(1 << number for number in set(self._numbers.get(digest, ())))
         return bits
+
+
+def _most(starts: int, answers: Sequence[bytes], places: _Places) -> tuple[int, int]:
+    """From which of these places on the most answers stand in a row of them, and how many."""
+    # A count for each place: the first number has the lowest binary digit of all the counts, and so on.
+    digits: list[int] = []
+    for number, answer in enumerate(answers):
+        carry = starts & (places.at(answer) >> number)
+        for place, digit in enumerate(digits):
+            digits[place], carry = digit ^ carry, digit & carry
+            if not carry:
+                break
+        if carry:
+            digits.append(carry)
+    most = 0
+    for place in reversed(range(len(digits))):
+        if starts & digits[place]:
+            starts &= digits[place]
+            most |= 1 << place
+    return starts, most
 
 
 def _better(best: Match, other: Match | None) -> Match:

@@ -123,8 +123,12 @@ class Store(Protocol):
         """Sets the title ("" removes it) or all tags. Not part of the revision: disturbs no turn."""
         ...
 
-    async def rename(self, id: str, name: str | None) -> ConversationRecord:
-        """Gives it another outer name; None: its id. Not part of the revision. Raises `AlreadyExists`, `BadName`."""
+    async def rename(self, id: str, name: str | None, *, if_revision: int | None = None) -> ConversationRecord:
+        """Gives it another outer name; None: its id. Not part of the revision. Raises `AlreadyExists`, `BadName`.
+
+        With ``if_revision`` it must be at that revision and have no open turn, and its revision moves: whoever read it
+        before and wants to begin something in it hears `Stale`.
+        """
         ...
 
     async def keep(self, id: str) -> ConversationRecord:

@@ -13,6 +13,7 @@ from forkpoint.conversation.planning import check_open
 from forkpoint.errors import BadAgent, BadRequest, CallNotOpen, Invalid
 from forkpoint.events import Text, ToolCall, ToolResult, UserMessage
 from forkpoint.server.chat.asked import Asked, read_request
+from forkpoint.server.chat.heard import MOST_CALLS
 from forkpoint.server.chat.lists import imported, paired, read_list
 from forkpoint.server.chat.wanted import MOST_TOOLS
 
@@ -130,16 +131,26 @@ def test_whoever_names_a_wrong_call_is_told_of_some_that_are_open_and_not_of_tho
     assert len(str(caught.value)) < 1_000
 
 
+def called(first: int, count: int) -> list[dict[str, Any]]:
+    """A message with calls, and their results."""
+    numbers = range(first, first + count)
+    function = {"name": "f", "arguments": "{}"}
+    calls = [{"id": f"c{n}", "type": "function", "function": function} for n in numbers]
+    results = ({"role": "tool", "tool_call_id": f"c{n}", "content": "r"} for n in numbers)
+    return [{"role": "assistant", "content": None, "tool_calls": calls}, *results]
+
+
 def test_a_long_list_is_read_and_paired_in_its_order() -> None:
-    called = [{"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for n in range(MANY)]
-    messages: list[dict[str, Any]] = [
-        {"role": "user", "content": "go"},
-        {"role": "assistant", "content": None, "tool_calls": called},
-        *({"role": "tool", "tool_call_id": f"c{n}", "content": "r"} for n in range(MANY)),
-    ]
+    messages = [{"role": "user", "content": "go"}, *called(0, 500), *called(500, 500), *called(1_000, MOST_CALLS)]
     listed = read_list(asked(messages=messages).messages)
-    assert [one.call_id for one in listed.results] == [f"c{n}" for n in range(MANY)]
-    assert len(paired([*listed.before, *listed.results])) == 1 + 2 * MANY
+    assert [one.call_id for one in listed.results] == [f"c{n}" for n in range(1_000, 1_000 + MOST_CALLS)]
+    assert len(paired([*listed.before, *listed.results])) == 1 + 2 * (1_000 + MOST_CALLS)
+
+
+def test_so_many_calls_may_stand_in_a_message_and_no_more() -> None:
+    with pytest.raises(Invalid, match=f"there are {MOST_CALLS + 1} calls, and the limit is {MOST_CALLS}") as caught:
+        asked(messages=[{"role": "user", "content": "go"}, *called(0, MOST_CALLS + 1)])
+    assert caught.value.param == "messages[1].tool_calls"
 
 
 # Bodies that cannot be read.

@@ -20,7 +20,7 @@ from forkpoint.server.chat.conversing import Conversing
 from forkpoint.server.chat.dressing import Dressed, Wish
 from forkpoint.server.chat.identity import IGNORED, STATUS, TURN, Identity, read_identity
 from forkpoint.server.chat.lists import as_asked
-from forkpoint.server.chat.problems import refusal
+from forkpoint.server.chat.problems import refusal, should_retry
 from forkpoint.server.chat.streaming import FIRST, Speech
 from forkpoint.server.door import GONE
 from forkpoint.server.feed import Feed
@@ -44,7 +44,9 @@ class Answering:
         try:
             return await self._answer()
         except ForkpointError as error:
-            if self._identity is not None:
+            # A machine will send this again; that is then not the turn that was committed before, though it may be equal.
+            # But of a retry nobody knows whether it has begun when it was sent first.
+            if self._identity is not None and not self._identity.is_retry and should_retry(error):
                 request = digest_of(self._body).hex()
                 self._chat.refused.put((self._call.tenant, self._identity.name), request, 1)
             return self._refused(error)

@@ -17,8 +17,8 @@ from forkpoint.conversation.planning import check_open
 from forkpoint.conversation.results import Turn
 from forkpoint.conversation.settings import Settings
 from forkpoint.conversation.updates import Callback, TurnStarted, Update
-from forkpoint.errors import AlreadyExists, Busy, KeyReused, NotFound, Stale, TurnCancelled, TurnOpen
-from forkpoint.events import AssistantMessage, Event, Text
+from forkpoint.errors import AlreadyExists, Busy, CallNotOpen, KeyReused, NotFound, Stale, TurnCancelled, TurnOpen
+from forkpoint.events import AssistantMessage, Event, Text, ToolResult
 from forkpoint.history.seen import Match, Seen, after, extended, match, seen, told
 from forkpoint.ids import new_id
 from forkpoint.server.chat.answers import handed, visible
@@ -82,6 +82,7 @@ class Conversing:
             nonlocal begun
             if isinstance(update, TurnStarted):
                 begun = True
+                self._chat.refused.forget(self._place)
                 if not self._is_by_id:
                     self._is_hot(update.conversation)  # also if it fails, and leaves a draft
             tell(update)
@@ -98,6 +99,8 @@ class Conversing:
                 except AlreadyExists as error:  # somebody was faster
                     if begun or not left or error.what != "conversation":
                         raise
+                except CallNotOpen as error:
+                    raise CallNotOpen(error.call, self._identity.name, error.why) from None
                 except KeyReused:  # perhaps by this very request, which has made the conversation meanwhile
                     if begun or not left or self._is_there:
                         raise
@@ -119,7 +122,7 @@ class Conversing:
                 return turn
             record = await self._find(fresh=True)
         if self._identity.source is not None or (record is not None and record.draft):
-            record = await self._origin(record)
+            record = await self._origin(await self._find(fresh=True))
         self._is_known(record)
         dressed, settings = self._dressed(record)
         self.answers = dressed.agent
@@ -156,7 +159,6 @@ class Conversing:
         A client that gave up waiting has gone, and its turn is being stopped: that one is not joined, but waited for.
         """
         if self._chat.refused.get(self._place) == self._request:
-            self._chat.refused.forget(self._place)
             return None  # it was not even begun
         await self._backend.end_what_could_not_be_ended(record.id)  # then it is known whether it was committed
         same = await self._backend.turn_of_request(record, self._request)
@@ -180,7 +182,8 @@ class Conversing:
     async def _find(self, *, fresh: bool) -> ConversationRecord | None:
         """The conversation of this name, as it is known here or as it is in the store."""
         entry = self._chat.hot.get(self._place)
-        if entry is not None and not fresh and (known := self._backend.known(entry.id)) is not None:
+        known = None if entry is None or fresh else self._backend.known(entry.id)
+        if known is not None and known.name == self._identity.name:  # it may have lost its name to another
             return known
         record = await self._backend.named(self._identity.name)
         if record is None:
@@ -197,10 +200,12 @@ class Conversing:
         Raises `NotFound` for a source that is not there, `AlreadyExists` for a conversation that is no fork of it.
         """
         wanted = self._identity.source
+        if record is not None and record.draft and record.status != "idle":
+            return record  # it is being made right now, and is busy
         if wanted is None:
-            if record is None or record.lineage.kind == "root" or record.status != "idle":
+            if record is None or not record.draft or (record.lineage.kind == "root" and self._is_as_said(record)):
                 return record
-            await self._backend.unname(record.id)
+            await self._backend.unname(record)
             return None
         source = await self._backend.named(wanted.name)
         if source is None or source.draft:
@@ -211,9 +216,9 @@ class Conversing:
                 if not is_fork:
                     raise AlreadyExists("conversation of another origin", record.name)
                 return record
-            if record.status != "idle":
-                return record  # it is being made right now, and is busy
-            await self._backend.unname(record.id)
+            if is_fork and record.lineage.at == await self._backend.end_of(wanted.turn, source):
+                return record
+            await self._backend.unname(record)
         options = ForkOptions(id=new_id(), name=self._identity.name, chosen=True, at=wanted.turn)
         await self._backend.fork(source.id, options, draft=True)
         made = await self._backend.named(self._identity.name)
@@ -221,16 +226,25 @@ class Conversing:
             self._chat.hot.put(self._place, Entry(made.id))
         return made
 
+    def _is_as_said(self, draft: ConversationRecord) -> bool:
+        """Whether a draft has the title and the tags that this request would give it."""
+        title, tags = self._described
+        return (draft.title, dict(draft.tags)) == (title, tags)
+
+    @property
+    def _described(self) -> tuple[str | None, dict[str, str]]:
+        tags = dict(self._asked.metadata)
+        if self._asked.user:
+            tags.setdefault("user", self._asked.user)
+        return with_title(None, tags)
+
     def _is_known(self, record: ConversationRecord | None) -> None:
         self._is_there = record is not None
         self.status = "created" if record is None or record.draft else "continued"
 
     def _draft(self, settings: Settings) -> Draft:
-        tags = dict(self._asked.metadata)
-        if self._asked.user:
-            tags.setdefault("user", self._asked.user)
-        title, others = with_title(None, tags)
-        return Draft(id=new_id(), name=self._identity.name, settings=settings, title=title, tags=others)
+        title, tags = self._described
+        return Draft(id=new_id(), name=self._identity.name, settings=settings, title=title, tags=tags)
 
     # Who answers, and with what.
 
@@ -255,15 +269,37 @@ class Conversing:
     async def _begin(self, record: ConversationRecord | None) -> Begun:
         said: tuple[Given, ...] = () if self._list.message is None else (self._list.message,)
         if record is None or record.head.position is None:
-            return Begun((*imported(self._list.before, self._list.results), *said), seen=())
+            return Begun((*self._taken_over(), *said), seen=())
         if self._is_full:
             return await self._where(record, said)
         self._check_open(record)
-        return Begun((*self._list.results, *said))
+        return Begun((*await self._results(record), *said))
+
+    async def _results(self, record: ConversationRecord) -> tuple[ToolResult, ...]:
+        """The results that are news: before a new message, those of calls that were answered before are none.
+
+        Raises `CallNotOpen` for one of a call that never was.
+        """
+        open = record.head.open_calls.client
+        others = [one.call_id for one in self._list.results if one.call_id not in open]
+        if self._list.message is None or not others:
+            return self._list.results
+        asked = await self._backend.events(record.id, kinds=("tool_call",))
+        check_open(record.name, [event.envelope.call_id or "" for event in asked], others)
+        return tuple(one for one in self._list.results if one.call_id in open)
+
+    def _taken_over(self) -> list[Given]:
+        """The whole list before the new message. Results that end it must be of calls in it."""
+        if self._list.message is not None:
+            return imported((*self._list.before, *self._list.results))
+        return imported(self._list.before, self._list.results)
 
     def _check_open(self, record: ConversationRecord) -> None:
-        """Raises `CallNotOpen`. With a key it may be a request that was answered before, which is looked for first."""
-        if self._key is None:
+        """Raises `CallNotOpen` if there is nothing but results of calls that are not open.
+
+        With a key it may be a request that was answered before, which is looked for first.
+        """
+        if self._key is None and self._list.message is None:
             check_open(record.name, record.head.open_calls.client, [one.call_id for one in self._list.results])
 
     async def _where(self, record: ConversationRecord, said: tuple[Given, ...]) -> Begun:
@@ -292,6 +328,7 @@ class Conversing:
         given = _continued(self._list, rest)
         if not rest and onto is None:
             self._check_open(record)
+            given = await self._results(record)
         return Begun((*given, *said), onto, path[: found.start + found.length] if onto else path)
 
     # What a client has seen.
@@ -346,4 +383,7 @@ def _continued(listed: Listed, rest: Sequence[object]) -> tuple[Given, ...]:
     """What a turn is given before the new message: what the path lacks of the list, and results of open calls."""
     if not rest:
         return listed.results
-    return tuple(imported(listed.before[len(listed.before) - len(rest) :], listed.results))
+    before = listed.before[len(listed.before) - len(rest) :]
+    if listed.message is not None:
+        return tuple(imported((*before, *listed.results)))
+    return tuple(imported(before, listed.results))

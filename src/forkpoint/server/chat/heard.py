@@ -10,6 +10,9 @@ from forkpoint.events import AssistantMessage, Part, SystemMessage, Text, ToolCa
 from forkpoint.server.chat.fields import Fields
 from forkpoint.server.chat.parts import SentPart, part_of
 
+MOST_CALLS = 512
+"""Calls that one message may have."""
+
 Said: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolCall | ToolResult
 
 
@@ -95,6 +98,8 @@ def _assistant(message: _Message, index: int, tools: dict[str, str]) -> Heard:
 
 
 def _calls(sent: list[_Call], place: str) -> list[ToolCall]:
+    if len(sent) > MOST_CALLS:
+        raise Invalid(place, f"there are {len(sent):,} calls, and the limit is {MOST_CALLS}")
     calls: list[ToolCall] = []
     seen: set[str] = set()
     for number, call in enumerate(sent):

@@ -154,19 +154,19 @@ class _Row:
     def __init__(self) -> None:
         self.any = False
         self._is_new = True  # a response begins
-        self._blank = ""
+        self._blank: list[str] = []
 
     def pause(self) -> None:
-        self._is_new, self._blank = True, ""
+        self._is_new, self._blank = True, []
 
     def next(self, text: str) -> str:
         if not self._is_new:
             return text
-        self._blank += text
-        if not self._blank.strip():
+        self._blank.append(text)
+        if not text.strip():
             return ""
-        text, self._blank = (BETWEEN if self.any else "") + self._blank, ""
-        self.any, self._is_new = True, False
+        text = (BETWEEN if self.any else "") + "".join(self._blank)
+        self.any, self._is_new, self._blank = True, False, []
         return text
 
 

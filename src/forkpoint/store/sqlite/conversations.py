@@ -167,12 +167,24 @@ def describe(db: Connection, scope: Scope, id: str, title: str | None, tags: Tag
     return read(db, scope, id)
 
 
-def rename(db: Connection, scope: Scope, id: str, name: str | None) -> ConversationRecord:
-    parameters = {"tenant": scope.tenant, "id": key_of(id), "name": name or id, "now": scope.now}
+def rename(
+    db: Connection, scope: Scope, id: str, name: str | None, if_revision: int | None = None
+) -> ConversationRecord:
+    parameters = {
+        "tenant": scope.tenant,
+        "id": key_of(id),
+        "name": name or id,
+        "revision": possible_revision(if_revision),
+        "now": scope.now,
+    }
     try:
-        db.execute(SQL["rename_conversation"], parameters)
+        found = db.execute(SQL["rename_conversation"], parameters).rowcount
     except sqlite3.IntegrityError:  # names are all that it can violate
         raise AlreadyExists("conversation", name or id) from None
+    if not found:
+        row = row_of(db, scope, id)
+        check_revision(row, if_revision)
+        check_free(row, scope)
     return read(db, scope, id)
 
 

@@ -213,11 +213,11 @@ class SqliteStore:
         run = partial(conversations.describe, id=id, title=title, tags=tags)
         return await self._write("description of", id, run, landed=partial(conversations.was_updated, id=id))
 
-    async def rename(self, id: str, name: str | None) -> ConversationRecord:
+    async def rename(self, id: str, name: str | None, *, if_revision: int | None = None) -> ConversationRecord:
         conversations.key_of(id)
         if name is not None:
             check_name("name", name)
-        run = partial(conversations.rename, id=id, name=name)
+        run = partial(conversations.rename, id=id, name=name, if_revision=if_revision)
         return await self._write("name of", id, run, landed=partial(conversations.is_named, id=id, name=name))
 
     async def keep(self, id: str) -> ConversationRecord:

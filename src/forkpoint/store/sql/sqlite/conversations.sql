@@ -103,8 +103,10 @@ SET title = CASE WHEN :title IS NULL THEN title WHEN :title = '' THEN NULL ELSE 
 WHERE tenant = :tenant AND id = :id;
 
 -- name: rename_conversation
--- Another outer name. Touches neither revision nor lock.
-UPDATE conversation SET name = :name, updated = :now WHERE tenant = :tenant AND id = :id;
+-- Another outer name. Touches neither revision nor lock; unless a revision is expected: then it must be free, and moves,
+-- so that whoever has read it before does not begin anything in it.
+UPDATE conversation SET name = :name, updated = :now, revision = revision + (:revision IS NOT NULL)
+WHERE tenant = :tenant AND id = :id AND (:revision IS NULL OR (revision = :revision AND open_turn IS NULL));
 
 -- name: keep_conversation
 -- Somebody wants a draft to stay, though no turn of it has committed.
