@@ -122,8 +122,9 @@ class LocalBackend(RunsTurns):
         One that was committed is not, if the same was sent once more since, and did not commit: that is what is meant.
         """
         if record.open_turn is not None:
-            turn = await self._store.turn(record.open_turn)
-            return turn if turn.outcome == "running" and request_of(turn.input) == request else None
+            turn = await self._store.turn(record.open_turn)  # it may have ended since the record was read
+            is_same = turn.outcome in {"running", "committed"} and request_of(turn.input) == request
+            return turn if is_same else None
         last = await self._last_turn(record)
         if last is None or request_of(last.input) != request:
             return None

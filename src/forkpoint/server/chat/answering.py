@@ -44,8 +44,8 @@ class Answering:
         try:
             return await self._answer()
         except ForkpointError as error:
-            # A machine will send this again; that is then not the turn that was committed before, though it may be equal.
-            # But of a retry nobody knows whether it has begun when it was sent first.
+            # A machine will send this again. Then it is not the turn that was committed before, though it may be equal;
+            # but of a retry nobody knows whether it has begun when it was sent first.
             if self._identity is not None and not self._identity.is_retry and should_retry(error):
                 request = digest_of(self._body).hex()
                 self._chat.refused.put((self._call.tenant, self._identity.name), request, 1)
