@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ from tests.server.support.serving import Served, served
 from tests.server.support.turning import PATIENCE, Api, asks, left_nothing, obedient, using
 
 from forkpoint.agent import tool
+from forkpoint.errors import NotFound
 from forkpoint.server.settings import ServerSettings
+from forkpoint.store.records import Collected
 from forkpoint.testing import Fault, ModelServer, Reply, Script
 
 LISTS: dict[str, Any] = {
@@ -51,6 +53,23 @@ class Place:
             return ("default", name) in hot._idle or ("default", name) in hot._held
 
         return asyncio.run_coroutine_threadsafe(look_up(), self.server.loop).result(PATIENCE)
+
+    def turns_left(self, turns: list[str]) -> list[str]:
+        """Those of them that are in the store."""
+
+        async def left() -> list[str]:
+            found = []
+            for turn in turns:
+                with suppress(NotFound):
+                    found.append((await self.server.services.tenants.store.turn(turn)).id)
+            return found
+
+        return asyncio.run_coroutine_threadsafe(left(), self.server.loop).result(PATIENCE)
+
+    def unreached(self) -> Collected:
+        """What is in the store though nobody reaches it."""
+        store = self.server.services.tenants.store
+        return asyncio.run_coroutine_threadsafe(store.collect(dry_run=True), self.server.loop).result(PATIENCE)
 
     @property
     def sent(self) -> list[tuple[str, Any]]:
@@ -203,6 +222,38 @@ def test_where_the_store_is_memory_time_forgets_too_but_never_one_that_is_in_use
         answer = post(here.api.http, "After", conversation="used")
         assert (said(answer), answer.headers["x-conversation-status"]) == ("You said: After", "continued")
         assert here.sent == [("user", "Before"), ("assistant", "You said: Before"), ("user", "After")]
+
+
+@pytest.mark.parametrize("ends", ["committed", "failed"])
+def test_where_the_store_is_memory_what_is_evicted_leaves_nothing_behind(ends: str) -> None:
+    with place("memory:") as here:
+        if ends == "failed":
+            here.models.script = Script([Reply("Half", piece=2, fault=Fault("cut", after=1))], repeat=True)
+        answers = [post(here.api.http, conversation=f"c-{number}") for number in range(6)]
+        assert {one.status_code for one in answers} == {200 if ends == "committed" else 502}
+        turns = [one.headers["x-turn-id"] for one in answers]
+        until(lambda: here.turns_left(turns) == turns[-2:])
+        until(lambda: here.unreached() == Collected())
+        assert len(here.server.services.chat.hot) == 2
+
+
+def test_where_the_store_is_memory_what_was_set_aside_goes_with_its_conversation() -> None:
+    with place("memory:") as here:
+        full = {"X-Conversation-History": "full"}
+        answers = [post(here.api.http, text, conversation="c", headers=full) for text in ("Before", "Edited")]
+        here.evict("c")
+        until(lambda: not here.turns_left([one.headers["x-turn-id"] for one in answers]))
+        until(lambda: here.unreached() == Collected())
+
+
+def test_of_a_list_that_grows_it_is_kept_once_how_its_client_saw_it(here: Place) -> None:
+    full, listed = {"X-Conversation-History": "full"}, [user("Hello")]
+    kept = here.server.services.chat.seen
+    before = kept._weight
+    for number in range(5):
+        answer = post(here.api.http, listed, conversation="grows", headers=full)
+        listed += [assistant(said(answer)), user(f"More {number}")]
+    assert kept._weight - before == 5
 
 
 class Clock:

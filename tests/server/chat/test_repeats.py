@@ -206,6 +206,24 @@ def test_of_several_at_once_with_one_key_for_a_new_name_one_is_run_and_the_other
     assert (tries(api, name), history(api, name)) == (["committed"], ["Hello", f"Answer {count}"])
 
 
+def test_a_double_click_that_is_busy_does_not_keep_a_retry_from_its_turn(
+    stored: tuple[Path, Served, Api, ModelServer],
+) -> None:
+    """It was refused before it began; but the turn of the same words runs, and it is what the retry is of."""
+    _, server, api, models = stored
+    count, turns = len(models.requests), server.services.turns
+    with models.holding():
+        first = api.soon(post, api.http, "yes", conversation="clicked")
+        models.wait_for(count + 1)
+        second = post(api.http, "yes", conversation="clicked")
+        assert (*problem(second), second.headers["x-should-retry"]) == (409, "conversation_busy", "false")
+        third = api.soon(post, api.http, "yes", conversation="clicked", headers=FIRST)
+        until(lambda: third.done() or any(one is not None and one.joined for one in list(turns._tasks.values())))
+    for one in (first.result(), third.result(), post(api.http, "yes", conversation="clicked", headers=SECOND)):
+        assert said(one) == f"Answer {count}"
+    assert (tries(api, "clicked"), len(models.requests)) == (["committed"], count + 1)
+
+
 def test_a_key_of_another_conversation_is_refused_for_a_new_name(
     stored: tuple[Path, Served, Api, ModelServer],
 ) -> None:

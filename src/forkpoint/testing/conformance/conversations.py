@@ -2,11 +2,11 @@
 
 import pytest
 
-from forkpoint.errors import AlreadyExists, BadCursor, BadLineage, BadName, KeyReused, NotFound, NotWhole
+from forkpoint.errors import AlreadyExists, BadCursor, BadLineage, BadName, Busy, KeyReused, NotFound, NotWhole, Stale
 from forkpoint.events import Position, Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import IdempotencyKey, Lineage, NewConversation, NewFork
+from forkpoint.store.records import IdempotencyKey, Lineage, NewConversation, NewFork, OpenTurn
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
 from forkpoint.testing.samples import exchange, says
 
@@ -123,6 +123,57 @@ class ConversationConformance(Conformance):
         assert (await store.find(made.id)).id == made.id
         await create(store, "before")
         await create(store, "after")
+
+    async def test_a_name_can_be_changed_only_if_nobody_has_moved_the_conversation_since(self, store: Store) -> None:
+        made = await create(store, "before")
+        await run(store, made.id, "moved")
+        with pytest.raises(Stale):
+            await store.rename(made.id, "after", if_revision=made.revision)
+        now = await store.find("before")
+        renamed = await store.rename(made.id, "after", if_revision=now.revision)
+        assert (renamed.name, renamed.revision, renamed.head) == ("after", now.revision + 1, now.head)
+        assert await store.find("after") == renamed
+        with pytest.raises(NotFound):
+            await store.find("before")
+        with pytest.raises(NotFound):
+            await store.rename(new_id(), "x", if_revision=0)
+
+    async def test_who_read_a_conversation_before_it_got_another_name_so_begins_nothing_in_it(
+        self, store: Store
+    ) -> None:
+        made = await create(store, "before")
+        renamed = await store.rename(made.id, None, if_revision=made.revision)
+        assert (renamed.name, renamed.revision) == (made.id, made.revision + 1)
+        with pytest.raises(Stale):
+            await store.begin(made.id, new_id(), if_revision=made.revision)
+        with pytest.raises(Stale):
+            await store.rename(made.id, "after", if_revision=made.revision)
+        assert await store.read(made.id) == renamed
+        assert isinstance(await store.begin(made.id, new_id(), if_revision=renamed.revision), OpenTurn)
+
+    async def test_a_conversation_with_an_open_turn_keeps_its_name_if_its_revision_is_given(self, store: Store) -> None:
+        made = await create(store, "mine")
+        draft = NewConversation(id=new_id(), name="draft")
+        for id, name, turn in (
+            (made.id, "mine", await begin(store, made.id)),
+            (draft.id, "draft", await store.begin(draft.id, new_id(), create=draft)),
+        ):
+            assert isinstance(turn, OpenTurn)
+            open = await store.read(id)
+            with pytest.raises(Busy):
+                await store.rename(id, None, if_revision=open.revision)
+            assert await store.find(name) == open
+            await store.commit(turn, exchange("under its name"))
+            assert texts(await store.events((await store.find(name)).id)) == [
+                "under its name",
+                "You said: under its name",
+            ]
+
+    async def test_a_name_that_another_has_moves_no_revision(self, store: Store) -> None:
+        made, _ = await create(store, "mine"), await create(store, "taken")
+        with pytest.raises(AlreadyExists):
+            await store.rename(made.id, "taken", if_revision=made.revision)
+        assert await store.find("mine") == made
 
     async def test_a_conversation_takes_no_name_that_another_has(self, store: Store) -> None:
         made, other = await create(store, "mine"), await create(store, "taken")
