@@ -453,7 +453,7 @@ class LocalBackend(RunsTurns):
 
     async def _opening(self, record: ConversationRecord, messages: Sequence[UserMessage]) -> list[StagedEvent]:
         """How a turn with these messages would begin."""
-        results, said = await self._planner.answered(record.id, record.head, messages)
+        results, said = await self._planner.answered(record.id, record.head, messages, record.name)
         return staged((*results, *said))
 
 

@@ -71,7 +71,7 @@ class Planner:
             settings = None
         base = await self._prompts.at(path, turn.base, agent.manifest)
         change = await self.manifest_change(record, turn.state, agent, lost=base.losses, path=path, at=turn.base)
-        results, said = await self.answered(path, turn.base, given) if not already else ([], [])
+        results, said = await self.answered(path, turn.base, given, record.name) if not already else ([], [])
         if settings is not None and turn.base.position is not None and not already:
             change = [*await self.settings_change(path, turn.base, record.settings, settings.to_json()), *change]
         context = self.context(record, agent, at=turn.base)
@@ -123,13 +123,15 @@ class Planner:
             note = replace(note, reason=f"{note.reason}. The cache key was {shown.dropped}")
         return [NewEvent(note)]
 
-    async def answered(self, path: str, at: Head, given: Sequence[Given]) -> tuple[list[NewEvent], list[NewEvent]]:
+    async def answered(
+        self, path: str, at: Head, given: Sequence[Given], name: str
+    ) -> tuple[list[NewEvent], list[NewEvent]]:
         """How a turn begins: with a result for each call that the client was handed, then what else it was given.
 
         A call that it was not given a result for has not been answered, and that is recorded. Raises `CallNotOpen`.
         """
         results, others = split(given)
-        check_open(path, at.open_calls.client, results)
+        check_open(name, at.open_calls.client, results)
         if not at.open_calls.client:
             return [], [NewEvent(one) for one in others]
         asked = await self._store.events(path, at=at.position, kinds=("tool_call",))

@@ -11,7 +11,7 @@ It holds no rules of its own: what it can do, the Python API can do. The way of 
   describes all of it (`examples`), `shown` is what of events leaves the server.
 - `chat/` is what OpenAI's clients speak: `answering` is the way of a request there, from its body (`asked`) and its
   headers (`identity`) to a turn of a conversation (`conversing`: which one is `finding`, where in it `placing`, who
-  answers `dressing`) and back (`answers`, `streaming`, `problems`); `service` is what all of them share (`models`, `hot`).
+  answers `dressing`) and back (`answers`, `streaming`, `problems`); `service` is what all share (`models`, `hot`).
 - `turns` runs turns apart from the requests that asked for them, `answering` is how those are answered; `feed` tells of
   a turn while it runs.
 - `following` is a stream of a conversation as it grows, `watching` wakes it, `sse` is how it is written.

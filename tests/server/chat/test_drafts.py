@@ -124,6 +124,26 @@ def test_a_draft_without_an_origin_is_not_taken_away_from_a_turn_that_begins(two
     assert (history(two.one, "plain"), tries(two.one, "plain")) == (lived("Alone"), ["failed", "committed"])
 
 
+@pytest.mark.parametrize("at", ["", "@"], ids=["its end", "a turn"])
+def test_a_fork_that_failed_goes_on_with_its_draft_when_it_is_wanted_again(two: Two, at: str) -> None:
+    name, source = f"again-{len(at)}", f"source-{len(at)}"
+    turns = [ask(two.one, source, text).headers["x-turn-id"] for text in ("One", "Two")]
+    origin = f"{source}@{turns[0]}" if at else source
+    for _ in range(2):
+        two.fail(name, origin)
+    assert ask(two.two, name, "Three", origin).headers[STATUS] == "created"
+    assert tries(two.one, name)[-3:] == ["failed", "failed", "committed"]
+    assert history(two.one, name) == [*lived("One"), *(() if at else lived("Two")), *lived("Three")]
+
+
+def test_a_fork_that_failed_is_made_anew_once_its_source_has_moved(two: Two) -> None:
+    said(ask(two.one, "moves", "One"))
+    two.fail("later", "moves")
+    said(ask(two.two, "moves", "Two"))
+    assert ask(two.one, "later", "Three", "moves").headers[STATUS] == "created"
+    assert history(two.one, "later") == [*lived("One"), *lived("Two"), *lived("Three")]
+
+
 # Two servers.
 
 
@@ -138,7 +158,7 @@ def test_a_draft_that_another_server_has_committed_since_goes_on_under_its_name(
     name = f"elsewhere-{origin}-{again}-{len(fields)}-{''.join(fields)}"
     two.fail(name, origin)
     assert ask(two.two, name, "There", origin).headers[STATUS] == "created"
-    id = two.one.get(name)["id"]
+    id = two.two.get(name)["id"]  # the first one does not look before it is asked
     answer = ask(two.one, name, "Here", again, **fields)
     assert (said(answer), answer.headers[STATUS]) == ("You said: Here", "continued")
     before = [] if origin is None else lived(f"From {origin}")
@@ -172,10 +192,11 @@ def test_a_conversation_is_described_by_the_request_that_is_answered(two: Two, s
     answer = ask(api, name, "Fine", user="bob", metadata={"title": "Bob's", "floor": "3"})
     assert (said(answer), answer.headers[STATUS]) == ("You said: Fine", "created")
     info = two.one.get(name)
-    assert (info["title"], info["tags"]) == ("Bob's", {"user": "bob", "floor": "3"})
+    bobs = {"user": "bob", "title": "Bob's", "floor": "3"}
+    assert (info["title"], info["tags"]) == ("Bob's", bobs)
     said(ask(api, name, "More", user="carol", metadata={"title": "Carol's"}))
     info = two.one.get(name)
-    assert (info["title"], info["tags"]) == ("Bob's", {"user": "bob", "floor": "3"}), "the one that made it"
+    assert (info["title"], info["tags"]) == ("Bob's", bobs), "the one that made it"
 
 
 def test_a_request_that_says_nothing_of_it_leaves_nothing_of_one_that_failed(two: Two) -> None:

@@ -6,7 +6,6 @@ import pytest
 from tests.server.chat.lists_of_messages import (
     FULL,
     Chat,
-    Message,
     answer,
     assistant,
     chatting,
@@ -25,14 +24,14 @@ def chat() -> Iterator[Chat]:
         yield chat
 
 
-def called(chat: Chat, name: str, messages: list[Message]) -> str:
-    (call,) = answer(chat.post([*messages, user("use weather")], name, tools=TOOLS))["tool_calls"]
+def called(chat: Chat, name: str) -> str:
+    (call,) = answer(chat.post([user("use weather")], name, tools=TOOLS))["tool_calls"]
     return str(call["id"])
 
 
 def answered(chat: Chat, name: str) -> str:
     """A call whose result was told, and answered; the client never heard the answer."""
-    call = called(chat, name, [])
+    call = called(chat, name)
     assert chat.say([result(call, "sun")], name, tools=TOOLS) == "Done: sun"
     return call
 
@@ -55,7 +54,7 @@ def test_a_new_message_after_results_that_were_told_before_is_just_the_new_messa
 
 def test_what_is_news_is_taken_beside_what_is_not(chat: Chat) -> None:
     old = answered(chat, "mixed")
-    new = called(chat, "mixed", [])
+    new = called(chat, "mixed")
     chat.say([result(old, "sun"), result(new, "rain"), user("So?")], "mixed", tools=TOOLS)
     assert results(chat) == ["result: sun", "result: rain"]
     assert chat.history("mixed")[-3:-1] == ["result: rain", "user: So?"]
@@ -69,14 +68,12 @@ def test_a_result_of_a_call_that_never_was_is_400_also_beside_old_ones(chat: Cha
     assert chat.standing("stranger") == before
 
 
-@pytest.mark.parametrize("mode", ["latest", "full", "keyed"])
+@pytest.mark.parametrize("mode", ["latest", "keyed", "full", "full and answered"])
 def test_a_refusal_says_the_name_that_the_client_knows(chat: Chat, mode: str) -> None:
-    name = f"named-{mode}"
-    headers = FULL if mode == "full" else {"Idempotency-Key": "key-of-results"} if mode == "keyed" else {}
-    (call,) = answer(chat.post([user("use weather")], name, FULL if mode == "full" else None, tools=TOOLS))[
-        "tool_calls"
-    ]
-    listed = [user("use weather"), assistant("On it.", (call["id"], "weather", "{}")), result("c9", "sun")]
+    name = f"named-{mode.replace(' ', '-')}"
+    headers = {"latest": {}, "keyed": {"Idempotency-Key": "key-of-results"}}.get(mode, FULL)
+    call = answered(chat, name) if mode.endswith("answered") else called(chat, name)
+    listed = [user("use weather"), assistant("On it.", (call, "weather", "{}")), result("c9", "sun")]
     said = refused(chat.post(listed, name, headers, tools=TOOLS), 400, "call_not_open")
     assert f"conversation {name}," in said
     assert chat.get(f"/{name}")["id"] not in said

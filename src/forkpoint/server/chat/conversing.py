@@ -123,13 +123,15 @@ class Conversing:
                 return error
 
     async def _try(self, tell: Callback, *, fresh: bool, supersede: bool) -> Turn:
-        record = await self._finding.find(fresh=fresh or bool(self._list.results) or self._identity.is_retry)
-        if record is not None and self._identity.is_retry:
-            if (turn := await self._joined(record, tell)) is not None:
-                return turn
+        is_retry, wants_origin = self._identity.is_retry, self._identity.source is not None
+        record = await self._finding.find(fresh=fresh or bool(self._list.results) or is_retry or wants_origin)
+        if record is not None and record.draft and not is_retry:
             record = await self._finding.find(fresh=True)
-        if self._identity.source is not None or (record is not None and record.draft):
-            record = await self._finding.origin(await self._finding.find(fresh=True))
+        # From here on it is this record that all is decided by: if it has moved since, the turn does not begin.
+        if record is not None and is_retry and (turn := await self._joined(record, tell)) is not None:
+            return turn
+        if wants_origin or (record is not None and record.draft):
+            record = await self._finding.origin(record)
         self._is_known(record)
         dressed, settings = self._dressed(record)
         self.answers = dressed.agent
