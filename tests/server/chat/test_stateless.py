@@ -28,8 +28,10 @@ from tests.server.chat.lists_of_messages import (
 from tests.server.support.serving import served
 from tests.server.support.turning import two_tenants
 
+from forkpoint import Agent, ToolContext, tool
 from forkpoint.events import Usage
-from forkpoint.testing import ModelServer, Script
+from forkpoint.server.agents import Agents
+from forkpoint.testing import Heard, ModelServer, Reply, Script, ScriptedCall
 
 
 @pytest.fixture(scope="module")
@@ -241,3 +243,20 @@ def test_a_cache_key_is_shared_by_those_who_send_the_same_within_a_tenant() -> N
         assert models.last.key == one.get("/in-one")["cache"]["key"] != a
         one.close()
         two.close()
+
+
+def test_tools_of_an_agent_work_in_its_folder(tmp_path: Path) -> None:
+    @tool
+    def where(ctx: ToolContext) -> str:
+        return str(ctx.workspace)
+
+    def reply(heard: Heard) -> Reply:
+        last = heard.body["messages"][-1]
+        return Reply(last["content"]) if last["role"] == "tool" else Reply(calls=(ScriptedCall("where"),))
+
+    worker = Agent(Script(reply).register("stateless-worker"), tools=[where])
+    agents = Agents({"worker": worker}, workspaces={"worker": tmp_path})
+    with served(agents=agents) as server, server.client() as client:
+        asked = {"model": "worker", "messages": [{"role": "user", "content": "Where?"}]}
+        answered = client.post("/v1/chat/completions", json=asked)
+        assert answered.json()["choices"][0]["message"]["content"] == str(tmp_path)

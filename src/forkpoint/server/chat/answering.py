@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable
+from pathlib import Path
 
 from fastapi import Response
 
@@ -41,6 +42,7 @@ class Answering:
         self._feed: Feed | None = None
 
     async def answer(self) -> Response:
+        """The answer, or why there is none."""
         try:
             return await self._answer()
         except ForkpointError as error:
@@ -99,10 +101,12 @@ class Answering:
         shared = asked.prompt_cache_key or dressed.agent.manifest.hash
         identity = own_identity(f"{tenant}\0beside conversations\0{shared}")
         how = How(options=asked.options, final=asked.stream)
+        folder = self._chat.wardrobe.workspace(wish)
+        workspace = None if folder is None else Path(folder)
 
         async def act(tell: Callback) -> Turn:
             told = _both(tell, speech)
-            return await backend.once(dressed.agent, given, identity=identity, how=how, tell=told)
+            return await backend.once(dressed.agent, given, identity=identity, how=how, workspace=workspace, tell=told)
 
         return await self._services.turns.start(tenant, act)
 

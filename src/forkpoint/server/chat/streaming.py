@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.updates import Answered
 from forkpoint.conversation.results import Turn
-from forkpoint.conversation.updates import TurnStarted, Update
+from forkpoint.conversation.updates import Update
 from forkpoint.llm.answers import CallPiece, ReasoningPiece, TextPiece
 from forkpoint.server.chat.answers import BETWEEN, DONE, KEEP_ALIVE, Chunks, error_frame, finish_of, handed, visible
 from forkpoint.server.chat.problems import document
@@ -26,7 +26,6 @@ class Speech:
     """
 
     def __init__(self, *, holds: bool) -> None:
-        self.turn: str | None = None
         self.spoke = asyncio.Event()  # a model said something
         self.holds = holds
         self._agent: Agent | None = None
@@ -41,9 +40,6 @@ class Speech:
     def hear(self, update: Update) -> None:
         """The callback that the turn is run with."""
         match update:
-            case TurnStarted(id=id):
-                self.turn = id
-                return
             case TextPiece() | ReasoningPiece() | CallPiece():
                 if not self.holds:
                     self._pieces.append(update)
