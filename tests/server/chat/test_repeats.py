@@ -1,7 +1,10 @@
 """The same message twice: what a client's library repeats is the same turn, what its user repeats is another."""
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,9 @@ from tests.server.chat.lists_of_messages import answer, assistant, function, res
 from tests.server.support.serving import Served, served
 from tests.server.support.turning import Api, left_nothing, using
 
+from forkpoint.conversation.local import LocalBackend
+from forkpoint.server.chat.conversing import Conversing
+from forkpoint.server.chat.placing import Placing
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script, ScriptedCall
 
@@ -234,3 +240,75 @@ def test_a_key_of_another_conversation_is_refused_for_a_new_name(
     refused = post(api.http, conversation="latecomer", headers=headers)
     assert problem(refused) == (400, "key_reused")
     assert (len(models.requests), history(api, "latecomer")) == (count, [])
+
+
+# The first try, on another server, while its retry looks for it.
+
+
+FORK = {"X-Fork-From": "source"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "step", "after", "headers"),
+    [
+        (Conversing, "_joined", False, {}),
+        (Conversing, "_joined", True, {}),
+        (Placing, "begin", False, {}),
+        (Placing, "begin", False, FORK),
+    ],
+    ids=["before it is looked for", "after that", "before it begins", "before it begins in a fork"],
+)
+def test_a_turn_that_commits_while_its_retry_looks_is_found_by_it(
+    stored: tuple[Path, Served, Api, ModelServer],
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    step: str,
+    after: bool,
+    headers: dict[str, str],
+) -> None:
+    file, _, api, models = stored
+    name = f"looked-{step.strip('_')}-{after}-{len(headers)}"
+    if not history(api, "source"):
+        said(post(api.http, "one", conversation="source"))
+    if not headers:  # one that is there already; the fork is made by whoever is first
+        said(post(api.http, "Hello", conversation=name))
+    look = getattr(owner, step)
+    with served(f"sqlite:///{file}", agents_at(models)) as other, using(other.url) as late:
+        first: list[httpx2.Response] = []
+
+        async def looks(self: Any, *args: Any) -> Any:
+            monkeypatch.setattr(owner, step, look)
+            found = await look(self, *args) if after else None
+            ask = partial(post, late.http, "two", conversation=name, headers=headers)
+            first.append(await asyncio.to_thread(ask))
+            return found if after else await look(self, *args)
+
+        monkeypatch.setattr(owner, step, looks)
+        retried = post(api.http, "two", conversation=name, headers=headers | FIRST)
+    assert said(retried) == said(first[0])
+    assert retried.headers["x-turn-id"] == first[0].headers["x-turn-id"]
+    assert history(api, name).count("two") == 1
+
+
+def test_a_turn_that_commits_between_two_reads_of_its_retry_is_joined(
+    stored: tuple[Path, Served, Api, ModelServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, _, api, models = stored
+    said(post(api.http, "Hello", conversation="between"))
+    look, holding = LocalBackend.turn_of_request, ExitStack()
+    with served(f"sqlite:///{file}", agents_at(models)) as other, using(other.url) as late, holding:
+        holding.enter_context(models.holding())
+        count = len(models.requests)
+        first = late.soon(post, late.http, "two", conversation="between")
+        models.wait_for(count + 1)
+
+        async def looks(self: LocalBackend, record: Any, request: str) -> Any:
+            assert record.open_turn is not None
+            holding.close()
+            await asyncio.to_thread(first.result)
+            return await look(self, record, request)
+
+        monkeypatch.setattr(LocalBackend, "turn_of_request", looks)
+        retried = post(api.http, "two", conversation="between", headers=FIRST)
+    assert retried.headers["x-turn-id"] == first.result().headers["x-turn-id"]
+    assert history(api, "between").count("two") == 1
