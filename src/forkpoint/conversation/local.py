@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -58,7 +57,6 @@ from forkpoint.store.records import (
     Verification,
 )
 
-_log = logging.getLogger("forkpoint")
 _NOTES = 64  # events of notes among which the last turn is looked for
 
 
@@ -158,6 +156,14 @@ class LocalBackend(RunsTurns):
         page = await self._store.turns(id, limit=1)
         return any(request_of(turn.input) is not None for turn in page.items)
 
+    async def make_way(self, name: str) -> bool:
+        """Takes the name from what a request left behind there, so that somebody can have it. Says whether it did."""
+        there = await self.named(name)
+        if there is None or not await self.is_left_behind(there.id):
+            return False
+        await self.unname(there)
+        return True
+
     async def unname(self, record: ConversationRecord) -> None:
         """Takes a conversation's outer name away, so that another can have it. Raises `Stale` or `Busy`."""
         self._records.forget(record.id)
@@ -178,10 +184,8 @@ class LocalBackend(RunsTurns):
         try:
             made = await self._store.create(new_conversation(draft), key=once)
         except AlreadyExists:
-            there = await self.named(draft.name or draft.id)
-            if there is None or not await self.is_left_behind(there.id):
+            if not await self.make_way(draft.name or draft.id):
                 raise
-            await self.unname(there)  # nobody knows that it is there
             made = await self._store.create(new_conversation(draft), key=once)
         return info_of(self._records.know(made))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.loop import Loop
+from forkpoint.agent.loop import Done, Loop
 from forkpoint.conversation.backend import How
 from forkpoint.conversation.messages import Given
 from forkpoint.conversation.steps import staged
@@ -78,6 +78,7 @@ async def answer(
         final=how.final,
     )
     with anyio.move_on_after(math.inf if limits.seconds is None else limits.seconds):
-        await loop.run()
+        ended = await loop.run()
+        assert isinstance(ended, Done), "nobody is asked, so nothing waits"
         return
     raise LimitReached("seconds", f"{limits.seconds:g}")

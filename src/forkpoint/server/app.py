@@ -98,6 +98,7 @@ def create_app(
             for task in looking:
                 task.cancel()
             await asyncio.gather(*looking, return_exceptions=True)
+            await services.chat.stop()
             await services.tenants.close()
 
     app = FastAPI(

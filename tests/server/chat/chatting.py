@@ -200,6 +200,7 @@ class Disk:
         self._is_broken = False
 
     async def _open(self, url: str) -> SqliteStore:
+        assert url.startswith("sqlite:///"), "only a file has a disk"
         return await SqliteStore.open(url.removeprefix("sqlite:///"), connect=self._connect)
 
     def _connect(self, path: str) -> Connection:

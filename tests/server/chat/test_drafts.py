@@ -237,3 +237,15 @@ def test_a_draft_whose_first_turn_runs_keeps_its_name(two: Two) -> None:
 
 def id_like(name: str) -> bool:
     return len(name) > 24 and name.isalnum()
+
+
+def test_a_native_turn_that_makes_its_conversation_takes_the_name_of_what_was_left_behind(tmp_path: Path) -> None:
+    with (
+        ModelServer(Script([Reply(fault=Fault("status", status=500)), Reply("There.")])) as models,
+        served(f"sqlite:///{tmp_path}/s.db", agents_at(models)) as server,
+        using(server.url) as api,
+    ):
+        assert post(api.http, "one", conversation="wanted").status_code == 502
+        made = api.http.post("/api/conversations/wanted/turns", json={"message": "Hello", "create": {}})
+        assert (made.status_code, made.json()["text"]) == (200, "There.")
+        assert history(api, "wanted") == ["Hello", "There."]

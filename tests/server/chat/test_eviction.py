@@ -13,6 +13,7 @@ from tests.server.support.turning import PATIENCE, Api, asks, left_nothing, obed
 
 from forkpoint.agent import tool
 from forkpoint.errors import NotFound
+from forkpoint.server.chat.placing import Placing
 from forkpoint.server.settings import ServerSettings
 from forkpoint.store.records import Collected
 from forkpoint.testing import Fault, ModelServer, Reply, Script
@@ -254,6 +255,21 @@ def test_of_a_list_that_grows_it_is_kept_once_how_its_client_saw_it(here: Place)
         answer = post(here.api.http, listed, conversation="grows", headers=full)
         listed += [assistant(said(answer)), user(f"More {number}")]
     assert len(kept) <= before + 1
+
+
+@pytest.mark.parametrize("history_mode", ["latest", "full"])
+def test_a_committed_turn_is_told_as_such_whatever_becomes_of_memory(
+    monkeypatch: pytest.MonkeyPatch, history_mode: str
+) -> None:
+    async def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(Placing, "remember", fails)
+    with place("memory:") as here:
+        headers = {"X-Conversation-History": history_mode}
+        for text in ("one", "two"):
+            assert said(post(here.api.http, text, conversation=text, headers=headers)) == f"You said: {text}"
+            assert history(here.api, text) == [text, f"You said: {text}"]
 
 
 class Clock:

@@ -28,10 +28,11 @@ from tests.server.chat.lists_of_messages import (
 from tests.server.support.serving import served
 from tests.server.support.turning import two_tenants
 
-from forkpoint import Agent, ToolContext, tool
+from forkpoint import LLM, Agent, ToolContext, tool
 from forkpoint.events import Usage
+from forkpoint.llm.model import Retries
 from forkpoint.server.agents import Agents
-from forkpoint.testing import Heard, ModelServer, Reply, Script, ScriptedCall
+from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script, ScriptedCall
 
 
 @pytest.fixture(scope="module")
@@ -260,3 +261,29 @@ def test_tools_of_an_agent_work_in_its_folder(tmp_path: Path) -> None:
         asked = {"model": "worker", "messages": [{"role": "user", "content": "Where?"}]}
         answered = client.post("/v1/chat/completions", json=asked)
         assert answered.json()["choices"][0]["message"]["content"] == str(tmp_path)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_machine_is_told_to_repeat_what_tools_did(stream: bool) -> None:
+    did: list[str] = []
+
+    @tool
+    def ring() -> str:
+        did.append("rang")
+        return "done"
+
+    def reply(heard: Heard) -> Reply:
+        if heard.body["messages"][-1]["role"] == "tool":
+            return Reply(fault=Fault("status", status=500))
+        return Reply(calls=(ScriptedCall("ring"),))
+
+    llm = LLM(Script(reply).register(f"stateless-ring-{stream}"), retries=Retries(attempts=1))
+    with served(agents=Agents({"bell": Agent(llm, tools=[ring])})) as server, server.client() as client:
+        asked = {"model": "bell", "stream": stream, "messages": [{"role": "user", "content": "Ring."}]}
+        answered = client.post("/v1/chat/completions", json=asked)
+    assert did == ["rang"]
+    if answered.status_code == 200:  # the stream had begun with the first of the model's events
+        assert '"error"' in answered.text
+        assert "[DONE]" not in answered.text
+    else:
+        assert (answered.status_code, answered.headers["x-should-retry"]) == (502, "false")

@@ -192,4 +192,5 @@ async def target_of(call: Call, id: str, create: FirstTurn | None) -> Target:
             if create is None:
                 raise
     draft = draft_of(call, create, id, chosen=create.chosen)
+    await call.backend.make_way(draft.name or draft.id)
     return Target(draft.id, call.services.agents.bound(draft.settings.agent_json or ""), draft)

@@ -40,6 +40,7 @@ class Answering:
         self._conversing: Conversing | None = None
         self._dressed: Dressed | None = None  # without a conversation
         self._feed: Feed | None = None
+        self._speech: Speech | None = None
 
     async def answer(self) -> Response:
         """The answer, or why there is none."""
@@ -65,7 +66,8 @@ class Answering:
             key = call.request.scope["forkpoint.key"]
             default = None if key is None else key.history
             self._identity = read_identity(call.request.headers, settings.conversation_headers, default)
-        speech = Speech(holds=asked.output is not None or self._services.agents.named(agent).output is not None)
+        has_form = asked.output is not None or self._services.agents.named(agent).output is not None
+        self._speech = speech = Speech(holds=has_form)
         feed, _ = await self._begin(asked, agent, speech, once)
         self._feed = feed
         feed.waiters += 1
@@ -166,6 +168,8 @@ class Answering:
 
     def _refused(self, error: BaseException) -> Response:
         status, body, headers = refusal(error, self._call.id)
+        if self._speech is not None and self._speech.ran_tools:  # no machine shall repeat what they did
+            headers["x-should-retry"] = "false"
         return Response(body, status, headers | self._named())
 
     @property

@@ -4,6 +4,7 @@ Nothing is changed before the turn begins, and nothing but what a committed turn
 forked for a request is a draft until then; other settings, another place and what they set aside come with the commit.
 """
 
+import logging
 from typing import Literal
 
 from forkpoint.agent.agent import Agent
@@ -30,6 +31,8 @@ from forkpoint.server.chat.lists import read_list
 from forkpoint.server.chat.placing import Placing
 from forkpoint.server.services import Services
 from forkpoint.store.records import ConversationRecord
+
+_log = logging.getLogger("forkpoint.server")
 
 TRIES = 8
 """How often a request looks again when others move its conversation while it looks."""
@@ -112,7 +115,7 @@ class Conversing:
         name = self._identity.name
         match error:
             case Stale():
-                return Busy(name, "another")  # it moves faster than it can be looked at
+                return Busy(name, "after turn")  # it moves faster than it can be looked at
             case Busy(turn=turn):
                 return Busy(name, turn)
             case TurnOpen(turn=turn, outcome=outcome):
@@ -157,8 +160,11 @@ class Conversing:
             ),
             tell=tell,
         )
-        entry, has_form = self._finding.hot(turn.conversation), dressed.agent.output is not None
-        await self._placing.remember(turn, begun, record, entry, has_form=has_form)
+        try:
+            entry, has_form = self._finding.hot(turn.conversation), dressed.agent.output is not None
+            await self._placing.remember(turn, begun, record, entry, has_form=has_form)
+        except Exception:  # it is committed, and whatever this is does not change that
+            _log.exception("what a turn leaves in memory could not be kept")
         return turn
 
     async def _joined(self, record: ConversationRecord, tell: Callback) -> Turn | None:

@@ -39,6 +39,11 @@ class Chat:
             wait = self.hot.sweep()
             await asyncio.sleep(_LOOK if wait is None else min(max(wait, 0.05), _LOOK))
 
+    async def stop(self) -> None:
+        """Finishes what it is about to forget."""
+        if self._forgetting is not None:
+            await self._forgetting
+
     def _dropped(self, key: Key, entry: Entry) -> None:
         """Memory is all that goes; but where the store is memory too, the conversation goes with it."""
         tenant, _ = key

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.updates import Answered
+from forkpoint.agent.updates import Answered, CallStarted
 from forkpoint.conversation.results import Turn
 from forkpoint.conversation.updates import Update
 from forkpoint.llm.answers import CallPiece, ReasoningPiece, TextPiece
@@ -27,6 +27,7 @@ class Speech:
 
     def __init__(self, *, holds: bool) -> None:
         self.spoke = asyncio.Event()  # a model said something
+        self.ran_tools = False  # tools of ours, whose work stays done
         self.holds = holds
         self._agent: Agent | None = None
         self._chunks: Chunks | None = None
@@ -44,6 +45,9 @@ class Speech:
                 if not self.holds:
                     self._pieces.append(update)
                     self._news.set()
+            case CallStarted():
+                self.ran_tools = True
+                return
             case Answered():  # told of failed calls too: what a model said came in pieces before
                 self._pieces.append(_PAUSE)
                 return
