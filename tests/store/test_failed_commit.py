@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 from forkpoint.errors import CommitFailed, ForkpointError, NotFound, StoreUnavailable
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
-from forkpoint.store.records import NewConversation, OpenTurn
+from forkpoint.store.records import ConversationRecord, Lineage, NewConversation, Onto, OpenTurn
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Connect, Connection
 from forkpoint.store.sqlite.files import lock_path
@@ -128,6 +128,46 @@ async def test_in_a_group_each_caller_hears_what_became_of_its_own_call(
         except NotFound:
             assert heard["delete"]
         await run(store, other.id, "on")
+
+
+@pytest.mark.parametrize("effect", ["lost", "landed"])
+async def test_in_a_group_all_that_ask_for_the_sub_agent_of_a_call_hear_the_same_and_it_is_whole_or_not_there(
+    tmp_path: Path, disk: Disk, connect: Connect, effect: str
+) -> None:
+    path = tmp_path / "store.db"
+    async with await SqliteStore.open(path, connect=connect) as store:
+        parent = await create(store)
+        one = await run(store, parent.id, "one")
+        turn = await begin(store, parent.id)
+        heard: list[ConversationRecord | str] = []
+
+        async def spawn() -> None:
+            lineage = Lineage("sub_agent", parent.id, None, turn.id, "c1")
+            onto = Onto(parent.id, one.last)
+            new = NewConversation(id=new_id(), family=parent.id, lineage=lineage, onto=onto)
+            try:
+                heard.append(await store.create(new, exchange("inherited")))
+            except ForkpointError as error:
+                heard.append(error.code)
+
+        gate = FileLock(lock_path(path))
+        async with anyio.create_task_group() as tasks:
+            with gate:
+                for _ in range(3):
+                    tasks.start_soon(spawn)
+                for _ in range(20):
+                    await checkpoint()
+                disk.fails = effect
+        gate.close()
+        assert disk.fails is None, "no COMMIT has failed, so this proved nothing"
+        children = (await store.conversations(parent=parent.id)).items
+        assert len(children) == (1 if effect == "landed" else 0)
+        assert heard == [*(children or ["store_unavailable"])] * 3
+        await spawn()
+        (child,) = (await store.conversations(parent=parent.id)).items
+        assert heard[-1] == child
+        assert child.head.ordinal == 4, "it is there without its first note"
+        assert (await store.verify()).ok
 
 
 async def test_a_draft_that_commits_while_drafts_are_collected_is_kept(tmp_path: Path) -> None:

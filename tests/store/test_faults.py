@@ -23,7 +23,16 @@ from msgspec.structs import replace
 from forkpoint.errors import DiskFull, ForkpointError, NotFound, OutcomeUnknown
 from forkpoint.events import NewEvent, Usage
 from forkpoint.ids import new_id
-from forkpoint.store.records import IdempotencyKey, NewConversation, NewFork, Onto, OpenTurn, Outcome, TurnError
+from forkpoint.store.records import (
+    IdempotencyKey,
+    Lineage,
+    NewConversation,
+    NewFork,
+    Onto,
+    OpenTurn,
+    Outcome,
+    TurnError,
+)
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Connect, Connection
 from forkpoint.store.sqlite.files import lock_path
@@ -181,6 +190,7 @@ class Story:
         with_tools, on_fork, parked, dropped, cancelled, superseded, first, retry = (new_id() for _ in range(8))
         yield self.begin(with_tools, root, key=IdempotencyKey("key of a turn", b"digest"))
         yield self.journal(with_tools, says("Look."), calls("call", response=1))
+        yield self.spawn(with_tools, root)
         yield self.spend(with_tools, Usage(calls=1, output=7))
         yield self.charge(root)
         yield self.journal(with_tools, returns("call"), remembers("seen", "true"))
@@ -318,6 +328,25 @@ class Story:
             lambda: self.elsewhere,
             exact=False,
         )
+
+    def spawn(self, turn: str, parent: str) -> Step:
+        """As a turn would that is resumed each time: it knows its call, and no id of a sub-agent."""
+        events = [says("Look."), calls("call", response=1), returns("call"), remembers("spawned", "true")]
+
+        def call() -> Awaitable[object]:
+            lineage = Lineage("sub_agent", parent, None, turn, "call")
+            onto = Onto(parent, self.held[turn].base.position)
+            return self.store.create(NewConversation(id=new_id(), family=parent, lineage=lineage, onto=onto), events)
+
+        async def there() -> bool:
+            children = (await self.store.conversations(parent=parent)).items
+            assert len(children) <= 1, "a call has spawned twice"
+            for child in children:
+                inherited = self.held[turn].base.ordinal
+                assert child.head.ordinal == inherited + len(events), "the sub-agent is there without its first note"
+            return bool(children)
+
+        return Step("spawn", call, there)
 
     def wait(self, turn: str, *events: NewEvent) -> Step:
         return Step(
@@ -582,6 +611,7 @@ def test_a_second_fault_while_the_store_finds_out_about_the_first_is_never_taken
         "journal",
         "commit",
         "commit elsewhere",
+        "spawn",
         "fork",
         "rewind",
         "resume",

@@ -140,6 +140,33 @@ async def test_two_processes_write_to_one_file_and_every_history_is_whole(tmp_pa
         await assert_whole(store)
 
 
+async def test_of_two_processes_that_spawn_for_the_same_calls_both_get_the_same_whole_sub_agents(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "store.db"
+    parent = new_id()
+    async with await SqliteStore.open(path) as store:
+        await store.create(NewConversation(id=parent))
+        await run_a_turn(store, parent, exchange("The start."))
+        held = await begin(store, parent, new_id())
+        with (
+            another_process(path, "spawn", parent, held.id) as one,
+            another_process(path, "spawn", parent, held.id) as two,
+        ):
+            for process in (one, two):
+                await process.ready()
+            for process in (one, two):
+                process.go()
+            spawned = [msgspec.json.decode(await process.result(), type=dict[str, str]) for process in (one, two)]
+        assert spawned[0] == spawned[1], "a call has two sub-agents"
+        children = (await store.conversations(parent=parent, limit=1000)).items
+        assert {child.lineage.call: child.id for child in children} == spawned[0]
+        for child in children:
+            texts = [text_of(event) for event in await store.events(child.id)][2:]
+            assert texts == [f"{child.id}:0", f"{child.id}:1"], "the sub-agent's first note is another's, or not whole"
+        await assert_whole(store)
+
+
 async def test_the_collector_in_one_process_never_takes_what_another_forks(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     root, kept = new_id(), dict[str, list[Event]]()

@@ -36,6 +36,7 @@ HOT = [
         "state_of_turn",
     ),
     *("read_conversation", "read_revisions", "find_conversation", "read_turn", "read_steps"),
+    *("find_child", "list_relatives"),
     *("take_lock", "release_lock", "journal_turn", "commit_turn", "end_turn", "take_over", "move_head", "rewind_head"),
     *(
         "delete_steps",

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -24,6 +25,7 @@ from forkpoint.ids import new_id
 from forkpoint.store.records import (
     Collected,
     Committed,
+    Lineage,
     NewConversation,
     NewFork,
     Onto,
@@ -41,6 +43,7 @@ T = TypeVar("T")
 LONG = 3600.0
 SPENT = Usage(calls=1, input=1)
 CHARGED = Usage(calls=1, output=1)
+RESPONSES = count(1)
 NOTHING: Any = multiple()  # what a rule returns that added nothing to its bundle
 
 
@@ -70,6 +73,7 @@ class Branch(Struct):
     open: "Try | None" = None
     charged: Usage = Usage()
     named: bool = False
+    parent: str | None = None  # of a sub-agent
 
 
 class Try(Struct):
@@ -87,7 +91,7 @@ class Try(Struct):
 
 @st.composite
 def blocks(draw: st.DrawFn) -> Block:
-    response = draw(st.integers(1, 1 << 30))
+    response = next(RESPONSES)  # two blocks of one number would be one response, with no safe place between them
     word = draw(st.text(st.sampled_from("abcdeé\U0001f600"), min_size=1, max_size=6))
     match draw(st.sampled_from(["say", "answer", "tools", "state"])):
         case "say":
@@ -223,6 +227,49 @@ class StoreMachine(RuleBasedStateMachine):
             self.run_a_turn(fork, side, content)
             assert not self.call(self.stores[side].read, fork.id).draft
         return fork
+
+    @rule(
+        target=branches,
+        parent=branches,
+        side=sides,
+        which=indexes,
+        where=st.integers(0, 40),
+        content=st.lists(blocks(), max_size=3),
+        called=st.booleans(),
+    )
+    def spawn(self, parent: Branch, side: int, which: int, where: int, content: list[Block], called: bool) -> Any:
+        """A sub-agent that begins where its parent's turn stands, or at any place of any branch of the family."""
+        if parent.id not in self.live:
+            return NOTHING
+        lineage = Lineage("sub_agent", parent.id)
+        if called and parent.open is not None:
+            source, base = parent, parent.open.base
+            lineage = Lineage("sub_agent", parent.id, None, parent.open.handle.id, new_id())
+        else:
+            family = [other for other in self.live.values() if other.family == parent.family]
+            source = family[which % len(family)]
+            base = source.path[: where % (len(source.path) + 1)]
+        onto = Onto(source.id, place_of(base))
+        new = NewConversation(id=new_id(), family=parent.family, lineage=lineage, onto=onto)
+        events = [event for block in content for event in block.events]
+        create = partial(self.call, self.stores[side].create, new, events)
+        if base and not base[-1].safe:
+            self.refused(BadPosition, create)
+            return NOTHING
+        made = create()
+        assert made.spent == Usage()
+        assert made.lineage.at == (place_of(base) if source is parent else None)
+        self.live[new.id] = child = Branch(new.id, parent.family, base, parent=parent.id)
+        if content:
+            last = made.head.position
+            assert last is not None
+            first = Position(last.segment, len(base) + 1)
+            child.path = base + items(content, Committed(new.id, "", 1, made.head, first, last), Usage())
+            child.revision = 1
+        if called and lineage.call:
+            again = NewConversation(id=new_id(), family=parent.family, lineage=lineage, onto=onto)
+            assert self.call(self.stores[1 - side].create, again, events) == made
+        return child
 
     @rule(target=branches, branch=branches, side=sides, where=st.integers(0, 40), content=turns_of_blocks)
     def rewind_and_run(self, branch: Branch, side: int, where: int, content: list[Block]) -> Any:
@@ -446,13 +493,16 @@ class StoreMachine(RuleBasedStateMachine):
         delete = partial(self.call, self.stores[side].delete, branch.id)
         if branch.id not in self.live:
             self.refused(NotFound, delete)
-        elif branch.open is not None and branch.open.held and self.is_alive(branch.open, side):
+            return
+        doomed = self.with_sub_agents(branch)
+        if any(one.open is not None and one.open.held and self.is_alive(one.open, side) for one in doomed):
             self.refused(Busy, delete)
-        else:
-            delete()
-            if branch.open is not None:
-                self.ended(branch.open, "cancelled")
-            del self.live[branch.id]
+            return
+        assert set(delete().conversations) == {one.id for one in doomed}
+        for one in doomed:
+            if one.open is not None:
+                self.ended(one.open, "cancelled")
+            del self.live[one.id]
 
     @rule(side=sides)
     def collect(self, side: int) -> None:
@@ -558,6 +608,12 @@ class StoreMachine(RuleBasedStateMachine):
         attempt.outcome, attempt.held = outcome, False
         if attempt.branch.open is attempt:
             attempt.branch.open = None
+
+    def with_sub_agents(self, branch: Branch) -> list[Branch]:
+        doomed = [branch]
+        for one in doomed:
+            doomed += [other for other in self.live.values() if other.parent == one.id]
+        return doomed
 
     def place(self, branch: Branch, where: int, excluded: bool) -> tuple[dict[str, Position], int | None]:
         """Arguments for a place on the path, and how many events stay; None if it is no safe place."""

@@ -32,6 +32,8 @@ class Checks(Struct, frozen=True):
                     check_id("conversation or turn", id)
             check_text("lineage", new.lineage.call)
             _check_lineage(new.lineage)
+            if new.lineage.kind == "root" and new.onto is not None:
+                raise BadLineage("root", "it comes from nowhere, and yet its path begins on another's")
         if new.name is not None:
             check_name("name", new.name)
         self.documents(new.settings, new.cache)
@@ -61,8 +63,10 @@ def _check_lineage(lineage: Lineage) -> None:
     said = (lineage.source, lineage.turn, lineage.call)
     if lineage.kind == "root" and (any(said) or lineage.at):
         raise BadLineage("root", "it comes from nowhere, and yet a source, a turn or a call is given")
-    if lineage.kind == "sub_agent" and not all(said):
-        raise BadLineage("sub_agent", "its parent, the parent's turn or the call is missing")
+    if lineage.kind == "sub_agent" and lineage.source is None:
+        raise BadLineage("sub_agent", "its parent is missing")
+    if lineage.kind == "sub_agent" and ((lineage.turn is None) != (lineage.call is None) or lineage.call == ""):
+        raise BadLineage("sub_agent", "of the parent's turn and the call in it, one is missing")
     if lineage.kind in ("fork", "aside"):
         raise BadLineage(lineage.kind, "nothing was forked")
     if lineage.at is not None and not (0 < lineage.at.segment < 1 << 31 and 0 < lineage.at.ordinal < 1 << 32):

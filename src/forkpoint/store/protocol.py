@@ -85,9 +85,15 @@ class Store(Protocol):
         *,
         key: IdempotencyKey | None = None,
     ) -> ConversationRecord:
-        """Makes a conversation; ``events``, if any, are its first note. Raises `AlreadyExists`.
+        """Makes a conversation; ``events``, if any, are its first note, made together with it. Raises `AlreadyExists`.
 
-        A sub-agent is made once for a call of a turn: asked again, the one that is there is returned.
+        A sub-agent is made once for a call of a turn: asked again, the one that is there is returned as it is, whatever
+        else is asked for now.
+
+        With ``new.onto`` its path begins there, shared with that branch as a fork's is: what was spent up to there is
+        inherited. It is a place on the branch's path, or the one where its open turn stands, which need not be on it.
+        Raises `NotFound` for a branch that is a draft or not of ``new.family``, `BadPosition` as `fork` does. If
+        ``new.lineage`` names that branch as its source and not where the two part, this is filled in.
         """
         ...
 
@@ -107,8 +113,14 @@ class Store(Protocol):
         tags: Tags = (),
         status: Status | None = None,
         family: str | None = None,
+        parent: str | None = None,
+        sub_agents: bool = True,
     ) -> Page[ConversationRecord]:
-        """Conversations that are not drafts, the newest first; all given tags must match."""
+        """Conversations that are not drafts, the newest first; all given tags must match.
+
+        ``parent`` selects the sub-agents of that conversation, not those of its sub-agents; with ``sub_agents=False``
+        no sub-agent is among them.
+        """
         ...
 
     async def revisions(self, ids: Collection[str]) -> dict[str, int]:
@@ -209,9 +221,9 @@ class Store(Protocol):
     ) -> OpenTurn | TurnRecord:
         """Takes the conversation for a new turn with this id.
 
-        With ``create`` a conversation that does not exist comes into being as a draft: unlisted until a first
-        turn commits. A key that was used for the same request returns that request's turn as it stands.
-        Raises `Busy` while another turn runs, `TurnOpen` while one waits or was interrupted (unless
+        With ``create`` a conversation that does not exist comes into being as a draft, where ``create.onto`` says:
+        unlisted until a first turn commits. A key that was used for the same request returns that request's turn as it
+        stands. Raises `Busy` while another turn runs, `TurnOpen` while one waits or was interrupted (unless
         ``supersede``, which discards it).
 
         ``onto`` lets the turn stand elsewhere than at the head, on the path of any branch of the family: its commit

@@ -46,7 +46,7 @@ class Lineage(Struct, frozen=True):
     kind: Literal["root", "fork", "aside", "sub_agent"] = "root"
     source: str | None = None  # forked from, set aside from, or spawned by this conversation
     at: Position | None = None  # where the two paths part
-    turn: str | None = None  # the parent's turn that spawned it
+    turn: str | None = None  # the parent's turn that spawned it; None: nobody's call did
     call: str | None = None  # and the call in it
 
 
@@ -106,7 +106,7 @@ class TurnRecord(Struct, frozen=True):
 
 
 class Onto(Struct, frozen=True):
-    """A place for a turn to stand, elsewhere than at its conversation's head."""
+    """A place for a turn to stand, elsewhere than at its conversation's head; or for a new conversation to begin."""
 
     branch: str  # a conversation of the same family, or the turn's own
     position: Position | None  # on that conversation's path; None: the root
@@ -157,6 +157,7 @@ class NewConversation(Struct, frozen=True, kw_only=True):
     cache: JsonText = "{}"
     lineage: Lineage = Lineage()
     family: str | None = None  # None: it is a root, and the family has its id
+    onto: Onto | None = None  # where in the family its path begins; None: it is empty
     title: str | None = None
     tags: Tags = ()
 

@@ -1,6 +1,7 @@
-"""Another process that uses the same store: it writes to shared conversations, or collects, until it is done.
+"""Another process that uses the same store: it writes to shared conversations, spawns, or collects, until it is done.
 
     python second_process.py FILE write SHARED...     some turns, notes and forks; SHARED are ids of conversations
+    python second_process.py FILE spawn PARENT TURN   the sub-agents of the calls of a turn, one after the other
     python second_process.py FILE collect             over and over, until standard input is closed
 
 It says that it is ready, starts when a line comes on standard input, and ends by saying in one line of JSON what it
@@ -16,7 +17,7 @@ import anyio
 
 from forkpoint.errors import AlreadyExists, Busy
 from forkpoint.ids import new_id
-from forkpoint.store.records import NewConversation, NewFork, OpenTurn
+from forkpoint.store.records import Lineage, NewConversation, NewFork, Onto, OpenTurn
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.testing.samples import answers, says
 
@@ -67,6 +68,19 @@ async def write(store: SqliteStore, shared: list[str]) -> dict[str, object]:
     return {"turns": turns, "forks": forks, "refused": dict(refused)}
 
 
+async def spawn(store: SqliteStore, shared: list[str]) -> dict[str, object]:
+    parent, turn = shared
+    onto = Onto(parent, (await store.read(parent)).head.position)
+    spawned: dict[str, object] = {}
+    for call in (f"c{n}" for n in range(ROUNDS)):
+        new = NewConversation(
+            id=new_id(), family=parent, lineage=Lineage("sub_agent", parent, None, turn, call), onto=onto
+        )
+        made = await store.create(new, [says(f"{new.id}:0"), answers(f"{new.id}:1")])
+        spawned[call] = made.id
+    return spawned
+
+
 async def collect(store: SqliteStore) -> dict[str, object]:
     enough = threading.Event()
 
@@ -86,7 +100,13 @@ async def main(file: str, role: str, shared: list[str]) -> None:
     print("ready", flush=True)
     sys.stdin.readline()
     async with await SqliteStore.open(file) as store:
-        done = await (write(store, shared) if role == "write" else collect(store))
+        match role:
+            case "write":
+                done = await write(store, shared)
+            case "spawn":
+                done = await spawn(store, shared)
+            case _:
+                done = await collect(store)
     print(json.dumps(done), flush=True)
 
 

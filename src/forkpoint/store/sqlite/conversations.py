@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forkpoint.errors import AlreadyExists, BadCursor, BadPosition, Busy, NotFound, Stale, TurnOpen
 from forkpoint.events import Position, Usage
@@ -18,13 +19,14 @@ from forkpoint.store.records import (
     Lineage,
     NewConversation,
     NewFork,
+    Onto,
     Page,
     Status,
     Tags,
 )
 from forkpoint.store.sqlite import idempotency
 from forkpoint.store.sqlite.connection import SQL, Connection
-from forkpoint.store.sqlite.history import resolve
+from forkpoint.store.sqlite.history import head_at, resolve
 from forkpoint.store.sqlite.rows import (
     Parameters,
     Scope,
@@ -103,6 +105,8 @@ def page(
     tags: Tags,
     status: Status | None,
     family: str | None,
+    parent: str | None = None,
+    sub_agents: bool = True,
 ) -> Page[ConversationRecord]:
     """One page of the list, the newest first."""
     holders = db.execute(SQL["read_holders"]).fetchall() if status else []
@@ -111,12 +115,17 @@ def page(
         "tenant": scope.tenant,
         "below": None if cursor is None else _cursor(cursor),
         "family": None if family is None else key_of(family, "family"),
+        "sub_agents": sub_agents,
         "tags": dumps(dict(tags)),
         "status": status,
         "dead": msgspec.json.encode(dead).decode(),
         "limit": limit + 1,
     }
-    rows = db.execute(SQL["list_conversations"], parameters).fetchall()
+    if parent is None and family is None:
+        rows = db.execute(SQL["list_conversations"], parameters).fetchall()
+    else:
+        found_by = {"parent": None if parent is None else key_of(parent)}
+        rows = db.execute(SQL["list_relatives"], parameters | found_by).fetchall()
     items = tuple(conversation_of(row, scope) for row in rows[:limit])
     return Page(items, items[-1].id if len(rows) > limit else None)
 
@@ -124,35 +133,50 @@ def page(
 def create(
     db: Connection, scope: Scope, new: NewConversation, *, draft: bool, key: IdempotencyKey | None = None
 ) -> ConversationRecord:
-    """A new root, sub-agent or draft, empty."""
-    if made := idempotency.find(db, scope, key, "create", None):
-        return read(db, scope, id_from_bytes(made))
-    if new.lineage.kind == "sub_agent" and (child := _child_of(db, scope, new.lineage)):
-        return read(db, scope, id_from_bytes(child))  # a call spawns once: a resumed turn finds its child
+    """A new root, sub-agent or draft: empty, or with the path that it is to begin on."""
     family = key_of(new.family or new.id, "family")
-    if (
-        new.family is not None
-        and not db.execute(SQL["branches"], {"tenant": scope.tenant, "family": family}).fetchone()
-    ):
-        raise NotFound("family", new.family)
-    made_now = _insert(
+    lineage, own = new.lineage, Spend()
+    if new.onto is not None:
+        head = _onto(db, scope, family, new.onto)
+        own = Spend(head.ordinal, head.totals)
+        if lineage.at is None and lineage.source == new.onto.branch:
+            lineage = replace(lineage, at=head.position)
+    else:
+        head = Head(None, root_digest(family))
+        if (
+            new.family is not None
+            and not db.execute(SQL["branches"], {"tenant": scope.tenant, "family": family}).fetchone()
+        ):
+            raise NotFound("family", new.family)
+    made = _insert(
         db,
         scope,
         id=new.id,
         name=new.name,
         family=family,
-        head=Head(None, root_digest(family)),
+        head=head,
         settings=new.settings,
         cache=new.cache,
-        lineage=new.lineage,
-        own=Spend(),
+        lineage=lineage,
+        own=own,
         carries_metrics=False,
         title=new.title,
         tags=new.tags,
         draft=draft,
     )
     idempotency.take(db, scope, key, "create", None, new.id)
-    return made_now
+    return made
+
+
+def made_before(
+    db: Connection, scope: Scope, new: NewConversation, key: IdempotencyKey | None = None
+) -> ConversationRecord | None:
+    """What an earlier request made that asked for the same: under the same key, or for the same call of a turn."""
+    if made := idempotency.find(db, scope, key, "create", None):
+        return read(db, scope, id_from_bytes(made))
+    if new.lineage.call is not None and (child := _child_of(db, scope, new.lineage)):
+        return read(db, scope, id_from_bytes(child))  # a call spawns once: a resumed turn finds its child
+    return None
 
 
 def describe(db: Connection, scope: Scope, id: str, title: str | None, tags: Tags | None) -> ConversationRecord:
@@ -331,6 +355,30 @@ def check_free(row: sqlite3.Row, scope: Scope) -> None:
     if not scope.alive(row["turn_holder"], row["holder_seen"]):
         raise TurnOpen(id, turn, "interrupted")
     raise Busy(id, turn)
+
+
+def _onto(db: Connection, scope: Scope, family: bytes, onto: Onto) -> Head:
+    """What is true where a new conversation of a family is to begin."""
+    row = row_of(db, scope, onto.branch, drafts=False)
+    if row["family"] != family:
+        raise NotFound("conversation", onto.branch)
+    here = head_of(row)
+    if onto.position == here.position:
+        return here
+    if onto.position is None or _stands_at(db, scope, row["open_turn"], onto.position):
+        return head_at(db, family, onto.position)
+    return resolve(db, scope, family, here, onto.position, None)
+
+
+def _stands_at(db: Connection, scope: Scope, open_turn: bytes | None, position: Position) -> bool:
+    """Whether an open turn stands at a position, on its conversation's path or, for now, elsewhere.
+
+    Its sub-agents may begin there, whatever has become of the branch on which it stands.
+    """
+    if open_turn is None:
+        return False
+    turn = db.execute(SQL["read_turn"], {"tenant": scope.tenant, "id": open_turn}).fetchone()
+    return turn is not None and bool(turn["base"] == pack(position))
 
 
 def _child_of(db: Connection, scope: Scope, lineage: Lineage) -> bytes | None:

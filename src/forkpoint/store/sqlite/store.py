@@ -171,14 +171,24 @@ class SqliteStore:
         self._checks.new(new)
         self._checks.key(key)
         note = new_id(self._engine.clock())
+        told = new.id
 
         def run(db: Connection, scope: Scope) -> ConversationRecord:
+            nonlocal told
+            made = conversations.made_before(db, scope, new, key)
+            told = new.id if made is None else made.id
+            if made is not None:
+                return made
             made = conversations.create(db, scope, new, draft=False, key=key)
-            if events and made.id == new.id and made.revision == 0:
-                self._note(db, scope, new.id, note, events)
-            return conversations.read(db, scope, made.id)
+            if not events:
+                return made
+            self._note(db, scope, new.id, note, events)
+            return conversations.read(db, scope, new.id)
 
-        return await self._write("conversation", new.id, run, landed=partial(conversations.exists, id=new.id))
+        def landed(db: Connection, scope: Scope) -> bool:
+            return conversations.exists(db, scope, told)  # and with it its note, which is of the same transaction
+
+        return await self._write("conversation", new.id, run, landed=landed)
 
     async def read(self, id: str) -> ConversationRecord:
         return await self._read(partial(conversations.read, id=id))
@@ -198,10 +208,19 @@ class SqliteStore:
         tags: Tags = (),
         status: Status | None = None,
         family: str | None = None,
+        parent: str | None = None,
+        sub_agents: bool = True,
     ) -> Page[ConversationRecord]:
         self._checks.description(None, tags)
         page = partial(
-            conversations.page, cursor=cursor, limit=_bounded(limit), tags=tags, status=status, family=family
+            conversations.page,
+            cursor=cursor,
+            limit=_bounded(limit),
+            tags=tags,
+            status=status,
+            family=family,
+            parent=parent,
+            sub_agents=sub_agents,
         )
         return await self._read(page)
 

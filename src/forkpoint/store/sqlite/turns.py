@@ -286,6 +286,8 @@ def _make_way(
     if create is not None and not conversations.exists(db, scope, conversation):
         if if_revision:  # it would begin at 0
             raise Stale(conversation, if_revision, 0)
+        if made := conversations.made_before(db, scope, create):
+            raise AlreadyExists("sub-agent", made.id)  # of the same call, under another id
         conversations.create(db, scope, create, draft=True)
         return
     row = conversations.row_of(db, scope, conversation)

@@ -17,6 +17,7 @@ from forkpoint.testing.conformance.elsewhere import ElsewhereConformance
 from forkpoint.testing.conformance.forks import ForkConformance
 from forkpoint.testing.conformance.sharing import SharingConformance
 from forkpoint.testing.conformance.spending import SpendingConformance
+from forkpoint.testing.conformance.sub_agents import SubAgentConformance
 from forkpoint.testing.conformance.turns import TurnConformance
 from forkpoint.testing.conformance.watching import WatchingConformance
 
@@ -28,6 +29,7 @@ class StoreConformance(
     TurnConformance,
     ForkConformance,
     ElsewhereConformance,
+    SubAgentConformance,
     SpendingConformance,
     SharingConformance,
     WatchingConformance,

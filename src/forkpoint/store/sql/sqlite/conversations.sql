@@ -37,7 +37,43 @@ LEFT JOIN holder ON holder.id = turn.holder
 WHERE conversation.tenant = :tenant
   AND conversation.draft = 0
   AND (:below IS NULL OR conversation.id < :below)
+  AND (:sub_agents OR conversation.lineage_kind <> 'sub_agent')
+  AND NOT EXISTS (
+    SELECT 1 FROM json_each(:tags) AS wanted
+    WHERE NOT EXISTS (
+      SELECT 1 FROM json_each(conversation.tags) AS tag
+      WHERE tag.key = wanted.key AND tag.value = wanted.value
+    )
+  )
+  AND (
+    :status IS NULL
+    OR :status = CASE
+      WHEN conversation.open_turn IS NULL THEN 'idle'
+      WHEN turn.outcome <> 'running' THEN turn.outcome
+      WHEN holder.id IS NULL OR hex(holder.id) IN (SELECT value FROM json_each(:dead)) THEN 'interrupted'
+      ELSE 'running'
+    END
+  )
+ORDER BY conversation.id DESC
+LIMIT :limit;
+
+-- name: list_relatives
+-- The same of one conversation's sub-agents, or else of one family. Why another statement: what finds these few by
+-- their key would not page through all conversations by theirs.
+SELECT conversation.*, turn.outcome AS turn_outcome, turn.holder AS turn_holder, holder.seen AS holder_seen
+FROM conversation
+LEFT JOIN turn ON turn.id = conversation.open_turn
+LEFT JOIN holder ON holder.id = turn.holder
+WHERE conversation.tenant = :tenant
+  AND conversation.id IN (
+    SELECT id FROM conversation WHERE lineage_source = :parent AND lineage_kind = 'sub_agent'
+    UNION ALL
+    SELECT id FROM conversation WHERE family = :family AND :parent IS NULL
+  )
+  AND conversation.draft = 0
+  AND (:below IS NULL OR conversation.id < :below)
   AND (:family IS NULL OR conversation.family = :family)
+  AND (:sub_agents OR conversation.lineage_kind <> 'sub_agent')
   AND NOT EXISTS (
     SELECT 1 FROM json_each(:tags) AS wanted
     WHERE NOT EXISTS (
