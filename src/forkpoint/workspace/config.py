@@ -1,0 +1,144 @@
+"""A settings file in TOML: read as it is, and changed so that everything else in it stays as it was."""
+
+import glob
+import os
+import stat
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from forkpoint.store.sqlite.locks import FileLock
+
+_LARGEST = 16 * 1024 * 1024
+_PATIENCE = 10.0  # seconds that a change waits for another
+_ATTEMPTS = 5  # an editor that saves at the same time asks for no lock
+
+
+class Unusable(Exception):
+    """A settings file cannot be read or written; its text says why."""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What a file says; one that is not there says nothing. Raises `Unusable`."""
+    return parsed(text_of(path))
+
+
+def text_of(path: Path) -> str:
+    """The text of a file, with its line ends; empty if it is not there. Raises `Unusable`."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+            raise Unusable("it is not a file")
+        with path.open("rb") as file:
+            found = file.read(_LARGEST + 1)
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        raise Unusable(f"it cannot be read ({_why(error)})") from None
+    if len(found) > _LARGEST:
+        raise Unusable(f"it has more than {_LARGEST:,} bytes")
+    try:
+        return found.decode()
+    except UnicodeDecodeError:
+        raise Unusable("it is not UTF-8") from None
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """What a text in TOML says. Raises `Unusable`."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unusable(f"it is not valid TOML ({error})") from None
+
+
+def change(path: Path, changed: Callable[[str], str]) -> bool:
+    """Puts what `changed` makes of a file's text into its place, and says whether that is anything else than it was.
+
+    One change at a time, over all processes; a file that somebody else saves meanwhile is read again. A link stays a
+    link, and the file keeps its mode and its owner. Raises `Unusable`, and then the file is as it was.
+    """
+    if changed(text := text_of(path)) == text:  # nor is a folder or a lock made for nothing
+        return False
+    try:
+        with _alone(path) as real:
+            for _ in range(_ATTEMPTS):
+                text = text_of(real)
+                if (new := changed(text)) == text:
+                    return False
+                if _replace(real, text, new):
+                    return True
+    except (OSError, ValueError) as error:
+        raise Unusable(f"it cannot be written ({_why(error)})") from None
+    raise Unusable("another program keeps changing it")
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[Path]:
+    """Nobody else changes a file. Gives the file itself where the path is a link to it."""
+    real = Path(os.path.realpath(path))
+    with suppress(FileNotFoundError):
+        if not stat.S_IMODE(os.stat(real).st_mode) & 0o222 or not os.access(real, os.W_OK):
+            # It could be replaced all the same, if the folder lets us, or if we are root. But somebody wants it so.
+            raise Unusable("it cannot be written (it is read-only)")
+    real.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = FileLock(real.with_name(f".{real.name}.lock"))
+    try:
+        if not lock.acquire_within(_PATIENCE):
+            raise Unusable(f"it cannot be written (another program has been changing it for {_PATIENCE:.0f} s)")
+        yield real
+    finally:
+        lock.close()
+
+
+def _replace(path: Path, before: str, text: str) -> bool:
+    """Puts a new file in the place of another; False if that is not what it was."""
+    content = text.encode()
+    prefix = f".{path.name}-new-"
+    for leftover in path.parent.glob(f"{glob.escape(prefix)}*"):  # of somebody who was killed; nobody else writes now
+        leftover.unlink(missing_ok=True)
+    handle, aside = tempfile.mkstemp(prefix=prefix, dir=path.parent)  # its mode is 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            _like(path, handle)
+            file.write(content)
+            file.flush()
+            os.fsync(handle)
+        if text_of(path) != before:
+            os.unlink(aside)
+            return False
+        os.replace(aside, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(aside)
+        raise
+    _sync_folder(path.parent)
+    return True
+
+
+def _like(path: Path, handle: int) -> None:
+    """Gives a new file the mode, the owner and the group of the one that it replaces, as far as we may."""
+    if os.name == "nt" or not path.exists():
+        return
+    before = path.stat()
+    with suppress(PermissionError):
+        os.fchown(handle, before.st_uid, before.st_gid)
+    mode = stat.S_IMODE(before.st_mode)
+    if os.fstat(handle).st_gid != before.st_gid:
+        mode &= ~0o070  # another group must not get the rights of this one
+    os.fchmod(handle, mode)
+
+
+def _sync_folder(path: Path) -> None:
+    """A new name is on the disk only when its folder is. What cannot be synced is there all the same."""
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

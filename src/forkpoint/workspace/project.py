@@ -1,0 +1,76 @@
+"""What a trusted project says of itself, in ``.forkpoint/config.toml`` in its root. Of any other nothing is read."""
+
+import os
+from pathlib import Path
+from typing import Any, Literal, get_args
+from urllib.parse import quote, unquote
+
+from msgspec import Struct
+
+from forkpoint.errors import BadSetting
+from forkpoint.workspace import config
+from forkpoint.workspace.roots import project_root
+from forkpoint.workspace.trust import Trust
+
+_Approval = Literal["never", "risky", "always"]
+
+_FILE = "sqlite:///"
+
+
+class ProjectSettings(Struct, frozen=True):
+    """What a project sets: all of it is None where it says nothing.
+
+    - ``model``, ``store``: what is meant where neither the caller nor the environment says. A relative file in
+      ``store`` is one in the project's root; here it is absolute.
+    - ``instructions``: what an agent is told in this project, beside its own instructions.
+    - ``approval``: which calls need an approval here, beside those that the agent's own policy asks about: it can only
+      make that stricter.
+    """
+
+    model: str | None = None
+    store: str | None = None
+    instructions: str | None = None
+    approval: _Approval | None = None
+
+
+def settings_of(root: Path) -> Path:
+    """The file with the settings of a project."""
+    return root / ".forkpoint" / "config.toml"
+
+
+def project_settings(path: str | os.PathLike[str], trust: Trust) -> ProjectSettings:
+    """What the project that a folder belongs to sets, if it is trusted. Of any other nothing is read.
+
+    Raises `BadSetting` if a trusted project's file cannot be used.
+    """
+    if trust != "trusted":
+        return ProjectSettings()
+    root = project_root(path)
+    file = settings_of(root)
+    try:
+        said = config.read(file)
+    except config.Unusable as error:
+        raise BadSetting("Forkpoint", str(file), str(error)) from None
+    known = ProjectSettings.__struct_fields__
+    if unknown := [name for name in said if name not in known]:
+        why = f"it sets what is not known ({', '.join(unknown)}), and what is known is {', '.join(known)}"
+        raise BadSetting("Forkpoint", str(file), why)
+    for name, value in said.items():
+        _check(file, name, value)
+    said = {name: value for name, value in said.items() if value.strip()}
+    return ProjectSettings(**said | ({"store": _within(root, said["store"])} if "store" in said else {}))
+
+
+def _check(file: Path, name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise BadSetting("Forkpoint", f"{name} in {file}", "it must be a text")
+    if name == "approval" and value not in get_args(_Approval):
+        raise BadSetting("Forkpoint", f"{name} in {file}", f"it is {value!r}, and must be never, risky or always")
+
+
+def _within(root: Path, address: str) -> str:
+    """An address that means the same wherever a process stands."""
+    name = unquote(address.removeprefix(_FILE), errors="surrogateescape")
+    if not address.startswith(_FILE) or not name:
+        return address
+    return _FILE + quote(os.path.abspath(root / name), safe="/:\\", errors="surrogateescape")
