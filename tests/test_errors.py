@@ -105,6 +105,11 @@ CODES = {
     "BadKeyVariable": "bad_key_variable",
     "NoSuchKey": "no_such_key",
     "BadApiKey": "bad_api_key",
+    "NotKept": "not_kept",
+    "TrustRefused": "trust_refused",
+    "AgentClosed": "agent_closed",
+    "NoSuchAgent": "no_such_agent",
+    "SpawnRefused": "spawn_refused",
 }
 
 BASES = {"ForkpointError", "ModelError", "StoreError"}  # caught, never raised: nothing can be said on what to do

@@ -13,7 +13,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from forkpoint.agent import Agent, Limits, Tool, ToolContext, tool
+    from forkpoint.agent import Agent, Limits, Role, SubAgents, Tool, ToolContext, tool
+    from forkpoint.agent.team import Member
     from forkpoint.conversation import AsyncConversation, Conversation, Turn
     from forkpoint.conversation.visualizer import TerminalVisualizer
     from forkpoint.errors import ForkpointError, TurnCancelled, TurnFailed
@@ -28,6 +29,9 @@ __all__ = [
     "Conversation",
     "ForkpointError",
     "Limits",
+    "Member",
+    "Role",
+    "SubAgents",
     "TerminalVisualizer",
     "Tool",
     "ToolContext",
@@ -44,6 +48,9 @@ _HOMES = {
     "Conversation": "forkpoint.conversation",
     "ForkpointError": "forkpoint.errors",
     "Limits": "forkpoint.agent.agent",
+    "Member": "forkpoint.agent.team",
+    "Role": "forkpoint.agent.sub_agents",
+    "SubAgents": "forkpoint.agent.sub_agents",
     "TerminalVisualizer": "forkpoint.conversation.visualizer",
     "Tool": "forkpoint.agent.tool",
     "ToolContext": "forkpoint.agent.context",

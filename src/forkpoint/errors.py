@@ -7,7 +7,8 @@ searching their text.
 
 import dataclasses
 import inspect
-from typing import Any, ClassVar, dataclass_transform
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal, dataclass_transform
 
 
 @dataclass_transform(eq_default=False)
@@ -77,8 +78,8 @@ class BadId(ForkpointError):
 
 
 class BadLineage(ForkpointError):
-    """A conversation cannot be created as a {kind} ({why}). Create a root, or a sub_agent with its parent, the
-    parent's turn and the call; use fork() and rewind() for what they make."""
+    """A conversation cannot be created as a {kind} ({why}). Create a root, or a sub_agent with its parent and, if a
+    call asked for it, the parent's turn and the call; use fork() and rewind() for what they make."""
 
     code = "bad_lineage"
     kind: str
@@ -307,12 +308,69 @@ class BadAgent(ForkpointError):
     why: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """One thing that a conversation was made with, and that is not here as it was. Without a name it is the agent
+    itself. In words it says what and why."""
+
+    kind: Literal["tool", "output", "approval", "workspace", "model", "agent"]
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        if not self.name:
+            return f"its {self.kind} {self.why}"
+        return f"{'approval policy' if self.kind == 'approval' else self.kind} {self.name}: {self.why}"
+
+
+class TrustRefused(ForkpointError):
+    """Nothing can be said here of whether {path} is trusted: {why}. Nothing was made or changed; leave `trust` out, or
+    ask whoever runs the server."""
+
+    code = "trust_refused"
+    path: str
+    why: str
+
+
 class CannotResume(ForkpointError):
-    """What this conversation was made with is not here as it was: {missing}. Open it with an agent that has it, or
-    make it importable again."""
+    """What this conversation was made with is not here as it was: {missing}. Open it with an agent that has it, make
+    it importable again, or go on without it: `allow` names what may be missing."""
 
     code = "cannot_resume"
     missing: str
+    items: tuple[Item, ...] = ()
+
+    @classmethod
+    def of(cls, items: Iterable[Item]) -> "CannotResume":
+        """The error that says all of these at once."""
+        listed = tuple(dict.fromkeys(items))
+        return cls("; ".join(map(str, listed)), listed)
+
+
+# Sub-agents.
+
+
+class SpawnRefused(ForkpointError):
+    """Nothing was asked of a sub-agent: {why}. Ask again in another way."""
+
+    code = "spawn_refused"
+    why: str
+
+
+class NoSuchAgent(ForkpointError):
+    """There is no sub-agent {agent} of conversation {conversation}. Name one of these: {known}."""
+
+    code = "no_such_agent"
+    agent: str
+    conversation: str
+    known: str
+
+
+class AgentClosed(ForkpointError):
+    """The sub-agent {agent} was closed by its parent. It can still be read and forked; spawn another one to go on."""
+
+    code = "agent_closed"
+    agent: str
 
 
 # Conversations: a turn did not commit, or cannot be run like this.
@@ -394,6 +452,13 @@ class BadWorkspace(ForkpointError):
 
     code = "bad_workspace"
     path: str
+    why: str
+
+
+class NotKept(ForkpointError):
+    """{why} Check the file and its folder, and try again."""
+
+    code = "not_kept"
     why: str
 
 

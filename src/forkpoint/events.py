@@ -212,17 +212,33 @@ class ApprovalDenied(Body, frozen=True, tag="approval_denied"):
 
 
 class SubAgentSpawned(Body, frozen=True, tag="sub_agent_spawned"):
-    call_id: str
+    """A sub-agent was given a task, or another message: ``turn`` is its turn for that.
+
+    ``call_id`` is the call that asked for it; None if nobody's call did. ``replaces`` is the sub-agent of another
+    branch that this one was forked from, and stands for from here on.
+    """
+
+    call_id: str | None
     conversation: str
     task: str
     nickname: str | None = None
     agent_role: str | None = None
+    path: str | None = None
+    turn: str | None = None
+    replaces: str | None = None
 
 
 class SubAgentFinished(Body, frozen=True, tag="sub_agent_finished"):
-    call_id: str
+    """How a sub-agent's turn ended, as its parent heard it. ``closed``: the parent is done with it.
+
+    ``spent`` is what that turn used, for whoever reads; it counts where it was spent, in the sub-agent.
+    """
+
+    call_id: str | None
     conversation: str
     outcome: str
+    turn: str | None = None
+    spent: "Usage | None" = None
 
 
 class ModelCalled(Body, frozen=True, tag="model_called"):

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 from typing import Any
 
 import msgspec
@@ -222,7 +223,7 @@ def test_two_tools_of_one_name_are_refused() -> None:
         Agent(ECHO, tools=[made, made])
 
 
-@pytest.mark.parametrize("approval", [None, "", "sometimes", "NEVER", 3, True, [], {}, ("never",)], ids=str)
+@pytest.mark.parametrize("approval", [None, "", "sometimes", "NEVER", 3, True, [], {}, ("sometimes",)], ids=str)
 def test_a_policy_that_is_none_is_refused(approval: Any) -> None:
     with pytest.raises(BadAgent, match="approval"):
         Agent(ECHO, approval=approval)
@@ -234,6 +235,14 @@ def test_an_async_policy_is_refused_since_nobody_would_await_it() -> None:
 
     with pytest.raises(BadAgent, match="approval"):
         Agent(ECHO, approval=asks)  # type: ignore[arg-type]
+
+
+def test_an_async_policy_among_others_is_refused() -> None:
+    async def asks(call: ToolCall, tool: Tool) -> bool:
+        return False
+
+    with pytest.raises(BadAgent, match="approval"):
+        Agent(ECHO, approval=("risky", asks))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["steps", "tokens", "dollars", "seconds"])
@@ -355,6 +364,54 @@ def test_a_function_that_raises_does_not_let_the_call_through() -> None:
     except ValueError:
         return
     assert reason is not None
+
+
+def says(reason: str) -> Any:
+    return lambda call, tool: reason if call.tool == "first" else ""
+
+
+def test_of_several_policies_one_that_asks_is_enough_and_the_first_reason_is_shown() -> None:
+    assert asked((says("mine"), says("yours"), "risky")) == {
+        "first": "mine",
+        "third": "the tool is risky",
+        "nothing": None,
+    }
+    assert asked((lambda call, tool: False, says("yours")))["first"] == "yours"
+    assert asked((lambda call, tool: False, lambda call, tool: ""))["first"] is None
+
+
+def test_one_of_several_policies_that_raises_does_not_let_the_call_through() -> None:
+    def policy(call: ToolCall, tool: Tool) -> bool:
+        raise ValueError("cannot decide")
+
+    agent = Agent(ECHO, tools=[first], approval=("risky", policy))
+    with pytest.raises(ValueError, match="cannot decide"):
+        agent.asks_before(CALLS["first"])
+    assert Agent(ECHO, tools=[third], approval=("risky", policy)).asks_before(CALLS["third"]) == "the tool is risky"
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        ((), "never"),
+        (("never",), "never"),
+        (("never", ("never", ())), "never"),
+        (("risky",), "risky"),
+        (("risky", "never", ("risky",)), "risky"),
+        ((importable.asks, "never"), importable.asks),
+        ((importable.asks, ("risky", importable.asks)), (importable.asks, "risky")),
+        ((("risky",), (importable.asks,)), ("risky", importable.asks)),
+        (("risky", importable.asks, "always"), "always"),
+        (("always", "always"), "always"),
+    ],
+    ids=lambda one: re.sub(r" at 0x[0-9a-f]+", "", str(one)),
+)
+def test_several_policies_stand_in_their_plainest_form(given: Any, plain: Any) -> None:
+    agent = Agent(ECHO, approval=given)
+    assert agent.approval == plain
+    assert agent == Agent(ECHO, approval=plain)
+    assert agent.but(approval=("never", agent.approval)) == agent
+    assert bind(agent.to_json()).approval == plain
 
 
 # Secrets.

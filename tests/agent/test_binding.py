@@ -206,6 +206,64 @@ def test_a_given_function_does_not_replace_a_policy_that_is_a_word() -> None:
     assert bind(Agent(ECHO, approval="always").to_json(), given).approval == "always"
 
 
+# Several policies.
+
+
+def policy(word: str, name: str = "policy") -> Any:
+    def asks(call: ToolCall, tool: Tool) -> str:
+        return word
+
+    asks.__name__ = name
+    return asks
+
+
+def test_several_policies_come_back_in_their_order() -> None:
+    agent = Agent(ECHO, approval=("risky", importable.asks))
+    assert json.loads(agent.to_json())["approval"] == ["risky", {"name": "asks", "path": "tests.agent.importable:asks"}]
+    again = bind(agent.to_json())
+    assert (again.approval, again.to_json()) == (("risky", importable.asks), agent.to_json())
+
+
+def test_each_of_several_policies_comes_from_the_agent_given_by_its_path_or_its_name() -> None:
+    one, two, three = policy("1", "one"), policy("2", "two"), policy("3", "three")
+    text = Agent(ECHO, approval=(one, importable.asks, two)).to_json()
+    given = Agent(ECHO, approval=(two, three, importable.asks, one))
+    assert bind(text, given).approval == (one, importable.asks, two)
+    assert missing_from(text, Agent(ECHO, approval=(three, one))) == "approval policy two: it has no import path"
+    assert missing_from(text).count("no import path") == 2
+
+
+def test_two_policies_of_one_name_are_never_taken_for_one() -> None:
+    one, two = policy("1"), policy("2")
+    text = Agent(ECHO, approval=(one, two)).to_json()
+    assert bind(text, Agent(ECHO, approval=(one, two))).approval == (one, two)
+    assert missing_from(text, Agent(ECHO, approval=one)) == "approval policy policy: it has no import path"
+    stolen = policy("1", "asks")
+    text = Agent(ECHO, approval=(stolen, importable.asks)).to_json()
+    assert missing_from(text, Agent(ECHO, approval=importable.asks)) == "approval policy asks: it has no import path"
+
+
+def test_only_policies_that_are_known_to_be_the_same_are_taken_if_they_must_be() -> None:
+    one = policy("1")
+    given = Agent(ECHO, approval=(one, importable.asks))
+    assert bind(Agent(ECHO, approval=("risky", importable.asks)).to_json(), given, same=True).approval == (
+        "risky",
+        importable.asks,
+    )
+    with pytest.raises(CannotResume, match="no import path"):
+        bind(given.to_json(), given, same=True)
+
+
+def test_of_several_policies_one_that_is_gone_on_without_asks_before_every_call() -> None:
+    text = Agent(ECHO, approval=("risky", policy("1"), importable.asks)).to_json()
+    assert bind(text, without=lambda item: item.kind == "approval").approval == "always"
+
+
+def test_several_policies_go_to_a_server_unless_one_is_a_function() -> None:
+    with pytest.raises(BadAgent, match="approval"):
+        portable_document(Agent(ECHO, approval=("risky", importable.asks)))
+
+
 # Outputs that are only a schema.
 
 FORM = OutputSchema("Form", '{ "type": "object",  "required": ["a"] }')

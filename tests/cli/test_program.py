@@ -24,12 +24,12 @@ def forkpoint(tmp_path: Path) -> Program:
     return Program(tmp_path)
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"keys", "local"}))
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"agents", "keys", "local"}))
 def test_every_command_has_a_store_a_form_for_programs_and_an_example(name: str) -> None:
     command = COMMANDS[name]
     options = {option for parameter in command.params for option in parameter.opts}
     assert "--json" in options
-    assert "--store" in options or name == "demo"
+    assert "--store" in options or name in {"demo", "trust"}
     assert f"forkpoint {name}" in command.help
     assert all(parameter.help for parameter in command.params)
 

@@ -11,7 +11,12 @@ from tests.cli.program import Program, agent, one_line
 
 from forkpoint import Conversation
 from forkpoint.cli.tree import draw, walk
+from forkpoint.conversation.portal import wait_for
+from forkpoint.conversation.settings import Settings, SubAgentOf
 from forkpoint.events import Usage
+from forkpoint.ids import new_id
+from forkpoint.store.opening import open_store
+from forkpoint.store.records import Lineage, NewConversation
 from forkpoint.testing import Reply
 
 
@@ -110,6 +115,79 @@ def test_a_family_may_be_deeper_than_python_likes_to_recurse() -> None:
         for made in chain[1:]:
             made.close()
     assert [depth for _, depth in walk(branches)] == list(range(1101))
+
+
+def spawned(forkpoint: Program, parent: Conversation, nickname: str, path: str, turn: str | None = None) -> str:
+    """A sub-agent of a conversation, as its store has it."""
+    family = parent.info().family
+
+    async def made() -> str:
+        of = SubAgentOf(parent.id, path, nickname, path.count("/") - 1, role="explorer")
+        settings = Settings(sub_agent=of).to_json()
+        lineage = Lineage("sub_agent", parent.id, None, turn, None if turn is None else "call-1")
+        new = NewConversation(id=new_id(), settings=settings, lineage=lineage, family=family)
+        async with await open_store(forkpoint.store) as store:
+            return (await store.create(new)).id
+
+    return wait_for("made", made)
+
+
+def test_a_sub_agent_is_drawn_with_its_path_and_the_turn_that_spawned_it(forkpoint: Program) -> None:
+    with root(forkpoint, "spawned") as source:
+        turn = source.turns().items[0].id
+        child = spawned(forkpoint, source, "scout", "/root/scout", turn)
+        with Conversation.open(child, store=forkpoint.store, bind=False) as scout:
+            below = spawned(forkpoint, scout, "digger", "/root/scout/digger")
+            scout.fork(conversation_id="of-the-scout").close()
+        source.fork(conversation_id="branch").close()
+    assert forkpoint.text("tree", "root").splitlines()[2:] == [
+        f"├── ◇ /root/scout {child[:13]}",
+        f"│     sub-agent (explorer) of turn {turn[:13]} · 0 own events · 0 tokens · idle",
+        f"│   ├── ◇ /root/scout/digger {below[:13]}",
+        "│   │     sub-agent (explorer) · 0 own events · 0 tokens · idle",
+        "│   └── ○ of-the-scout",
+        "│         fork at the start · 0 own events · 0 tokens · idle",
+        "└── ○ branch",
+        "      fork after 7 events · 0 own events · 0 tokens · idle",
+        "○ conversation   ◇ sub-agent   ● ◆ the one you asked for",
+    ]
+    assert f"◆ /root/scout {child[:13]}" in forkpoint.text("tree", child)
+    assert [line.split()[-1] for line in forkpoint.text("tree", "root", "--no-agents").splitlines()[0::2]] == [
+        "root",
+        "branch",
+    ]
+
+
+def test_for_programs_a_sub_agent_says_whose_it_is(forkpoint: Program) -> None:
+    with root(forkpoint, "whose") as source:
+        turn = source.turns().items[0].id
+        child = spawned(forkpoint, source, "scout", "/root/scout", turn)
+        tree = source.tree()
+    assert [one.is_sub_agent for one in (*tree, *tree[0].branches)] == [False, True]
+    of = {"parent": source.id, "path": "/root/scout", "nickname": "scout", "role": "explorer", "depth": 1}
+    assert forkpoint.json("tree", "root")["branches"][1].items() >= of.items()
+    assert forkpoint.json("tree", "root", "--no-agents")["branches"][1:] == []
+    shown = forkpoint.json("show", child)["conversation"]
+    assert shown.items() >= of.items()
+    assert shown["lineage"] | {"at": None} == {
+        "kind": "sub_agent",
+        "source": source.id,
+        "at": None,
+        "turn": turn,
+        "call": "call-1",
+    }
+    assert f"sub-agent /root/scout (explorer) of root, turn {turn[:13]}" in forkpoint.text("show", child)
+
+
+def test_sub_agents_are_listed_only_if_one_asks_for_them_and_opened_by_the_start_of_their_ids(
+    forkpoint: Program,
+) -> None:
+    with root(forkpoint, "unlisted") as source:
+        child = spawned(forkpoint, source, "scout", "/root/scout")
+    assert [info["id"] for info in forkpoint.json("list")["items"]] == [source.id]
+    assert [info["id"] for info in forkpoint.json("list", "--agents")["items"]] == [child, source.id]
+    assert "/root/scout" in forkpoint.text("list", "--agents")
+    assert forkpoint.json("show", child[:18])["conversation"]["id"] == child
 
 
 # fork

@@ -10,7 +10,7 @@ import typer.main
 from tests.cli.program import Program, agent, one_line
 from tests.conversation.support.homes import RemoteHome
 
-from forkpoint import Agent, Conversation, tool
+from forkpoint import Agent, Conversation, SubAgents, tool
 from forkpoint.cli.app import app
 from forkpoint.errors import ForkpointError
 from forkpoint.testing import Fault, Reply, ScriptedCall
@@ -40,8 +40,9 @@ TRIED = {
     "request": "test_request_shows_what_is_sent",
     "doctor": "test_doctor_says_how_the_server_is",
     "chat": "test_chat_from_a_pipe",
+    "agents": "test_agents_are_spawned_told_listed_waited_for_and_closed",
 }
-NEEDS_NONE = {"demo", "serve", "keys", "local"}
+NEEDS_NONE = {"demo", "serve", "keys", "local", "trust"}
 
 _names = itertools.count()
 
@@ -241,3 +242,19 @@ def family(tree: Any) -> list[dict[str, Any]]:
                 found.append(one)
             todo += [value for value in one.values() if isinstance(value, list | dict)]
     return found
+
+
+def test_agents_are_spawned_told_listed_waited_for_and_closed(
+    forkpoint: Program, server: RemoteHome, at: tuple[str, str]
+) -> None:
+    reader = Agent("scripted/echo", name=fresh("reader"))
+    name = talk(server, agent("", sub_agents=SubAgents(agents={"reader": reader})), "one")
+    words = ("spawn", name, "Read.", "--agent", "reader", "--nickname", "scout")
+    assert forkpoint.text("agents", *words, *at) == "You said: Read.\n"
+    assert forkpoint.text("agents", "send", name, "/root/scout", "More.", *at) == "You said: More.\n"
+    listed = forkpoint.json("agents", name, *at)
+    assert listed == forkpoint.json("agents", name, "--store", f"sqlite:///{server.file}")
+    assert [one["answer"] for one in listed["items"]] == ["You said: More."]
+    assert forkpoint.json("agents", "wait", name, "scout", *at)["text"] == "You said: More."
+    assert forkpoint.text("agents", "close", name, "scout", *at) == "Closed /root/scout.\n"
+    assert "closed" in forkpoint.run("agents", "send", name, "scout", "Hi", *at).stderr

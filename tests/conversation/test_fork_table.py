@@ -18,10 +18,11 @@ from msgspec import Struct, defstruct
 from tests.conversation.support.homes import Home, home_of
 
 from forkpoint import LLM, Agent, AsyncConversation, Limits, ToolContext, tool
+from forkpoint.agent.sub_agents import Role, SubAgents
 from forkpoint.conversation.addresses import KEY
 from forkpoint.conversation.conversation import Where
 from forkpoint.conversation.results import Info, Stats
-from forkpoint.conversation.settings import Settings
+from forkpoint.conversation.settings import Settings, SubAgentOf
 from forkpoint.conversation.updates import Update
 from forkpoint.events import Condensation, HookRun, NewEvent, Opaque, SkillActivated, ToolCall, Usage
 from forkpoint.history.state import State
@@ -165,6 +166,7 @@ async def example(store: Store, home: Home, at: Where, folder: Path) -> Case:
         approval="risky",
         unattended="run",
         name="builder",
+        sub_agents=SubAgents(roles={"scout": Role("looks around")}, depth=3),
     )
     root = AsyncConversation(home.agent(agent), store=at, workspace=folder)
     first = await root.run("one")
@@ -296,14 +298,19 @@ async def check_sub_agents(case: Case) -> None:
             id=new_id(),
             family=(await case.source.info()).family,
             lineage=Lineage("sub_agent", case.source.id, turn=turn, call="c1"),
+            settings=Settings(sub_agent=SubAgentOf(case.source.id, "/root/scout", "scout", 1, "explorer")).to_json(),
         )
     )
     fork = await case.source.fork()
     assert await case.store.read(child.id) == child, "forking a conversation changed its sub-agent"
     family = (await case.store.conversations(family=child.family)).items
     assert [one.id for one in family if one.lineage.kind == "sub_agent"] == [child.id]
-    own = await (await AsyncConversation.open(child.id, store=case.at)).fork()
+    scout = await AsyncConversation.open(child.id, store=case.at)
+    own = await scout.fork()
     assert (await own.info()).lineage == Lineage("fork", child.id), "a fork of a sub-agent is nobody's sub-agent"
+    places = [(of.parent, of.path, of.nickname, of.role, of.depth) for of in (await scout.info(), await own.info())]
+    assert places == [(case.source.id, "/root/scout", "scout", "explorer", 1), (None, None, None, None, 0)]
+    assert Settings.from_json((await case.store.read(own.id)).settings) == Settings.from_json(child.settings)
     await fork.close()
 
 
@@ -359,6 +366,7 @@ TABLE: Sequence[Row] = (
             "Agent.client_tools": Same(),
             "Agent.output": Same(),
             "Agent.name": Same(),
+            "Agent.sub_agents": Same(),
             "Info.model": Same(),
             "Info.agent": Same(),
         },
@@ -444,6 +452,7 @@ TABLE: Sequence[Row] = (
         {
             "Settings.workspace": Same(),
             "Settings.system": Same(),
+            "Settings.project": Same(),
             "Info.workspace": Same(),
         },
         check_workspace,
@@ -453,6 +462,12 @@ TABLE: Sequence[Row] = (
         {
             "Lineage.turn": Starts(None),
             "Lineage.call": Starts(None),
+            "Settings.sub_agent": Same(),
+            "Info.parent": Starts(None),  # a fork of a sub-agent is nobody's
+            "Info.path": Starts(None),
+            "Info.nickname": Starts(None),
+            "Info.role": Starts(None),
+            "Info.depth": Starts(0),
         },
         check_sub_agents,
     ),
@@ -478,6 +493,13 @@ SHOWN_ELSEWHERE = {
     "CacheIdentity.dropped": "what has dropped a key inherits none; test_cache_keys.py drops one and forks",
     "Lineage.turn": "the source is no sub-agent; the row's check forks one",
     "Lineage.call": "the source is no sub-agent; the row's check forks one",
+    "Settings.project": "no project told the source anything; test_trust.py forks one that was told",
+    "Settings.sub_agent": "the source is no sub-agent; the row's check forks one",
+    "Info.parent": "the source is no sub-agent; the row's check forks one",
+    "Info.path": "the source is no sub-agent; the row's check forks one",
+    "Info.nickname": "the source is no sub-agent; the row's check forks one",
+    "Info.role": "the source is no sub-agent; the row's check forks one",
+    "Info.depth": "the source is no sub-agent; the row's check forks one",
 }
 """Fields in which the example has nothing to copy or to leave behind, and why that is no gap."""
 

@@ -17,7 +17,7 @@ def test_no_request_that_fits_the_document_or_does_not_is_answered_otherwise_tha
         f"{method.upper()} {path}"
         for path, operations in contract().document["paths"].items()
         for method, call in operations.items()
-        if call["operationId"] != ENDLESS
+        if call["operationId"] not in ENDLESS
     }
     assert found.calls >= calls
     assert found.cases > 1000

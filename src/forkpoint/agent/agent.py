@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -10,19 +9,15 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from forkpoint.agent.arguments import json_schema, typed
+from forkpoint.agent.approval import Approval, approval_of, why_asked
+from forkpoint.agent.arguments import json_schema
 from forkpoint.agent.output import OutputSchema
+from forkpoint.agent.sub_agents import SubAgents, check_free, sub_agents_of, with_team
 from forkpoint.agent.tool import Tool, as_tool
 from forkpoint.errors import BadAgent, BadTool
 from forkpoint.events import JsonText, ToolCall
 from forkpoint.llm.manifest import Manifest, ToolSchema, is_text, manifest_of
 from forkpoint.llm.model import LLM, as_llm
-
-Asker: TypeAlias = Callable[[ToolCall, Tool], bool | str]
-"""Decides whether a call must be approved first. A text is the reason that is shown."""
-
-Approval: TypeAlias = Literal["never", "always", "risky"] | Asker
-"""Which calls wait for somebody's approval: none, all, those of risky tools, or those that a function says."""
 
 Unattended: TypeAlias = Literal["deny", "run"]
 """What becomes of a call that would wait for an approval where nobody can be asked."""
@@ -56,12 +51,14 @@ class Agent:
     - ``output``: a type (a dataclass, a msgspec Struct, a pydantic model, a TypedDict) that the answer is to have, or
       an `OutputSchema`.
     - ``limits``: where a turn ends.
-    - ``approval``: ``never``, ``always``, ``risky``, or a function of the call and the tool.
+    - ``approval``: ``never``, ``always``, ``risky``, or a function of the call and the tool; or a tuple of those, and
+      then a call waits if any of them asks.
     - ``name``: how people call it.
     - ``client_tools``: tools that run where the client is: schemas alone. A model's call of one ends the turn, and the
       client answers it with the next. They are never approved here, for nothing runs here.
     - ``unattended``: what becomes of a call that the policy would ask about, where nobody can be asked: ``deny``, with
       the reason recorded and told to the model, or ``run``.
+    - ``sub_agents``: whom it may give tasks to; True is itself alone. Its tools then have those for that.
     """
 
     llm: LLM
@@ -73,6 +70,7 @@ class Agent:
     name: str | None
     client_tools: tuple[ToolSchema, ...]
     unattended: Unattended
+    sub_agents: SubAgents | None
 
     def __init__(
         self,
@@ -86,12 +84,12 @@ class Agent:
         name: str | None = None,
         client_tools: Iterable[ToolSchema] = (),
         unattended: Unattended = "deny",
+        sub_agents: SubAgents | bool | None = None,
     ) -> None:
-        made = tuple(sorted(map(as_tool, tools), key=lambda tool: tool.name))
-        if not callable(approval) and approval not in ("never", "always", "risky"):
-            raise BadAgent(f"its approval policy is {approval!r}, and must be never, always, risky or a function")
-        if inspect.iscoroutinefunction(typed(approval)):
-            raise BadAgent("its approval policy is async, and must decide at once")
+        team = sub_agents_of(sub_agents)
+        schemas = tuple(sorted(map(_as_schema, client_tools), key=lambda tool: tool.name))
+        if team is not None:
+            check_free((schema.name for schema in schemas), "client tool")
         if unattended not in ("deny", "run"):
             raise BadAgent(f"what it does unattended is {unattended!r}, and must be deny or run")
         if not isinstance(limits, Limits):
@@ -104,13 +102,14 @@ class Agent:
         for field, value in (
             ("llm", as_llm(llm)),
             ("instructions", instructions),
-            ("tools", made),
+            ("tools", with_team(map(as_tool, tools), team)),
             ("output", output),
             ("limits", limits),
-            ("approval", approval),
+            ("approval", approval_of(approval)),
             ("name", name),
-            ("client_tools", tuple(sorted(map(_as_schema, client_tools), key=lambda tool: tool.name))),
+            ("client_tools", schemas),
             ("unattended", "run" if unattended == "run" else "deny"),  # the very words: a default is not stored
+            ("sub_agents", team),
         ):
             object.__setattr__(self, field, value)
         _ = self.manifest  # says now what is wrong with its tools or its output
@@ -141,17 +140,7 @@ class Agent:
         """Why a call must be approved first; None if it need not be, as a call that the client runs never is."""
         if self.is_client_tool(call.tool):
             return None
-        tool = self.tool(call.tool)
-        match self.approval:
-            case "never":
-                return None
-            case "always":
-                return "every call is to be approved"
-            case "risky":
-                return "the tool is risky" if tool is not None and tool.risky else None
-            case asker:
-                said = asker(call, tool) if tool is not None else False
-                return said if isinstance(said, str) and said else "the policy asks for it" if said else None
+        return why_asked(self.approval, call, self.tool(call.tool))
 
     def to_json(self) -> JsonText:
         """A document with everything but the functions, which stand there by their import paths. `bind` reads it.

@@ -1,41 +1,45 @@
-"""A stored agent: its JSON, and how its callables are found again.
+"""A stored agent: its JSON, and the agent that comes back from it.
 
-The JSON is stored with each conversation. In it every callable stands as its import path and the digest of its schema.
-`bind` finds them, in this process or another, or in an agent that is given; whatever is missing or has changed is
-listed, all of it, before anything runs.
+The JSON is stored with each conversation. In it every callable stands as its import path and the digest of its schema
+(`finding`), and each agent that a sub-agent may be as a document of its own. `bind` finds all of it, in this process or
+another, or in an agent that is given; whatever is missing or has changed is listed, all of it, before anything runs.
 """
 
-import functools
-import hashlib
-import importlib
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from forkpoint.agent.agent import Agent, Limits, Unattended, output_schema
+from forkpoint.agent.agent import Agent, Limits, Unattended
+from forkpoint.agent.approval import policies
+from forkpoint.agent.finding import (
+    Reference,
+    find_output,
+    find_policies,
+    find_tool,
+    name_of,
+    output_reference,
+    policy_reference,
+    reference_of,
+    schema_reference,
+)
 from forkpoint.agent.output import OutputSchema
-from forkpoint.agent.tool import Tool, as_tool, path_of
-from forkpoint.errors import BadAgent, CannotResume, ForkpointError
+from forkpoint.agent.sub_agents import DEPTH, MOST, Role, SubAgents
+from forkpoint.agent.team import is_team_tool
+from forkpoint.errors import BadAgent, CannotResume, ForkpointError, Item
 from forkpoint.events import JsonText
 from forkpoint.llm.manifest import ToolSchema
 from forkpoint.llm.model import LLM
 
-_NOWHERE: Any = object()  # None may well stand at a path
+StoredPolicy: TypeAlias = Literal["never", "always", "risky"] | Reference
+"""A policy in a stored agent: its word, or a function by its path."""
+
+Lender: TypeAlias = Callable[[JsonText], Agent | None]
+"""Who lends functions and literal keys to the agent of a document, if anybody does."""
 
 
-class Reference(Struct, frozen=True, omit_defaults=True):
-    """A callable or a type in a stored agent. Without a path it can only come from an agent that is given.
-
-    An output that is an `OutputSchema` has its schema here, as the very text that it is, and needs no path.
-    """
-
-    name: str
-    path: str | None = None
-    digest: str = ""
-    risky: bool = False
-    repeatable: bool = False
-    schema: msgspec.Raw = msgspec.Raw()
+NOTHING = msgspec.Raw()  # the very one: a default is left out by its identity
 
 
 class ClientTool(Struct, frozen=True, omit_defaults=True):
@@ -53,226 +57,258 @@ class ClientTool(Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(schema, parameters=parameters) if parameters else schema
 
 
+class StoredRole(Struct, frozen=True, omit_defaults=True):
+    """A role in a stored agent. Its agent is a document too."""
+
+    description: str = ""
+    instructions: str = ""
+    agent: msgspec.Raw = NOTHING
+    guardian: bool = False
+
+
+class StoredSubAgents(Struct, frozen=True, omit_defaults=True):
+    """The sub-agents of a stored agent."""
+
+    roles: Mapping[str, StoredRole] = {}
+    agents: dict[str, msgspec.Raw] = {}
+    models: tuple[msgspec.Raw, ...] = ()
+    depth: int = DEPTH
+    most: int = MOST
+
+
 class Document(Struct, frozen=True, omit_defaults=True):
-    """A stored agent."""
+    """A stored agent. The tools that come with its sub-agents are not among its tools."""
 
     llm: msgspec.Raw
     instructions: str = ""
     tools: tuple[Reference, ...] = ()
     output: Reference | None = None
     limits: Limits = Limits()
-    approval: Literal["never", "always", "risky"] | Reference = "never"
+    approval: StoredPolicy | tuple[StoredPolicy, ...] = "never"
     name: str | None = None
     client_tools: tuple[ClientTool, ...] = ()
     unattended: Unattended = "deny"
+    sub_agents: StoredSubAgents | None = None
 
 
-def bind(text: JsonText | bytes, given: Agent | None = None, *, same: bool = False) -> Agent:
+def bind(
+    text: JsonText | bytes,
+    given: Agent | None = None,
+    *,
+    same: bool = False,
+    lender: Lender = lambda text: None,
+    without: Callable[[Item], bool] = lambda item: False,
+) -> Agent:
     """The agent of a document, its callables taken from the agent given or imported.
 
     With ``same`` only those are taken from the agent given that are known to be the ones that are meant; for it may be
-    of an earlier day, and what was made stricter since must stay so. Raises `CannotResume` with everything that is
-    missing or has changed.
+    of an earlier day, and what was made stricter since must stay so. The agents that its sub-agents may be are bound
+    in the same way, to those of the same names in the agent given, or to what the ``lender`` has for their documents.
+    Raises `CannotResume` with everything that is missing or has
+    changed, but for what ``without`` says yes to: such a tool or output type is left out, and such a policy asks
+    before every call.
     """
-    try:
-        document = msgspec.json.decode(text, type=Document)
-        llm = LLM.from_json(bytes(document.llm))
-    except (msgspec.DecodeError, UnicodeError, RecursionError, ForkpointError) as error:
-        raise CannotResume(f"its agent cannot be read ({error})") from None
-    missing: list[str] = []
-    tools = [_bound_tool(reference, given, missing, same) for reference in document.tools]
-    output = _bound_output(document.output, given, missing)
-    approval: Any = document.approval
-    if isinstance(approval, Reference):
-        approval = _bound_approval(approval, given, missing, same)
-    if missing:
-        raise CannotResume("; ".join(missing))
-    try:
-        bound = Agent(
-            _with_key(llm, given),
-            instructions=document.instructions,
-            tools=[tool for tool in tools if tool is not None],
-            output=output,
-            limits=document.limits,
-            approval=approval,
-            name=document.name,
-            client_tools=[tool.schema() for tool in document.client_tools],
-            unattended=document.unattended,
-        )
-    except ForkpointError as error:
-        raise CannotResume(f"its agent cannot be made again ({error})") from None
-    object.__setattr__(bound, "_document", text if isinstance(text, str) else text.decode())
+    lacking = _Lacking(without)
+    bound = _bound(text, given, lender, lacking, same=same)
+    if lacking.missing or bound is None:
+        raise CannotResume.of(lacking.missing)
     return bound
-
-
-def _with_key(llm: LLM, given: Agent | None) -> LLM:
-    """The model with the literal key of the agent given, for a literal key is in no document.
-
-    Only for the same model of the same server: the key of one company is not shown to another.
-    """
-    if given is None or given.llm.api_key is None or llm.api_key_env is not None:
-        return llm
-    if (given.llm.model, given.llm.base_url) != (llm.model, llm.base_url):
-        return llm
-    return msgspec.structs.replace(llm, api_key=given.llm.api_key)
 
 
 def document_of(agent: Agent) -> JsonText:
     """The JSON of an agent."""
-    approval: Any = agent.approval
-    if callable(approval):
-        approval = Reference(getattr(approval, "__name__", "approval"), path_of(approval))
     output = None
-    if isinstance(agent.output, OutputSchema):
-        output = _by_schema(agent.output)
-    elif agent.output is not None:
-        output = Reference(_name_of(agent.output), path_of(agent.output), _digest(agent.manifest.output or ""))
-    return _written(agent, tuple(map(_reference, agent.tools)), output, approval)
+    if agent.output is not None:
+        output = output_reference(agent.output, agent.manifest.output or "")
+    tools = tuple(reference_of(tool) for tool in agent.tools if not is_team_tool(tool))
+    row = tuple(policy_reference(policy) if callable(policy) else policy for policy in policies(agent.approval))
+    return _written(agent, tools, output, row, Agent.to_json)
 
 
 def portable_document(agent: Agent) -> JsonText:
     """The JSON of an agent as data alone, for a server that has none of its code: the output stands by its schema.
 
-    Raises `BadAgent` for what cannot go there: functions, and a literal key.
+    Raises `BadAgent` for what cannot go there: functions, and a literal key. It is the same with the agents that its
+    sub-agents may be.
     """
-    if agent.tools:
-        names = ", ".join(tool.name for tool in agent.tools)
+    if names := ", ".join(tool.name for tool in agent.tools if not is_team_tool(tool)):
         raise BadAgent(
             f"it has Python tools ({names}), and those run where they are defined; leave them out, or name an agent "
             "that the server has"
         )
-    approval: Any = agent.approval
-    if callable(approval):
+    row = policies(agent.approval)
+    if any(map(callable, row)):
         raise BadAgent(
             "its approval policy is a function, and that runs where it is defined; use never, always or risky, or name "
             "an agent that the server has"
         )
-    if agent.llm.api_key is not None:
+    if any(llm.api_key is not None for llm in _models(agent)):
         raise BadAgent("it has a literal key, and a key is never sent; leave it out, for the server has its own")
+    for place, nested in agent.sub_agents.nested() if agent.sub_agents is not None else ():
+        try:
+            portable_document(nested)
+        except BadAgent as error:
+            raise BadAgent(f"{place}: {error.why}") from None
     output = None
     if agent.output is not None:
-        output = _by_schema(OutputSchema(_name_of(agent.output)[:256], agent.manifest.output or ""))
-    return _written(agent, (), output, approval)
+        output = schema_reference(OutputSchema(name_of(agent.output)[:256], agent.manifest.output or ""))
+    return _written(agent, (), output, row, portable_document)
 
 
-def _written(agent: Agent, tools: tuple[Reference, ...], output: Reference | None, approval: Any) -> JsonText:
+def _written(
+    agent: Agent,
+    tools: tuple[Reference, ...],
+    output: Reference | None,
+    row: tuple[Any, ...],
+    nested: Callable[[Agent], JsonText],
+) -> JsonText:
     document = Document(
-        llm=msgspec.Raw(agent.llm.to_json().encode()),
+        llm=_raw(agent.llm.to_json()),
         instructions=agent.instructions,
         tools=tools,
         output=output,
         limits=agent.limits,
-        approval=approval,
+        approval=row if len(row) > 1 else row[0] if row else "never",
         name=agent.name,
-        client_tools=tuple(map(_client_tool, agent.client_tools)),
+        client_tools=tuple(
+            ClientTool(tool.name, tool.description, _raw(tool.parameters), tool.strict) for tool in agent.client_tools
+        ),
         unattended=agent.unattended,
+        sub_agents=_stored(agent.sub_agents, nested) if agent.sub_agents is not None else None,
     )
     return msgspec.json.encode(document).decode()
 
 
-def _by_schema(output: OutputSchema) -> Reference:
-    return Reference(output.name, digest=_digest(output.schema), schema=msgspec.Raw(output.schema.encode()))
+def _stored(team: SubAgents, nested: Callable[[Agent], JsonText]) -> StoredSubAgents:
+    roles = {
+        name: StoredRole(
+            role.description,
+            role.instructions,
+            _raw(nested(role.agent)) if role.agent is not None else NOTHING,
+            role.guardian,
+        )
+        for name, role in team.roles.items()
+    }
+    agents = {name: _raw(nested(agent)) for name, agent in team.agents.items()}
+    return StoredSubAgents(roles, agents, tuple(_raw(llm.to_json()) for llm in team.models), team.depth, team.most)
 
 
-def _name_of(output: Any) -> str:
-    if isinstance(output, OutputSchema):
-        return output.name
-    return str(getattr(output, "__name__", output))
+def _raw(text: JsonText) -> msgspec.Raw:
+    return msgspec.Raw(text.encode())
 
 
-def _client_tool(tool: ToolSchema) -> ClientTool:
-    return ClientTool(tool.name, tool.description, msgspec.Raw(tool.parameters.encode()), tool.strict)
+class _Lacking:
+    """What is not here as it was: what keeps an agent from coming back, and whether anything is left out of it."""
+
+    def __init__(self, without: Callable[[Item], bool]) -> None:
+        self.without = without
+        self.missing: list[Item] = []
+        self.left_out = False
+
+    def add(self, found: Iterable[Item]) -> None:
+        for item in found:
+            if self.without(item):
+                self.left_out = True
+            else:
+                self.missing.append(item)
 
 
-def _reference(tool: Tool) -> Reference:
-    return Reference(tool.name, tool.path, tool.digest, tool.risky, tool.repeatable)
-
-
-def _bound_tool(reference: Reference, given: Agent | None, missing: list[str], same: bool) -> Tool | None:
-    found = given.tool(reference.name) if given is not None else None
-    if found is not None and same and _reference(found) != reference:
-        found = None
-    if found is None:
-        value = _imported(reference, f"tool {reference.name}", missing)
-        if value is _NOWHERE:
-            return None
-        try:
-            found = as_tool(value)
-        except ForkpointError as error:
-            missing.append(f"tool {reference.name}: {error}")
-            return None
-    if found.name != reference.name:
-        missing.append(f"tool {reference.name}: at {reference.path} is a tool {found.name} now")
+def _bound(
+    text: JsonText | bytes, given: Agent | None, lender: Lender, lacking: _Lacking, *, same: bool
+) -> Agent | None:
+    """The agent of a document. What it lacks is noted, and if that is anything there may be no agent."""
+    try:
+        document = msgspec.json.decode(text, type=Document)
+        llm = LLM.from_json(bytes(document.llm))
+    except (msgspec.DecodeError, UnicodeError, RecursionError, ForkpointError) as error:
+        lacking.add([Item("agent", "", f"cannot be read ({error})")])
         return None
-    if found.digest != reference.digest:
-        missing.append(f"tool {reference.name}: its arguments have changed")
-        return None
-    for what in ("risky", "repeatable"):
-        if getattr(found, what) != getattr(reference, what):
-            stored = "" if getattr(reference, what) else "not "
-            missing.append(f"tool {reference.name}: it was {stored}{what}, and that has changed")
-            return None
-    return found
-
-
-def _bound_output(reference: Reference | None, given: Agent | None, missing: list[str]) -> Any:
-    if reference is None:
-        return None
-    found = given.output if given is not None and given.output is not None else None
-    if schema := bytes(reference.schema).decode():
-        return _bound_schema(reference, schema, found, missing)
-    if found is None:
-        found = _imported(reference, f"output {reference.name}", missing)
-    if found is _NOWHERE:
+    missing: list[Item] = []
+    tools = [find_tool(reference, given, missing, same=same) for reference in document.tools]
+    output = find_output(document.output, given, missing)
+    stored = document.approval if isinstance(document.approval, tuple) else (document.approval,)
+    row = find_policies(stored, given, missing, same=same)
+    lacking.add(missing)
+    team = _bound_team(document.sub_agents, given, lender, lacking, same=same)
+    if lacking.missing:
         return None
     try:
-        schema = output_schema(found) or ""
+        bound = Agent(
+            _with_key(llm, _models(given)),
+            instructions=document.instructions,
+            tools=[tool for tool in tools if tool is not None],
+            output=output,
+            limits=document.limits,
+            approval=row,
+            name=document.name,
+            client_tools=[tool.schema() for tool in document.client_tools],
+            unattended=document.unattended,
+            sub_agents=SubAgents(**team) if team is not None else None,
+        )
     except ForkpointError as error:
-        missing.append(f"output {reference.name}: {error}")
+        lacking.add([Item("agent", "", f"cannot be made again ({error})")])
         return None
-    if _digest(schema) != reference.digest:
-        missing.append(f"output {reference.name}: its fields have changed")
-    return found
+    # With something left out it is another agent, which goes on where the document's has stood.
+    known_as = "_instead_of" if lacking.left_out else "_document"
+    object.__setattr__(bound, known_as, text if isinstance(text, str) else text.decode())
+    return bound
 
 
-def _bound_schema(reference: Reference, schema: JsonText, given: Any, missing: list[str]) -> Any:
-    """The type of the agent given if its schema is this very one, or else the schema itself."""
-    digest = _digest(schema)
-    if reference.digest and reference.digest != digest:
-        missing.append(f"output {reference.name}: its schema is not the one that was stored")
+def _bound_team(
+    stored: StoredSubAgents | None, given: Agent | None, lender: Lender, lacking: _Lacking, *, same: bool
+) -> dict[str, Any] | None:
+    """What its sub-agents are made of. An agent that lacks something is not among them."""
+    if stored is None:
         return None
-    if given is not None and _digest(output_schema(given) or "") == digest:
-        return given
+    team = given.sub_agents if given is not None and given.sub_agents is not None else SubAgents()
+
+    def nested(name: str, text: msgspec.Raw, own: Agent | None) -> Agent | None:
+        document = bytes(text).decode()
+        within = _Lacking(lacking.without)
+        bound = _bound(document, own or lender(document), lender, within, same=same)
+        lacking.add(Item("agent", name, str(one).removeprefix("its agent ")) for one in within.missing)
+        lacking.left_out |= within.left_out
+        return bound
+
+    def model(text: msgspec.Raw) -> LLM:
+        llm = LLM.from_json(bytes(text))
+        lends = lender(msgspec.json.encode(Document(text)).decode())
+        return _with_key(llm, (*_models(given), *_models(lends)))
+
+    roles: dict[str, Role] = {}
+    agents: dict[str, Agent] = {}
+    models: list[LLM] = []
     try:
-        return OutputSchema(reference.name, schema)
+        for name, role in stored.roles.items():
+            agent = None
+            if bytes(role.agent):
+                agent = nested(name, role.agent, team.roles[name].agent if name in team.roles else None)
+                if agent is None:
+                    continue
+            roles[name] = Role(role.description, role.instructions, agent, role.guardian)
+        for name, text in stored.agents.items():
+            agent = nested(name, text, team.agents.get(name))
+            if agent is not None:
+                agents[name] = agent
+        models = [model(text) for text in stored.models]
     except ForkpointError as error:
-        missing.append(f"output {reference.name}: {error}")
-        return None
+        lacking.add([Item("agent", "", f"cannot be made again ({error})")])
+    return {"roles": roles, "agents": agents, "models": models, "depth": stored.depth, "most": stored.most}
 
 
-def _bound_approval(reference: Reference, given: Agent | None, missing: list[str], same: bool) -> Any:
-    if given is not None and callable(given.approval):
-        path = path_of(given.approval)
-        if not same or (path is not None and path == reference.path):
-            return given.approval
-    found = _imported(reference, f"approval policy {reference.name}", missing)
-    if found is not _NOWHERE and not callable(found):
-        missing.append(f"approval policy {reference.name}: at {reference.path} is no function now")
-    return found
+def _models(agent: Agent | None) -> Iterator[LLM]:
+    """The models that an agent itself names: its own, then those of its sub-agents."""
+    if agent is not None:
+        yield agent.llm
+        yield from agent.sub_agents.models if agent.sub_agents is not None else ()
 
 
-def _imported(reference: Reference, what: str, missing: list[str]) -> Any:
-    """What stands at a path; `_NOWHERE`, and a word on why, if nothing does."""
-    if reference.path is None:
-        missing.append(f"{what}: it has no import path")
-        return _NOWHERE
-    module, _, names = reference.path.partition(":")
-    try:
-        return functools.reduce(getattr, names.split("."), importlib.import_module(module))
-    except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
-        missing.append(f"{what}: {reference.path} cannot be imported ({type(error).__name__}: {error})")
-        return _NOWHERE
+def _with_key(llm: LLM, lent: Iterable[LLM]) -> LLM:
+    """The model with a literal key that is lent to it, for a literal key is in no document.
 
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    Only for the same model of the same server: the key of one company is not shown to another.
+    """
+    if llm.api_key_env is not None:
+        return llm
+    keeper = next((one for one in lent if (one.model, one.base_url) == (llm.model, llm.base_url)), None)
+    return llm if keeper is None else msgspec.structs.replace(llm, api_key=keeper.api_key)

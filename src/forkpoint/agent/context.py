@@ -4,13 +4,16 @@ import math
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from forkpoint.errors import NotWhole
-from forkpoint.events import JsonText, StateChange
+from forkpoint.events import AnyBody, JsonText, StateChange
 from forkpoint.history.state import EMPTY, State
+
+if TYPE_CHECKING:
+    from forkpoint.agent.team import Agents, Team
 
 
 class AgentState(MutableMapping[str, Any]):
@@ -114,6 +117,7 @@ class ToolContext:
     - ``state``: the agent's state; what is set here is staged with the turn.
     - ``cancelled``: whether somebody has asked the turn to stop. A tool that works long looks at it now and then.
     - ``progress(text)``: tells whoever watches how far it is. Nothing of it is kept.
+    - ``agents``: the conversation's sub-agents, to spawn, to send messages to, to wait for (`forkpoint.agent.team`).
     """
 
     def __init__(
@@ -124,14 +128,28 @@ class ToolContext:
         workspace: Path | None = None,
         state: State = EMPTY,
         progress: Callable[[str], None] | None = None,
+        team: "Team | None" = None,
     ) -> None:
         self.call_id = call_id
         self.key = call_id if key is None else key
         self.workspace = workspace
         self.state = AgentState(state)
         self.tell = progress
+        self.events: list[AnyBody] = []  # what goes into the turn with the call's result
         self.is_ended = False
+        self._team = team
+        self._agents: Agents | None = None
         self._cancelled = threading.Event()
+
+    @property
+    def agents(self) -> "Agents":
+        """The sub-agents of this conversation."""
+        from forkpoint.agent.team import Agents, Caller
+
+        if self._agents is None:
+            caller = Caller(self.call_id, self.key, self.events.append, self.progress)
+            self._agents = Agents(self._team, caller, lambda: self.is_ended)
+        return self._agents
 
     @property
     def cancelled(self) -> bool:

@@ -23,10 +23,12 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.arguments import decode_as
+from forkpoint.agent.budget import Budget
 from forkpoint.agent.context import ToolContext
 from forkpoint.agent.running import run_call
+from forkpoint.agent.team import Team
 from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits, StepUpdate
-from forkpoint.errors import BadOutput, LimitReached
+from forkpoint.errors import BadOutput
 from forkpoint.events import (
     ApprovalAsked,
     ApprovalDenied,
@@ -62,6 +64,8 @@ STATE_CHANGED = (
 
 NOBODY = "nobody can be asked here, and the agent's policy wants an approval ({why})"
 """Why a call is denied in an unattended turn."""
+
+NO_CLIENT = "the tool is the client's, and a sub-agent has none."
 
 Tell: TypeAlias = Callable[[StepUpdate], None]
 
@@ -115,6 +119,9 @@ class Loop:
     ``options`` holds for each call of the model, but a tool that must be used only for the first of the turn: else it
     would never end. Unless it is ``attended``, no call comes to wait for an approval: it is denied, or run if the
     agent says so. Say ``final`` if what is told of an answer cannot be taken back (`Models.call`).
+
+    ``budget`` is what is left of the turn's limits, if others have a share in it. ``team`` has its sub-agents. Without
+    a ``client``, as in a sub-agent, nobody could answer a call of the client's tools: it is not run.
     """
 
     def __init__(
@@ -134,6 +141,9 @@ class Loop:
         options: Options = Options(),
         attended: bool = True,
         final: bool = False,
+        budget: Budget | None = None,
+        team: Team | None = None,
+        client: bool = True,
     ) -> None:
         self._agent = agent
         self._models = models
@@ -141,7 +151,9 @@ class Loop:
         self._journal = journal
         self._turn = turn
         self._responses = 0  # how many the turn has
-        self._limits = agent.limits if limits is None else limits
+        self._budget = budget or Budget(agent.limits if limits is None else limits)
+        self._team = team
+        self._client = client
         self._workspace = workspace
         self._tell = tell or (lambda _: None)
         self._fresh = set(fresh)  # calls that nobody can have started yet
@@ -156,6 +168,8 @@ class Loop:
 
     async def run(self) -> Done | Waiting:
         """Goes on until the model is done or something waits. Raises the typed reason if neither can be."""
+        asked = sum(isinstance(step.body, ModelCalled) for step in self._journal.so_far)
+        self._budget.used_before(self._journal.spent, asked)
         while True:
             standing = stand(self._journal.so_far)
             self._responses = standing.responses
@@ -172,7 +186,7 @@ class Loop:
 
     async def _ask(self, standing: "Standing") -> None:
         """One call of the model; what it said is in the journal, on disk if tools are to follow."""
-        self._check_limits(standing.asked)
+        self._budget.take()
         steps = self._journal.so_far
         self._prompt = self._prompt.then(steps[self._shown :])
         self._shown = len(steps)
@@ -196,6 +210,7 @@ class Loop:
     def _record(self, called: ModelCalled) -> None:
         """The call's record, whichever way it ended: what it cost is counted."""
         self._journal.add([NewEvent(called)], called.usage)
+        self._budget.used(called.usage)
         self._tell(Answered(called))
 
     async def _heard(self, said: Sequence[Said], number: int) -> None:
@@ -203,6 +218,9 @@ class Loop:
         bodies = [self._handed(body) if isinstance(body, ToolCall) else body for body in said]
         ours = [body for body in bodies if isinstance(body, ToolCall) and not body.client]
         asked, denied = self._asked_for(ours)
+        for call in () if self._client else [call for call in ours if self._agent.is_client_tool(call.tool)]:
+            denied.append(ToolResult(call.call_id, call.tool, (Text(NO_CLIENT),), "not_run"))
+            asked.append(NewEvent(denied[-1]))
         self._journal.add([*(NewEvent(body, response=number) for body in bodies), *asked])
         if ours:  # nothing is started for the client's calls
             self._fresh = {call.call_id for call in ours}
@@ -211,7 +229,8 @@ class Loop:
             self._tell(CallEnded(result))
 
     def _handed(self, call: ToolCall) -> ToolCall:
-        return replace(call, client=True) if self._agent.is_client_tool(call.tool) else call
+        is_handed = self._client and self._agent.is_client_tool(call.tool)
+        return replace(call, client=True) if is_handed else call
 
     def _options_now(self, standing: "Standing") -> Options:
         holds = standing.answered == 0 or self._options.tool_choice in {"auto", "none"}
@@ -285,6 +304,7 @@ class Loop:
             key=f"{self._turn}/{self._responses}/{call.call_id}",
             workspace=self._workspace,
             state=self._journal.state,
+            team=self._team,
         )
         context.tell = lambda text: self._progress(call, text, context)
         before = self._journal.state
@@ -294,7 +314,7 @@ class Loop:
         if change is not None and (key := context.state.outdated(before, self._journal.state)) is not None:
             told = (Text(STATE_CHANGED.format(key=key)), *result.parts)
             change, result = None, ToolResult(call.call_id, call.tool, told, "failed", result.duration)
-        self._journal.add([NewEvent(body) for body in (change, result) if body is not None])
+        self._journal.add([NewEvent(body) for body in (change, *context.events, result) if body is not None])
         await self._journal.flush()
         self._tell(CallEnded(result))
 
@@ -329,18 +349,6 @@ class Loop:
         """Whether the model's last answer reached the limit of tokens that it was given."""
         called = (step.body for step in reversed(self._journal.so_far) if isinstance(step.body, ModelCalled))
         return next((one.finish == "length" for one in called), False)
-
-    def _check_limits(self, asked: int) -> None:
-        limits, spent = self._limits, self._journal.spent
-        if limits.steps is not None and asked >= limits.steps:
-            raise LimitReached("steps", f"{limits.steps:,}")
-        if limits.tokens is not None and spent.input + spent.output >= limits.tokens:
-            raise LimitReached("tokens", f"{limits.tokens:,}")
-        if limits.dollars is not None and spent.unpriced:
-            why = "dollars, for all that is known: a call has no known price, and LLM(price=...) can give it one"
-            raise LimitReached(why, f"{limits.dollars:g}")
-        if limits.dollars is not None and spent.nanodollars >= limits.dollars * 1e9:
-            raise LimitReached("dollars", f"{limits.dollars:g}")
 
 
 class Standing(Struct, frozen=True):

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from forkpoint import __version__
 from forkpoint.cli import (
+    agents,
     chat,
     conversations,
     demo,
@@ -23,6 +24,7 @@ from forkpoint.cli import (
     showing,
     spending,
     tree,
+    trust,
     turns,
 )
 from forkpoint.cli.output import print_error
@@ -55,6 +57,7 @@ Exit status:
   3    a turn waits for an approval
   130  Ctrl-C""",
 )
+app.add_typer(agents.app, name="agents")
 app.add_typer(keys.app, name="keys")
 app.add_typer(local.app, name="local")
 
@@ -71,8 +74,10 @@ _add("Talk", demo=demo.demo, run=running.run, chat=chat.chat, ask=turns.ask)
 _add("Look", list=conversations.list_conversations, show=showing.show, tree=tree.tree, request=requests.request)
 _add("Look", usage=spending.usage)
 _add("Branch", fork=tree.fork, rewind=tree.rewind)
+_SECTIONS["Branch"].append("agents")
 _add("Steer", retry=turns.retry, resume=turns.resume, approve=turns.approve, deny=turns.deny, discard=turns.discard)
 _add("Keep", describe=conversations.describe, delete=conversations.delete, verify=doctor.verify, doctor=doctor.doctor)
+_add("Keep", trust=trust.trust)
 _SECTIONS["Keep"].append("local")
 _add("Serve", serve=serve.serve)
 _SECTIONS["Serve"].append("keys")

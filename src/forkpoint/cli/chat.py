@@ -11,10 +11,11 @@ import msgspec
 import typer
 
 from forkpoint.cli import figures
-from forkpoint.cli.common import AgentPath, Instructions, Model, Store, all_turns, opened
+from forkpoint.cli.common import AgentPath, Allow, Instructions, Model, Store, all_turns, opened
 from forkpoint.cli.ending import INTERRUPTED, command, document
 from forkpoint.cli.output import clean, console, grid, one_line
 from forkpoint.cli.running import Workspace, existing, new
+from forkpoint.cli.trusting import TrustGiven, asked, place_of
 from forkpoint.errors import ForkpointError, NoSuchTurn, TurnFailed, TurnOpen
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def chat(
     instructions: Instructions = None,
     agent: AgentPath = None,
     workspace: Workspace = None,
+    trust: TrustGiven = None,
+    allow: Allow = None,
     store: Store = None,
     json: Annotated[
         bool, typer.Option("--json", help="Answer each line with one JSON document on one line, for programs.")
@@ -54,8 +57,10 @@ def chat(
       forkpoint chat build-1234
       printf 'What is the capital of France?\\n/fork\\nAnd of Spain?\\n' | forkpoint chat
     """
-    talk = _Chat(store, agent, as_json=json)
-    talk.begin(conversation, model=model, instructions=instructions, workspace=workspace)
+    if trust is None and not json:
+        trust = asked(workspace, store, say=_say_aside)
+    talk = _Chat(place_of(workspace, store, trust), agent, allow, as_json=json)
+    talk.begin(conversation, model=model, instructions=instructions, workspace=workspace, trust=trust)
     try:
         talk.go()
     finally:
@@ -67,11 +72,12 @@ class _Chat:
 
     _this: "Conversation"
 
-    def __init__(self, store: str | None, agent: str | None, *, as_json: bool) -> None:
+    def __init__(self, store: str | None, agent: str | None, allow: list[str] | None = None, *, as_json: bool) -> None:
         from forkpoint.conversation.visualizer import TerminalVisualizer
 
         self._store = store
         self._agent = agent
+        self._allow = allow
         self._json = as_json
         self._typed = sys.stdin.isatty()
         self._out = console()
@@ -98,10 +104,10 @@ class _Chat:
 
     # From line to line.
 
-    def begin(self, name: str | None, **given: str | None) -> None:
+    def begin(self, name: str | None, **given: str | bool | None) -> None:
         """Opens the conversation that is meant, and says how it stands."""
         options: dict[str, Any] = {"store": self._store, "agent": self._agent, **given}
-        options |= {"callbacks": [self._told], "visualizer": self._screen}
+        options |= {"allow": self._allow, "callbacks": [self._told], "visualizer": self._screen}
         found = existing(name, **options) if name else None
         self._kept = found is not None
         self._this = found or new(name, **options)
@@ -193,10 +199,9 @@ class _Chat:
     def _switch(self, given: str) -> dict[str, Any]:
         if not given:
             return self._usage("switch")
-        before, told = self._this.name, [self._told]
-        self._go_to(
-            opened(given, self._store, bind=True, agent=self._agent, callbacks=told, visualizer=self._screen),
-        )
+        before = self._this.name
+        options: dict[str, Any] = {"callbacks": [self._told], "visualizer": self._screen}
+        self._go_to(opened(given, self._store, bind=True, agent=self._agent, allow=self._allow, **options))
         self._announce(self._this.info(), all_turns(self._this))
         self._say(f"Back: /switch {before}")
         return {"conversation": self._this.id, "name": self._this.name}
@@ -382,6 +387,10 @@ class _Following:
             self.turn = update.id
             if self.repeats:
                 self._repeat(_asked(update))
+
+
+def _say_aside(text: str) -> None:
+    console().print(clean(text), style="dim")
 
 
 def _asked(turn: "Turn | TurnStarted") -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from forkpoint.cli.output import one_line
-from forkpoint.errors import Ambiguous, BadAgent, NotFound
+from forkpoint.errors import Ambiguous, BadAgent, BadArgument, NotFound
 
 if TYPE_CHECKING:
     from forkpoint.agent.agent import Agent
@@ -80,6 +80,16 @@ Tools: TypeAlias = Annotated[
     ),
 ]
 
+Allow: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="KIND",
+        help="Go on without what is missing: tools, output, approval, workspace, model, or a single one: tool:NAME. "
+        "Repeatable.",
+    ),
+]
+
 Tags: TypeAlias = Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A tag. Repeatable.")]
 
 
@@ -92,6 +102,17 @@ def tags_from(given: Iterable[str] | None) -> dict[str, str]:
             raise typer.BadParameter(f"{one!r} is not of the form KEY=VALUE", param_hint="--tag")
         tags[key] = value
     return tags
+
+
+def allowed(given: Iterable[str]) -> frozenset[str]:
+    """What ``--allow`` named."""
+    from forkpoint.conversation.reopening import as_allowed
+
+    try:
+        return as_allowed(tuple(given))
+    except BadArgument as error:
+        why = f"{error.argument.removeprefix('allow=')} is not known: {error.why}"
+        raise typer.BadParameter(why, param_hint="--allow") from None
 
 
 def only_one(given: Mapping[str, Any], *, needed: bool = False) -> None:
@@ -107,12 +128,20 @@ def only_one(given: Mapping[str, Any], *, needed: bool = False) -> None:
 
 
 def opened(
-    given: str, store: str | None, *, bind: bool = False, agent: str | None = None, **options: Any
+    given: str,
+    store: str | None,
+    *,
+    bind: bool = False,
+    agent: str | None = None,
+    model: str | None = None,
+    allow: Iterable[str] | None = None,
+    **options: Any,
 ) -> "Conversation":
     """The conversation that is meant, open. Raises `NotFound` or `Ambiguous`.
 
     With ``bind`` it can run: its tools are imported, also from the folder that the program was started in, or taken
-    from the agent at the path ``agent``.
+    from the agent at the path ``agent``. It goes on without what ``allow`` names, and with another ``model``, if one
+    is given.
     """
     from forkpoint.cli.looking import is_remote, is_there
     from forkpoint.conversation import Conversation
@@ -123,6 +152,10 @@ def opened(
     if bind and not is_remote(store):  # a server has its own functions
         _look_here()
         options["agent"] = None if agent is None else imported_agent(agent)
+    if model is not None:
+        options["agent"] = agent_from(None, model, None)
+    if allow:
+        options["allow"] = allowed(allow)
     try:
         return Conversation.open(given, **options)
     except NotFound:
@@ -177,7 +210,7 @@ def _starting_with(given: str, store: str | None) -> str:
         raise NotFound("conversation", given)
     cursor: str | None = None
     while True:
-        page = listed(store, cursor=cursor, limit=1000)
+        page = listed(store, cursor=cursor, limit=1000, sub_agents=True)
         found += [info for info in page.items if info.id.startswith(start)]
         cursor = page.next
         if cursor is None:

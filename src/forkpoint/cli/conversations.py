@@ -30,6 +30,7 @@ def list_conversations(
             help="Only those that are idle, running, awaiting_approval or interrupted.",
         ),
     ] = None,
+    agents: Annotated[bool, typer.Option("--agents", help="With sub-agents.")] = False,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")] = 50,
     cursor: Annotated[
         str | None, typer.Option("--cursor", metavar="CURSOR", help="Go on where an earlier list ended.")
@@ -39,13 +40,13 @@ def list_conversations(
 ) -> None:
     """Show the conversations of a store.
 
-    The newest come first.
+    The newest come first. Sub-agents are left out unless you ask for them.
 
     \b
     Example:
       forkpoint list --tag kind=debug --status idle
     """
-    page = listed(store, tags=tags_from(tag), status=status, limit=limit, cursor=cursor)
+    page = listed(store, tags=tags_from(tag), status=status, limit=limit, cursor=cursor, sub_agents=agents)
     if json:
         from forkpoint.conversation.documents import info_document
 
@@ -56,7 +57,9 @@ def list_conversations(
     else:
         console(stderr=True).print("No conversations.", style="dim")
     if page.next is not None:
-        console(stderr=True).print(f"More: forkpoint list --cursor {page.next}", style="dim")
+        console(stderr=True).print(
+            f"More: forkpoint list{' --agents' if agents else ''} --cursor {page.next}", style="dim"
+        )
 
 
 def describe(
@@ -134,7 +137,7 @@ def _table(infos: "list[Info]") -> "Table":
     names = short_names(infos)
     columns = {
         "conversation": [Text(one_line(names[info.id]), style="bold") for info in infos],
-        "title": [Text(one_line(info.title or "", 80)) for info in infos],
+        "title": [Text(one_line(info.title or info.path or "", 80)) for info in infos],
         "status": [Text(info.status.replace("_", " "), style=STYLES[info.status]) for info in infos],
         "events": [Text(f"{info.events:,}") for info in infos],
         "model": [Text(one_line(info.model or "-")) for info in infos],

@@ -4,7 +4,7 @@ import importlib.util
 import os
 import platform
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 from msgspec import Struct
@@ -26,7 +26,7 @@ _VARIABLES = (
     "FORKPOINT_MODEL",
     "FORKPOINT_CACHE",
 )
-_SETTINGS = {"store", "model"}
+_SETTINGS = {"store", "model", "projects"}
 _STYLES = {"good": ("✓", "green"), "absent": ("·", "dim"), "bad": ("✗", "red")}
 
 
@@ -162,6 +162,8 @@ def _examined(store: str | None, reach: str | None, model: str | None) -> Iterat
         yield _found("store", lambda: _store(store))
     if readable or os.environ.get("FORKPOINT_MODEL", "").strip():
         yield _found("default model", _default_model)
+    if readable:
+        yield _found("trust", _trust)
     yield from _variables()
     yield _found("local model", _local)
     if model is not None:
@@ -200,9 +202,41 @@ def _settings() -> Finding:
         return Finding("settings", "bad", f"{path} cannot be read ({error})")
     if unknown := named.keys() - _SETTINGS:
         return Finding("settings", "bad", f"{path} sets what is not known: {', '.join(sorted(unknown))}")
+    projects = named.pop("projects", {})
     if wrong := [name for name, value in named.items() if not isinstance(value, str)]:
         return Finding("settings", "bad", f"{path}: {', '.join(wrong)} must be a text")
+    if (flaw := _flaw_of(projects)) is not None:
+        return Finding("settings", "bad", f"{path}: {flaw}")
+    if projects:
+        named["projects"] = projects
     return Finding("settings", "good", f"{path} sets {', '.join(sorted(named)) or 'nothing'}")
+
+
+def _flaw_of(projects: Any) -> str | None:
+    """Why what is said of projects decides nothing, if so."""
+    if not isinstance(projects, dict):
+        return "projects must be a table"
+    for root, entry in projects.items():
+        if not isinstance(entry, dict) or entry.keys() - {"trust"}:
+            return f'projects."{root}" must be a table with trust in it'
+        if entry.get("trust", "trusted") not in ("trusted", "untrusted"):
+            return f'projects."{root}": trust must be "trusted" or "untrusted"'
+    return None
+
+
+def _trust() -> tuple[State, str]:
+    from forkpoint.conversation.defaults import settings_file
+    from forkpoint.workspace import project_settings, standing
+
+    found = standing(".", settings_file())
+    if found.trust == "undecided":
+        return "absent", f"{found.root} is undecided, and nothing of it is read: forkpoint trust"
+    if found.trust == "untrusted":
+        above = "" if found.decided_for == found.root else f", since {found.decided_for} is"
+        return "good", f"{found.root} is untrusted{above}"
+    settings = project_settings(found.root, found.trust)
+    names = [name for name in settings.__struct_fields__ if getattr(settings, name) is not None]
+    return "good", f"{found.root} is trusted, and sets {', '.join(names) or 'nothing'}"
 
 
 def _store(store: str | None) -> tuple[State, str]:
@@ -225,13 +259,9 @@ def _store(store: str | None) -> tuple[State, str]:
 
 
 def _default_model() -> tuple[State, str]:
-    from forkpoint.conversation.defaults import default_model, user_setting
+    from forkpoint.conversation.defaults import named_model
 
-    name, source = default_model(), "default"
-    if os.environ.get("FORKPOINT_MODEL", "").strip():
-        source = "FORKPOINT_MODEL"
-    elif user_setting("model"):
-        source = "settings file"
+    name, source = named_model()
     if source != "default":  # nobody has asked for the one in the box
         _usable(name)
     return "good", f"{name} ({source})"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forkpoint.cli import figures
-from forkpoint.cli.common import Id, Store, Tools, only_one, opened
+from forkpoint.cli.common import Allow, Id, Store, Tools, only_one, opened
 from forkpoint.cli.output import Json, clean, console, display, facts, print_json
 from forkpoint.cli.showing import names_of, whose
 
@@ -27,6 +27,7 @@ def request(
     body: Annotated[bool, typer.Option("--body", help="Print the exact body instead.")] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Print the blocks that differ from the request before.")] = False,
     agent: Tools = None,
+    allow: Allow = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -42,7 +43,8 @@ def request(
     """
     only_one({"MESSAGE": message, "--turn": turn})
     only_one({"--body": body, "--diff": diff, "--json": json})
-    with opened(conversation, store, bind=True, agent=agent) as this:
+    without = [*(allow or ()), "workspace"]  # nothing runs, so it is not needed
+    with opened(conversation, store, bind=True, agent=agent, allow=without) as this:
         seen, info = this.request(message, turn=turn), this.info()
     if json:
         from msgspec import to_builtins

@@ -5,9 +5,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forkpoint.cli.common import AgentPath, Instructions, Model, Store, agent_from, answerer_from, opened
+from forkpoint.cli.common import (
+    AgentPath,
+    Allow,
+    Instructions,
+    Model,
+    Store,
+    agent_from,
+    allowed,
+    answerer_from,
+    opened,
+)
 from forkpoint.cli.ending import Telling
 from forkpoint.cli.output import Json, one_line
+from forkpoint.cli.trusting import TrustGiven, model_of, place_of
 from forkpoint.errors import NotFound
 
 if TYPE_CHECKING:
@@ -38,6 +49,8 @@ def run(
     instructions: Instructions = None,
     agent: AgentPath = None,
     workspace: Workspace = None,
+    trust: TrustGiven = None,
+    allow: Allow = None,
     key: Annotated[
         str | None,
         typer.Option("--key", metavar="TEXT", help="Do it once: the same key and message give the same turn again."),
@@ -52,7 +65,7 @@ def run(
     once it is committed, whole. A turn that fails or is cancelled leaves the conversation as it was.
 
     Without --conversation it begins a new one. One that exists has its agent: --agent gives it tools that cannot be
-    imported here.
+    imported here, and --model another model if you --allow model.
 
     \b
     Examples:
@@ -65,9 +78,10 @@ def run(
     Exit status: 0 it has committed; 1 it has failed; 3 it waits for an approval; 130 Ctrl-C.
     """
     said = _message(message)
+    store = place_of(workspace, store, trust)
     telling = Telling(store=store, as_json=json, quiet=quiet)
     options: dict[str, Any] = {"store": store, "model": model, "instructions": instructions, "agent": agent}
-    options |= {"workspace": workspace, **telling.options}
+    options |= {"workspace": workspace, "trust": trust, "allow": allow, **telling.options}
     with (existing(conversation, **options) if conversation else None) or new(conversation, **options) as this:
         telling.run(this, lambda: this.run(said, key=key))
 
@@ -80,6 +94,7 @@ def existing(
     instructions: str | None,
     agent: str | None,
     workspace: str | None,
+    allow: list[str] | None = None,
     **options: Any,
 ) -> "Conversation | None":
     """The conversation that is meant, ready to run; None if there is none.
@@ -89,10 +104,12 @@ def existing(
     from forkpoint.cli.looking import is_remote
 
     try:
-        found = opened(given, store, bind=True, agent=agent, **options)
+        other = model if agent is None and _is_other(given, store, model, allow) else None
+        found = opened(given, store, bind=True, agent=agent, model=other, allow=allow, **options)
     except NotFound:
         return None
     try:
+        model = None if other is not None else model  # it has it from its next turn on
         if is_remote(store):
             _check_options_there(found, model, instructions, agent, workspace)
         else:
@@ -111,13 +128,27 @@ def new(
     instructions: str | None,
     agent: str | None,
     workspace: str | None,
+    trust: bool | None = None,
+    allow: list[str] | None = None,
     **options: Any,
 ) -> "Conversation":
     """A new conversation, with this name if one is given. It comes into being with its first turn."""
     from forkpoint.conversation import Conversation
 
+    if agent is None and model is None:
+        model = model_of(workspace, store, trust)
     who = answerer_from(agent, model, instructions, store)
-    return Conversation(who, conversation_id=given, workspace=workspace, store=store, **options)
+    return Conversation(who, conversation_id=given, workspace=workspace, trust=trust, store=store, **options)
+
+
+def _is_other(given: str, store: str | None, model: str | None, allow: list[str] | None) -> bool:
+    """Whether a conversation is to go on with another model, and may."""
+    from forkpoint.conversation.reopening import allows_models
+
+    if model is None or not allow or not allows_models(allowed(allow)):
+        return False
+    with opened(given, store) as found:
+        return found.info().model not in {None, model}
 
 
 def _message(given: str | None) -> str:
@@ -146,6 +177,7 @@ def _check_options(
     found: "Conversation", model: str | None, instructions: str | None, agent: str | None, workspace: str | None
 ) -> None:
     from forkpoint.conversation.settings import as_workspace
+    from forkpoint.conversation.trusting import joined
 
     if found.agent is None:  # nobody answers there yet
         found.change_agent(agent_from(agent, model, instructions))
@@ -156,7 +188,8 @@ def _check_options(
     if model is not None and model != found.agent.llm.model:
         why = f"conversation {name} is answered by {found.agent.llm.model} already"
         raise typer.BadParameter(why, param_hint="--model")
-    if instructions is not None and instructions != found.agent.instructions:
+    told = found._async._settings.project  # stands after the agent's own
+    if instructions is not None and found.agent.instructions not in (instructions, joined(instructions, told)):
         raise typer.BadParameter(f"conversation {name} has others already", param_hint="--instructions")
     if workspace is not None and as_workspace(workspace) != (str(found.workspace) if found.workspace else None):
         why = f"conversation {name} works in {found.workspace or 'no folder'} already"

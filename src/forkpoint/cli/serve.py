@@ -1,5 +1,6 @@
 """``forkpoint serve``: conversations over HTTP."""
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -49,6 +50,13 @@ def serve(
         list[str] | None,
         typer.Option("--workspace-root", metavar="FOLDER", help="A folder in which clients may choose a workspace."),
     ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option("--trust", metavar="FOLDER", help="A folder whose project is trusted, and remembered as such."),
+    ] = None,
+    allow_trust: Annotated[
+        bool, typer.Option("--allow-trust", help="Let clients say whether a workspace's project is trusted.")
+    ] = False,
     keys: Annotated[
         str | None, typer.Option("--keys", metavar="FILE", help="The file of `forkpoint keys`: callers need one.")
     ] = None,
@@ -141,6 +149,9 @@ def serve(
         raise typer.BadParameter(why, param_hint="--store / FORKPOINT_STORE")
     allowed: dict[str, Any] = {"allow_models": allow_model or (), "roots": workspace_root or ()}
     offered = _agents_of_file(agents, allowed) if agents is not None else _one_agent(flags, instructions, allowed)
+    for folder in trust or ():
+        if not os.path.isdir(folder):
+            raise typer.BadParameter(f"{folder} is not a folder", param_hint="--trust")
     keyring = _keyring(keys, key_env)
     check_safe(host, has_keys=keyring is not None)
     if "*" in (cors_origin or ()) and keyring is None:
@@ -165,6 +176,8 @@ def serve(
         hosts=(host,),
         metrics=metrics,
         request_timeout=request_timeout,
+        allow_trust=allow_trust,
+        trust=tuple(os.path.abspath(folder) for folder in trust or ()),
         conversation_headers=headers,
         conversations_max=conversations_max,
         conversation_ttl=conversation_ttl,

@@ -9,6 +9,7 @@ import typer
 
 from forkpoint.cli import figures
 from forkpoint.cli.common import (
+    Allow,
     Id,
     Store,
     Tags,
@@ -23,6 +24,8 @@ from forkpoint.cli.common import (
 from forkpoint.cli.output import Json, display, one_line, print_json
 from forkpoint.errors import NoSuchTurn, NotFound
 
+_TURN = 13  # of a turn's id, as much as of a conversation's
+
 if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
@@ -31,17 +34,26 @@ if TYPE_CHECKING:
     from forkpoint.conversation import Branch, Conversation, Info, Stats
 
 
-def tree(conversation: Id, store: Store = None, json: Json = False) -> None:
-    """Draw a conversation's forks, and what was set aside.
+def tree(
+    conversation: Id,
+    no_agents: Annotated[
+        bool, typer.Option("--no-agents", help="Without sub-agents, and what branched off them.")
+    ] = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Draw a conversation's forks, its sub-agents, and what was set aside.
 
     The whole family is drawn, from its root on: where each branch parts, how many events are its own, what it has used.
+    A sub-agent has another mark, its path, and the turn that spawned it.
 
     \b
-    Example:
+    Examples:
       forkpoint tree build-1234
+      forkpoint tree build-1234 --no-agents
     """
     with opened(conversation, store) as this:
-        branches = this.tree()
+        branches = without_agents(this.tree()) if no_agents else this.tree()
         stats = stats_of(branches, store)
     if json:
         from forkpoint.conversation.documents import info_document, plain, stats_document
@@ -54,6 +66,10 @@ def tree(conversation: Id, store: Store = None, json: Json = False) -> None:
         print_json({"conversation": this.id, "branches": family})
     else:
         display(draw(branches, here=this.id, stats=stats))
+        if any(info.lineage.kind == "sub_agent" for info, _ in walk(branches)):
+            from rich.text import Text
+
+            display(Text("○ conversation   ◇ sub-agent   ● ◆ the one you asked for", style="dim"))
 
 
 def fork(
@@ -84,6 +100,7 @@ def fork(
     workspace: Annotated[
         str | None, typer.Option("--workspace", metavar="FOLDER", help="Another folder for its tools to work in.")
     ] = None,
+    allow: Allow = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -101,7 +118,8 @@ def fork(
     only_one({"--at": at, "--before": before})
     changed = model is not None or instructions is not None
     replacement = answerer_from(agent, model, instructions, store) if agent is not None else None
-    with opened(conversation, store, bind=changed and agent is None) as source:
+    without = [*(allow or ()), *(["workspace"] if workspace is not None else [])]  # the fork has another
+    with opened(conversation, store, bind=changed and agent is None, allow=without) as source:
         if changed and replacement is None:
             replacement = _changed(source, model, instructions, store)
         made = source.fork(
@@ -176,6 +194,9 @@ def draw(
     from rich.tree import Tree
 
     names = short_names(info for info, _ in walk(branches))
+    for info, _ in walk(branches):
+        if info.path is not None:
+            names[info.id] = f"{info.path} {names[info.id]}"
     drawn = Tree("", hide_root=True, guide_style="dim")
     left = [(drawn, branch) for branch in reversed(branches)]
     while left:
@@ -206,6 +227,20 @@ def walk(branches: "tuple[Branch, ...]") -> "Iterator[tuple[Info, int]]":
         left += [(one, depth + 1) for one in reversed(branch.branches)]
 
 
+def without_agents(branches: "tuple[Branch, ...]") -> "tuple[Branch, ...]":
+    """A family without its sub-agents, and without what branched off them."""
+    from forkpoint.conversation.views import tree_of
+
+    hidden: set[str] = set()
+    shown: list[Info] = []
+    for info, _ in walk(branches):
+        if info.lineage.kind == "sub_agent" or info.lineage.source in hidden:
+            hidden.add(info.id)
+        else:
+            shown.append(info)
+    return tree_of(shown)
+
+
 def origin(info: "Info", source: str | None = None) -> str:
     """Where a conversation comes from, in words; ``source`` is how the other one is called, if that is to be said."""
     after = "" if info.lineage.at is None else f" after {figures.counted(info.lineage.at.ordinal, 'event')}"
@@ -217,7 +252,12 @@ def origin(info: "Info", source: str | None = None) -> str:
         case "aside":
             return "set aside" + (f" from {source}" if source else "") + (after or " from the start")
         case "sub_agent":
-            return "sub-agent" + (f" of {source}" if source else "")
+            role = f" ({one_line(info.role)})" if info.role else ""
+            turn = f"turn {info.lineage.turn[:_TURN]}" if info.lineage.turn else ""
+            if source is None:
+                return f"sub-agent{role}" + (f" of {turn}" if turn else "") + after
+            path = f" {one_line(info.path)}" if info.path else ""
+            return f"sub-agent{path}{role} of {source}" + (f", {turn}" if turn else "") + after
         case _ as never:
             assert_never(never)
 
@@ -239,7 +279,8 @@ def _label(info: "Info", name: str, here: bool, stats: "Stats | None") -> "Text"
         told.append(figures.tokens(stats.total))
     told.append(info.status.replace("_", " "))
     label = Text()
-    label.append("● " if here else "○ ", style="green" if here else "dim")
+    marks = "◆◇" if info.lineage.kind == "sub_agent" else "●○"
+    label.append(f"{marks[0 if here else 1]} ", style="green" if here else "dim")
     label.append(one_line(name), style="bold green" if here else "bold")
     if info.title:
         label.append(f"  {one_line(info.title, 60)}")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forkpoint.cli.common import Id, Store, Tools, opened
+from forkpoint.cli.common import Allow, Id, Store, Tools, opened
 from forkpoint.cli.ending import Telling
 from forkpoint.cli.output import Json, clean, console, print_json
 
@@ -21,7 +21,14 @@ Calls = Annotated[
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides; it is recorded.")]
 
 
-def retry(conversation: Id, turn: TurnId = None, agent: Tools = None, store: Store = None, json: Json = False) -> None:
+def retry(
+    conversation: Id,
+    turn: TurnId = None,
+    agent: Tools = None,
+    allow: Allow = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
     """Run a turn that did not commit again.
 
     The same input is run from the last good state: the model sees nothing of the failed try. What its tools did is not
@@ -32,7 +39,7 @@ def retry(conversation: Id, turn: TurnId = None, agent: Tools = None, store: Sto
       forkpoint retry build-1234
     """
     telling = Telling(store=store, as_json=json)
-    with opened(conversation, store, bind=True, agent=agent, **telling.options) as this:
+    with opened(conversation, store, bind=True, agent=agent, allow=allow, **telling.options) as this:
         telling.run(this, lambda: this.retry(turn))
 
 
@@ -56,6 +63,7 @@ def resume(
         float | None, typer.Option("--limit-seconds", metavar="S", help="Seconds at most.")
     ] = None,
     agent: Tools = None,
+    allow: Allow = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -72,13 +80,19 @@ def resume(
     """
     given = {"steps": limit_steps, "tokens": limit_tokens, "dollars": limit_dollars, "seconds": limit_seconds}
     telling = Telling(store=store, as_json=json)
-    with opened(conversation, store, bind=True, agent=agent, **telling.options) as this:
+    with opened(conversation, store, bind=True, agent=agent, allow=allow, **telling.options) as this:
         limits = _limits(this, {name: value for name, value in given.items() if value is not None})
         telling.run(this, lambda: this.resume(turn, rerun=rerun or (), limits=limits))
 
 
 def approve(
-    conversation: Id, calls: Calls = None, by: By = None, agent: Tools = None, store: Store = None, json: Json = False
+    conversation: Id,
+    calls: Calls = None,
+    by: By = None,
+    agent: Tools = None,
+    allow: Allow = None,
+    store: Store = None,
+    json: Json = False,
 ) -> None:
     """Let calls run that wait for an approval.
 
@@ -90,7 +104,7 @@ def approve(
       forkpoint approve build-1234 call_7 --by ann
     """
     telling = Telling(store=store, as_json=json)
-    with opened(conversation, store, bind=True, agent=agent, **telling.options) as this:
+    with opened(conversation, store, bind=True, agent=agent, allow=allow, **telling.options) as this:
         telling.run(this, lambda: this.approve(*(calls or ()), by=by))
 
 
@@ -100,6 +114,7 @@ def deny(
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; the model is told.")] = None,
     by: By = None,
     agent: Tools = None,
+    allow: Allow = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -112,7 +127,7 @@ def deny(
       forkpoint deny build-1234 --reason "not on a Friday" --by ann
     """
     telling = Telling(store=store, as_json=json)
-    with opened(conversation, store, bind=True, agent=agent, **telling.options) as this:
+    with opened(conversation, store, bind=True, agent=agent, allow=allow, **telling.options) as this:
         telling.run(this, lambda: this.deny(*(calls or ()), by=by, reason=reason))
 
 
@@ -139,6 +154,7 @@ def ask(
     conversation: Id,
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know.", show_default=False)],
     agent: Tools = None,
+    allow: Allow = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -150,7 +166,7 @@ def ask(
     Example:
       forkpoint ask build-1234 "Sum this up in one sentence."
     """
-    with opened(conversation, store, bind=True, agent=agent) as this:
+    with opened(conversation, store, bind=True, agent=agent, allow=allow) as this:
         answer = this.ask(question)
     if json:
         from forkpoint.conversation.documents import usage_document

@@ -3,10 +3,14 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from forkpoint.agent.agent import Limits
+from msgspec import Raw
+
+from forkpoint.agent.agent import Agent, Limits
+from forkpoint.agent.binding import portable_document
 from forkpoint.conversation.backend import Decision, Draft
 from forkpoint.conversation.http import HEARTBEAT, Request, quoted
 from forkpoint.conversation.messages import Given, said_in, split
+from forkpoint.conversation.reopening import allows_models
 
 _STREAM = {"accept": "text/event-stream"}
 _SILENCE = 2.5 * HEARTBEAT  # seconds after which a stream that says nothing is lost
@@ -44,7 +48,19 @@ def made_of(draft: Draft) -> dict[str, Any]:
             made[name] = value
     if draft.settings.workspace is not None:
         made["workspace"] = draft.settings.workspace
+    if draft.trust is not None:
+        made["trust"] = draft.trust
     return made
+
+
+def without(allow: Collection[str], agent: Agent | None) -> dict[str, Any]:
+    """What may be missing there; and who the caller goes on with, if that may be another model."""
+    if not allow:
+        return {}
+    named: dict[str, Any] = {"allow": sorted(allow)}
+    if agent is not None and allows_models(allow):
+        named["agent"] = Raw(portable_document(agent).encode())
+    return named
 
 
 def streamed(path: str, body: Any, *, key: str | None = None, revision: int | None = None) -> Request:

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, Limits
+from forkpoint.agent.budget import Budget
 from forkpoint.conversation.messages import Given
-from forkpoint.conversation.results import Branch, Call, Info, SideAnswer, Stats, Turn
+from forkpoint.conversation.results import Branch, Call, Info, Member, SideAnswer, Stats, Turn
 from forkpoint.conversation.settings import Settings
 from forkpoint.conversation.updates import Callback
 from forkpoint.events import Event, Position, Usage, UserMessage
@@ -29,6 +30,8 @@ class Draft(Struct, frozen=True, kw_only=True):
     chosen: bool = False  # somebody chose the id, so it may be taken
     title: str | None = None
     tags: Mapping[str, str] = {}
+    trust: bool | None = None  # what its maker says of the workspace
+    asked: Settings | None = None  # what was asked for, once `Backend.prepared` has looked at the workspace
 
 
 class ForkOptions(Struct, frozen=True, kw_only=True):
@@ -48,6 +51,24 @@ class ForkOptions(Struct, frozen=True, kw_only=True):
     workspace: str | None = None  # None: the source's
 
 
+class SpawnOptions(Struct, frozen=True, kw_only=True):
+    """A sub-agent that somebody wants: its task, and who it is to be.
+
+    ``agent_name`` is one of those that the parent's agent offers; ``agent`` is one that the caller brings.
+    """
+
+    id: str
+    task: str
+    role: str | None = None
+    agent: Agent | None = None
+    agent_name: str | None = None
+    model: str | None = None
+    nickname: str | None = None
+    fork: str | int = "none"
+    title: str | None = None
+    tags: Mapping[str, str] = {}
+
+
 class How(Struct, frozen=True, kw_only=True):
     """How one turn is run, where that is not what the conversation's settings say.
 
@@ -56,6 +77,10 @@ class How(Struct, frozen=True, kw_only=True):
     - ``attended``: whether somebody can be asked for an approval while it waits.
     - ``final``: whether what is told of it cannot be taken back, so that no model is asked again once it spoke.
     - ``request``: a digest of the request that it is of, kept with it.
+    - ``budget``: what is left to whoever waits for it; ``caller`` is the turn of a parent that started it, kept with
+      it; ``above`` is that parent's agent, without whose asking nothing runs here that it would have to ask about.
+    - ``client``: whether a client is there that could answer calls of its own tools.
+    - ``allow``: what may be missing of all that the conversation was made with. It goes on without, from this turn on.
     """
 
     settings: Settings | None = None
@@ -65,6 +90,11 @@ class How(Struct, frozen=True, kw_only=True):
     attended: bool = True
     final: bool = False
     request: str | None = None
+    budget: Budget | None = None
+    caller: str | None = None
+    above: Agent | None = None
+    client: bool = True
+    allow: frozenset[str] = frozenset()
 
 
 class Decision(Struct, frozen=True):
@@ -82,7 +112,8 @@ class Backend(Protocol):
     ``key`` is an idempotency key: however often a request is made with it, it happens once, and each time gives what
     the first one gave; with another request it raises `KeyReused`. ``if_revision`` is the revision that the caller
     decided on: if the conversation is at another, `Stale` is raised and nothing is changed. A key is looked up first,
-    since what a repeat asks for has moved the revision itself.
+    since what a repeat asks for has moved the revision itself. ``allow`` says what may be missing of all that the
+    conversation was made with; whatever else is missing raises `CannotResume` before anything begins.
     """
 
     async def close(self) -> None:
@@ -94,6 +125,18 @@ class Backend(Protocol):
         ...
 
     # Conversations.
+
+    async def prepared(self, draft: Draft, agent: Agent | None) -> tuple[Draft, Agent | None]:
+        """A new conversation with what its trusted project tells, and who answers there then. Nothing is written."""
+        ...
+
+    async def trust(self, family: str, workspace: str, trusted: bool) -> None:
+        """Keeps what somebody says of the workspace of a conversation that exists, as well as it can be kept."""
+        ...
+
+    def trust_warning(self, family: str) -> str | None:
+        """Why what was said of a workspace's trust was not kept, or does not hold; None if all is well."""
+        ...
 
     async def create(self, draft: Draft, *, key: str | None = None) -> Info:
         """Makes a conversation that stays even if no turn ever commits. Raises `AlreadyExists`."""
@@ -110,7 +153,11 @@ class Backend(Protocol):
         limit: int = 50,
         tags: Mapping[str, str] | None = None,
         status: Status | None = None,
-    ) -> Page[Info]: ...
+        sub_agents: bool = False,
+        parent: str | None = None,
+    ) -> Page[Info]:
+        """Conversations, the newest first: without sub-agents, or with them, or only those of a ``parent``."""
+        ...
 
     async def tree(self, id: str) -> tuple[Branch, ...]:
         """The family of a conversation: roots, with what branched off them."""
@@ -148,6 +195,32 @@ class Backend(Protocol):
         """Other settings from here on, recorded as a note. Those that it has already change nothing."""
         ...
 
+    # Sub-agents.
+
+    async def spawn(
+        self, parent: str, options: SpawnOptions, agent: Agent | None, *, key: str | None = None
+    ) -> tuple[Info, Settings]:
+        """Makes a sub-agent, recorded as a note of its parent. Its task is not begun. ``agent`` is the parent's, bound.
+
+        Raises `SpawnRefused`, and `Busy` or `TurnOpen` while a turn holds the parent.
+        """
+        ...
+
+    async def agents(self, id: str) -> tuple[Member, ...]:
+        """The sub-agents that a conversation's path knows of, in the order in which they came; closed ones too."""
+        ...
+
+    async def reach(self, id: str, agent: str, *, key: str | None = None) -> tuple[Info, Settings]:
+        """The sub-agent to talk to from here, by its nickname, path or id. One of another branch is forked first.
+
+        Raises `NoSuchAgent` or `AgentClosed`.
+        """
+        ...
+
+    async def close_agent(self, id: str, agent: str) -> Member:
+        """Closes a sub-agent: what runs there is cancelled, and a note of its parent says so. Once more, nothing is."""
+        ...
+
     # Turns.
 
     async def run(
@@ -161,6 +234,7 @@ class Backend(Protocol):
         supersede: bool = False,
         key: str | None = None,
         if_revision: int | None = None,
+        allow: frozenset[str] = frozenset(),
         tell: Callback,
     ) -> Turn: ...
 
@@ -173,8 +247,13 @@ class Backend(Protocol):
         decision: Decision | None = None,
         rerun: Collection[str] = (),
         limits: Limits | None = None,
+        allow: frozenset[str] = frozenset(),
         tell: Callback,
     ) -> Turn: ...
+
+    async def check(self, id: str, agent: Agent, *, allow: frozenset[str] = frozenset()) -> None:
+        """Raises `CannotResume` if a turn would, as far as that is known here before it is begun."""
+        ...
 
     async def cancel(self, id: str) -> Turn: ...
 
@@ -182,13 +261,29 @@ class Backend(Protocol):
 
     async def settle(self, id: str, turn: str) -> Turn: ...
 
-    async def ask(self, id: str, agent: Agent, messages: Sequence[UserMessage], *, tell: Callback) -> SideAnswer: ...
+    async def ask(
+        self,
+        id: str,
+        agent: Agent,
+        messages: Sequence[UserMessage],
+        *,
+        allow: frozenset[str] = frozenset(),
+        tell: Callback,
+    ) -> SideAnswer: ...
 
     async def request(
-        self, id: str, agent: Agent, messages: Sequence[UserMessage], *, draft: Draft | None = None
+        self,
+        id: str,
+        agent: Agent,
+        messages: Sequence[UserMessage],
+        *,
+        draft: Draft | None = None,
+        allow: frozenset[str] = frozenset(),
     ) -> Inspection: ...
 
-    async def sent(self, id: str, agent: Agent, turn: str | None) -> Inspection: ...
+    async def sent(
+        self, id: str, agent: Agent, turn: str | None, *, allow: frozenset[str] = frozenset()
+    ) -> Inspection: ...
 
     # Reading.
 

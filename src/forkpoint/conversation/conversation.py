@@ -23,14 +23,19 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.arguments import decode_as
+from forkpoint.agent.binding import bind as bind_to
 from forkpoint.agent.binding import portable_document
 from forkpoint.conversation.backend import Backend, Decision, Draft, ForkOptions
+from forkpoint.conversation.members import HasMembers
 from forkpoint.conversation.messages import Given, Message, as_message, as_result
 from forkpoint.conversation.naming import Point, as_answerer, as_id, as_point, as_turn, with_title
 from forkpoint.conversation.places import Place
+from forkpoint.conversation.reopening import NOTHING, as_allowed, check_model, reopened, stands_for
 from forkpoint.conversation.results import Branch, Call, Info, SideAnswer, Stats, Turn
 from forkpoint.conversation.settings import Settings, as_workspace
+from forkpoint.conversation.spawning import known_agent
 from forkpoint.conversation.streaming import TurnStream, streamed
+from forkpoint.conversation.trusting import check_trust, taken_over, with_project
 from forkpoint.conversation.updates import Callback, TurnJoined, TurnStarted, Update, Visualizer, tell_all
 from forkpoint.conversation.views import info_of_draft
 from forkpoint.errors import (
@@ -60,12 +65,14 @@ Where: TypeAlias = str | os.PathLike[str] | Store | None
 Events: TypeAlias = list[Event]  # in a class with a method of that name, `list` is the method
 
 
-class AsyncConversation:
+class AsyncConversation(HasMembers):
     """A conversation. Making one does no I/O: it comes into being with its first turn.
 
     - ``agent``: who answers. A model's name or an `LLM` is an agent without tools or instructions.
     - ``conversation_id``: its id, or a name to know it by; by default it gets a fresh id.
     - ``workspace``: the folder that tools work in.
+    - ``trust``: whether the user trusts the project of that folder. It is kept in the user's settings, if that is
+      possible (`trust_warning`), when the conversation comes into being. An explicit "untrusted" there stays.
     - ``store``: where it lives, ``sqlite:///file.db``, ``memory:``, or ``http://host:8008`` for a server, whose agents
       are named like ``"support"``. Default: FORKPOINT_STORE, else a file in the user's data folder.
     - ``callbacks``: functions that are told of everything while a turn runs.
@@ -78,6 +85,7 @@ class AsyncConversation:
         *,
         conversation_id: str | None = None,
         workspace: str | os.PathLike[str] | None = None,
+        trust: bool | None = None,
         store: Where = None,
         title: str | None = None,
         tags: Mapping[str, str] | None = None,
@@ -89,9 +97,10 @@ class AsyncConversation:
         answerer = as_answerer(agent, remote=remote)
         id, name = as_id(conversation_id)
         settings = Settings.of(answerer, as_workspace(workspace, remote=remote), remote=remote)
+        check_trust(trust, "its agent's" if remote else settings.workspace)  # an agent of a server may have one
         title, others = with_title(title, tags)
         chosen = conversation_id is not None
-        draft = Draft(id=id, name=name, settings=settings, chosen=chosen, title=title, tags=others)
+        draft = Draft(id=id, name=name, settings=settings, chosen=chosen, title=title, tags=others, trust=trust)
         self._set_up(id, name or id, _at_hand(answerer), settings, place, draft, callbacks, visualizer)
 
     def _set_up(
@@ -104,6 +113,7 @@ class AsyncConversation:
         draft: Draft | None,
         callbacks: Iterable[Callback],
         visualizer: Visualizer | None,
+        allow: frozenset[str] = NOTHING,
     ) -> None:
         self._id = id
         self._name = name
@@ -113,7 +123,10 @@ class AsyncConversation:
         self._draft = draft  # until it is in the store
         self._callbacks = tuple(callbacks)
         self._visualizer = visualizer
+        self._allow = allow  # what may be missing
         self._pending: list[UserMessage] = []
+        self._trust: tuple[str, bool] | None = None  # a family, and what is to be kept before its next turn
+        self._trust_warning: str | None = None
         self._waiting: Turn | None = None  # the turn that waits, as this object has shown it
         self._closed = False
         self._process = os.getpid()
@@ -132,6 +145,8 @@ class AsyncConversation:
         agent: Agent | LLM | str | None = None,
         create: Agent | LLM | str | None = None,
         bind: bool = True,
+        allow: Collection[str] = (),
+        trust: bool | None = None,
         store: Where = None,
         callbacks: Iterable[Callback] = (),
         visualizer: Visualizer | None = None,
@@ -139,9 +154,19 @@ class AsyncConversation:
         """A conversation that exists, by its id or name.
 
         Its Python functions are imported again, or taken from ``agent``; what is missing or has changed raises
-        `CannotResume` with everything, before anything runs. With ``create`` one that does not exist is made with that
-        agent. ``bind=False`` opens it without its functions: to read, fork or rewind it, not to run it.
+        `CannotResume` with everything, before anything runs: functions, the workspace, and the model if ``agent`` has
+        another. With ``create`` one that does not exist is made with that agent. ``bind=False`` opens it without its
+        functions: to read, fork or rewind it, not to run it.
+
+        ``allow`` names what may be missing, by its kind (``tools``, ``output``, ``approval``, ``workspace``,
+        ``model``) or singly (``tool:read_log``). This object goes on without: without the tools, the form of answers
+        or the folder; asking before every call where a policy is missing; with the model of ``agent``. Nothing is
+        written until a turn commits, which records it.
+
+        ``trust`` is what the user says of its workspace, kept before the first turn that is run from here. At a server
+        it is said when a conversation is made.
         """
+        allowed = as_allowed(allow)
         place = Place(store)
         remote = place.is_remote
         given, new = (None if one is None else as_answerer(one, remote=remote) for one in (agent, create))
@@ -158,14 +183,30 @@ class AsyncConversation:
                     info, settings = await backend.create(draft), draft.settings
                 except AlreadyExists:  # somebody else has just made it
                     info, settings = await backend.find(id)
+            if isinstance(given, Agent) and not remote:
+                given = known_agent(given, settings)  # whoever has the parent's agent has its sub-agents' too
             known = _at_hand(given or new)
             if remote and known is not None:
                 portable_document(known)  # functions of this process are refused: they could not run there
-            bound = known if remote else settings.bound(known) if bind else None
+            asks = given.llm if isinstance(given, Agent) else None
+            if remote:
+                bound = known
+                check_model(info.model, asks, allowed)  # all the rest is for the server to say, when a turn is to run
+            elif bind:
+                found = reopened(
+                    settings, lambda text, without: bind_to(text, known, without=without), allowed, model=asks
+                )
+                bound, settings = found.agent, found.settings
+            else:
+                bound = None
+            if trust is not None:
+                check_trust(trust, None if remote else settings.workspace, "Conversation.open()")
         except BaseException:
             await place.leave()
             raise
-        return cls._made(info, settings, bound, place, callbacks, visualizer)
+        this = cls._made(info, settings, bound, place, callbacks, visualizer, allowed)
+        this._trust = None if trust is None else (info.family, trust)
+        return this
 
     @classmethod
     def over(
@@ -176,9 +217,10 @@ class AsyncConversation:
         agent: Agent | None,
         *,
         callbacks: Iterable[Callback] = (),
+        allow: frozenset[str] = NOTHING,
     ) -> Self:
         """A conversation of a backend that is open already, and that whoever opened it closes."""
-        return cls._made(info, settings, agent, Place.around(backend), callbacks, None)
+        return cls._made(info, settings, agent, Place.around(backend), callbacks, None, allow)
 
     @classmethod
     def _made(
@@ -189,9 +231,10 @@ class AsyncConversation:
         place: Place,
         callbacks: Iterable[Callback],
         visualizer: Visualizer | None,
+        allow: frozenset[str] = NOTHING,
     ) -> Self:
         made = cls.__new__(cls)
-        made._set_up(info.id, info.name, agent, settings, place, None, callbacks, visualizer)
+        made._set_up(info.id, info.name, agent, settings, place, None, callbacks, visualizer, allow)
         return made
 
     @classmethod
@@ -203,12 +246,19 @@ class AsyncConversation:
         limit: int = 50,
         tags: Mapping[str, str] | None = None,
         status: Status | None = None,
+        sub_agents: bool = False,
+        parent: str | None = None,
     ) -> Page[Info]:
-        """Conversations of a store, the newest first; all given tags must match."""
+        """Conversations of a store, the newest first; all given tags must match.
+
+        Sub-agents are among them with ``sub_agents=True``; ``parent`` lists only those of one conversation.
+        """
         place = Place(store)
         try:
             backend = await place.backend()
-            return await backend.conversations(cursor=cursor, limit=limit, tags=tags, status=status)
+            return await backend.conversations(
+                cursor=cursor, limit=limit, tags=tags, status=status, sub_agents=sub_agents, parent=parent
+            )
         finally:
             await place.leave()
 
@@ -267,6 +317,15 @@ class AsyncConversation:
         return self._settings.folder
 
     @property
+    def trust_warning(self) -> str | None:
+        """Why ``trust`` was not kept in the user's settings, or does not hold; None if all is well, or yet to be done.
+
+        It was logged too. What could not be kept holds for this conversation, its forks and sub-agents all the same,
+        for as long as this process has its store open.
+        """
+        return self._trust_warning
+
+    @property
     def pending(self) -> tuple[UserMessage, ...]:
         """Messages that were sent and not run yet. They live in this object only."""
         return tuple(self._pending)
@@ -315,8 +374,11 @@ class AsyncConversation:
         settings = replace(self._settings, agent=Settings.of(answerer, None, remote=self._place.is_remote).agent)
         async with self._making:
             self._check_draft(if_revision)
-            if self._draft is not None:
-                self._draft = replace(self._draft, settings=settings)
+            if self._draft is not None:  # what its project tells is added when it is made
+                settings = replace(settings, project=None)
+                self._draft = replace(self._draft, settings=settings, asked=None)
+            elif isinstance(answerer, Agent) and not self._place.is_remote:
+                settings, answerer = taken_over(self._settings, answerer)
         if self._draft is None:
             await (await self._here()).change(self._id, settings, _at_hand(answerer), if_revision=if_revision)
         self._agent, self._settings = _at_hand(answerer), settings
@@ -373,7 +435,8 @@ class AsyncConversation:
 
         It needs no lock: a turn may be running. Tools are not used.
         """
-        return await (await self._here()).ask(self._id, self._runs(), [as_message(message)], tell=self._teller())
+        backend, asked = await self._here(), [as_message(message)]
+        return await backend.ask(self._id, self._runs(), asked, allow=self._allow, tell=self._teller())
 
     async def cancel(self) -> Turn:
         """Cancels the turn that runs in this process, and waits for its outcome. Too late, it says ``committed``."""
@@ -392,6 +455,7 @@ class AsyncConversation:
         if not failed.given:
             raise NoSuchTurn(self._id, "retry", f"turn {failed.id} has no input")
         if failed.outcome in {"awaiting_approval", "interrupted"}:
+            await (await self._here()).check(self._id, self._runs(), allow=self._allow)
             await (await self._here()).discard(self._id, failed.id)  # this one, and no other that is open by then
         return await self._run(failed.given, retry_of=failed.id, key=key)
 
@@ -477,7 +541,9 @@ class AsyncConversation:
         info, settings = await backend.fork(self._id, options, self._agent, key=key, if_revision=if_revision)
         visualizer = self._visualizer.for_fork() if self._visualizer is not None else None
         agent_now = self._agent_of(settings) if other is None else _at_hand(other)
-        return self._made(info, settings, agent_now, self._place.also(), callbacks, visualizer)
+        if agent_now is not None and other is not None:
+            agent_now = with_project(agent_now, settings.project)
+        return self._made(info, settings, agent_now, self._place.also(), callbacks, visualizer, self._allow)
 
     async def rewind(
         self,
@@ -500,7 +566,7 @@ class AsyncConversation:
         if aside is None:
             return None
         info, settings = aside
-        return self._made(info, settings, self._agent_of(settings), self._place.also(), (), None)
+        return self._made(info, settings, self._agent_of(settings), self._place.also(), (), None, self._allow)
 
     async def tree(self) -> tuple[Branch, ...]:
         """Its family: roots, and what branched off each."""
@@ -567,10 +633,11 @@ class AsyncConversation:
         """What ``run(message)`` would send, or what was sent last (by ``turn``), beside the request before it."""
         backend, agent = await self._here(keep_draft=True), self._runs()
         if message is not None:
-            return await backend.request(self._id, agent, [as_message(message)], draft=self._draft)
+            asked = [as_message(message)]
+            return await backend.request(self._id, agent, asked, draft=self._draft, allow=self._allow)
         if self._draft is not None:
             raise NoSuchTurn(self._id, "show", "nothing was run yet")
-        return await backend.sent(self._id, agent, None if turn is None else as_turn(turn))
+        return await backend.sent(self._id, agent, None if turn is None else as_turn(turn), allow=self._allow)
 
     async def verify(self, *, head_digest: str | None = None) -> Verification:
         """Checks that nobody changed its history. ``head_digest`` is an earlier `Info.digest`, kept elsewhere."""
@@ -589,6 +656,8 @@ class AsyncConversation:
         backend = await self._place.backend()
         if self._closed:  # by somebody else, meanwhile
             raise ConversationClosed(self._id)
+        if self._draft is not None and self._draft.asked is None:
+            await self._prepare(backend)
         if not keep_draft:
             async with self._making:  # two who are first at once make one
                 if self._draft is not None:
@@ -597,8 +666,25 @@ class AsyncConversation:
                     except AlreadyExists:
                         if self._draft.chosen:
                             raise
+                    finally:
+                        self._trust_warning = backend.trust_warning(self._id)
                     self._draft = None  # an id that nobody chose can only be this one's
         return backend
+
+    async def _prepare(self, backend: Backend) -> None:
+        """Looks at the workspace of a conversation that is yet to be: its project may have something to tell."""
+        async with self._making:
+            draft = self._draft
+            if draft is not None and draft.asked is None:
+                self._draft, self._agent = await backend.prepared(draft, self._agent)
+                self._settings = self._draft.settings
+
+    async def _keep_trust(self, backend: Backend) -> None:
+        """Keeps what was said of the workspace when it was opened, before its first turn from here."""
+        if self._trust is not None and self._settings.workspace is not None:
+            (family, trusted), self._trust = self._trust, None
+            await backend.trust(family, self._settings.workspace, trusted)
+            self._trust_warning = backend.trust_warning(family)
 
     def _check_draft(self, if_revision: int | None) -> None:
         """Raises `Stale` if somebody expects something of a conversation that is not there yet."""
@@ -608,6 +694,8 @@ class AsyncConversation:
     def _agent_of(self, settings: Settings) -> Agent | None:
         """This object's agent as a branch has it, which may have been changed elsewhere; None if it is not at hand."""
         if self._agent is None or settings.agent_json == self._settings.agent_json or self._place.is_remote:
+            return self._agent
+        if settings.agent_json is not None and stands_for(self._agent, settings.agent_json):
             return self._agent
         with suppress(CannotResume):
             return settings.bound(self._agent, same=True)
@@ -640,10 +728,13 @@ class AsyncConversation:
         if_revision: int | None = None,
         also: Callback | None = None,
     ) -> Turn:
-        agent = self._runs()
+        self._runs()  # raises if nobody answers, before anything is opened
         backend = await self._here(keep_draft=True)
+        agent = self._runs()  # its project may have told it something
+        await self._keep_trust(backend)
         tell = self._teller(also)
         making = self._making if self._draft is not None else None  # until it has begun, nobody else may make it
+        draft = self._draft
 
         def told(update: Update) -> None:
             nonlocal making
@@ -667,6 +758,7 @@ class AsyncConversation:
                 supersede=supersede,
                 key=key,
                 if_revision=if_revision,
+                allow=self._allow,
                 tell=told,
             )
         except TurnFailed:
@@ -675,6 +767,8 @@ class AsyncConversation:
         finally:
             if making is not None:
                 making.release()
+            if draft is not None:
+                self._trust_warning = backend.trust_warning(draft.id)
         self._taken(messages)
         self._id = turn.conversation
         return self._seen(turn)
@@ -698,8 +792,16 @@ class AsyncConversation:
         also: Callback | None = None,
     ) -> Turn:
         backend, agent = await self._here(), self._runs()
+        await self._keep_trust(backend)
         gone_on = await backend.resume(
-            self._id, turn, agent, decision=decision, rerun=rerun, limits=limits, tell=self._teller(also)
+            self._id,
+            turn,
+            agent,
+            decision=decision,
+            rerun=rerun,
+            limits=limits,
+            allow=self._allow,
+            tell=self._teller(also),
         )
         return self._seen(gone_on)
 

@@ -1,29 +1,47 @@
 """What is meant when nothing is said: the same for the Python API and for the program.
 
-What is said where it is used wins, then the environment (``FORKPOINT_*``), then the user's file, then what stands here.
+What is said where it is used wins, then the environment (``FORKPOINT_*``), then the settings of the project that the
+workspace belongs to if its user trusts that, then the user's file, then what stands here.
 """
 
 import os
 import tomllib
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import quote
 
 import platformdirs
 
 from forkpoint.errors import BadSetting, BadStoreUrl
+from forkpoint.workspace import ProjectSettings, Trust, project_settings, trust_of
+
+Workspace: TypeAlias = str | os.PathLike[str] | None
 
 MODEL = "local/smollm2"
 """The model that needs no account: it is in the box."""
 
 
-def default_model() -> str:
-    """The model that is meant if none is given: FORKPOINT_MODEL, else the user's file, else the one in the box."""
-    return os.environ.get("FORKPOINT_MODEL", "").strip() or user_setting("model") or MODEL
+def default_model(workspace: Workspace = None, *, trust: Trust | None = None) -> str:
+    """The model that is meant if none is given: FORKPOINT_MODEL, else what the project or the user's file says, else
+    the one in the box.
+    """
+    return named_model(workspace, trust=trust)[0]
 
 
-def default_store() -> str:
+def named_model(workspace: Workspace = None, *, trust: Trust | None = None) -> tuple[str, str]:
+    """The same and who says so: FORKPOINT_MODEL, project, settings file, or default."""
+    if named := os.environ.get("FORKPOINT_MODEL", "").strip():
+        return named, "FORKPOINT_MODEL"
+    if (chosen := project_of(workspace, trust=trust).model) is not None:
+        return chosen, "project"
+    if chosen := user_setting("model"):
+        return chosen, "settings file"
+    return MODEL, "default"
+
+
+def default_store(workspace: Workspace = None, *, trust: Trust | None = None) -> str:
     """The address that is meant if none is given. The user's data folder is made if that is where it is."""
-    address, source = named_store()
+    address, source = named_store(workspace, trust=trust)
     if source == "default":
         folder = _data_folder()
         try:
@@ -33,10 +51,12 @@ def default_store() -> str:
     return address
 
 
-def named_store() -> tuple[str, str]:
-    """The same address and who says so, with nothing made: FORKPOINT_STORE, settings file, or default."""
+def named_store(workspace: Workspace = None, *, trust: Trust | None = None) -> tuple[str, str]:
+    """The same address and who says so, with nothing made: FORKPOINT_STORE, project, settings file, or default."""
     if named := os.environ.get("FORKPOINT_STORE", "").strip():
         return named, "FORKPOINT_STORE"
+    if (chosen := project_of(workspace, trust=trust).store) is not None:
+        return chosen, "project"
     if (chosen := user_setting("store")) is not None:
         return chosen, "settings file"
     return file_url(_data_folder() / "forkpoint.db"), "default"
@@ -45,6 +65,17 @@ def named_store() -> tuple[str, str]:
 def file_url(path: str | os.PathLike[str]) -> str:
     """The address of a SQLite file, absolute, so that it means the same wherever a process stands."""
     return "sqlite:///" + quote(os.path.abspath(path), safe="/:\\", errors="surrogateescape")
+
+
+def project_of(workspace: Workspace, *, trust: Trust | None = None) -> ProjectSettings:
+    """What the project of a workspace sets: nothing if there is no workspace, or if it is not trusted.
+
+    ``trust`` is how the workspace stands where that is known already, kept or not; else the user's file says.
+    Raises `BadSetting` if a trusted project's file cannot be used.
+    """
+    if workspace is None:
+        return ProjectSettings()
+    return project_settings(workspace, trust_of(workspace, settings_file()) if trust is None else trust)
 
 
 def settings_file() -> Path:

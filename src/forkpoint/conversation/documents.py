@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict
 
 from forkpoint.conversation.messages import Given
-from forkpoint.conversation.results import Call, Info, SideAnswer, Stats, Turn
+from forkpoint.conversation.results import Call, Info, Member, MemberStatus, SideAnswer, Stats, Turn
 from forkpoint.events import (
     Content,
     Envelope,
@@ -88,6 +88,38 @@ class InfoDocument(Struct, frozen=True):
     open_turn: str | None
     created: int
     updated: int
+    parent: str | None = None  # these five are a sub-agent's
+    path: str | None = None
+    nickname: str | None = None
+    role: str | None = None
+    depth: int = 0
+
+
+class SpawnedDocument(InfoDocument, frozen=True):
+    """A sub-agent that was made. ``turn`` is that of its task, if it was begun."""
+
+    turn: str | None = None
+
+
+class MemberDocument(Struct, frozen=True):
+    """A sub-agent, and how it stands: what it said last, or why it did not. A null turn: its parent knows of none."""
+
+    conversation: str
+    path: str
+    nickname: str
+    role: str | None
+    depth: int
+    task: str
+    status: MemberStatus
+    answer: str | None
+    error: str | None
+    turn: str | None
+
+
+class TeamDocument(Struct, frozen=True):
+    """The sub-agents of a conversation, in the order in which they came; closed ones too."""
+
+    items: tuple[MemberDocument, ...]
 
 
 class EventDocument(Struct, frozen=True, omit_defaults=True):
@@ -216,6 +248,10 @@ def info_document(info: Info) -> InfoDocument:
     return InfoDocument(**asdict(info) | {"lineage": lineage, "cache": CacheDocument(**asdict(info.cache))})
 
 
+def member_document(member: Member) -> MemberDocument:
+    return MemberDocument(**asdict(member))
+
+
 def event_document(event: Event | StagedEvent) -> EventDocument:
     return EventDocument(
         id=str(event.id) if isinstance(event, Event) else None,
@@ -281,6 +317,10 @@ def info_of_document(document: InfoDocument) -> Info:
     at = None if document.lineage.at is None else Position.parse(document.lineage.at)
     lineage = Lineage(**asdict(document.lineage) | {"at": at})
     return Info(**asdict(document) | {"lineage": lineage, "cache": CacheIdentity(**asdict(document.cache))})
+
+
+def member_of_document(document: MemberDocument) -> Member:
+    return Member(**asdict(document))
 
 
 def event_of(document: EventDocument) -> Event | StagedEvent:

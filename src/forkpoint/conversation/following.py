@@ -16,13 +16,14 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, Limits
-from forkpoint.conversation.asking import asked, created, decided, joining, path_of, resumption, streamed
+from forkpoint.conversation.asking import asked, created, decided, joining, path_of, resumption, streamed, without
 from forkpoint.conversation.backend import Decision, Draft
 from forkpoint.conversation.documents import InfoDocument, SideAnswerDocument, TurnDocument, side_answer_of, turn_of
 from forkpoint.conversation.finishing import finished
 from forkpoint.conversation.heard import Heard
 from forkpoint.conversation.http import Connection, Lost, Patience, Request, Sending, quoted
 from forkpoint.conversation.messages import Given
+from forkpoint.conversation.reopening import NOTHING
 from forkpoint.conversation.results import SideAnswer, Turn
 from forkpoint.conversation.turn import raise_for
 from forkpoint.conversation.updates import Callback, Provisional, TurnJoined, TurnStarted
@@ -94,6 +95,7 @@ class FollowsTurns:
         supersede: bool = False,
         key: str | None = None,
         if_revision: int | None = None,
+        allow: frozenset[str] = NOTHING,
         tell: Callback,
     ) -> Turn:
         body: dict[str, Any] = asked(given) | created(draft)
@@ -104,6 +106,7 @@ class FollowsTurns:
         path = f"{path_of(id)}/turns"
         if retry_of is not None and any(not isinstance(one, UserMessage | ToolResult) for one in given):
             path, body = f"{path}/{quoted(retry_of, 'turn')}/retry", {}  # the server has what it was given, history too
+        body |= without(allow, agent)
         request = streamed(path, body, key=key or new_id(), revision=if_revision)
         running = _Running(id, Heard(tell))
 
@@ -131,6 +134,7 @@ class FollowsTurns:
         decision: Decision | None = None,
         rerun: Collection[str] = (),
         limits: Limits | None = None,
+        allow: frozenset[str] = NOTHING,
         tell: Callback,
     ) -> Turn:
         verb, body = "resume", resumption(rerun, limits)
@@ -138,6 +142,7 @@ class FollowsTurns:
             verb, body = "approve" if decision.approved else "deny", decided(decision)
             if not decision.calls:  # to a server, none would be all
                 raise NoSuchTurn(id, verb, "no call waits for an approval")
+        body |= without(allow, agent)
         before = await self.turn(id, turn)
         path = f"{path_of(id)}/turns/{quoted(turn, 'turn')}"
         request = streamed(f"{path}/{verb}", body)
@@ -158,6 +163,9 @@ class FollowsTurns:
                 await anyio.sleep(0.1)
 
         return await self._followed(running, request, again, stop)
+
+    async def check(self, id: str, agent: Agent | None, *, allow: frozenset[str] = NOTHING) -> None:
+        """Nothing is known here of what the server has: it says so when it is to run the turn."""
 
     async def cancel(self, id: str) -> Turn:
         for running in self._running:
@@ -189,8 +197,16 @@ class FollowsTurns:
         request = Request(method="GET", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}")
         return await self._connection.read(request, TurnDocument, turn_of)
 
-    async def ask(self, id: str, agent: Agent | None, messages: Sequence[UserMessage], *, tell: Callback) -> SideAnswer:
-        request = streamed(f"{path_of(id)}/ask", asked(messages))
+    async def ask(
+        self,
+        id: str,
+        agent: Agent | None,
+        messages: Sequence[UserMessage],
+        *,
+        allow: frozenset[str] = NOTHING,
+        tell: Callback,
+    ) -> SideAnswer:
+        request = streamed(f"{path_of(id)}/ask", asked(messages) | without(allow, agent))
         sending, patience = Sending(), self._connection.patience()
 
         def each(frame: Frame) -> SideAnswer | Exception | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import anyio.to_thread
 import msgspec
 from msgspec.structs import asdict, replace
 
@@ -15,11 +16,13 @@ from forkpoint.conversation.backend import Draft, ForkOptions
 from forkpoint.conversation.finishing import finished
 from forkpoint.conversation.messages import request_of
 from forkpoint.conversation.prompts import Prompts
+from forkpoint.conversation.reopening import NOTHING, is_stand_in
 from forkpoint.conversation.requests import Requests
 from forkpoint.conversation.results import Branch, Info, SideAnswer, Stats, Turn
-from forkpoint.conversation.running import RunsTurns
 from forkpoint.conversation.settings import Settings
 from forkpoint.conversation.steps import staged
+from forkpoint.conversation.teams import RunsTeams
+from forkpoint.conversation.trusting import Trusting, with_project
 from forkpoint.conversation.turn import read_turn
 from forkpoint.conversation.updates import Callback
 from forkpoint.conversation.views import identity_of, info_of, new_conversation, stored_tags, tree_of
@@ -57,10 +60,8 @@ from forkpoint.store.records import (
     Verification,
 )
 
-_NOTES = 64  # events of notes among which the last turn is looked for
 
-
-class LocalBackend(RunsTurns):
+class LocalBackend(RunsTeams):
     """Conversations in an open store. It asks models and runs tools in this process."""
 
     def __init__(
@@ -72,8 +73,10 @@ class LocalBackend(RunsTurns):
         prompts: Prompts | None = None,
         moved: Callable[[str, int], None] | None = None,
         patience: float | None = None,
+        trusting: Trusting | None = None,
+        beside: Callable[[str], Callback] | None = None,
     ) -> None:
-        super().__init__(store, models or Models(), prompts, moved, patience)
+        super().__init__(store, models or Models(), prompts, moved, patience, trusting, beside)
         self._owns_store = owns_store
 
     async def close(self) -> None:
@@ -137,15 +140,6 @@ class LocalBackend(RunsTurns):
             if cursor is None:
                 return last
 
-    async def _last_turn(self, record: ConversationRecord) -> TurnRecord | None:
-        """The turn that was committed last. Notes may stand after it, though rarely many."""
-        seen: set[str] = set()
-        for event in reversed(await self._store.tail(record.id, _NOTES)):
-            if event.turn not in seen and (turn := await self._store.turn(event.turn)).kind == "turn":
-                return turn
-            seen.add(event.turn)
-        return None
-
     async def is_left_behind(self, id: str) -> bool:
         """Whether a conversation is only what a request left whose first turn did not commit.
 
@@ -179,8 +173,18 @@ class LocalBackend(RunsTurns):
 
     # Conversations.
 
+    async def prepared(self, draft: Draft, agent: Agent | None) -> tuple[Draft, Agent | None]:
+        return self._trusting.prepared(draft, agent)
+
+    async def trust(self, family: str, workspace: str, trusted: bool) -> None:
+        await anyio.to_thread.run_sync(self._trusting.keep, workspace, trusted, family)
+
+    def trust_warning(self, family: str) -> str | None:
+        return self._trusting.warning(family)
+
     async def create(self, draft: Draft, *, key: str | None = None) -> Info:
         once = None if key is None else _once(key, _asked(draft))
+        await self._trusting.keep_for(draft)
         try:
             made = await self._store.create(new_conversation(draft), key=once)
         except AlreadyExists:
@@ -200,9 +204,14 @@ class LocalBackend(RunsTurns):
         limit: int = 50,
         tags: Mapping[str, str] | None = None,
         status: Status | None = None,
+        sub_agents: bool = False,
+        parent: str | None = None,
     ) -> Page[Info]:
         wanted = stored_tags(tags or {})
-        page = await self._store.conversations(cursor=cursor, limit=limit, tags=wanted, status=status)
+        of = None if parent is None else (await self._records.find(parent)).id
+        page = await self._store.conversations(
+            cursor=cursor, limit=limit, tags=wanted, status=status, parent=of, sub_agents=sub_agents or of is not None
+        )
         return Page(tuple(map(info_of, page.items)), page.next)
 
     async def tree(self, id: str) -> tuple[Branch, ...]:
@@ -264,6 +273,8 @@ class LocalBackend(RunsTurns):
         other: Settings | None = None  # None: the source's, as they are at that moment
         if options.agent is not None or options.workspace is not None:
             now = Settings.from_json(source.settings)
+            if options.agent is not None:
+                options = replace(options, agent=with_project(options.agent, now.project))
             document = now.agent if options.agent is None else Settings.of(options.agent, None).agent
             other = replace(now, agent=document, workspace=options.workspace or now.workspace)
         new = NewFork(
@@ -333,9 +344,17 @@ class LocalBackend(RunsTurns):
 
     # Side questions, and what is sent.
 
-    async def ask(self, id: str, agent: Agent, messages: Sequence[UserMessage], *, tell: Callback) -> SideAnswer:
+    async def ask(
+        self,
+        id: str,
+        agent: Agent,
+        messages: Sequence[UserMessage],
+        *,
+        allow: frozenset[str] = NOTHING,
+        tell: Callback,
+    ) -> SideAnswer:
         record = await self._store.read(id)
-        agent = self._planner.agent_for(record.settings, agent)
+        agent = self._planner.agent_for(record.settings, agent, allow)
         agent.llm.key()
         base = await self._prompts.at(id, record.head, agent.manifest)
         opening = await self._opening(record, messages)
@@ -359,17 +378,23 @@ class LocalBackend(RunsTurns):
         return SideAnswer(outcome.answer.text, outcome.usage)
 
     async def request(
-        self, id: str, agent: Agent, messages: Sequence[UserMessage], *, draft: Draft | None = None
+        self,
+        id: str,
+        agent: Agent,
+        messages: Sequence[UserMessage],
+        *,
+        draft: Draft | None = None,
+        allow: frozenset[str] = NOTHING,
     ) -> Inspection:
         if draft is not None:  # there is nothing yet, and looking makes nothing
             context = CallContext(own_identity(id), self._store.tenant)
             return Requests(self._models, agent, context, []).next(staged(map(NewEvent, messages)))
         record = await self._store.read(id)
-        requests = await self._requests(record, agent)
+        requests = await self._requests(record, agent, allow)
         return requests.next(await self._opening(record, messages))
 
-    async def sent(self, id: str, agent: Agent, turn: str | None) -> Inspection:
-        return (await self._requests(await self._store.read(id), agent)).sent(id, turn)
+    async def sent(self, id: str, agent: Agent, turn: str | None, *, allow: frozenset[str] = NOTHING) -> Inspection:
+        return (await self._requests(await self._store.read(id), agent, allow)).sent(id, turn)
 
     # Reading.
 
@@ -450,10 +475,11 @@ class LocalBackend(RunsTurns):
 
     # What is known of a conversation.
 
-    async def _requests(self, record: ConversationRecord, agent: Agent) -> Requests:
-        agent = self._planner.agent_for(record.settings, agent)
+    async def _requests(self, record: ConversationRecord, agent: Agent, allow: frozenset[str]) -> Requests:
+        agent = self._planner.agent_for(record.settings, agent, allow)
         events = await self._store.events(record.id, at=record.head.position) if record.head.position else []
-        return Requests(self._models, agent, self._planner.context(record, agent), events)
+        stored = Settings.from_json(record.settings).agent_json if is_stand_in(agent) else None
+        return Requests(self._models, agent, self._planner.context(record, agent), events, stored)
 
     async def _opening(self, record: ConversationRecord, messages: Sequence[UserMessage]) -> list[StagedEvent]:
         """How a turn with these messages would begin."""
@@ -471,7 +497,8 @@ def _asked(new: Draft | ForkOptions) -> dict[str, object]:
     asked = asdict(new) | {"id": new.id if new.chosen and new.name is None else None, "tags": stored_tags(new.tags)}
     match new:
         case Draft(settings=settings):
-            return asked | {"settings": settings.to_json()}
+            settings = settings if new.asked is None else new.asked
+            return asked | {"settings": settings.to_json(), "asked": None}
         case ForkOptions(at=at, before=before, agent=agent):
             return asked | {"at": _place(at), "before": _place(before), "agent": agent.to_json() if agent else None}
 

@@ -51,13 +51,15 @@ def as_result(call_id: str, result: Message | ToolResult) -> ToolResult:
     return replace(_checked(made), tool="")
 
 
-def write_input(given: Sequence[Given], request: str | None = None) -> JsonText:
-    """What a turn was given, as it is stored with it, and the digest of the request that gave it, if that matters.
+def write_input(given: Sequence[Given], request: str | None = None, caller: str | None = None) -> JsonText:
+    """What a turn was given, as it is stored with it: with the digest of the request that gave it, if that matters, and
+    the turn of a parent that did.
 
     Raises `NotWhole` for text that is not valid Unicode.
     """
+    plain = request is None and caller is None
     try:
-        return msgspec.json.encode(tuple(given) if request is None else _Asked(tuple(given), request)).decode()
+        return msgspec.json.encode(tuple(given) if plain else _Asked(tuple(given), request, caller)).decode()
     except UnicodeEncodeError as error:
         raise NotWhole(_kind(given), f"its text is not valid Unicode ({error.reason})") from None
 
@@ -74,6 +76,11 @@ def read_input(text: JsonText | None) -> tuple[Given, ...]:
 def request_of(text: JsonText | None) -> str | None:
     """The digest of the request that a turn is of, if it was kept."""
     return msgspec.json.decode(text, type=_Asked).request if text is not None and text.startswith("{") else None
+
+
+def caller_of(text: JsonText | None) -> str | None:
+    """The parent's turn that a turn was begun for; None if it was not."""
+    return msgspec.json.decode(text, type=_Asked).caller if text is not None and text.startswith("{") else None
 
 
 def said_in(given: Iterable[Given]) -> tuple[UserMessage, ...]:
@@ -105,9 +112,10 @@ def split(given: Sequence[Given]) -> tuple[dict[str, ToolResult], list[Given]]:
     return results, others
 
 
-class _Asked(Struct, frozen=True):
+class _Asked(Struct, frozen=True, omit_defaults=True):
     given: tuple[Given, ...]
-    request: str
+    request: str | None = None
+    caller: str | None = None
 
 
 def _parts(kind: str, given: object) -> tuple[Part, ...]:

@@ -3,16 +3,21 @@
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import partial
 
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
+from forkpoint.agent.binding import bind
 from forkpoint.agent.loop import stand
 from forkpoint.conversation.backend import Decision, ForkOptions, How
 from forkpoint.conversation.messages import Given, said_in, split
 from forkpoint.conversation.prompts import Prompts
 from forkpoint.conversation.records import Records
+from forkpoint.conversation.reopening import NOTHING, allows, going_on, is_stand_in, missing_workspace, stands_for
+from forkpoint.conversation.rights import beneath
 from forkpoint.conversation.settings import Settings
+from forkpoint.conversation.trusting import Trusting
 from forkpoint.conversation.turn import Plan
 from forkpoint.conversation.views import identity_of
 from forkpoint.errors import CallNotOpen, CannotResume, NoSuchTurn
@@ -41,22 +46,43 @@ _AGENTS = 256  # agents that are remembered for the settings that name them
 class Planner:
     """Plans the turns of a store's conversations."""
 
-    def __init__(self, store: Store, prompts: Prompts, records: Records) -> None:
+    def __init__(self, store: Store, prompts: Prompts, records: Records, trusting: Trusting) -> None:
         self._store = store
         self._prompts = prompts
         self._records = records
-        self._agents: OrderedDict[tuple[JsonText, int], tuple[Agent, Agent]] = OrderedDict()
+        self._trusting = trusting
+        self._agents: OrderedDict[tuple[JsonText, int, frozenset[str]], tuple[Agent, Agent]] = OrderedDict()
 
-    def agent_for(self, settings: JsonText, agent: Agent) -> Agent:
-        """The agent that a conversation's settings name, which may have changed since this one was made."""
-        key = (settings, id(agent))  # held in the value, so that nobody else can have its id
+    def agent_for(self, settings: JsonText, agent: Agent, allow: frozenset[str] = NOTHING) -> Agent:
+        """The agent that a conversation's settings name, which may have changed since this one was made.
+
+        Or the one that goes on where that one has stood, without what may be missing.
+        """
+        key = (settings, id(agent), allow)  # held in the value, so that nobody else can have its id
         if key not in self._agents:
-            stored = Settings.from_json(settings)
-            same = stored.agent_json is None or stored.agent_json == agent.to_json()
-            self._agents[key] = (agent, agent if same else stored.bound(agent, same=True) or agent)
+            document = Settings.from_json(settings).agent_json
+            if document is None or stands_for(agent, document):
+                found = agent
+            else:
+                found = bind(document, agent, same=True, without=partial(allows, allow))
+            self._agents[key] = (agent, found)
             if len(self._agents) > _AGENTS:
                 self._agents.popitem(last=False)
         return self._agents[key][1]
+
+    def check(self, settings: Settings, agent: Agent | None, allow: frozenset[str]) -> None:
+        """Raises `CannotResume` with everything that a turn with these settings would miss.
+
+        ``agent`` is who would answer, if that is to be looked at.
+        """
+        items = missing_workspace(settings)
+        try:
+            if agent is not None:
+                self.agent_for(settings.to_json(), agent, allow)
+        except CannotResume as refused:
+            items += refused.items
+        if refused_items := [item for item in items if not allows(allow, item)]:
+            raise CannotResume.of(refused_items)
 
     async def plan(
         self, turn: OpenTurn, agent: Agent, given: Sequence[Given], already: Sequence[StagedEvent], how: How
@@ -64,29 +90,39 @@ class Planner:
         """What a turn that this process holds needs to go on, with the steps that it has already."""
         record = await self._records.at(turn)
         path = turn.branch or turn.conversation  # on whose path it stands
-        settings = _brought(already) if how.settings is None else how.settings
+        settings = carried = brought(already) if how.settings is None else how.settings
         if how.settings is None:
-            agent = self.agent_for(record.settings if settings is None else settings.to_json(), agent)
+            agent = self.agent_for(record.settings if settings is None else settings.to_json(), agent, how.allow)
+            stored = Settings.from_json(record.settings) if settings is None else settings
+            if (gone_on := going_on(stored, agent, how.allow)) is not stored:
+                settings = gone_on
         if settings is not None and settings.to_json() == record.settings:
             settings = None
         base = await self._prompts.at(path, turn.base, agent.manifest)
         change = await self.manifest_change(record, turn.state, agent, lost=base.losses, path=path, at=turn.base)
         results, said = await self.answered(path, turn.base, given, record.name) if not already else ([], [])
-        if settings is not None and turn.base.position is not None and not already:
+        is_new = not already or settings is not carried
+        if settings is not None and turn.base.position is not None and is_new:
             change = [*await self.settings_change(path, turn.base, record.settings, settings.to_json()), *change]
         context = self.context(record, agent, at=turn.base)
         dropped = context.identity.to_json() if context.identity != identity_of(record) else None
         branch = new_id()
+        stands = settings or Settings.from_json(record.settings)
+        folder = stands.folder
+        strict = self._trusting.strict(agent, folder, record.family)
+        if stands.sub_agent is not None:
+            strict = await beneath(self._store, stands, strict, how.above)
         return Plan(
-            agent,
+            strict,
             context,
             base,
             (*results, *change, *said),
             cache=dropped,
             settings=None if settings is None else settings.to_json(),
             aside=None if turn.branch is None else NewFork(id=branch, cache=own_identity(branch).to_json()),
-            workspace=(settings or Settings.from_json(record.settings)).folder,
+            workspace=folder,
             how=how,
+            stored=agent,
         )
 
     async def settings_change(self, path: str, at: Head, old: JsonText, new: JsonText) -> list[NewEvent]:
@@ -156,7 +192,7 @@ class Planner:
         if options.cache == "own":
             return own_identity(options.id)
         source_manifest = (await self._store.state(source.id)).manifest or ""
-        if agent is not None:
+        if agent is not None and not is_stand_in(agent):  # one that goes on without something was not shown yet
             with suppress(CannotResume):  # a fork needs no functions: what was recorded last is as good
                 source_manifest = self.agent_for(source.settings, agent).manifest.hash
         manifest = options.agent.manifest.hash if options.agent else source_manifest
@@ -178,7 +214,7 @@ def check_open(conversation: str, open: Collection[str], results: Collection[str
         raise CallNotOpen(strangers[0][:200], conversation, f"these are open: {waiting}")
 
 
-def _brought(steps: Sequence[StagedEvent]) -> Settings | None:
+def brought(steps: Sequence[StagedEvent]) -> Settings | None:
     """The settings that a turn has begun to bring, so that it brings them although another process ends it."""
     said = [step.body.settings for step in steps if isinstance(step.body, SettingsChanged)]
     return Settings.from_json(said[-1]) if said else None

@@ -18,6 +18,7 @@ from forkpoint.conversation.results import Turn
 from forkpoint.errors import (
     CannotResume,
     ForkpointError,
+    Item,
     ServerError,
     StoreError,
     TurnFailed,
@@ -94,13 +95,28 @@ def _document(error: BaseException, request_id: str | None, param: str | None = 
     made, said, cause = type(error), _fields(error), None
     if isinstance(error, StoreError):
         said |= {name: instead for name, instead in _STORES.items() if name in said}
-    if isinstance(error, CannotResume):  # it tells of modules and their files
-        said["missing"] = "its functions are not on the server as they were"
+    if isinstance(error, CannotResume):
+        listed = tuple(_public_item(item) for item in error.items)
+        said["missing"] = "; ".join(map(str, listed)) or "its functions are not on the server as they were"
+        said["items"] = listed
     if isinstance(error, TurnFailed):
         cause = None if error.cause is None else _document(error.cause, request_id)
         if _is_private(_code_of(error)):
             said["why"] = _UNSAID
     return ErrorDocument(error.code, str(made(**said)), param, request_id, said, cause)
+
+
+def _public_item(item: Item) -> Item:
+    """What is missing, for the outside. Why a function is, tells of modules and their files; and where a model is, is
+    the server's to know."""
+    match item.kind:
+        case "workspace":
+            why = item.why
+        case "model":
+            why = "the agent given has another, or elsewhere"
+        case _:
+            why = "it is not on the server as it was" if item.name else "is not on the server as it was"
+    return Item(item.kind, _safe(item.name), why)
 
 
 def _fields(error: ForkpointError) -> dict[str, Any]:
@@ -127,6 +143,11 @@ def _error(document: ErrorDocument) -> ForkpointError:
     made, details = class_of(document.code), document.details
     if made is None or not _fits(made, details):
         return ServerError(document.code, document.message, document.request_id or "unknown")
+    if made is CannotResume:
+        try:
+            details = details | {"items": msgspec.convert(details.get("items", ()), tuple[Item, ...])}
+        except msgspec.ValidationError:  # another version has other kinds
+            details = {"missing": details["missing"]}
     error = made(**details)
     if isinstance(error, TurnFailed) and document.cause is not None:
         error.cause = error.__cause__ = _error(document.cause)

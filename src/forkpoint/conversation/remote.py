@@ -10,35 +10,40 @@ from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.context import AgentState
-from forkpoint.conversation.asking import asked, created, made_of, path_of
-from forkpoint.conversation.backend import Draft, ForkOptions
+from forkpoint.conversation.asking import asked, created, made_of, path_of, without
+from forkpoint.conversation.backend import Draft, ForkOptions, SpawnOptions
 from forkpoint.conversation.documents import (
     EventsDocument,
     FamilyDocument,
     InfoDocument,
+    MemberDocument,
     PageDocument,
     RewindDocument,
     SpendingDocument,
     StateDocument,
     StatsDocument,
+    TeamDocument,
     TurnDocument,
     VerificationDocument,
     event_of,
     info_of_document,
+    member_of_document,
     spending_of,
     stats_of,
     turn_of,
     verification_of,
 )
 from forkpoint.conversation.following import FollowsTurns
-from forkpoint.conversation.http import Connection, Request, Sending
-from forkpoint.conversation.results import Branch, Info, Stats, Turn
+from forkpoint.conversation.http import Connection, Request, Sending, quoted
+from forkpoint.conversation.reopening import NOTHING
+from forkpoint.conversation.results import Branch, Info, Member, Stats, Turn
 from forkpoint.conversation.settings import Settings
 from forkpoint.conversation.views import tree_of
-from forkpoint.errors import BadPosition, NotFound
+from forkpoint.errors import BadArgument, BadPosition, NotFound
 from forkpoint.events import Event, Position, Usage, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm.inspecting import Inspection
@@ -69,6 +74,16 @@ class RemoteBackend(FollowsTurns):
 
     # Conversations.
 
+    async def prepared(self, draft: Draft, agent: Agent | None) -> tuple[Draft, Agent | None]:
+        return replace(draft, asked=draft.settings), agent  # the server does that
+
+    async def trust(self, family: str, workspace: str, trusted: bool) -> None:
+        why = "it is said when a conversation is made there, and later by whoever runs the server: `forkpoint trust`"
+        raise BadArgument("trust", repr(trusted), why)
+
+    def trust_warning(self, family: str) -> str | None:
+        return None  # it is in the server's log
+
     async def create(self, draft: Draft, *, key: str | None = None) -> Info:
         body = {"id": draft.id, "chosen": draft.chosen} | made_of(draft)
         request = Request(method="POST", path="/api/conversations", body=body, key=key or new_id())
@@ -84,9 +99,13 @@ class RemoteBackend(FollowsTurns):
         limit: int = 50,
         tags: Mapping[str, str] | None = None,
         status: Status | None = None,
+        sub_agents: bool = False,
+        parent: str | None = None,
     ) -> Page[Info]:
         query = [("limit", str(_bounded(limit))), *(("tag", f"{key}={value}") for key, value in (tags or {}).items())]
         query += [(name, value) for name, value in (("cursor", cursor), ("status", status)) if value is not None]
+        query += [] if parent is None else [("parent", parent)]
+        query += [("sub_agents", "true")] if sub_agents else []
         request = Request(method="GET", path="/api/conversations", query=query)
         return await self._connection.read(request, PageDocument[InfoDocument], _page_of(info_of_document))
 
@@ -152,16 +171,59 @@ class RemoteBackend(FollowsTurns):
         )
         return await self._info(request, twice=if_revision is None)
 
+    # Sub-agents.
+
+    async def spawn(
+        self, parent: str, options: SpawnOptions, agent: Agent | None, *, key: str | None = None
+    ) -> tuple[Info, Settings]:
+        body = {
+            "task": options.task,
+            "role": options.role,
+            "agent": _agent(options),
+            "model": options.model,
+            "nickname": options.nickname,
+            "fork": options.fork,
+            "title": options.title,
+            "tags": dict(options.tags),
+            "run": False,  # whoever asked runs it, and hears it
+        }
+        path = f"{path_of(parent)}/agents"
+        request = Request(method="POST", path=path, body=_given(body), key=key or new_id())
+        return _with_settings(await self._info(request))
+
+    async def agents(self, id: str) -> tuple[Member, ...]:
+        request = Request(method="GET", path=f"{path_of(id)}/agents")
+        return await self._connection.read(
+            request, TeamDocument, lambda team: tuple(map(member_of_document, team.items))
+        )
+
+    async def reach(self, id: str, agent: str, *, key: str | None = None) -> tuple[Info, Settings]:
+        path = f"{path_of(id)}/agents/{quoted(agent, 'agent')}/reach"
+        return _with_settings(await self._info(Request(method="POST", path=path, key=key or new_id())))
+
+    async def close_agent(self, id: str, agent: str) -> Member:
+        path = f"{path_of(id)}/agents/{quoted(agent, 'agent')}/close"
+        return await self._connection.read(Request(method="POST", path=path), MemberDocument, member_of_document)
+
     # What is sent.
 
     async def request(
-        self, id: str, agent: Agent | None, messages: Sequence[UserMessage], *, draft: Draft | None = None
+        self,
+        id: str,
+        agent: Agent | None,
+        messages: Sequence[UserMessage],
+        *,
+        draft: Draft | None = None,
+        allow: frozenset[str] = NOTHING,
     ) -> Inspection:
-        request = Request(method="POST", path=f"{path_of(id)}/request", body=asked(messages) | created(draft))
+        body = asked(messages) | created(draft) | without(allow, agent)
+        request = Request(method="POST", path=f"{path_of(id)}/request", body=body)
         return await self._connection.read(request, Inspection)
 
-    async def sent(self, id: str, agent: Agent | None, turn: str | None) -> Inspection:
-        query = [] if turn is None else [("turn", turn)]
+    async def sent(
+        self, id: str, agent: Agent | None, turn: str | None, *, allow: frozenset[str] = NOTHING
+    ) -> Inspection:
+        query = [("allow", one) for one in sorted(allow)] + ([] if turn is None else [("turn", turn)])
         request = Request(method="GET", path=f"{path_of(id)}/request", query=query)
         return await self._connection.read(request, Inspection)
 
@@ -268,10 +330,10 @@ def _with_settings(info: Info) -> tuple[Info, Settings]:
     return info, Settings(workspace=info.workspace)
 
 
-def _agent(options: ForkOptions) -> Raw | str | None:
-    """Who answers in a fork, if it is to be another."""
+def _agent(options: ForkOptions | SpawnOptions) -> Raw | str | None:
+    """Who answers in a fork or as a sub-agent, if it is to be another."""
     if options.agent is None:
-        return options.server_agent
+        return options.agent_name if isinstance(options, SpawnOptions) else options.server_agent
     return Settings.of(options.agent, None, remote=True).agent
 
 

@@ -24,13 +24,21 @@ from forkpoint.llm.request import Request
 
 
 class Requests:
-    """The requests of one path, made again."""
+    """The requests of one path, made again. ``stored`` is the agent's document that ``agent`` stands in for, if so."""
 
-    def __init__(self, models: Models, agent: Agent, context: CallContext, events: Sequence[Event]) -> None:
+    def __init__(
+        self,
+        models: Models,
+        agent: Agent,
+        context: CallContext,
+        events: Sequence[Event],
+        stored: JsonText | None = None,
+    ) -> None:
         self._models = models
         self._agent = agent
         self._context = context
         self._events = events
+        self._was = _model_in(stored) or agent.llm
         self._calls = [
             (n, event.turn, event.body)
             for n, event in enumerate(events)
@@ -75,9 +83,9 @@ class Requests:
         before = [body for n, body in changes if n < until]
         if before or changes:  # the first change says how it was until there
             document = Settings.from_json((before[-1] if before else changes[0][1]).settings).agent_json
-            llm = _model_in(document) or self._agent.llm
+            llm = _model_in(document) or self._was
         else:
-            llm = self._agent.llm
+            llm = self._was
         known = manifest_of(llm, renderer=manifest.renderer)
         if (known.model, known.wire, known.provider) == (manifest.model, manifest.wire, manifest.provider):
             return llm

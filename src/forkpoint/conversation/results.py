@@ -7,6 +7,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.agent.loop import stand
+from forkpoint.agent.team import Member as Member
+from forkpoint.agent.team import MemberStatus as MemberStatus
 from forkpoint.conversation.messages import Given, said_in
 from forkpoint.events import (
     ApprovalAsked,
@@ -134,6 +136,11 @@ class Info(Struct, frozen=True):
     open_turn: str | None
     created: int
     updated: int
+    parent: str | None = None  # of a sub-agent: whose it is; None for all others
+    path: str | None = None  # where it stands in its team, as in /root/explorer
+    nickname: str | None = None
+    role: str | None = None
+    depth: int = 0  # how far below a conversation that nobody spawned
 
 
 class Branch(Struct, frozen=True):
@@ -141,6 +148,11 @@ class Branch(Struct, frozen=True):
 
     info: Info
     branches: tuple["Branch", ...] = ()
+
+    @property
+    def is_sub_agent(self) -> bool:
+        """Whether it was spawned, and neither forked nor set aside: `info.lineage.kind` tells all of them apart."""
+        return self.info.lineage.kind == "sub_agent"
 
 
 class Stats(Struct, frozen=True):

@@ -15,23 +15,29 @@ import anyio
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent, Limits
+from forkpoint.agent.budget import Budget
 from forkpoint.agent.loop import stand
 from forkpoint.clock import system_clock as now
 from forkpoint.conversation.backend import Decision, Draft, How
 from forkpoint.conversation.finishing import finished
 from forkpoint.conversation.messages import Given, read_input, said_in, split, write_input
 from forkpoint.conversation.once import Passing, answer
-from forkpoint.conversation.planning import Planner, check_open, decided
+from forkpoint.conversation.planning import Planner, brought, check_open, decided
 from forkpoint.conversation.prompts import Prompts
 from forkpoint.conversation.records import Records
+from forkpoint.conversation.reopening import NOTHING
 from forkpoint.conversation.results import Turn
+from forkpoint.conversation.settings import Settings
+from forkpoint.conversation.steps import Steps
 from forkpoint.conversation.tracing import traced
-from forkpoint.conversation.turn import Plan, Transaction, raise_for, read_turn
+from forkpoint.conversation.trusting import Trusting
+from forkpoint.conversation.turn import Plan, RunsBeneath, Transaction, raise_for, read_turn
 from forkpoint.conversation.updates import Callback, TurnJoined, TurnStarted
 from forkpoint.conversation.views import new_conversation
 from forkpoint.errors import (
     AlreadyExists,
     Busy,
+    CannotResume,
     ConversationClosed,
     ForkpointError,
     NoSuchTurn,
@@ -89,14 +95,18 @@ class RunsTurns:
         prompts: Prompts | None = None,
         moved: Callable[[str, int], None] | None = None,
         patience: float | None = None,
+        trusting: Trusting | None = None,
+        beside: Callable[[str], Callback] | None = None,
     ) -> None:
+        self._beside = beside  # who is told of turns that sub-agents run, by the conversation
         self._store = store
         self._models = models
         self._prompts = prompts or Prompts(store)
         self._moved = moved  # told which conversation a turn has moved, and to which revision
         self._patience = patience  # seconds that a turn may take, whatever its agent says
         self._records = Records(store)
-        self._planner = Planner(store, self._prompts, self._records)
+        self._trusting = trusting or Trusting()
+        self._planner = Planner(store, self._prompts, self._records, self._trusting)
         self._running: dict[str, _Running] = {}
         self._unended: dict[str, Transaction] = {}
         self._unknown: dict[str, str] = {}  # turns of which only the disk knows how they ended, by their conversation
@@ -120,10 +130,12 @@ class RunsTurns:
         supersede: bool = False,
         key: str | None = None,
         if_revision: int | None = None,
+        allow: frozenset[str] = NOTHING,
         how: How = How(),
         tell: Callback,
     ) -> Turn:
-        input = write_input(given, how.request)
+        how = replace(how, allow=allow) if allow else how
+        input = write_input(given, how.request, how.caller)
         agent.llm.key()  # a missing one is said before anything begins
         once = None if key is None else IdempotencyKey(key, _digest(input, retry_of, supersede, how.request))
         await self.end_what_could_not_be_ended(id)
@@ -135,6 +147,14 @@ class RunsTurns:
             open = () if draft is not None else (await self._store.read(id)).head.open_calls.client
             check_open(id, open, results)
         self._check_open(id)
+        try:
+            await self._check_place(id, how, None if draft is None else draft.settings)
+        except CannotResume:
+            if (made := await self._of_key(id, input, once)) is None:
+                raise
+            return await self.join(made, tell)
+        await self._trusting.keep_for(draft)
+        left = (await self._store.read(id)).open_turn if supersede and draft is None else None
         opened = await self._store.begin(
             id,
             new_id(),
@@ -148,7 +168,7 @@ class RunsTurns:
         )
         if isinstance(opened, TurnRecord):
             return await self.join(opened, tell)
-        return await self._go(opened, agent, tuple(given), tell, how, retry_of=retry_of)
+        return await self._go(opened, agent, tuple(given), tell, how, retry_of=retry_of, left=left)
 
     async def once(
         self,
@@ -165,6 +185,7 @@ class RunsTurns:
         The turn has events without ids, and the conversation that it names is none. Raises what went wrong.
         """
         agent.llm.key()
+        agent = self._trusting.strict(agent, workspace)
         id = new_id()
         self._check_open(id)
         running = self._running[id] = _Running(id, id)
@@ -215,8 +236,11 @@ class RunsTurns:
         decision: Decision | None = None,
         rerun: Collection[str] = (),
         limits: Limits | None = None,
+        allow: frozenset[str] = NOTHING,
+        how: How = How(),
         tell: Callback,
     ) -> Turn:
+        how = replace(how, allow=allow or how.allow, limits=limits or how.limits)
         record = await self._own_turn(id, turn, "resume")
         steps = await self._store.steps(turn)  # what is wrong is said before the turn is taken
         decided(id, steps, decision)
@@ -224,8 +248,9 @@ class RunsTurns:
         agent.llm.key()
         await self.end_what_could_not_be_ended(id)
         self._check_open(id)
+        await self._check_there(id, agent, how, brought(steps))  # one that cannot go on would end as failed
         opened = await self._store.resume(turn)
-        given, how = read_input(record.input), How(limits=limits)
+        given = read_input(record.input)
         return await self._go(
             opened,
             agent,
@@ -237,6 +262,35 @@ class RunsTurns:
             decision=decision,
             rerun=rerun,
         )
+
+    async def check(self, id: str, agent: Agent, *, allow: frozenset[str] = NOTHING) -> None:
+        await self._check_there(id, agent, How(allow=allow))
+
+    async def _check_there(self, id: str, agent: Agent, how: How, settings: Settings | None = None) -> None:
+        """Raises `CannotResume` for all that is missing, before an open turn is touched.
+
+        ``settings`` are those of a turn that has others than its conversation.
+        """
+        if settings is None:
+            settings = Settings.from_json(self._records.know(await self._store.read(id)).settings)
+        self._planner.check(settings, agent, how.allow)
+
+    async def _check_place(self, id: str, how: How, settings: Settings | None) -> None:
+        """Raises `CannotResume` if the folder is missing, before anything begins. That costs one look at the disk.
+
+        The functions are at hand since it was opened. If they are others by now, the turn says so that finds out.
+        """
+        settings = settings if how.settings is None else how.settings
+        known = self._records.known(id) if settings is None else None
+        if known is not None:
+            with suppress(CannotResume):  # what is known may be out of date
+                self._planner.check(Settings.from_json(known.settings), None, how.allow)
+                return
+        if settings is None:
+            with suppress(NotFound):  # as whoever begins the turn will say
+                settings = Settings.from_json(self._records.know(await self._store.read(id)).settings)
+        if settings is not None:
+            self._planner.check(settings, None, how.allow)
 
     async def cancel(self, id: str) -> Turn:
         running = self._running.get(id)
@@ -253,12 +307,20 @@ class RunsTurns:
         await self._own_turn(id, turn, "discard")
         await self.end_what_could_not_be_ended(id)
         record = await self._store.discard(turn)
+        await self._discard_beneath(id, turn)
         return await read_turn(self._store, record.id)
 
     async def settle(self, id: str, turn: str) -> Turn:
         await self._own_turn(id, turn, "settle")
         await self._store.settle(turn)
         return await read_turn(self._store, turn)
+
+    def _team_for(self, plan: Plan, steps: Steps, budget: Budget) -> RunsBeneath | None:
+        """Who works for a turn."""
+        return None
+
+    async def _discard_beneath(self, id: str, turn: str | None) -> None:
+        """Ends what others had begun for a turn that is discarded, or that has ended."""
 
     def _check_open(self, id: str) -> None:
         if self._stopped:
@@ -272,7 +334,7 @@ class RunsTurns:
             one.scope.cancel()
         for one in running:
             await one.done.wait()
-        for id in list(self._unended):
+        for id in [*self._unended, *self._unknown]:
             with suppress(ForkpointError):
                 await self.end_what_could_not_be_ended(id)
         await finished(self._charge)
@@ -286,18 +348,21 @@ class RunsTurns:
         how: How,
         *,
         retry_of: str | None = None,
+        left: str | None = None,
         resumed: bool = False,
         decision: Decision | None = None,
         rerun: Collection[str] = (),
     ) -> Turn:
-        """A turn that this process has just taken, to its end."""
+        """A turn that this process has just taken, to its end. ``left`` is the one that it took the place of."""
         running = self._running[opened.conversation] = _Running(opened.conversation, opened.id)
         inside = _inside.set(running)
-        transaction = Transaction(self._store, self._models, self._prompts, opened, given, retry_of)
+        transaction = Transaction(self._store, self._models, self._prompts, opened, given, retry_of, self._team_for)
         trace = traced(tell, conversation=opened.conversation, tenant=self._store.tenant, agent=agent)
         tell = trace.tell
 
         async def plan(already: Sequence[StagedEvent]) -> Plan:
+            if left is not None or (agent.sub_agents is not None and not resumed):
+                await self._discard_beneath(opened.conversation, left)
             made = await self._planner.plan(opened, agent, given, already, how)
             events, fresh = _still_decided(opened.conversation, already, decision)
             return replace(
@@ -313,6 +378,11 @@ class RunsTurns:
             running.ended = turn
             tell(turn)
             return raise_for(turn)
+        except anyio.get_cancelled_exc_class():
+            if running.ended is None and transaction.is_ended:  # whoever follows it hears how it ended
+                running.ended = await finished(transaction.cancelled)
+                tell(running.ended)
+            raise
         except OutcomeUnknown:
             self._unknown[opened.conversation] = opened.id
             raise
@@ -383,7 +453,8 @@ class RunsTurns:
         Raises `OutcomeUnknown` while the disk does not even say how it ended.
         """
         if (turn := self._unknown.get(id)) is not None:
-            await self._store.settle(turn)
+            with suppress(NotFound):  # it was never begun
+                await self._store.settle(turn)
             self._unknown.pop(id, None)
         if (transaction := self._unended.get(id)) is not None:
             await transaction.end()

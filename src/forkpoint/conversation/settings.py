@@ -8,20 +8,42 @@ from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.binding import bind, portable_document
-from forkpoint.errors import BadWorkspace, CannotResume
+from forkpoint.errors import BadWorkspace, CannotResume, Item
 from forkpoint.events import JsonText
+
+
+class SubAgentOf(Struct, frozen=True, omit_defaults=True):
+    """What a sub-agent is to its parent. It comes back with the conversation, whoever opens it.
+
+    ``fork`` is how much of its parent's history it began with; ``deepest`` how deep its family may go.
+    """
+
+    parent: str
+    path: str
+    nickname: str
+    depth: int
+    role: str | None = None
+    task: str = ""
+    fork: str | int = "none"
+    deepest: int = 2
+    guardian: bool = False
+    agent: str | None = None  # which of its parent's other agents it is, by name
+    instructions: str = ""  # of its role, if it was forked: they stand in no manifest
 
 
 class Settings(Struct, frozen=True, omit_defaults=True):
     """The agent, as its JSON, and the folder that its tools work in.
 
     ``system`` is what a client of chat completions gave as system messages: it stands in the agent's instructions, and
-    here apart, for another agent that takes over.
+    here apart, for another agent that takes over. So does ``project``, which is what a trusted project told when the
+    conversation was made.
     """
 
     agent: msgspec.Raw = msgspec.Raw()
     workspace: str | None = None
     system: str | None = None
+    sub_agent: SubAgentOf | None = None
+    project: str | None = None
 
     @classmethod
     def of(cls, agent: Agent | str | None, workspace: str | None, *, remote: bool = False) -> "Settings":
@@ -38,7 +60,7 @@ class Settings(Struct, frozen=True, omit_defaults=True):
         try:
             return msgspec.json.decode(text, type=cls)
         except (msgspec.DecodeError, UnicodeError) as error:
-            raise CannotResume(f"its settings cannot be read ({error})") from None
+            raise CannotResume.of([Item("agent", "", f"is in settings that cannot be read ({error})")]) from None
 
     def to_json(self) -> JsonText:
         return msgspec.json.encode(self).decode()

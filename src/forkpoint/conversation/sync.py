@@ -16,7 +16,7 @@ from forkpoint.conversation.conversation import AsyncConversation, Events, Where
 from forkpoint.conversation.messages import Message
 from forkpoint.conversation.naming import Point
 from forkpoint.conversation.portal import inside, wait_for
-from forkpoint.conversation.results import Branch, Call, Info, SideAnswer, Stats, Turn
+from forkpoint.conversation.results import Branch, Call, Info, Member, SideAnswer, Stats, Turn
 from forkpoint.conversation.streaming import TurnStream
 from forkpoint.conversation.updates import Callback, Update, Visualizer
 from forkpoint.events import ToolResult, UserMessage
@@ -32,6 +32,8 @@ class Conversation:
     - ``agent``: who answers. A model's name or an `LLM` is an agent without tools or instructions.
     - ``conversation_id``: its id, or a name to know it by; by default it gets a fresh id.
     - ``workspace``: the folder that tools work in.
+    - ``trust``: whether the user trusts the project of that folder. It is kept in the user's settings, if that is
+      possible (`trust_warning`), when the conversation comes into being. An explicit "untrusted" there stays.
     - ``store``: where it lives, ``sqlite:///file.db``, ``memory:``, or ``http://host:8008`` for a server, whose agents
       are named like ``"support"``. Default: FORKPOINT_STORE, else a file in the user's data folder.
     - ``callbacks``: functions that are told of everything while a turn runs, in the portal's thread.
@@ -46,6 +48,7 @@ class Conversation:
         *,
         conversation_id: str | None = None,
         workspace: str | os.PathLike[str] | None = None,
+        trust: bool | None = None,
         store: Where = None,
         title: str | None = None,
         tags: Mapping[str, str] | None = None,
@@ -56,6 +59,7 @@ class Conversation:
             agent,
             conversation_id=conversation_id,
             workspace=workspace,
+            trust=trust,
             store=store,
             title=title,
             tags=tags,
@@ -82,6 +86,8 @@ class Conversation:
         agent: Agent | LLM | str | None = None,
         create: Agent | LLM | str | None = None,
         bind: bool = True,
+        allow: Collection[str] = (),
+        trust: bool | None = None,
         store: Where = None,
         callbacks: Iterable[Callback] = (),
         visualizer: Visualizer | None = None,
@@ -89,8 +95,17 @@ class Conversation:
         """A conversation that exists, by its id or name.
 
         Its Python functions are imported again, or taken from ``agent``; what is missing or has changed raises
-        `CannotResume` with everything, before anything runs. With ``create`` one that does not exist is made with that
-        agent. ``bind=False`` opens it without its functions: to read, fork or rewind it, not to run it.
+        `CannotResume` with everything, before anything runs: functions, the workspace, and the model if ``agent`` has
+        another. With ``create`` one that does not exist is made with that agent. ``bind=False`` opens it without its
+        functions: to read, fork or rewind it, not to run it.
+
+        ``allow`` names what may be missing, by its kind (``tools``, ``output``, ``approval``, ``workspace``,
+        ``model``) or singly (``tool:read_log``). This object goes on without: without the tools, the form of answers
+        or the folder; asking before every call where a policy is missing; with the model of ``agent``. Nothing is
+        written until a turn commits, which records it.
+
+        ``trust`` is what the user says of its workspace, kept before the first turn that is run from here. At a server
+        it is said when a conversation is made.
         """
         opened = wait_for(
             "Conversation.open()",
@@ -99,6 +114,8 @@ class Conversation:
             agent=agent,
             create=create,
             bind=bind,
+            allow=allow,
+            trust=trust,
             store=store,
             callbacks=callbacks,
             visualizer=visualizer,
@@ -114,8 +131,13 @@ class Conversation:
         limit: int = 50,
         tags: Mapping[str, str] | None = None,
         status: Status | None = None,
+        sub_agents: bool = False,
+        parent: str | None = None,
     ) -> Page[Info]:
-        """Conversations of a store, the newest first; all given tags must match."""
+        """Conversations of a store, the newest first; all given tags must match.
+
+        Sub-agents are among them with ``sub_agents=True``; ``parent`` lists only those of one conversation.
+        """
         return wait_for(
             "Conversation.list()",
             AsyncConversation.list,
@@ -124,6 +146,8 @@ class Conversation:
             limit=limit,
             tags=tags,
             status=status,
+            sub_agents=sub_agents,
+            parent=parent,
         )
 
     @classmethod
@@ -172,6 +196,15 @@ class Conversation:
     def workspace(self) -> Path | None:
         """The folder that tools work in."""
         return self._async.workspace
+
+    @property
+    def trust_warning(self) -> str | None:
+        """Why ``trust`` was not kept in the user's settings, or does not hold; None if all is well, or yet to be done.
+
+        It was logged too. What could not be kept holds for this conversation, its forks and sub-agents all the same,
+        for as long as this process has its store open.
+        """
+        return self._async.trust_warning
 
     @property
     def pending(self) -> tuple[UserMessage, ...]:
@@ -371,6 +404,85 @@ class Conversation:
         ``if_revision``: as in `run`.
         """
         wait_for("delete()", self._async.delete, if_revision=if_revision)
+
+    # Sub-agents.
+
+    def spawn_agent(
+        self,
+        task: str,
+        *,
+        role: str | None = None,
+        agent: Agent | str | None = None,
+        model: str | None = None,
+        nickname: str | None = None,
+        fork: str | int = "none",
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        callbacks: Iterable[Callback] = (),
+        key: str | None = None,
+    ) -> Self:
+        """A sub-agent of this conversation, whose task is its pending message: ``child.run()`` begins it.
+
+        - ``role``: one of those that this conversation's agent has for its sub-agents.
+        - ``agent``: who it is: any agent, or the name of one that this conversation's agent offers. Default: the role's
+          agent, or else the same.
+        - ``model``: another model that this conversation's agent offers.
+        - ``nickname``: how it is called among its siblings.
+        - ``fork``: only ``none`` here: a sub-agent that begins with its parent's history is made by a call in a turn.
+        - ``callbacks``: functions that are told of everything while its turns run, in the portal's thread.
+
+        It is recorded with a note, so this conversation must have no open turn. Its rights are never more than this
+        one's: the approvals of both hold, and the workspace is the same. ``key`` makes it happen once: the same key
+        with the same arguments gives the same sub-agent. Raises `SpawnRefused` with the reason.
+        """
+        child = wait_for(
+            "spawn_agent()",
+            self._async.spawn_agent,
+            task,
+            role=role,
+            agent=agent,
+            model=model,
+            nickname=nickname,
+            fork=fork,
+            title=title,
+            tags=tags,
+            callbacks=callbacks,
+            key=key,
+        )
+        return self._around(child)
+
+    def send_to_agent(
+        self, agent: str, message: Message, *, callbacks: Iterable[Callback] = (), key: str | None = None
+    ) -> Turn:
+        """Runs a turn of a sub-agent with this message. It commits, waits for an approval, or raises, as `run` does.
+
+        A sub-agent that belongs to another branch of this conversation is forked first: there it stays as it is.
+        ``key`` makes it happen once. Raises `NoSuchAgent` or `AgentClosed`.
+        """
+        return wait_for("send_to_agent()", self._async.send_to_agent, agent, message, callbacks=callbacks, key=key)
+
+    def wait_agent(self, agent: str, *, timeout: float | None = None) -> Turn | None:
+        """The newest turn of a sub-agent, once nothing runs there: it may have failed, or wait for an approval.
+
+        None if that takes longer than ``timeout`` seconds, or if nothing was ever run there. Raises `NoSuchAgent`.
+        """
+        return wait_for("wait_agent()", self._async.wait_agent, agent, timeout=timeout)
+
+    def list_agents(self) -> tuple[Member, ...]:
+        """Its sub-agents and how they stand, in the order in which they came: those that its history knows of."""
+        return wait_for("list_agents()", self._async.list_agents)
+
+    def close_agent(self, agent: str) -> Member:
+        """Closes a sub-agent: what runs there is cancelled, and no more is said to it from here.
+
+        It can still be read and forked. It is recorded with a note, so this conversation must have no open turn.
+        Raises `NoSuchAgent`.
+        """
+        return wait_for("close_agent()", self._async.close_agent, agent)
+
+    def _reached(self, agent: str, callbacks: Iterable[Callback] = (), *, key: str | None = None) -> Self:
+        """The sub-agent to talk to from here, as a conversation."""
+        return self._around(wait_for("send_to_agent()", self._async._reached, agent, callbacks, key=key))
 
     # What is in it.
 

@@ -17,14 +17,16 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
+from forkpoint.agent.budget import Budget
 from forkpoint.agent.loop import Done, Loop, Waiting
+from forkpoint.agent.team import Team
 from forkpoint.conversation.backend import How
 from forkpoint.conversation.finishing import finished
 from forkpoint.conversation.messages import Given, read_input
@@ -51,6 +53,14 @@ from forkpoint.store.protocol import Store
 from forkpoint.store.records import Committed, NewFork, OpenTurn, Outcome, TurnError
 
 
+class RunsBeneath(Team, Protocol):
+    """A turn's sub-agents, at work while it runs."""
+
+    async def during(self, work: Callable[[], Awaitable[Done | Waiting]]) -> Done | Waiting:
+        """Does the turn's own work. When that has ended, nothing runs beneath it any more."""
+        ...
+
+
 class Plan(Struct, frozen=True):
     """What a turn needs to go on: who answers, with what, and what was decided since it last stood still."""
 
@@ -65,6 +75,7 @@ class Plan(Struct, frozen=True):
     how: How = How()
     fresh: Collection[str] = ()  # calls that nobody can have started yet
     rerun: Collection[str] = ()  # calls to be run again though they may have been started
+    stored: Agent | None = None  # the agent as the settings have it, if it is stricter here than there
 
 
 class Transaction:
@@ -78,7 +89,9 @@ class Transaction:
         turn: OpenTurn,
         given: tuple[Given, ...] = (),
         retry_of: str | None = None,
+        team: Callable[[Plan, Steps, Budget], RunsBeneath | None] | None = None,
     ) -> None:
+        self._team = team
         self._store = store
         self._models = models
         self._prompts = prompts
@@ -172,6 +185,8 @@ class Transaction:
         self._steps.add(plan.events)
         how = plan.how
         limits = plan.agent.limits if how.limits is None else how.limits
+        budget = Budget(limits, how.budget)
+        team = None if self._team is None else self._team(plan, self._steps, budget)
         loop = Loop(
             plan.agent,
             self._models,
@@ -187,9 +202,12 @@ class Transaction:
             options=how.options,
             attended=how.attended,
             final=how.final,
+            budget=budget,
+            team=team,
+            client=how.client,
         )
         with anyio.move_on_after(math.inf if limits.seconds is None else limits.seconds):
-            return await loop.run()
+            return await (loop.run() if team is None else team.during(loop.run))
         raise LimitReached("seconds", f"{limits.seconds:g}")
 
     async def _fail(self, cause: Exception) -> None:

@@ -32,12 +32,12 @@ def identity_of(record: ConversationRecord) -> CacheIdentity:
 def info_of(record: ConversationRecord) -> Info:
     """A conversation, for a caller."""
     settings = Settings.from_json(record.settings)
-    agent = msgspec.json.decode(settings.agent_json, type=_Agent | str) if settings.agent_json else _Agent()
-    if isinstance(agent, str):  # one of a server's own, which nobody has looked up yet
-        agent = _Agent(name=agent)
+    agent = _agent_of(settings)
     tags = dict(record.tags)
     if record.title is not None:
         tags["title"] = record.title
+    # A fork of a sub-agent has its settings, but is nobody's sub-agent.
+    sub_agent = settings.sub_agent if record.lineage.kind == "sub_agent" else None
     return Info(
         id=record.id,
         name=record.name,
@@ -58,7 +58,23 @@ def info_of(record: ConversationRecord) -> Info:
         open_turn=record.open_turn,
         created=record.created,
         updated=record.updated,
+        parent=sub_agent.parent if sub_agent is not None else None,
+        path=sub_agent.path if sub_agent is not None else None,
+        nickname=sub_agent.nickname if sub_agent is not None else None,
+        role=sub_agent.role if sub_agent is not None else None,
+        depth=sub_agent.depth if sub_agent is not None else 0,
     )
+
+
+def _agent_of(settings: Settings) -> _Agent:
+    """What is shown of the agent. Of one that only another version can read, nothing is."""
+    if settings.agent_json is None:
+        return _Agent()
+    try:
+        agent = msgspec.json.decode(settings.agent_json, type=_Agent | str)
+    except msgspec.DecodeError:
+        return _Agent()
+    return _Agent(name=agent) if isinstance(agent, str) else agent  # a name: one of a server's own, not looked up yet
 
 
 def new_conversation(draft: Draft) -> NewConversation:

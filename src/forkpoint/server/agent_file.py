@@ -6,8 +6,6 @@ import json
 import os
 import sys
 import tomllib
-import typing
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +16,8 @@ from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.output import OutputSchema
 from forkpoint.errors import BadSetting, ForkpointError
 from forkpoint.llm.manifest import ToolSchema
-from forkpoint.llm.model import LLM
+from forkpoint.server.tables import MODEL, llm_of, typed
+from forkpoint.server.team_file import Team, read_team, without_end
 
 
 class _ClientTool(Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,14 +41,7 @@ _TOP: dict[str, Any] = {
     "allow_models": tuple[str, ...],
     "workspaces": tuple[str, ...],
 }
-_MODEL: dict[str, Any] = {name: kind for name, kind in typing.get_type_hints(LLM).items() if name != "api_key"} | {
-    "model": str,
-    "stop": str | tuple[str, ...],
-    "session_headers": str | tuple[str, ...],
-    "headers": dict[str, str],
-    "extra": dict[str, Any],
-}
-_TABLE: dict[str, Any] = _MODEL | {
+_TABLE: dict[str, Any] = MODEL | {
     "agent": str,
     "instructions": str,
     "instructions_file": str,
@@ -60,6 +52,7 @@ _TABLE: dict[str, Any] = _MODEL | {
     "client_tools": tuple[_ClientTool, ...],
     "unattended": Literal["deny", "run"],
     "workspace": str,
+    "sub_agents": bool | dict[str, Any],
 }
 
 
@@ -79,20 +72,23 @@ def read_agents(path: str | os.PathLike[str]) -> AgentsFile:
     """What stands in a file. Paths in it are relative to its folder."""
     file = Path(path)
     problems: list[str] = []
-    fields = _typed(_read(file, problems), _TOP, "", problems)
+    fields = typed(_read(file, problems), _TOP, "", problems)
     tables: dict[str, dict[str, Any]] = fields.get("agents", {})
     folder = file.absolute().parent
-    agents: dict[str, Agent] = {}
     workspaces: dict[str, str] = {}
+    tabled: dict[str, _Tabled] = {}
     for name, table in tables.items():
-        where = f"agents.{name}"
         before = len(problems)
-        said = _typed(table, _TABLE, where, problems)
+        said = typed(table, _TABLE, f"agents.{name}", problems)
         if "workspace" in said:
             workspaces[name] = str(folder / Path(said.pop("workspace")).expanduser())
-        made = _agent(name, said, folder, where, problems, whole=len(problems) == before)
-        if made is not None:
-            agents[name] = made
+        team = read_team(said.pop("sub_agents", False), name, tables, problems)
+        tabled[name] = _Tabled(said, team, len(problems) == before)
+    problems += without_end({name: one.team for name, one in tabled.items()})
+    made: dict[str, Agent | None] = {}
+    for name in tables:
+        _make(name, tabled, folder, problems, made)
+    agents = {name: agent for name in tables if (agent := made[name]) is not None}
     default = fields.get("default")
     if default is not None and default not in tables:
         problems.append(f"default: there is no agent {default!r}")
@@ -100,6 +96,27 @@ def read_agents(path: str | os.PathLike[str]) -> AgentsFile:
     return AgentsFile(
         agents, frozenset(tables), default, fields.get("allow_models", ()), roots, workspaces, tuple(problems)
     )
+
+
+class _Tabled(Struct, frozen=True):
+    """An agent's table, as far as it can be used."""
+
+    said: dict[str, Any]
+    team: Team | None
+    whole: bool  # nothing of it was wrong
+
+
+def _make(
+    name: str, tabled: dict[str, _Tabled], folder: Path, problems: list[str], made: dict[str, Agent | None]
+) -> Agent | None:
+    """The agent of this name, after those that it names. One that cannot be made has been complained about."""
+    if name not in made:
+        made[name] = None  # so that what leads back to it, and is complained about, ends here
+        team = tabled[name].team
+        for other in team.names() if team is not None else ():
+            _make(other, tabled, folder, problems, made)
+        made[name] = _agent(name, tabled[name], folder, problems, made)
+    return made[name]
 
 
 def _read(file: Path, problems: list[str]) -> Any:
@@ -124,53 +141,24 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _typed(table: Any, kinds: dict[str, Any], where: str, problems: list[str]) -> dict[str, Any]:
-    """Those fields of a table that are as they should be. The others are complained about."""
-    if not isinstance(table, dict):
-        problems.append(f"{where or 'it'}: it must be a table")
-        return {}
-    said: dict[str, Any] = {}
-    for name, value in table.items():
-        place = f"{where}.{name}" if where else name
-        if name == "api_key":
-            problems.append(f"{place}: a literal key does not belong in a file; name its variable with api_key_env")
-        elif name not in kinds:
-            problems.append(f"{place}: there is no such field; {_known(kinds)}")
-        else:
-            try:
-                said[name] = msgspec.convert(value, kinds[name])
-            except msgspec.ValidationError as error:
-                problems.append(f"{place}: {error}")
-            except ForkpointError as error:
-                problems.append(f"{place}: {getattr(error, 'why', error)}")
-    return said
-
-
-def _known(kinds: Iterable[str]) -> str:
-    return f"use {', '.join(sorted(kinds))}"
-
-
 def _agent(
-    name: str, said: dict[str, Any], folder: Path, where: str, problems: list[str], *, whole: bool
+    name: str, table: _Tabled, folder: Path, problems: list[str], others: dict[str, Agent | None]
 ) -> Agent | None:
+    said, where = table.said, f"agents.{name}"
     before = len(problems)
     if "agent" in said:
-        if others := sorted(said.keys() - {"agent"}):
-            problems.append(f"{where}: agent names all of it already; leave out {', '.join(others)}")
-        return _imported(said["agent"], folder, f"{where}.agent", problems)
+        if more := sorted((said.keys() | ({"sub_agents"} if table.team is not None else set())) - {"agent"}):
+            problems.append(f"{where}: agent names all of it already; leave out {', '.join(more)}")
+        found = _imported(said["agent"], folder, f"{where}.agent", problems)
+        return found if found is None or found.name == name else found.but(name=name)
     instructions = _instructions(said, folder, where, problems)
     schema = _schema(name, said, folder, where, problems)
-    llm = {field: said[field] for field in said.keys() & _MODEL.keys()}
-    if "model" not in llm and whole:
+    if "model" not in said and table.whole:
         problems.append(f"{where}: it has neither model nor agent")
-    if "headers" in llm:
-        llm["headers"] = tuple(llm["headers"].items())
-    if "extra" in llm:
-        llm["extra"] = msgspec.json.encode(llm["extra"]).decode()
-    if "model" not in llm or not whole:
+    if "model" not in said or not table.whole:
         return None
     try:
-        model = LLM(**llm)
+        model = llm_of(said)
         output = OutputSchema(*schema) if schema is not None else None
         made = Agent(
             model,
@@ -181,6 +169,7 @@ def _agent(
             name=name,
             client_tools=[tool.schema() for tool in said.get("client_tools", ())],
             unattended=said.get("unattended", "deny"),
+            sub_agents=table.team.sub_agents(others) if table.team is not None else None,
         )
     except BadSetting as error:
         problems.append(f"{where}.{error.setting}: {error.why}")

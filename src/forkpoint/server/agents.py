@@ -6,15 +6,17 @@ What is wrong with any of them is said before anything starts, all of it at once
 import functools
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import PurePath
 
 import msgspec
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
+from forkpoint.agent.approval import Approval, approval_of
 from forkpoint.agent.binding import bind
-from forkpoint.errors import BadAgent, BadWorkspace, ForkpointError, MissingKey, NotFound
+from forkpoint.agent.sub_agents import everyone
+from forkpoint.errors import BadAgent, BadWorkspace, ForkpointError, Item, MissingKey, NotFound
 from forkpoint.events import JsonText
 from forkpoint.llm.catalog import KEYS, WIRES, Wire
 from forkpoint.llm.model import LLM
@@ -130,6 +132,27 @@ class Agents:
         """The agent of a stored conversation, with this server's own functions. Raises `CannotResume`, as `bind`."""
         return self._bound(document)
 
+    def bound_without(self, document: JsonText, without: Callable[[Item], bool]) -> Agent:
+        """The same, but for what may be missing of it: ``without`` says of each item whether it may."""
+        return bind(document, self.lender(document), lender=self.lender, without=without)
+
+    def lender(self, document: JsonText) -> Agent | None:
+        """The agent whose functions, and whose literal key, the agent of a document may have."""
+        try:
+            said = msgspec.json.decode(document, type=_Said)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return None  # `bind` says what is wrong with it
+        named = _by_name(self._agents).get(said.name or "")
+        place = (said.llm.model, said.llm.base_url)
+        if named is not None and (named.llm.model, named.llm.base_url) == place:
+            return named
+        models = (llm for agent in self._agents.values() for _, llm in _models(agent))
+        keyed = (llm for llm in models if (llm.model, llm.base_url) == place)
+        keeper = next((llm for llm in keyed if llm.api_key is not None), None)
+        if keeper is None:
+            return named
+        return named.but(llm=keeper) if named is not None else Agent(keeper)
+
     def workspace_for(self, path: str | None, agent: Agent) -> str | None:
         """The folder of a new conversation: the agent's own, or what a client chose under one of the roots.
 
@@ -149,23 +172,7 @@ class Agents:
         return folder
 
     def _bind(self, document: JsonText) -> Agent:
-        return bind(document, self._given(document))
-
-    def _given(self, document: JsonText) -> Agent | None:
-        """The agent whose functions, and whose literal key, a stored one may have."""
-        try:
-            said = msgspec.json.decode(document, type=_Said)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return None  # `bind` says what is wrong with it
-        named = self._agents.get(said.name or "")
-        place = (said.llm.model, said.llm.base_url)
-        if named is not None and (named.llm.model, named.llm.base_url) == place:
-            return named
-        keyed = (one for one in self._agents.values() if (one.llm.model, one.llm.base_url) == place)
-        keeper = next((one for one in keyed if one.llm.api_key is not None), None)
-        if named is None or keeper is None:
-            return named or keeper
-        return named.but(llm=keeper.llm)
+        return bind(document, self.lender(document), lender=self.lender)
 
 
 class _SaidModel(Struct, frozen=True):
@@ -191,6 +198,42 @@ def _called(name: str, agent: Agent) -> Agent:
     return agent if agent.name == name else agent.but(name=name)
 
 
+def _by_name(agents: Mapping[str, Agent]) -> dict[str, Agent]:
+    """The server's agents, and those in them whose name says which is meant.
+
+    A sub-agent asks whenever one of those above it would, so these lend their policies too.
+    """
+    within: dict[str, list[Agent]] = {}
+    policies: dict[str, Approval] = {}
+    for agent in agents.values():
+        for one, above in _within(agent, agent.approval):
+            name = one.name or ""
+            policies[name] = approval_of((policies.get(name, ()), above, one.approval))
+            if one not in within.setdefault(name, []):
+                within[name].append(one)
+    alone = {name: namesakes[0] for name, namesakes in within.items() if name and len(namesakes) == 1}
+    return {name: one.but(approval=policies[name]) for name, one in alone.items()} | dict(agents)
+
+
+def _within(agent: Agent, above: Approval) -> Iterator[tuple[Agent, Approval]]:
+    """All that the sub-agents of an agent may be, and theirs, each with the policies that hold above it."""
+    for _, one in agent.sub_agents.nested() if agent.sub_agents is not None else ():
+        yield one, above
+        yield from _within(one, approval_of((above, one.approval)))
+
+
+def _models(agent: Agent, but: Collection[Agent] = ()) -> Iterator[tuple[str, LLM]]:
+    """All models that an agent or its sub-agents may ask, each with a word on where it stands.
+
+    Those in it that are ``but`` others, of whom all is said already, are left out.
+    """
+    within = [(f" {place}:", one) for place, one in everyone(agent) if one not in but]
+    for place, one in (("", agent), *within):
+        yield place, one.llm
+        for llm in one.sub_agents.models if one.sub_agents is not None else ():
+            yield f"{place} model {llm.model}:", llm
+
+
 def _problems(
     agents: Mapping[str, Agent],
     default: str | None,
@@ -202,11 +245,16 @@ def _problems(
     for name, agent in agents.items():
         try:
             check_name("name of an agent", name)
-            agent.llm.key()
-        except MissingKey as error:
-            problems.append(f"agents.{name}: the environment variable {error.variable}, its key, is not set or empty")
         except ForkpointError as error:
             problems.append(f"agents.{name}: {error}")
+        for place, llm in _models(agent, but=agents.values()):
+            try:
+                llm.key()
+            except MissingKey as error:
+                why = f"the environment variable {error.variable}, its key, is not set or empty"
+                problems.append(f"agents.{name}:{place} {why}")
+            except ForkpointError as error:
+                problems.append(f"agents.{name}:{place} {error}")
     if not agents:
         problems.append("there are no agents; at least one is needed")
     elif default is not None and default not in agents:

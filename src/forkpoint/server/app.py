@@ -18,6 +18,7 @@ from forkpoint.llm.calling import Models
 from forkpoint.server import openapi
 from forkpoint.server.agents import Agents
 from forkpoint.server.call import JSON
+from forkpoint.server.calls import agents as sub_agents
 from forkpoint.server.calls import branches, chat, conversations, events, looking, operations, turns
 from forkpoint.server.chat.service import Chat
 from forkpoint.server.door import GONE, Door, refusal
@@ -37,6 +38,7 @@ FAMILIES = (
     turns.calls,
     events.calls,
     branches.calls,
+    sub_agents.calls,
     looking.calls,
     chat.calls,
     operations.calls,
@@ -76,13 +78,14 @@ def create_app(
     metrics = Metrics()
     counted = timed(store, metrics.store)
     watching = Watching(settings, counted, metrics)
-    tenants = Tenants(counted, models, watching.knows, settings.request_timeout)
+    turns_here = Turns(settings, watching, metrics)
+    tenants = Tenants(counted, models, watching.knows, settings.request_timeout, turns_here.beside)
     services = Services(
         settings=settings,
         agents=agents,
         keyring=keyring,
         tenants=tenants,
-        turns=Turns(settings, watching, metrics),
+        turns=turns_here,
         watching=watching,
         metrics=metrics,
         chat=Chat(agents, tenants, settings),
@@ -90,6 +93,8 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        for folder in settings.trust:
+            await asyncio.to_thread(tenants.trusting.keep, folder, True)
         looking = [asyncio.create_task(watching.poll()), asyncio.create_task(services.chat.sweep())]
         try:
             yield

@@ -27,7 +27,40 @@ AgentGiven: TypeAlias = Annotated[
         examples=["support", {"llm": {"model": "openai/gpt-5.6"}, "instructions": "You review changes."}],
     ),
 ]
+SubAgentGiven: TypeAlias = Annotated[
+    str | dict[str, Any],
+    Meta(
+        description="The name of an agent that the conversation's agent offers, or an agent as data.",
+        examples=["explorer", {"llm": {"model": "openai/gpt-5.6"}, "instructions": "You read logs."}],
+    ),
+]
+TrustGiven: TypeAlias = Annotated[
+    bool,
+    Meta(
+        description="Whether the workspace's project is trusted, for everything that its server runs there. Refused "
+        "unless the server leaves that to its clients. An explicit untrusted is never changed."
+    ),
+]
 Point: TypeAlias = Annotated[str, Meta(description="A turn's id or an event's id.", examples=["1-4"])]
+
+
+Allow: TypeAlias = Annotated[
+    tuple[Annotated[str, Meta(max_length=4096)], ...],
+    Meta(
+        description="What may be missing of all that the conversation was made with: `tools`, `output`, `approval`, "
+        "`workspace`, `model`, or a single item. It goes on without, from this turn on.",
+        examples=[["tools", "workspace"], ["tool:read_log"]],
+        max_length=1000,
+    ),
+]
+GoOnWith: TypeAlias = Annotated[
+    str | dict[str, Any],
+    Meta(
+        description="An agent whose model is to go on, by its name or as data. One that is not the conversation's is "
+        "refused, unless `allow` has `model`.",
+        examples=["support", {"llm": {"model": "openai/gpt-5.6"}}],
+    ),
+]
 
 
 class _Body(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -44,6 +77,7 @@ class CreateConversation(_Body, frozen=True):
     title: str | None = None
     tags: Tags = {}
     workspace: str | None = None
+    trust: TrustGiven | None = None
 
 
 class DescribeConversation(_Body, frozen=True):
@@ -67,6 +101,7 @@ class FirstTurn(_Body, frozen=True):
     title: str | None = None
     tags: Tags = {}
     workspace: str | None = None
+    trust: TrustGiven | None = None
     chosen: Annotated[bool, Meta(description="Refuse if it exists already.")] = False
 
 
@@ -85,9 +120,24 @@ class ClientResult(_Body, frozen=True):
     status: Literal["done", "failed"] = "done"
 
 
+class TellAgent(Say, frozen=True):
+    """What a sub-agent is told: a turn of it."""
+
+    cancel_on_disconnect: bool = False
+
+
+class AskAside(Say, frozen=True):
+    """A side question."""
+
+    allow: Allow = ()
+    agent: GoOnWith | None = None
+
+
 class RunTurn(Say, frozen=True):
     """A turn to run."""
 
+    allow: Allow = ()
+    agent: GoOnWith | None = None
     results: tuple[ClientResult, ...] = ()
     supersede: bool = False
     retry_of: str | None = None
@@ -98,6 +148,8 @@ class RunTurn(Say, frozen=True):
 class PreviewRequest(Say, frozen=True):
     """What a turn with these messages would send."""
 
+    allow: Allow = ()
+    agent: GoOnWith | None = None
     create: FirstTurn | None = None
 
 
@@ -116,6 +168,8 @@ class Approve(_Body, frozen=True):
     calls: tuple[str | SeenCall, ...] = ()
     by: str | None = None
     cancel_on_disconnect: bool = False
+    allow: Allow = ()
+    agent: GoOnWith | None = None
 
 
 class Deny(Approve, frozen=True):
@@ -128,6 +182,8 @@ class RetryTurn(_Body, frozen=True):
     """The same input again, from the last good state."""
 
     cancel_on_disconnect: bool = False
+    allow: Allow = ()
+    agent: GoOnWith | None = None
 
 
 class ResumeTurn(_Body, frozen=True):
@@ -136,6 +192,12 @@ class ResumeTurn(_Body, frozen=True):
     rerun: tuple[str, ...] = ()
     limits: Limits | None = None
     cancel_on_disconnect: bool = False
+    allow: Allow = ()
+    agent: GoOnWith | None = None
+
+
+GoesOn: TypeAlias = AskAside | RunTurn | PreviewRequest | Approve | RetryTurn | ResumeTurn
+"""What may say that a conversation goes on without something."""
 
 
 class Fork(_Body, frozen=True):
@@ -152,6 +214,20 @@ class Fork(_Body, frozen=True):
     cache: CachePolicy = "own"
     agent: AgentGiven | None = None
     workspace: str | None = None
+
+
+class Spawn(_Body, frozen=True):
+    """A sub-agent: its task, and who it is to be."""
+
+    task: Annotated[str, Meta(description="What it is to do, with everything that it has to know.")]
+    role: Annotated[str, Meta(description="One of the roles that the conversation's agent has.")] | None = None
+    agent: SubAgentGiven | None = None
+    model: Annotated[str, Meta(description="One of the models that the conversation's agent offers.")] | None = None
+    nickname: Annotated[str, Meta(description="How it is called among its siblings.")] | None = None
+    fork: Annotated[str | int, Meta(description="`none`: what has the history is made by a call in a turn.")] = "none"
+    title: str | None = None
+    tags: Tags = {}
+    run: Annotated[bool, Meta(description="Begin its task at once. The turn goes on by itself.")] = True
 
 
 class Rewind(_Body, frozen=True):

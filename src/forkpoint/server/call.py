@@ -6,6 +6,7 @@ can end in. `openapi` makes the document of it.
 
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 
 from fastapi import APIRouter, Depends, Path, Request, Response
@@ -16,10 +17,11 @@ from starlette.types import Scope
 
 from forkpoint.agent.agent import Agent
 from forkpoint.conversation.local import LocalBackend
+from forkpoint.conversation.reopening import NOTHING, allows, as_allowed, missing_workspace, reopened
 from forkpoint.conversation.results import Info
 from forkpoint.conversation.settings import Settings
-from forkpoint.errors import BadRequest, ForkpointError, NoAgent, NotFound
-from forkpoint.server.bodies import B, read_body
+from forkpoint.errors import BadRequest, CannotResume, ForkpointError, NoAgent, NotFound
+from forkpoint.server.bodies import B, GoesOn, read_body
 from forkpoint.server.feed import encode
 from forkpoint.server.services import Services
 from forkpoint.server.sse import TYPE
@@ -39,6 +41,7 @@ class Description(Struct, frozen=True, kw_only=True):
     raises: tuple[type[ForkpointError], ...] = ()
     streams: str | None = None  # what its event stream is, if it has one
     only_streams: bool = False
+    of_family: bool = False  # whether its stream is of several conversations
     asynchronous: bool = False  # whether it may be answered before it is done
     once: bool = False  # whether it takes an Idempotency-Key
     if_match: bool = False
@@ -150,11 +153,27 @@ class Call:
             raise NotFound("conversation", id)
         return info, settings
 
-    def agent_of(self, info: Info, settings: Settings) -> Agent:
+    def agent_of(self, info: Info, settings: Settings, allow: frozenset[str] = NOTHING) -> Agent:
         """Who answers in a conversation. Raises `NoAgent` or `CannotResume`."""
         if settings.agent_json is None:
             raise NoAgent(info.id, "it was made without an agent")
-        return self.services.agents.bound(settings.agent_json)
+        try:
+            return self.services.agents.bound(settings.agent_json)
+        except CannotResume:
+            if not allow:
+                raise
+        return self.services.agents.bound_without(settings.agent_json, partial(allows, allow))
+
+    def going_on(self, info: Info, settings: Settings, body: GoesOn) -> tuple[Agent, frozenset[str]]:
+        """Who answers in a conversation from here on, and what may be missing. Raises as `agent_of`, with everything
+        that is missing."""
+        allow = as_allowed(body.allow, "a request")
+        model = None if body.agent is None else self.agent_given(body.agent).llm
+        if model is None and not missing_workspace(settings):
+            return self.agent_of(info, settings, allow), allow
+        if (agent := reopened(settings, self.services.agents.bound_without, allow, model=model).agent) is None:
+            raise NoAgent(info.id, "it was made without an agent")
+        return agent, allow
 
     def agent_given(self, given: str | dict[str, Any] | None) -> Agent:
         """The agent that a body names or sends; the server's default if it says nothing."""

@@ -7,14 +7,16 @@ import msgspec
 from forkpoint.conversation.documents import (
     event_document,
     info_document,
+    member_document,
     side_answer_document,
     spending_document,
     stats_document,
     turn_document,
     verification_document,
 )
-from forkpoint.conversation.results import Info, SideAnswer, Stats, Turn
+from forkpoint.conversation.results import Info, Member, SideAnswer, Stats, Turn
 from forkpoint.errors import (
+    AgentClosed,
     AlreadyExists,
     AnswerEmpty,
     AnswerMalformed,
@@ -26,6 +28,7 @@ from forkpoint.errors import (
     BadOutput,
     BadPosition,
     BadRequest,
+    BadSetting,
     BadTool,
     BadWorkspace,
     Busy,
@@ -38,6 +41,7 @@ from forkpoint.errors import (
     ForeignOrigin,
     ForkpointError,
     Invalid,
+    Item,
     KeyRefused,
     KeyReused,
     LimitReached,
@@ -46,6 +50,7 @@ from forkpoint.errors import (
     ModelTimeout,
     NoAgent,
     NoNewMessage,
+    NoSuchAgent,
     NoSuchCall,
     NoSuchModel,
     NoSuchTurn,
@@ -59,11 +64,13 @@ from forkpoint.errors import (
     RateLimited,
     RequestRefused,
     ShuttingDown,
+    SpawnRefused,
     Stale,
     StoreUnavailable,
     TooLarge,
     TooMany,
     TooSlow,
+    TrustRefused,
     TurnCancelled,
     TurnFailed,
     TurnOpen,
@@ -128,6 +135,38 @@ def plain(value: Any) -> Any:
 
 _INFO_DOCUMENT = plain(info_document(_INFO))
 _TURN_DOCUMENT = plain(turn_document(_DONE, events=True))
+_CHILD = "01a8f6e0-5b21-7d4f-9a12-3cae7f6b5d8c"
+_MEMBER = Member(
+    conversation=_CHILD,
+    path="/root/explorer",
+    nickname="explorer",
+    role="reader",
+    depth=1,
+    task="Read the log of build 1234, and say why it failed.",
+    status="idle",
+    answer="The disk was full.",
+    turn=_TURN,
+)
+_SPAWNED = msgspec.structs.replace(
+    _INFO,
+    id=_CHILD,
+    name=_CHILD,
+    title=None,
+    tags={},
+    status="running",
+    lineage=Lineage("sub_agent", source=ID),
+    revision=0,
+    events=0,
+    head=None,
+    cache=own_identity(_CHILD),
+    open_turn=_TURN,
+    parent=ID,
+    path=_MEMBER.path,
+    nickname=_MEMBER.nickname,
+    role=_MEMBER.role,
+    depth=1,
+)
+_MEMBER_DOCUMENT = plain(member_document(_MEMBER))
 _MODEL_DOCUMENT = {"id": "support", "object": "model", "created": _TIME // 1_000_000, "owned_by": "forkpoint"}
 
 EXAMPLES: dict[str, Any] = {
@@ -139,7 +178,10 @@ EXAMPLES: dict[str, Any] = {
         "items": [{"name": "support", "model": "openai/gpt-5.6", "tools": ["search"], "default": True}],
     },
     "EventsDocument": {"items": [plain(event_document(event)) for event in _EVENTS], "next": None, "head": "1-2"},
-    "FamilyDocument": {"items": [_INFO_DOCUMENT]},
+    "SpawnedDocument": plain(info_document(_SPAWNED)) | {"turn": _TURN},
+    "MemberDocument": _MEMBER_DOCUMENT,
+    "TeamDocument": {"items": [_MEMBER_DOCUMENT]},
+    "FamilyDocument": {"items": [_INFO_DOCUMENT, plain(info_document(_SPAWNED))]},
     "RewindDocument": {"conversation": _INFO_DOCUMENT, "aside": None},
     "StatsDocument": plain(stats_document(Stats(_USAGE, Usage(), _USAGE, 3))),
     "SpendingDocument": plain(spending_document(_USAGE + _USAGE, _USAGE)),
@@ -150,7 +192,7 @@ EXAMPLES: dict[str, Any] = {
     "DescribeConversation": {"title": "The disk was full"},
     "ChangeAgent": {"agent": "support"},
     "RunTurn": {"message": "Why did build 1234 fail?"},
-    "Say": {"message": "Was it the disk?"},
+    "AskAside": {"message": "Was it the disk?"},
     "PreviewRequest": {"message": "And now?"},
     "Approve": {"by": "ann"},
     "Deny": {"by": "ann", "reason": "not on a Friday"},
@@ -158,6 +200,8 @@ EXAMPLES: dict[str, Any] = {
     "ResumeTurn": {"rerun": []},
     "Fork": {"title": "Try the other fix", "tags": {"kind": "debug"}},
     "Rewind": {"at": "1-2"},
+    "Spawn": {"task": _MEMBER.task, "role": "reader", "nickname": "explorer"},
+    "TellAgent": {"message": "And build 1235?"},
     "ChangeState": {"set": {"open_tickets": 4}, "remove": []},
     "Verify": {},
     "Nothing": {},
@@ -213,6 +257,7 @@ EXAMPLES: dict[str, Any] = {
 _MODEL = "openai/gpt-5.6"
 
 _ERRORS: tuple[ForkpointError, ...] = (
+    AgentClosed("explorer"),
     AlreadyExists("conversation", "build-1234"),
     BadAgent("tools: a client's own Python tools cannot run on the server"),
     BadArgument("update_state()", "remove=['open_tickets']", "the same key is set"),
@@ -222,10 +267,11 @@ _ERRORS: tuple[ForkpointError, ...] = (
     BadPosition("1-3", "a call has no result yet", "1-2, 1-4"),
     BadTool("search", "another tool of the agent has the same name"),
     BadRequest("its body is not JSON in UTF-8"),
+    BadSetting("Forkpoint", "/srv/shop/.forkpoint/config.toml", "it is not valid TOML"),
     BadWorkspace("elsewhere", "it is not a folder that clients may choose"),
     Busy(ID, _TURN),
     CallNotOpen("call_1", "build-1234", "it is answered already"),
-    CannotResume("its functions are not on the server as they were"),
+    CannotResume.of([Item("tool", "read_log", "it is not on the server as it was")]),
     ForeignOrigin("https://elsewhere.example"),
     Invalid("limit", "Input should be less than or equal to 1000"),
     KeyReused("order-77"),
@@ -234,6 +280,7 @@ _ERRORS: tuple[ForkpointError, ...] = (
     ModelTimeout(_MODEL, "no answer within 60 s"),
     NoAgent(ID, "it was made without an agent"),
     NoNewMessage("the last message is the assistant's own"),
+    NoSuchAgent("explorer", "build-1234", "reader, tester"),
     NoSuchCall("GET", "/metrics"),
     NoSuchModel("gpt"),
     NoSuchTurn(ID, "approve", f"turn {_TURN} is not open"),
@@ -244,11 +291,13 @@ _ERRORS: tuple[ForkpointError, ...] = (
     OutcomeUnknown("", "turn", _TURN, "disk I/O error"),
     RateLimited(_MODEL, "the provider gave status 429", retry_after=20),
     ShuttingDown(),
+    SpawnRefused("16 sub-agents are open already; close one first"),
     Stale(ID, 3, 4),
     StoreUnavailable("", "the database is locked"),
     TooLarge("request", 40_000_000, 33_554_432),
     TooMany("turns", 1000),
     TooSlow("body", 60.0),
+    TrustRefused("/srv/shop", "this server does not leave it to its clients"),
     TurnCancelled(_TURN, "somebody cancelled it."),
     TurnOpen(ID, _TURN, "awaiting_approval"),
     Unauthorized("there is none"),

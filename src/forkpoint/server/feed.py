@@ -38,6 +38,7 @@ class Said(Struct, frozen=True):
     events: bytes = b""  # what the turn committed, ready for all whose last event comes right before
     first: Position | None = None  # where these events begin
     last: Position | None = None
+    conversation: str | None = None  # for one who watches several
 
     @property
     def size(self) -> int:
@@ -46,7 +47,7 @@ class Said(Struct, frozen=True):
     @property
     def alone(self) -> "Said":
         """The same without the events, for a reader who reads them from the store."""
-        return Said(self.frame, self.turn, self.ends)
+        return Said(self.frame, self.turn, self.ends, conversation=self.conversation)
 
 
 Item: TypeAlias = Said | None
@@ -146,7 +147,7 @@ class Feed:
         self._told.add(update)
         listeners = [*self._listeners, *(mailbox for mailbox in self._watchers() if mailbox.provisional)]
         if listeners:
-            said = Said(update_frame(self.turn, update), self.turn)
+            said = Said(update_frame(self.turn, update), self.turn, conversation=self.conversation)
             for mailbox in listeners:
                 mailbox.put(said)
 
@@ -209,7 +210,7 @@ def tell_end(turn: Turn, watchers: Iterable[Mailbox]) -> None:
     """Tells those who watch a conversation how a turn of it ended."""
     if not (watchers := list(watchers)):
         return
-    said = Said(frame("turn", encode(public_turn(turn))), turn.id, ends=True)
+    said = Said(frame("turn", encode(public_turn(turn))), turn.id, ends=True, conversation=turn.conversation)
     events = [event for event in turn.events if isinstance(event, Event)]
     if events and len(found := b"".join(map(event_frame, events))) <= MOST_BYTES // 4:
         said = replace(said, events=found, first=events[0].id, last=events[-1].id)

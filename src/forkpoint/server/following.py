@@ -6,10 +6,11 @@ told where the two histories part, and goes on from there.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
 from forkpoint.errors import NotFound
-from forkpoint.events import Position
+from forkpoint.events import Event, Position
 from forkpoint.history.paths import Path, common_ancestor
 from forkpoint.server.feed import Feed, Mailbox, Said, encode, ends_of, gap_frame, moves
 from forkpoint.server.shown import event_frame
@@ -27,35 +28,26 @@ KNOWN = 1000
 """Of about so many turns it is known that their events were told."""
 
 
-class Follower:
-    """One reader of one conversation, and how far it has come."""
+class Following(ABC):
+    """One reader of what is committed, and of what is told meanwhile."""
 
     def __init__(
         self,
-        store: Store,
-        id: str,
-        cursor: Position | None,
         *,
         heartbeat: float,
-        running: Callable[[], Feed | None],
         allowed: Callable[[], bool],
         closing: Callable[[], bool],
         slow: Callable[[], None],
     ) -> None:
-        self._store = store
-        self._id = id
-        self._cursor = cursor  # the last event that it has
-        self._path: Path | None = None  # one that had the cursor
         self._over: set[str | None] = set()  # turns whose events it has: what was told of them on the way is no news
         self._page = 1  # until it is known how large events are
         self._heartbeat = heartbeat
-        self._running = running
         self._allowed = allowed  # whether it may still read: keys are revoked
         self._closing = closing
         self._slow = slow
 
     async def frames(self, mailbox: Mailbox) -> AsyncGenerator[bytes, None]:
-        """The stream, for as long as the conversation is there. What was yielded is not held on to."""
+        """The stream, for as long as there is something to follow. What was yielded is not held on to."""
         now = asyncio.get_running_loop().time
         checked = now()
         yield OPENING
@@ -77,7 +69,7 @@ class Follower:
                     del some
             yield frame("closing", b"{}")
         except NotFound:
-            yield frame("deleted", b"{}")
+            yield self._deleted()
 
     async def _heard(self, mailbox: Mailbox) -> AsyncIterator[bytes]:
         """What is in the mailbox. Where it says that the conversation may have moved, what is committed."""
@@ -89,8 +81,8 @@ class Follower:
             return
         said: list[bytes] = []
         for item in items:
-            if item is not None and self._continues(item):
-                said.append(self._taken(item))
+            if item is not None and (taken := self._taken(item)) is not None:
+                said.append(taken)
             elif moves(item):
                 if said:
                     yield b"".join(said)
@@ -98,26 +90,11 @@ class Follower:
                 async for page in self._committed():
                     yield page
             if item is not None and (item.ends or item.turn not in self._over):  # or it has the events already
-                said.append(item.frame)
+                said.append(self._told(item))
         if said:
             yield b"".join(said)
         if mailbox.is_empty:  # all that was told of them has been taken
             self._over.clear()
-
-    def _continues(self, item: Said) -> bool:
-        """Whether what a turn committed comes right after what the reader has: in one segment, nothing is between."""
-        if self._cursor is None or item.first is None:
-            return False
-        return item.first == Position(self._cursor.segment, self._cursor.ordinal + 1)
-
-    def _taken(self, item: Said) -> bytes:
-        """What a turn committed, as it was told: nothing needs to be read."""
-        assert item.last is not None
-        if self._path is not None and self._path.head == self._cursor:
-            self._path = self._path.grown(item.last)
-        self._cursor = item.last
-        self._over.add(item.turn)
-        return item.events
 
     async def _caught_up(self, mailbox: Mailbox, ends: Sequence[Said] = (), dropped: int = 0) -> AsyncIterator[bytes]:
         """All that is committed, then how turns ended meanwhile, and how the one that runs now stands."""
@@ -130,16 +107,85 @@ class Follower:
             if not any(map(moves, items)):
                 break
         missed = gap_frame(dropped) if dropped and mailbox.provisional else b""
-        feed = self._running() if mailbox.provisional else None
-        stands = feed.snapshot if feed is not None and feed.turn not in self._over else b""
+        stands = self._stands() if mailbox.provisional else b""
         self._over.clear()
-        yield missed + b"".join(end.frame for end in ends) + stands
+        yield missed + b"".join(map(self._told, ends)) + stands
 
-    async def _committed(self) -> AsyncIterator[bytes]:
-        """All that is committed after the cursor, page by page. Raises `NotFound` if the conversation is gone.
+    def _snapshot(self, feed: Feed | None) -> bytes:
+        """How a turn that runs stands, unless the reader has its events already."""
+        return feed.snapshot if feed is not None and feed.turn not in self._over else b""
+
+    def _has(self, events: Sequence[Event], size: int) -> None:
+        """A page of so many bytes is about to be told: the next one can be as large as these allow."""
+        self._page = max(1, min(PAGE, PAGE_BYTES * len(events) // max(size, 1)))
+        if len(self._over) >= KNOWN:
+            self._over.clear()
+        self._over.update(event.turn for event in events)
+
+    # What is followed.
+
+    @abstractmethod
+    def _committed(self) -> AsyncIterator[bytes]:
+        """All that is committed and that the reader does not have, page by page. Raises `NotFound` if it is gone.
 
         What is committed while the last page is read puts another word into the mailbox.
         """
+
+    @abstractmethod
+    def _stands(self) -> bytes:
+        """How the turns stand that run now."""
+
+    def _taken(self, item: Said) -> bytes | None:
+        """What a turn committed, as it was told, if that is all that the reader lacks: nothing needs to be read."""
+        return None
+
+    def _told(self, item: Said) -> bytes:
+        """What is told of a turn, for this reader."""
+        return item.frame
+
+    def _deleted(self) -> bytes:
+        """The last frame, if what was followed is gone."""
+        return frame("deleted", b"{}")
+
+
+class Follower(Following):
+    """One reader of one conversation, and how far it has come."""
+
+    def __init__(
+        self,
+        store: Store,
+        id: str,
+        cursor: Position | None,
+        *,
+        heartbeat: float,
+        running: Callable[[], Feed | None],
+        allowed: Callable[[], bool],
+        closing: Callable[[], bool],
+        slow: Callable[[], None],
+    ) -> None:
+        super().__init__(heartbeat=heartbeat, allowed=allowed, closing=closing, slow=slow)
+        self._store = store
+        self._id = id
+        self._cursor = cursor  # the last event that it has
+        self._path: Path | None = None  # one that had the cursor
+        self._running = running
+
+    def _taken(self, item: Said) -> bytes | None:
+        """In one segment, nothing is between an event and the one with the next ordinal."""
+        if self._cursor is None or item.first != Position(self._cursor.segment, self._cursor.ordinal + 1):
+            return None
+        assert item.last is not None
+        if self._path is not None and self._path.head == self._cursor:
+            self._path = self._path.grown(item.last)
+        self._cursor = item.last
+        self._over.add(item.turn)
+        return item.events
+
+    def _stands(self) -> bytes:
+        return self._snapshot(self._running())
+
+    async def _committed(self) -> AsyncIterator[bytes]:
+        """All that is committed after the cursor, page by page."""
         path = None
         while path is None or self._cursor != path.head:
             path = await self._store.path(self._id)
@@ -157,10 +203,7 @@ class Follower:
                 continue
             page = b"".join(map(event_frame, events))
             self._cursor = events[-1].id
-            self._page = max(1, min(PAGE, PAGE_BYTES * len(events) // len(page)))
-            if len(self._over) >= KNOWN:
-                self._over.clear()
-            self._over.update(event.turn for event in events)
+            self._has(events, len(page))
             yield page
             del page
 

@@ -137,6 +137,8 @@ def _stream(about: Description) -> dict[str, Any]:
     if about.only_streams:
         events |= {"event": _ref(EventDocument), "turn": _ref(TurnDocument), "rewound": {}, "deleted": {}}
         events |= {"snapshot": {}, "gap": {}, "closing": {}}
+        if about.of_family:
+            events |= {"family": {}, "conversation": {}}
     elif about.gives is SideAnswerDocument:
         events |= {"gap": {}, "answer": _ref(SideAnswerDocument), "error": _ref(Problem)}
     else:

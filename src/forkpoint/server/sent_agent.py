@@ -11,8 +11,10 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.binding import ClientTool, Document, Reference
+from forkpoint.agent.binding import ClientTool, Document, StoredRole, StoredSubAgents
+from forkpoint.agent.finding import Reference
 from forkpoint.agent.output import OutputSchema
+from forkpoint.agent.sub_agents import Role, SubAgents
 from forkpoint.errors import BadAgent, BadDocument, BadSetting, ForkpointError
 from forkpoint.llm.model import LLM, Retries, Timeouts
 
@@ -24,6 +26,12 @@ ATTEMPTS = 10
 
 CLIENT_TOOLS = 128
 """Tools of its own that a client's agent may have."""
+
+TEAM = 64
+"""Roles, agents and models that a client's agent may have for its sub-agents, with those of the agents in it."""
+
+TEAM_DEPTH, TEAM_MOST = 8, 64
+"""How deep the sub-agents of a client's agent may go, and how many of a conversation may be open at once."""
 
 SERVERS = (
     "base_url",
@@ -50,10 +58,21 @@ class _SentTool(ClientTool, frozen=True, forbid_unknown_fields=True):
     """A client's tool in such a document."""
 
 
+class _SentRole(StoredRole, frozen=True, forbid_unknown_fields=True):
+    """A role in such a document."""
+
+
+class _SentTeam(StoredSubAgents, frozen=True, forbid_unknown_fields=True):
+    """The sub-agents of such a document."""
+
+    roles: Mapping[str, _SentRole] = {}
+
+
 class _Sent(Document, frozen=True, forbid_unknown_fields=True):
     """A document in which everything must mean something."""
 
     client_tools: tuple[_SentTool, ...] = ()
+    sub_agents: _SentTeam | None = None
 
 
 def received(text: bytes | str, offer: Offer) -> Agent | str:
@@ -64,6 +83,11 @@ def received(text: bytes | str, offer: Offer) -> Agent | str:
         raise BadAgent("its document is not valid Unicode") from None
     if size > SIZE:
         raise BadAgent(f"its document has {size:,} bytes, and the limit is {SIZE:,}; make it shorter")
+    return _received(text, offer, [TEAM])
+
+
+def _received(text: bytes | str, offer: Offer, left: list[int]) -> Agent | str:
+    """The same for one that stands in another. What is ``left`` of its sub-agents is counted down."""
     sent = _read(text)
     if isinstance(sent, str):
         return sent
@@ -72,20 +96,22 @@ def received(text: bytes | str, offer: Offer) -> Agent | str:
             "it has tools, and Python tools run where they are defined; leave them out, name an agent that this "
             "server has, or send the schemas of tools that you run yourself as client_tools"
         )
-    if isinstance(sent.approval, Reference):
+    row = sent.approval if isinstance(sent.approval, tuple) else (sent.approval,)
+    if any(isinstance(policy, Reference) for policy in row):
         raise BadAgent("its approval policy is a function; use never, always or risky")
     if len(sent.client_tools) > CLIENT_TOOLS:
         raise BadAgent(f"it has {len(sent.client_tools):,} client_tools, and the limit is {CLIENT_TOOLS}")
     try:
         return Agent(
-            _llm(sent, offer),
+            _llm(sent.llm, sent.name, offer),
             instructions=sent.instructions,
             output=_output(sent.output),
             limits=sent.limits,
-            approval=sent.approval,
+            approval=tuple(policy for policy in row if not isinstance(policy, Reference)),
             name=sent.name,
             client_tools=[tool.schema() for tool in sent.client_tools],
             unattended=sent.unattended,
+            sub_agents=_team(sent.sub_agents, offer, left) if sent.sub_agents is not None else None,
         )
     except BadAgent:
         raise
@@ -97,6 +123,41 @@ def received(text: bytes | str, offer: Offer) -> Agent | str:
         raise BadAgent(str(error)) from None
 
 
+def _team(sent: _SentTeam, offer: Offer, left: list[int]) -> SubAgents:
+    """Its sub-agents: the same holds for the agents and models in it as for itself."""
+    left[0] -= len(sent.roles) + len(sent.agents) + len(sent.models)
+    if left[0] < 0:
+        raise BadAgent(f"it has more than {TEAM} roles, agents and models for its sub-agents, and that is the limit")
+    for name, value, most in (("depth", sent.depth, TEAM_DEPTH), ("most", sent.most, TEAM_MOST)):
+        if value > most:
+            raise BadAgent(f"the {name} of its sub_agents is {value:,}, and the limit is {most}")
+    roles = {
+        name: Role(
+            role.description,
+            role.instructions,
+            _nested(f"role {name}", role.agent, offer, left) if bytes(role.agent) else None,
+            role.guardian,
+        )
+        for name, role in sent.roles.items()
+    }
+    agents = {name: _nested(f"agent {name}", text, offer, left) for name, text in sent.agents.items()}
+    models = [_llm(text, None, offer) for text in sent.models]
+    return SubAgents(roles=roles, agents=agents, models=models, depth=sent.depth, most=sent.most)
+
+
+def _nested(place: str, text: msgspec.Raw, offer: Offer, left: list[int]) -> Agent:
+    """An agent in a client's agent: data of the client's, or one of the server's by its name."""
+    try:
+        found = _received(bytes(text), offer, left)
+    except BadAgent as error:
+        raise BadAgent(f"{place[:200]}: {error.why}") from None
+    if isinstance(found, Agent):
+        return found
+    if found not in offer.agents:
+        raise BadAgent(f"{place[:200]}: there is no agent {found[:200]!r} on this server")
+    return offer.agents[found]
+
+
 def _read(text: bytes | str) -> _Sent | str:
     try:
         return msgspec.json.decode(text, type=_Sent | str)
@@ -105,7 +166,7 @@ def _read(text: bytes | str) -> _Sent | str:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadAgent(
             f"its document cannot be read ({error}); send an agent's name, or an object with llm, and perhaps "
-            "instructions, output, limits, approval, name, client_tools and unattended"
+            "instructions, output, limits, approval, name, client_tools, unattended and sub_agents"
         ) from None
 
 
@@ -118,16 +179,16 @@ def _output(reference: Reference | None) -> OutputSchema | None:
     return OutputSchema(reference.name, schema)
 
 
-def _llm(sent: _Sent, offer: Offer) -> LLM:
-    """The model as the client asks it, where the server has it."""
-    fields = _fields(sent.llm)
+def _llm(sent: msgspec.Raw, name: str | None, offer: Offer) -> LLM:
+    """The model as the client asks it, where the server has it: that of its agent of this name, if it fits."""
+    fields = _fields(sent)
     model = fields.get("model")
     if not isinstance(model, str):
         raise BadAgent("its llm names no model")
     wrong: list[str] = []
-    for own in _candidates(model, sent.name, offer):
+    for own in _candidates(model, name, offer):
         servers = _servers(own)
-        wrong = [name for name in fields if name in servers and fields[name] != servers[name]]
+        wrong = [field for field in fields if field in servers and fields[field] != servers[field]]
         if not wrong:
             break
     else:
@@ -140,7 +201,9 @@ def _llm(sent: _Sent, offer: Offer) -> LLM:
     made = LLM.from_json(msgspec.json.encode(fields | servers))
     timeouts = _capped(made.timeouts, own.timeouts.total) if "timeouts" in fields else own.timeouts
     retries = _fewer(made.retries, own.retries.longest) if "retries" in fields else own.retries
-    given = {name: getattr(own, name) for name in servers}  # the very values: what is a default stays out of documents
+    given = {
+        field: getattr(own, field) for field in servers
+    }  # the very values: what is a default stays out of documents
     return msgspec.structs.replace(made, **given, timeouts=timeouts, retries=retries, api_key=own.api_key)
 
 

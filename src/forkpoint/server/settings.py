@@ -63,6 +63,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()  # names that it may be called by, besides loopback, while it has no keys
     metrics: str = "loopback"  # who may read /metrics: loopback, public or off
     request_timeout: float | None = None  # after which every turn has failed, whatever its agent says
+    allow_trust: bool = False  # whether clients may say that a workspace's project is trusted, or untrusted
+    trust: tuple[str, ...] = ()  # folders whose projects are trusted here
 
     # Chat completions.
     conversation_headers: tuple[ConversationHeader, ...] = (ConversationHeader("X-Conversation-Id"),)

@@ -5,6 +5,8 @@ from functools import partial
 
 from forkpoint.conversation.local import LocalBackend
 from forkpoint.conversation.prompts import Prompts
+from forkpoint.conversation.trusting import Trusting
+from forkpoint.conversation.updates import Callback
 from forkpoint.llm.calling import Models
 from forkpoint.store.protocol import Store
 
@@ -18,13 +20,16 @@ class Tenants:
         models: Models | None = None,
         moved: Callable[[str, str, int], None] | None = None,
         patience: float | None = None,
+        beside: Callable[[str, str], Callback] | None = None,
     ) -> None:
         self.store = store
         self._models = models or Models()
         self._prompts = Prompts(store)  # one bound for all of them
         self._moved = moved  # told of each turn that commits: tenant, conversation, revision
         self._patience = patience  # seconds that a turn may take
+        self._beside = beside  # who is told of a sub-agent's turn: tenant, conversation
         self._backends: dict[str, LocalBackend] = {}
+        self.trusting = Trusting()  # one for all of them: they work in the same folders
 
     def backend(self, tenant: str) -> LocalBackend:
         """The place that a tenant sees. Tenants come from keys, so there are few."""
@@ -33,7 +38,14 @@ class Tenants:
             prompts = self._prompts.within(view)
             moved = None if self._moved is None else partial(self._moved, tenant)
             found = LocalBackend(
-                view, self._models, owns_store=False, prompts=prompts, moved=moved, patience=self._patience
+                view,
+                self._models,
+                owns_store=False,
+                prompts=prompts,
+                moved=moved,
+                patience=self._patience,
+                trusting=self.trusting,
+                beside=None if self._beside is None else partial(self._beside, tenant),
             )
             self._backends[tenant] = found
         return found

@@ -8,11 +8,13 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeAlias
 
 from forkpoint.conversation.problems import hides
 from forkpoint.conversation.results import SideAnswer, Turn
-from forkpoint.conversation.updates import Callback, Update
+from forkpoint.conversation.updates import Callback, TurnStarted, Update
 from forkpoint.errors import ForkpointError, ShuttingDown, TooMany
 from forkpoint.server.feed import Feed
 from forkpoint.server.metrics import Metrics
@@ -23,6 +25,9 @@ _log = logging.getLogger("forkpoint.server")
 
 Act: TypeAlias = Callable[[Callback], Awaitable[Turn | SideAnswer]]
 """Runs a turn, or asks a side question, with a callback that is told of it."""
+
+_beneath: ContextVar[dict[Feed, Callable[[], None]] | None] = ContextVar("sub-agents' turns", default=None)
+"""What ends the turns of sub-agents that have told no end of their own, once that of their parent has ended."""
 
 
 class Turns:
@@ -65,6 +70,39 @@ class Turns:
         if feed.turn is None and feed.error is not None:
             raise feed.error
         return feed, False
+
+    def beside(self, tenant: str, conversation: str) -> Callback:
+        """Is told of one turn that a sub-agent runs inside of its parent's: whoever watches the sub-agent hears of it.
+
+        It is counted as other turns are, but takes no place of theirs: its parent's has one.
+        """
+        key, started = (tenant, conversation), time.perf_counter()
+        feed = Feed(lambda: self._watching.mailboxes(tenant, conversation))
+        beneath = _beneath.get()
+
+        def tell(update: Update) -> None:
+            if isinstance(update, Turn):
+                end(update)
+                _log.info("turn %s", update.outcome, extra={"fields": _told_of(update, time.perf_counter() - started)})
+                return
+            if isinstance(update, TurnStarted):
+                self._feeds[key] = feed
+                self._watching.begun(tenant, conversation)
+            feed.tell(update)
+
+        def end(turn: Turn | None) -> None:
+            if beneath is not None:
+                beneath.pop(feed, None)
+            if self._feeds.get(key) is feed:
+                del self._feeds[key]
+            if not feed.ended.is_set():
+                feed.end(turn, None if turn is not None else ShuttingDown())
+            counting.__exit__(None, None, None)
+
+        counting = self._metrics.turn(tell)
+        if beneath is not None:
+            beneath[feed] = partial(end, None)
+        return counting.__enter__()
 
     def abandon(self, tenant: str, feed: Feed, cancel: Callable[[str], Awaitable[object]]) -> None:
         """Stops something whose asker has gone, unless others wait for it. ``cancel`` cancels what runs in a
@@ -124,6 +162,8 @@ class Turns:
 
     async def _run(self, tenant: str, feed: Feed, act: Act) -> None:
         registered: tuple[str, str] | None = None
+        beneath: dict[Feed, Callable[[], None]] = {}
+        _beneath.set(beneath)  # for this task and those that it starts
         started = time.perf_counter()
 
         def tell(update: Update) -> None:
@@ -145,6 +185,8 @@ class Turns:
             if hides(raised):
                 _log.error("what was asked for failed", exc_info=getattr(raised, "cause", None) or raised)
         finally:
+            for end in list(beneath.values()):
+                end()
             if registered is not None and self._feeds.get(registered) is feed:
                 del self._feeds[registered]
             self._end(tenant, feed, result, error)

@@ -14,6 +14,7 @@ from forkpoint.server.feed import Mailbox
 from forkpoint.server.metrics import Metrics
 from forkpoint.server.settings import ServerSettings
 from forkpoint.store.protocol import Store
+from forkpoint.store.records import ConversationRecord
 
 GONE = -1
 """The revision of a conversation that was deleted."""
@@ -32,7 +33,11 @@ class Watching:
         self._store = store
         self._metrics = metrics
         self._stores: dict[str, Store] = {}  # by tenant; these come from keys, so there are few
-        self._boxes: dict[str, dict[str, dict[Mailbox, Counted]]] = {}  # by tenant and conversation
+        # By tenant and conversation. One that hears of several is counted once.
+        self._boxes: dict[str, dict[str, dict[Mailbox, Counted | None]]] = {}
+        self._others: dict[Mailbox, set[str]] = {}  # of which conversations it hears besides
+        self._families: dict[tuple[str, str], dict[Mailbox, None]] = {}  # those who want to hear of new members
+        self._members: dict[tuple[str, str], frozenset[str]] = {}  # who was in them when somebody looked last
         self._known: dict[tuple[str, str], int] = {}  # at which revision each was when somebody looked last
         self._open: Counter[str] = Counter()
         self._someone = asyncio.Event()
@@ -72,18 +77,48 @@ class Watching:
         self._someone.set()
         return mailbox
 
+    def watch_also(self, tenant: str, conversation: str, revision: int, mailbox: Mailbox) -> None:
+        """A mailbox hears of another conversation too. ``revision`` as in `watch`: whoever does this reads it then."""
+        if mailbox not in self.mailboxes(tenant, conversation):
+            self._boxes.setdefault(tenant, {}).setdefault(conversation, {})[mailbox] = None
+            self._known.setdefault((tenant, conversation), revision)
+            self._others.setdefault(mailbox, set()).add(conversation)
+
+    def watch_family(self, tenant: str, family: str, mailbox: Mailbox) -> None:
+        """A mailbox is told to look when a family may have a member more, or one less."""
+        self._families.setdefault((tenant, family), {})[mailbox] = None
+
+    def leave_one(self, tenant: str, conversation: str, mailbox: Mailbox) -> None:
+        """A mailbox that hears of several conversations need not hear of this one any more."""
+        if conversation in self._others.get(mailbox, ()):
+            self._others[mailbox].remove(conversation)
+            self._let_go(tenant, conversation, mailbox)
+
     def leave(self, tenant: str, conversation: str, mailbox: Mailbox) -> None:
         """Nobody reads this mailbox any more."""
+        for other in self._others.pop(mailbox, ()):
+            self._let_go(tenant, other, mailbox)
+        for key in [key for key, boxes in self._families.items() if mailbox in boxes]:
+            del self._families[key][mailbox]
+            if not self._families[key]:
+                del self._families[key]
+                self._members.pop(key, None)
+        counted = self._let_go(tenant, conversation, mailbox)
+        assert counted is not None
+        counted.__exit__(None, None, None)
+        self._open[tenant] -= 1
+        if not self._open[tenant]:
+            del self._open[tenant]
+
+    def _let_go(self, tenant: str, conversation: str, mailbox: Mailbox) -> Counted | None:
         watched = self._boxes[tenant][conversation]
-        watched.pop(mailbox).__exit__(None, None, None)
+        counted = watched.pop(mailbox)
         if not watched:
             del self._boxes[tenant][conversation]
             del self._known[tenant, conversation]
         if not self._boxes[tenant]:
             del self._boxes[tenant]
-        self._open[tenant] -= 1
-        if not self._open[tenant]:
-            del self._open[tenant]
+        return counted
 
     def knows(self, tenant: str, conversation: str, revision: int) -> None:
         """A turn of this server has moved a conversation, and tells its watchers itself: nobody need look for that.
@@ -98,6 +133,15 @@ class Watching:
         """A conversation is not as it was: whoever watches it looks."""
         for mailbox in self.mailboxes(tenant, conversation):
             mailbox.put(None)
+
+    def begun(self, tenant: str, conversation: str) -> None:
+        """A turn begins in a conversation that may be new: who follows a family and does not know it looks."""
+        here = self.mailboxes(tenant, conversation)
+        for (whose, _), mailboxes in self._families.items():
+            if whose == tenant:
+                for mailbox in mailboxes:
+                    if mailbox not in here:
+                        mailbox.put(None)
 
     def close(self) -> None:
         """Ends all streams."""
@@ -135,3 +179,21 @@ class Watching:
                 if known != revision:
                     self._known[tenant, conversation] = revision
                     self.moved(tenant, conversation)
+        for (tenant, family), mailboxes in list(self._families.items()):
+            members = frozenset(record.id for record in await members_of(self.store(tenant), family))
+            if self._members.get((tenant, family)) != members and (tenant, family) in self._families:
+                self._members[tenant, family] = members
+                for mailbox in mailboxes:
+                    mailbox.put(None)
+
+
+async def members_of(store: Store, family: str) -> list[ConversationRecord]:
+    """All conversations of a family that are no drafts, the newest first."""
+    found: list[ConversationRecord] = []
+    cursor: str | None = None
+    while True:
+        page = await store.conversations(cursor=cursor, limit=1000, family=family)
+        found += page.items
+        cursor = page.next
+        if cursor is None:
+            return found

@@ -94,7 +94,9 @@ class Contract:
 
 
 def _segment(found: re.Match[str]) -> str:
-    """What can stand for a name in a path. A model's name may have slashes."""
+    """What can stand for a name in a path. A model's name may have slashes, and so has a sub-agent's path."""
+    if found[1] == "agent":
+        return ".+(?<!/messages)(?<!/close)(?<!/reach)"  # those are calls of their own
     return ".+" if found[1] == "model" else "[^/]+"
 
 

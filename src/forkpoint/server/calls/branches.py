@@ -120,11 +120,16 @@ async def get_tree(
     call: CallMade,
     id: Conversation,
     asides: Annotated[bool, Query(description="With what rewinds have set aside.")] = True,
+    agents: Annotated[bool, Query(description="With sub-agents, and what branched off them.")] = True,
 ) -> Response:
-    """Its family: forks, sub-agents and set-aside branches, sources before what branched off them."""
+    """Its family: forks, sub-agents and set-aside branches, sources before what branched off them.
+
+    `lineage.kind` tells them apart. A sub-agent has a `parent`, a `path`, a `nickname`, a `role` and a `depth`;
+    its `lineage` has the turn and the call that spawned it.
+    """
     info, _ = await call.found(id)
-    family: list[Branch] = list(await call.backend.tree(info.id))
+    family: list[Branch] = [branch for branch in await call.backend.tree(info.id) if agents or not branch.is_sub_agent]
     for branch in family:  # grows while it is walked: sources first
-        family += branch.branches
+        family += (one for one in branch.branches if agents or not one.is_sub_agent)
     shown = [branch.info for branch in family if asides or branch.info.lineage.kind != "aside"]
     return answer(FamilyDocument(tuple(map(info_document, shown))))

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import Query, Response
 from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import StringConstraints
 
 from forkpoint.agent.agent import Agent
@@ -12,12 +13,15 @@ from forkpoint.conversation.documents import InfoDocument, PageDocument, info_do
 from forkpoint.conversation.naming import as_id, with_title
 from forkpoint.conversation.results import Info
 from forkpoint.conversation.settings import Settings
+from forkpoint.conversation.trusting import check_trust, taken_over
 from forkpoint.errors import (
     AlreadyExists,
     BadAgent,
+    BadArgument,
     BadCursor,
     BadModel,
     BadName,
+    BadSetting,
     BadWorkspace,
     Busy,
     Invalid,
@@ -26,16 +30,27 @@ from forkpoint.errors import (
     NotWhole,
     Stale,
     TooLarge,
+    TrustRefused,
     TurnOpen,
 )
 from forkpoint.server.agents import AgentItem
-from forkpoint.server.bodies import ChangeAgent, CreateConversation, DescribeConversation, FirstTurn, Fork
+from forkpoint.server.bodies import (
+    ChangeAgent,
+    CreateConversation,
+    DescribeConversation,
+    FirstTurn,
+    Fork,
+    PreviewRequest,
+    RunTurn,
+)
 from forkpoint.server.call import Call, CallMade, Calls, Conversation, answer, etag
 from forkpoint.store.records import Status
 
 calls = Calls("conversations")
 
 AGENT = (BadAgent, BadModel, BadWorkspace)
+MAKING = (*AGENT, BadArgument, BadSetting, TrustRefused)
+"""What is wrong with a conversation that is to be made: its agent, its workspace, or what is said of its trust."""
 
 
 class AgentsDocument(Struct, frozen=True):
@@ -59,16 +74,16 @@ async def list_agents(call: CallMade) -> Response:
     once=True,
     locates=True,
     tags=True,
-    raises=(AlreadyExists, BadName, KeyReused, NotFound, NotWhole, *AGENT),
+    raises=(AlreadyExists, BadName, KeyReused, NotFound, NotWhole, *MAKING),
 )
 async def create_conversation(call: CallMade) -> Response:
     """Make a conversation. It stays, even if no turn ever commits."""
     body = await call.body(CreateConversation)
-    draft = draft_of(call, body, body.id, chosen=is_chosen(body))
+    draft = await draft_of(call, body, body.id, chosen=is_chosen(body))
     return created(await call.backend.create(draft, key=call.key))
 
 
-@calls("GET", "/api/conversations", gives=PageDocument[InfoDocument], raises=(BadCursor,))
+@calls("GET", "/api/conversations", gives=PageDocument[InfoDocument], raises=(BadCursor, NotFound))
 async def list_conversations(
     call: CallMade,
     cursor: Annotated[str | None, Query(description="`next` of an earlier page.", max_length=512)] = None,
@@ -78,9 +93,21 @@ async def list_conversations(
         list[Annotated[str, StringConstraints(pattern="^[^=]+=", max_length=4096)]] | None,
         Query(description="KEY=VALUE; all given ones must match.", examples=[["kind=debug"]]),
     ] = None,
+    sub_agents: Annotated[bool, Query(description="With sub-agents.")] = False,
+    parent: Annotated[
+        str | None,
+        Query(description="Only the sub-agents of this conversation, by its id or name.", max_length=256),
+    ] = None,
 ) -> Response:
-    """Conversations, the newest first."""
-    page = await call.backend.conversations(cursor=cursor, limit=limit, tags=_tags(tag or ()), status=status)
+    """Conversations, the newest first. Sub-agents are left out unless they are asked for."""
+    page = await call.backend.conversations(
+        cursor=cursor,
+        limit=limit,
+        tags=_tags(tag or ()),
+        status=status,
+        sub_agents=sub_agents,
+        parent=None if parent is None else (await call.found(parent))[0].id,
+    )
     return answer({"items": [info_document(info) for info in page.items], "next": page.next})
 
 
@@ -132,7 +159,7 @@ async def change_agent(call: CallMade, id: Conversation) -> Response:
     body = await call.body(ChangeAgent)
     agent = call.agent_given(body.agent)
     info, settings = await call.found(id)
-    changed = Settings.of(agent, settings.workspace)
+    changed, agent = taken_over(replace(settings, system=None), agent)
     info = await call.backend.change(info.id, changed, agent, if_revision=call.if_revision)
     call.services.watching.moved(call.tenant, info.id)
     return answer(info_document(info), ETag=etag(info))
@@ -148,20 +175,31 @@ def is_chosen(body: CreateConversation | Fork) -> bool:
     return body.chosen and (body.id is not None or body.name is not None)
 
 
-def draft_of(call: Call, body: CreateConversation | FirstTurn, given: str | None, *, chosen: bool) -> Draft:
-    """A conversation that is to be made as a body says."""
+async def draft_of(call: Call, body: CreateConversation | FirstTurn, given: str | None, *, chosen: bool) -> Draft:
+    """A conversation that is to be made as a body says, with what its project tells. Nothing is made or kept yet."""
+    _check_may_trust(call, body)
     id, name = as_id(given)
     agent = call.agent_given(body.agent)
     workspace = call.services.agents.workspace_for(body.workspace, agent)
+    check_trust(body.trust, workspace, "a new conversation")
     title, others = with_title(body.title, body.tags)
-    return Draft(
+    draft = Draft(
         id=id,
         name=body.name or name,
         settings=Settings.of(agent, workspace),
         chosen=chosen,
         title=title,
         tags=others,
+        trust=body.trust,
     )
+    return (await call.backend.prepared(draft, agent))[0]
+
+
+def _check_may_trust(call: Call, body: CreateConversation | FirstTurn) -> None:
+    """Raises `TrustRefused` where it is not for clients to say what is trusted."""
+    if body.trust is not None and not call.services.settings.allow_trust:
+        why = "this server does not leave that to its clients (--allow-trust)"
+        raise TrustRefused((body.workspace or "its workspace")[:200], why)
 
 
 def _tags(given: "list[str] | tuple[str, ...]") -> dict[str, str]:
@@ -180,17 +218,22 @@ class Target(Struct, frozen=True):
     conversation: str
     agent: Agent
     draft: Draft | None = None
+    allow: frozenset[str] = frozenset()  # what may be missing there
 
 
-async def target_of(call: Call, id: str, create: FirstTurn | None) -> Target:
+async def target_of(call: Call, id: str, body: RunTurn | PreviewRequest) -> Target:
     """The conversation that is meant. One that is not there is to be made as ``create`` says, if it says anything."""
+    create = body.create
+    if create is not None:
+        _check_may_trust(call, create)
     if create is None or not create.chosen:
         try:
             info, settings = await call.found(id)
-            return Target(info.id, call.agent_of(info, settings))
+            agent, allow = call.going_on(info, settings, body)
+            return Target(info.id, agent, allow=allow)
         except NotFound:
             if create is None:
                 raise
-    draft = draft_of(call, create, id, chosen=create.chosen)
+    draft = await draft_of(call, create, id, chosen=create.chosen)
     await call.backend.make_way(draft.name or draft.id)
     return Target(draft.id, call.services.agents.bound(draft.settings.agent_json or ""), draft)

@@ -9,6 +9,7 @@ from forkpoint.conversation.documents import EventDocument, EventsDocument
 from forkpoint.errors import Invalid, NotFound, ShuttingDown, TooMany, Unauthorized
 from forkpoint.events import Position
 from forkpoint.server.call import CallMade, Calls, Conversation, answer
+from forkpoint.server.family import FamilyFollower, read_cursor
 from forkpoint.server.following import Follower
 from forkpoint.server.services import Services
 from forkpoint.server.shown import public_event
@@ -101,6 +102,49 @@ async def follow_events(
     mailbox = services.watching.watch(tenant, info.id, info.revision, provisional=provisional)
     left = partial(services.watching.leave, tenant, info.id, mailbox)
     return EventStream(follower.frames(mailbox), left=left)
+
+
+@calls(
+    "GET",
+    "/api/conversations/{id}/family/stream",
+    streams="what all members of a family commit, each event once, with what is told of turns that run",
+    only_streams=True,
+    of_family=True,
+    cursor=True,
+    raises=(NotFound, TooMany, ShuttingDown),
+)
+async def follow_family(
+    call: CallMade,
+    id: Conversation,
+    after: Annotated[
+        str, Query(description="An `id` of this stream, `0` or `head`; `Last-Event-ID` wins.", examples=["head"])
+    ] = "0",
+    agents: Annotated[bool, Query(description="Only the conversation and its sub-agents, at every depth.")] = False,
+    provisional: Annotated[bool, Query(description="With what is told of turns that run.")] = True,
+) -> Response:
+    """Follow the conversation with all its forks, set-aside branches and sub-agents, also those yet to come.
+
+    Every frame names its `conversation`, and a sub-agent's `path`. First comes `family`: who is there. An event that
+    branches share comes once. Reconnecting with `Last-Event-ID` gives neither gap nor duplicate.
+    """
+    services, tenant = call.services, call.tenant
+    info, _ = await call.found(id)
+    since = read_cursor("after", call.request.headers.get("last-event-id") or after)
+    mailbox = services.watching.watch(tenant, info.id, info.revision, provisional=provisional)
+    follower = FamilyFollower(
+        info.id,
+        info.family,
+        since,
+        agents=agents,
+        tenant=tenant,
+        watching=services.watching,
+        mailbox=mailbox,
+        running=partial(services.turns.feed, tenant),
+        heartbeat=services.settings.heartbeat,
+        allowed=partial(_is_allowed, services, tenant, call.request.headers.get("authorization")),
+        slow=services.metrics.gap,
+    )
+    return EventStream(follower.frames(mailbox), left=partial(services.watching.leave, tenant, info.id, mailbox))
 
 
 def _is_allowed(services: Services, tenant: str, authorization: str | None) -> bool:

@@ -18,6 +18,7 @@ from forkpoint.conversation.documents import (
     stats_document,
     verification_document,
 )
+from forkpoint.conversation.reopening import as_allowed
 from forkpoint.errors import (
     BadArgument,
     Busy,
@@ -35,7 +36,7 @@ from forkpoint.errors import (
 from forkpoint.llm.inspecting import Inspection
 from forkpoint.server.bodies import ChangeState, PreviewRequest, Verify, messages_of
 from forkpoint.server.call import CallMade, Calls, Conversation, answer
-from forkpoint.server.calls.conversations import AGENT, target_of
+from forkpoint.server.calls.conversations import MAKING, target_of
 
 calls = Calls("looking")
 
@@ -88,14 +89,16 @@ async def change_state(call: CallMade, id: Conversation) -> Response:
     takes=PreviewRequest,
     optional=False,
     gives=Inspection,
-    raises=(NotFound, NothingToRun, NotWhole, TooLarge, NoAgent, CannotResume, *AGENT),
+    raises=(NotFound, NothingToRun, NotWhole, TooLarge, NoAgent, CannotResume, *MAKING),
 )
 async def preview_request(call: CallMade, id: Conversation) -> Response:
     """What a turn with these messages would send, to the byte, beside the request before it. Nothing is sent."""
     body = await call.body(PreviewRequest)
     messages = messages_of(body, id, call.services.settings.max_messages)
-    target = await target_of(call, id, body.create)
-    request = await call.backend.request(target.conversation, target.agent, messages, draft=target.draft)
+    target = await target_of(call, id, body)
+    request = await call.backend.request(
+        target.conversation, target.agent, messages, draft=target.draft, allow=target.allow
+    )
     return answer(_shown(request, target.agent))
 
 
@@ -103,17 +106,19 @@ async def preview_request(call: CallMade, id: Conversation) -> Response:
     "GET",
     "/api/conversations/{id}/request",
     gives=Inspection,
-    raises=(NotFound, NoSuchTurn, NoAgent, CannotResume),
+    raises=(NotFound, NoSuchTurn, NoAgent, CannotResume, BadArgument),
 )
 async def get_request(
     call: CallMade,
     id: Conversation,
     turn: Annotated[str | None, Query(description="The turn that sent it; by default the last one.")] = None,
+    allow: Annotated[list[str] | None, Query(description="What may be missing, as for a turn.")] = None,
 ) -> Response:
     """What was sent, to the byte, beside the request before it: why a cache was missed."""
     info, settings = await call.found(id)
-    agent = call.agent_of(info, settings)
-    return answer(_shown(await call.backend.sent(info.id, agent, turn), agent))
+    allowed = as_allowed(allow or (), "a request")
+    agent = call.agent_of(info, settings, allowed)
+    return answer(_shown(await call.backend.sent(info.id, agent, turn, allow=allowed), agent))
 
 
 @calls(

@@ -14,9 +14,11 @@ from forkpoint.conversation.documents import PageDocument, SideAnswerDocument, T
 from forkpoint.conversation.problems import public_turn
 from forkpoint.conversation.results import Call as ToolCall
 from forkpoint.conversation.results import Turn as TurnResult
+from forkpoint.conversation.trusting import with_project
 from forkpoint.conversation.updates import Callback
 from forkpoint.errors import (
     AlreadyExists,
+    BadAgent,
     BadArgument,
     BadCursor,
     BadName,
@@ -47,18 +49,19 @@ from forkpoint.errors import (
 from forkpoint.server.answering import ended, first_of, from_elsewhere, run, runs_here, stream
 from forkpoint.server.bodies import (
     Approve,
+    AskAside,
     Deny,
+    GoesOn,
     Nothing,
     ResumeTurn,
     RetryTurn,
     RunTurn,
-    Say,
     SeenCall,
     given_in,
     messages_of,
 )
 from forkpoint.server.call import Call, CallMade, Calls, Conversation, Turn, answer
-from forkpoint.server.calls.conversations import AGENT, Target, target_of
+from forkpoint.server.calls.conversations import MAKING, Target, target_of
 from forkpoint.server.feed import tell_end
 from forkpoint.server.sse import EventStream, until_gone
 
@@ -71,6 +74,8 @@ RUNNING: Errors = (
     TurnOpen,
     NoAgent,
     CannotResume,
+    BadArgument,
+    BadAgent,
     MissingKey,
     ShuttingDown,
     TooMany,
@@ -104,7 +109,7 @@ STREAM = "what happens in the turn as it happens, provisionally; the last event 
         NotWhole,
         TooLarge,
         CallNotOpen,
-        *AGENT,
+        *MAKING,
         *RUNNING,
     ),
 )
@@ -116,7 +121,7 @@ async def run_turn(call: CallMade, id: Conversation) -> Response:
     body = await call.body(RunTurn)
     given = given_in(body, id, call.services.settings.max_messages)
     key, if_revision, backend = call.key, call.if_revision, call.backend
-    target = await target_of(call, id, body.create)
+    target = await target_of(call, id, body)
     if body.retry_of is not None:
         await backend.turn(target.conversation, body.retry_of)  # raises if there is no such turn
 
@@ -130,6 +135,7 @@ async def run_turn(call: CallMade, id: Conversation) -> Response:
             supersede=body.supersede,
             key=key,
             if_revision=if_revision,
+            allow=target.allow,
             tell=tell,
         )
 
@@ -140,7 +146,7 @@ async def run_turn(call: CallMade, id: Conversation) -> Response:
             if target.draft is None:
                 raise
         # It was not there when we looked, and somebody has made it since: perhaps the same request, sent twice.
-        return await begin(await target_of(call, id, body.create), tell)
+        return await begin(await target_of(call, id, body), tell)
 
     return await run(call, act, stop=body.cancel_on_disconnect)
 
@@ -259,7 +265,7 @@ async def settle_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
 async def approve_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Let calls that wait run, and go on."""
     body = await call.body(Approve)
-    this, waiting = await _waiting(call, id, turn, "approve")
+    this, waiting = await _waiting(call, id, turn, "approve", body)
     chosen = _meant(body, waiting)
     return await run(call, lambda tell: this(tell).approve(*chosen, by=body.by), stop=body.cancel_on_disconnect)
 
@@ -276,7 +282,7 @@ async def approve_turn(call: CallMade, id: Conversation, turn: Turn) -> Response
 async def deny_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Refuse calls that wait, and go on: the model is told, with the reason."""
     body = await call.body(Deny)
-    this, waiting = await _waiting(call, id, turn, "deny")
+    this, waiting = await _waiting(call, id, turn, "deny", body)
     chosen = _meant(body, waiting)
     return await run(
         call,
@@ -298,7 +304,7 @@ async def deny_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
 async def retry_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Run the input of a turn again, from the last good state. One that is still open is discarded."""
     body = await call.body(RetryTurn)
-    key, this = call.key, await _opened(call, id)
+    key, this = call.key, await _opened(call, id, body)
     return await run(call, lambda tell: this(tell).retry(turn, key=key), stop=body.cancel_on_disconnect)
 
 
@@ -309,12 +315,12 @@ async def retry_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     gives=TurnDocument,
     streams=STREAM,
     asynchronous=True,
-    raises=(NotFound, NoSuchTurn, NotResumable, BadArgument, *RUNNING),
+    raises=(NotFound, NoSuchTurn, NotResumable, *RUNNING),
 )
 async def resume_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Go on with a turn that failed, was cancelled or interrupted, after its last finished step."""
     body = await call.body(ResumeTurn)
-    this = await _opened(call, id)
+    this = await _opened(call, id, body)
     return await run(
         call,
         lambda tell: this(tell).resume(turn, rerun=body.rerun, limits=_limits(call, this(tell), body.limits)),
@@ -325,7 +331,7 @@ async def resume_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
 @calls(
     "POST",
     "/api/conversations/{id}/ask",
-    takes=Say,
+    takes=AskAside,
     optional=False,
     gives=SideAnswerDocument,
     streams="pieces of the answer as they come; the last event is `answer` or `error`",
@@ -336,28 +342,33 @@ async def ask(call: CallMade, id: Conversation) -> Response:
 
     It stops when the client disconnects, for nobody could fetch its answer.
     """
-    body = await call.body(Say)
+    body = await call.body(AskAside)
     messages = messages_of(body, id, call.services.settings.max_messages)
     info, settings = await call.found(id)
-    agent, backend = call.agent_of(info, settings), call.backend
-    return await run(call, lambda tell: backend.ask(info.id, agent, messages, tell=tell), stop=True, is_turn=False)
+    (agent, allow), backend = call.going_on(info, settings, body), call.backend
+    return await run(
+        call,
+        lambda tell: backend.ask(info.id, agent, messages, allow=allow, tell=tell),
+        stop=True,
+        is_turn=False,
+    )
 
 
 # Steering.
 
 
-async def _opened(call: Call, id: str) -> Callable[[Callback], AsyncConversation]:
+async def _opened(call: Call, id: str, body: GoesOn) -> Callable[[Callback], AsyncConversation]:
     """The conversation that is meant, for whoever is told of its next turn."""
     info, settings = await call.found(id)
-    agent = call.agent_of(info, settings)
-    return lambda tell: AsyncConversation.over(call.backend, info, settings, agent, callbacks=[tell])
+    agent, allow = call.going_on(info, settings, body)
+    return lambda tell: AsyncConversation.over(call.backend, info, settings, agent, callbacks=[tell], allow=allow)
 
 
 async def _waiting(
-    call: Call, id: str, turn: str, verb: str
+    call: Call, id: str, turn: str, verb: str, body: GoesOn
 ) -> tuple[Callable[[Callback], AsyncConversation], tuple[ToolCall, ...]]:
     """The conversation, and what waits in the turn that is meant: it must be the one that is open."""
-    this = await _opened(call, id)
+    this = await _opened(call, id, body)
     info, _ = await call.found(id)
     if info.open_turn != turn:
         await call.backend.turn(info.id, turn)  # raises if there is no such turn at all
@@ -390,7 +401,7 @@ def _limits(call: Call, this: AsyncConversation, limits: Limits | None) -> Limit
     agent = this.agent
     if limits is None or agent is None or agent.name not in call.services.agents.names():
         return limits
-    own = call.services.agents.named(agent.name)
+    own = with_project(call.services.agents.named(agent.name), this._settings.project)
     if own.to_json() != agent.to_json():
         return limits
     for name in Limits.__struct_fields__:

@@ -193,7 +193,8 @@ class Conversing:
 
     def _is_known(self, record: ConversationRecord | None) -> None:
         self._is_there = record is not None
-        self.status = "created" if record is None or record.draft else "continued"
+        is_new = record is None or record.draft or record.head.position is None  # sub-agents keep what else is a draft
+        self.status = "created" if is_new else "continued"
 
     def _dressed(self, record: ConversationRecord | None) -> tuple[Dressed, Settings]:
         """The agent as it answers here, and the settings that say so."""

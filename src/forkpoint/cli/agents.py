@@ -1,0 +1,260 @@
+"""``forkpoint agents``: the sub-agents of a conversation."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from forkpoint.cli.common import Id, Store, Tags, Tools, imported_agent, opened, tags_from
+from forkpoint.cli.ending import Telling, document
+from forkpoint.cli.output import WAITING, Json, clean, console, display, grid, one_line, print_json, summary
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from forkpoint.agent.agent import Agent
+    from forkpoint.conversation.results import Member
+
+STYLES = {
+    "idle": "dim",
+    "running": "green",
+    "awaiting_approval": "yellow",
+    "interrupted": "red",
+    "failed": "red",
+    "cancelled": "red",
+    "closed": "dim",
+}
+_HELP = """The sub-agents of a conversation: who they are, and how they stand.
+
+    \b
+    Examples:
+      forkpoint agents build-1234
+      forkpoint agents spawn build-1234 "Read the log, and say why it failed." --nickname reader
+      forkpoint agents send build-1234 reader "And the build before?"
+    """
+
+
+class _ListByDefault(TyperGroup):
+    """``forkpoint agents CONVERSATION`` is ``forkpoint agents list CONVERSATION``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(no_args_is_help=True, cls=_ListByDefault, help=_HELP)
+
+Name = Annotated[str, typer.Argument(metavar="AGENT", help="A sub-agent's nickname, path or id.", show_default=False)]
+Key = Annotated[
+    str | None, typer.Option("--key", metavar="TEXT", help="Do it once: the same key gives the same again.")
+]
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone.")]
+
+
+@app.command("list")
+def list_agents(conversation: Id, store: Store = None, json: Json = False) -> None:
+    """Show the sub-agents of a conversation, and how they stand.
+
+    They come in the order in which they were made. Those of a fork are those of the history that it shares.
+
+    \b
+    Example:
+      forkpoint agents build-1234
+    """
+    with opened(conversation, store) as this:
+        members = this.list_agents()
+    if json:
+        print_json({"conversation": this.id, "items": _documents(members)})
+    elif members:
+        display(_table(members))
+    else:
+        console(stderr=True).print("No sub-agents.", style="dim")
+
+
+@app.command()
+def spawn(
+    conversation: Id,
+    task: Annotated[str, typer.Argument(metavar="TASK", help="What it is to do.", show_default=False)],
+    role: Annotated[
+        str | None, typer.Option("--role", metavar="NAME", help="One of the roles that the conversation's agent has.")
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            "--agent",
+            metavar="NAME",
+            help="One of the agents that the conversation's agent offers, or MODULE:NAME: an Agent in your own code.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="One of the models that the conversation's agent offers."),
+    ] = None,
+    nickname: Annotated[str | None, typer.Option("--nickname", metavar="NAME", help="What to call it by.")] = None,
+    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="What it is about.")] = None,
+    tag: Tags = None,
+    key: Key = None,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Make it, and do not begin its task.")] = False,
+    quiet: Quiet = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Make a sub-agent, and run its task.
+
+    It has the conversation's agent, or another that this one offers, and never more rights. Its answer is on stdout,
+    all the rest on stderr. What it said and did stands in a conversation of its own.
+
+    \b
+    Examples:
+      forkpoint agents spawn build-1234 "Read the log, and say why it failed." --nickname reader
+      forkpoint agents spawn build-1234 "Review the fix." --role reviewer --no-run
+
+    \b
+    Exit status: 0 its turn has committed; 1 it has failed; 3 it waits for an approval; 130 Ctrl-C.
+    """
+    from forkpoint.conversation.members import part_of_key
+
+    telling = Telling(store=store, as_json=json, quiet=quiet)
+    with opened(conversation, store, bind=True) as this:
+        child = this.spawn_agent(
+            task,
+            role=role,
+            agent=_given(agent),
+            model=model,
+            nickname=nickname,
+            title=title,
+            tags=tags_from(tag),
+            callbacks=_callbacks(telling),
+            key=key,
+        )
+        with child:
+            if not no_run:
+                telling.run(child, lambda: child.run(key=part_of_key(key, "task")))
+                return
+            info = child.info()
+    if json:
+        from forkpoint.conversation.documents import info_document
+
+        print_json(info_document(info))
+    else:
+        print(f"{info.id}  {info.path}")
+
+
+@app.command()
+def send(
+    conversation: Id,
+    agent: Name,
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What to tell it.", show_default=False)],
+    key: Key = None,
+    tools: Tools = None,
+    quiet: Quiet = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Run a turn of a sub-agent.
+
+    One that belongs to another branch of the conversation is forked first.
+
+    \b
+    Example:
+      forkpoint agents send build-1234 reader "And the build before?"
+    """
+    telling = Telling(store=store, as_json=json, quiet=quiet)
+    with (
+        opened(conversation, store, bind=True, agent=tools) as this,
+        this._reached(agent, _callbacks(telling), key=key) as child,
+    ):
+        telling.run(child, lambda: child.run(message, key=key))
+
+
+@app.command()
+def wait(
+    conversation: Id,
+    agent: Name,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", metavar="S", min=0, help="Seconds to wait at most. Default: no limit.")
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Wait until nothing runs in a sub-agent, and show its newest turn.
+
+    \b
+    Example:
+      forkpoint agents wait build-1234 reader --timeout 60
+
+    \b
+    Exit status: 0 it has committed; 1 it has not, or it still runs; 3 it waits for an approval.
+    """
+    from forkpoint.conversation.members import member_of
+
+    with opened(conversation, store) as this:
+        turn = this.wait_agent(agent, timeout=timeout)
+        member = member_of(this.list_agents(), agent, this.name)
+    if turn is None:
+        told = "still runs" if member.status == "running" else "has run nothing yet"
+        console(stderr=True).print(f"{one_line(member.path)} {told}.", style="dim")
+        raise typer.Exit(1)
+    if json:
+        print_json(document(turn, member.nickname))
+    else:
+        if turn.text:
+            print(clean(turn.text), flush=True)
+        console(stderr=True).print(f"{one_line(member.path)} · {summary(turn)}", style="dim", soft_wrap=True)
+    if turn.outcome != "committed":
+        raise typer.Exit(WAITING if turn.outcome == "awaiting_approval" else 1)
+
+
+@app.command()
+def close(conversation: Id, agent: Name, store: Store = None, json: Json = False) -> None:
+    """Close a sub-agent that is not needed any more.
+
+    What runs there is cancelled. It can still be read and forked.
+
+    \b
+    Example:
+      forkpoint agents close build-1234 reader
+    """
+    with opened(conversation, store) as this:
+        member = this.close_agent(agent)
+    if json:
+        print_json(_documents([member])[0])
+    else:
+        print(f"Closed {member.path}.")
+
+
+def _given(agent: str | None) -> "Agent | str | None":
+    """Who it is to be: an agent of one's own code, or the name of one that is offered."""
+    return imported_agent(agent) if agent is not None and ":" in agent else agent
+
+
+def _callbacks(telling: Telling) -> list[Any]:
+    options = telling.options
+    return [*options["callbacks"], *([] if options["visualizer"] is None else [options["visualizer"]])]
+
+
+def _documents(members: "Sequence[Member]") -> list[Any]:
+    from forkpoint.conversation.documents import member_document
+
+    return [member_document(member) for member in members]
+
+
+def _table(members: "Sequence[Member]") -> "Table":
+    from rich.text import Text
+
+    table = grid(header=True)
+    for name in ("agent", "role", "status", "task", "said", "conversation"):
+        table.add_column(name, no_wrap=True, overflow="ellipsis")
+    for member in members:
+        table.add_row(
+            Text(one_line(member.path), style="bold"),
+            Text(one_line(member.role or "-", 30)),
+            Text(member.status.replace("_", " "), style=STYLES[member.status]),
+            Text(one_line(member.task, 40)),
+            Text(one_line(member.answer or member.error or "", 60)),
+            Text(member.conversation),
+        )
+    return table

@@ -1,0 +1,123 @@
+"""``forkpoint trust``: whether the project here may say how Forkpoint works in it."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forkpoint.cli.output import Json, display, facts, one_line, print_json, tell
+from forkpoint.errors import ForkpointError, NotKept
+
+if TYPE_CHECKING:
+    from forkpoint.workspace import Decision, Standing
+
+
+def trust(
+    path: Annotated[
+        str | None,
+        typer.Argument(metavar="PATH", help="A folder of the project. Default: this one.", show_default=False),
+    ] = None,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Do not trust it: remember it as untrusted.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Decide nothing: forget what was said of it.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Change nothing: show how it stands, and why.")] = False,
+    json: Json = False,
+) -> None:
+    """Trust the project that a folder belongs to.
+
+    A trusted project's settings are used (.forkpoint/config.toml). An untrusted one's are not, and tools that can
+    do harm ask first there. Nothing of a project is read that is undecided.
+
+    The project is the repository that the folder is in, with all its worktrees, or the folder itself. What you say is
+    kept in your settings file, and the exit status is 1 if it cannot be.
+
+    \b
+    Examples:
+      forkpoint trust
+      forkpoint trust ~/work/builds --revoke
+      forkpoint trust --show
+    """
+    from forkpoint.conversation.defaults import settings_file
+    from forkpoint.conversation.settings import as_workspace
+    from forkpoint.workspace import set_trust, standing
+
+    if revoke + forget + show > 1:
+        raise typer.BadParameter("--revoke, --forget and --show are three things to do; choose one")
+    folder = as_workspace(path or ".")
+    assert folder is not None
+    config = settings_file()
+    if show:
+        _show(standing(folder, config), config, json)
+        return
+    decision: Decision | None = "untrusted" if revoke else None if forget else "trusted"
+    if path is None and decision == "trusted":
+        _check_not_home(folder)
+    kept = set_trust(folder, decision, config)
+    if kept.warning is not None:
+        raise NotKept(kept.warning)
+    now = standing(folder, config)
+    if json:
+        print_json(_document(now, config) | {"written": kept.written})
+        return
+    print(f"{one_line(now.root)} is {_word(now, decision)}{' now' if kept.written else ' already'}.")
+    if now.trust != (decision or "undecided"):
+        tell(f"But this folder is {now.trust}, because {one_line(now.decided_for or '')} is.")
+    elif decision == "trusted":
+        tell(f"Its settings: {one_line(_project_file(now))}")
+
+
+def _check_not_home(folder: str) -> None:
+    """Whoever stands at home and says nothing hardly means everything that is there."""
+    real = os.path.realpath(folder)
+    if real in (os.path.realpath(os.path.expanduser("~")), Path(real).anchor):
+        why = f"this is {one_line(real)}, hardly a project. Name it if you mean it: forkpoint trust {one_line(real)}"
+        raise typer.BadParameter(why, param_hint="PATH")
+
+
+def _word(now: "Standing", decision: "Decision | None") -> str:
+    return now.trust if decision is None and now.trust == "undecided" else decision or "undecided by itself"
+
+
+def _show(now: "Standing", config: Path, json: bool) -> None:
+    if json:
+        print_json(_document(now, config))
+    else:
+        why = f"nothing in {config} is about it"
+        if now.warning is not None:
+            why = now.warning
+        elif now.decided_for is not None:
+            other = "" if now.decided_for == now.root else f" about {now.decided_for}"
+            why = f"{config} says so{other}"
+        shown = [("project", now.root), ("trust", now.trust), ("why", why), ("settings", _project_file(now))]
+        display(facts(shown))
+
+
+def _document(now: "Standing", config: Path) -> dict[str, Any]:
+    from forkpoint.workspace.project import settings_of
+
+    return {
+        "root": now.root,
+        "trust": now.trust,
+        "decided_for": now.decided_for,
+        "file": str(config),
+        "project_file": str(settings_of(Path(now.root))),
+        "warning": now.warning,
+    }
+
+
+def _project_file(now: "Standing") -> str:
+    """What is used of a project's own settings, on a line."""
+    from forkpoint.workspace import project_settings
+    from forkpoint.workspace.project import settings_of
+
+    file = settings_of(Path(now.root))
+    if now.trust != "trusted":
+        return f"none of {file} is read"
+    if not file.exists():
+        return f"none, {file} is not there"
+    try:
+        found = project_settings(now.root, now.trust)
+    except ForkpointError as error:
+        return f"they cannot be used. {error}"
+    names = [name for name in found.__struct_fields__ if getattr(found, name) is not None]
+    return f"{file} sets {', '.join(names) or 'nothing'}"

@@ -1,0 +1,102 @@
+"""Whether you trust the workspace that a command is given: what is said with an option, or asked on a terminal."""
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from forkpoint.cli.output import one_line
+
+if TYPE_CHECKING:
+    from forkpoint.workspace import Standing, Trust
+
+TrustGiven: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--trust/--no-trust",
+        help="Whether you trust the project that the workspace belongs to. It is remembered, but changes no explicit "
+        "`forkpoint trust --revoke`.",
+        show_default=False,
+    ),
+]
+
+_QUESTION = """\
+Do you trust the files in this folder? {root}
+Yes: settings that the project brings are used. No: none are, and tools that can do harm ask first.
+Either is remembered, and `forkpoint trust` changes it. [y/n, Enter: decide later] """
+
+_UNDECIDED = (
+    "{root} is neither trusted nor untrusted: nothing of it is read, and tools ask where the agent says so. "
+    "Decide with: forkpoint trust {quoted}"
+)
+
+
+def is_here(workspace: str | None, store: str | None) -> bool:
+    """Whether a workspace is a folder of this machine, and not one of a server."""
+    from forkpoint.cli.looking import is_remote
+
+    return workspace is not None and os.path.isdir(os.path.expanduser(workspace)) and not is_remote(store)
+
+
+def asked(workspace: str | None, store: str | None, *, say: Callable[[str], None]) -> bool | None:
+    """What somebody says of a workspace that is undecided: asked on a terminal, and only told of elsewhere."""
+    from forkpoint.conversation.defaults import settings_file
+    from forkpoint.workspace import set_trust
+
+    if workspace is None or not is_here(workspace, store) or (found := _standing(workspace)).trust != "undecided":
+        return None
+    root = one_line(found.root)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        say(_UNDECIDED.format(root=root, quoted=shlex.quote(found.root)))
+        return None
+    while True:
+        try:
+            said = input(_QUESTION.format(root=root)).strip().lower()
+        except EOFError:
+            print()
+            return None
+        if not said:
+            return None
+        if said in ("y", "yes", "n", "no"):
+            trusted = said.startswith("y")
+            # It is kept although nothing may be said here. If that fails, the conversation tries again, and warns.
+            set_trust(found.root, "trusted" if trusted else "untrusted", settings_file())
+            return trusted
+
+
+def place_of(workspace: str | None, store: str | None, trust: bool | None) -> str | None:
+    """The store that is meant: the one given, or what the project of a trusted workspace says, or else None."""
+    if store is not None or not is_here(workspace, store):
+        return store
+    from forkpoint.conversation.defaults import named_store
+
+    address, source = named_store(workspace, trust=_trust(workspace, trust))
+    return address if source == "project" else store
+
+
+def model_of(workspace: str | None, store: str | None, trust: bool | None) -> str | None:
+    """The model that the project of a trusted workspace says, if nobody else says one; else None."""
+    if not is_here(workspace, store):
+        return None
+    from forkpoint.conversation.defaults import named_model
+
+    model, source = named_model(workspace, trust=_trust(workspace, trust))
+    return model if source == "project" else None
+
+
+def _trust(workspace: str | None, wish: bool | None) -> "Trust":
+    """How a workspace stands, as if what is said of it were kept already."""
+    found = _standing(workspace or ".").trust
+    if wish is False:
+        return "untrusted"
+    return "trusted" if wish and found == "undecided" else found
+
+
+def _standing(workspace: str) -> "Standing":
+    from forkpoint.conversation.defaults import settings_file
+    from forkpoint.workspace import standing
+
+    return standing(os.path.expanduser(workspace), settings_file())

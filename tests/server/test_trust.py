@@ -1,0 +1,221 @@
+"""Trust over HTTP: whose it is to say, and that a server and its conversations go on though it cannot be kept."""
+
+import logging
+import os
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.json import encode
+from tests.server.support.serving import ServerProcess, served
+from tests.server.support.turning import Api, using
+
+from forkpoint import Agent, Conversation
+from forkpoint.errors import BadArgument, TrustRefused
+from forkpoint.server.agents import Agents
+from forkpoint.server.settings import ServerSettings
+from forkpoint.testing import Heard, Reply, Script, ScriptedCall
+
+TOLD = "Builds are started with make."
+ALLOWS = ServerSettings(allow_trust=True, grace=0)
+WARNING = logging.WARNING
+
+
+class Desk:
+    """A project on the server's machine, and the settings file of the user who runs the server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = folder / "home" / "forkpoint" / "config.toml"
+        self.project = folder / "project"
+        (self.project / ".forkpoint").mkdir(parents=True)
+        self.tells(TOLD)
+
+    def tells(self, text: str) -> None:
+        (self.project / ".forkpoint" / "config.toml").write_text(f'instructions = "{text}"\n')
+
+    def says(self, text: str) -> None:
+        self.config.parent.mkdir(parents=True, exist_ok=True)
+        self.config.write_text(text)
+
+    @property
+    def kept(self) -> Any:
+        projects = tomllib.loads(self.config.read_text())["projects"] if self.config.exists() else {}
+        return projects.get(str(self.project), {}).get("trust")
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    desk = Desk(Path(os.path.realpath(tmp_path)))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(desk.config.parent.parent))
+    return desk
+
+
+def _echoes_its_instructions(heard: Heard) -> Reply:
+    first = heard.body["messages"][0]
+    return Reply(first["content"] if first["role"] in {"system", "developer"} else "none")
+
+
+@contextmanager
+def serving(desk: Desk, settings: ServerSettings = ALLOWS, **options: Any) -> Iterator[Api]:
+    """A server whose one agent answers with its own instructions."""
+    agent = Agent(Script(_echoes_its_instructions).register("told"), instructions="You help.")
+    agents = Agents({"told": agent}, roots=[desk.project], **options)
+    with served(agents=agents, settings=settings) as server, using(server.url) as api:
+        yield api
+
+
+def heard(api: Api, id: str, **body: Any) -> str:
+    """What stood before a conversation."""
+    turn = api.run(id, **body)
+    assert turn.status_code == 200, turn.text
+    return str(turn.json()["text"])
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_a_server_leaves_it_to_nobody_unless_it_is_told_to(desk: Desk, trust: bool) -> None:
+    with serving(desk, ServerSettings(grace=0)) as api:
+        body = {"workspace": str(desk.project), "trust": trust}
+        tries = [
+            api.http.post("/api/conversations", json={"id": "one"} | body),
+            api.run("one", create=body),
+            api.post("one/request", message="Hello", create=body),
+        ]
+        for refused in tries:
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "trust_refused")
+        assert api.http.get("/api/conversations").json()["items"] == []
+        assert heard(api, "one", create={"workspace": str(desk.project)}) == "You help."
+    assert desk.kept is None
+
+
+@pytest.mark.parametrize("how", ["made", "made by its first turn"])
+def test_a_conversation_that_is_made_with_trust_hears_its_project(desk: Desk, how: str) -> None:
+    body = {"workspace": str(desk.project), "trust": True}
+    with serving(desk) as api:
+        if how == "made":
+            api.create(id="one", **body)
+            assert desk.kept == "trusted"
+            assert heard(api, "one") == f"You help.\n\n{TOLD}"
+        else:
+            assert TOLD in api.post("one/request", message="Hello", create=body).text
+            assert desk.kept is None, "a preview changes nothing"
+            assert heard(api, "one", create=body) == f"You help.\n\n{TOLD}"
+            assert desk.kept == "trusted"
+        assert api.http.put("/api/conversations/one/agent", json={"agent": "told"}).status_code == 200
+        assert heard(api, "one") == f"You help.\n\n{TOLD}"
+
+
+def test_an_explicit_untrusted_stays_and_the_log_says_so(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    desk.says(f'[projects."{desk.project}"]\ntrust = "untrusted" # for good reasons\n')
+    said = desk.config.read_text()
+    with serving(desk) as api:
+        id = api.create(workspace=str(desk.project), trust=True)
+        assert heard(api, id) == "You help."
+    assert desk.config.read_text() == said
+    assert [r for r in caplog.records if r.levelno == WARNING and "untrusted" in r.getMessage()]
+
+
+def test_a_conversation_is_made_though_its_trust_cannot_be_kept(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    desk.says("[projects")
+    with serving(desk) as api:
+        id = api.create(workspace=str(desk.project), trust=True)
+        assert heard(api, id) == f"You help.\n\n{TOLD}"
+        assert heard(api, api.create(workspace=str(desk.project))) == "You help."
+    assert desk.config.read_text() == "[projects"
+    assert [r for r in caplog.records if r.levelno == WARNING and "could not be kept" in r.getMessage()]
+
+
+def test_trust_in_no_workspace_is_refused(desk: Desk) -> None:
+    with serving(desk) as api:
+        refused = api.http.post("/api/conversations", json={"trust": True})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "bad_argument")
+        with pytest.raises(BadArgument):
+            Conversation("told", trust=True, store=str(api.http.base_url)).run("Hello")
+
+
+def test_the_workspace_of_a_servers_own_agent_can_be_trusted(desk: Desk) -> None:
+    with serving(desk, workspaces={"told": desk.project}) as api:
+        assert heard(api, api.create(trust=True)) == f"You help.\n\n{TOLD}"
+
+
+def test_the_same_key_makes_one_conversation_though_the_project_tells_something_else_by_then(desk: Desk) -> None:
+    with serving(desk) as api:
+        body = {"workspace": str(desk.project), "trust": True}
+        made = []
+        for text in ("one", "another"):
+            desk.tells(text)
+            headers = {"Idempotency-Key": "k1"}
+            made.append(api.http.post("/api/conversations", json=body, headers=headers).json())
+        assert made[0]["id"] == made[1]["id"]
+        other = api.http.post("/api/conversations", json=body | {"trust": False}, headers={"Idempotency-Key": "k1"})
+        assert other.json()["error"]["code"] == "key_reused"
+
+
+def test_a_conversation_behind_a_server_says_it_like_one_in_this_process(desk: Desk) -> None:
+    with serving(desk) as api:
+        url = str(api.http.base_url)
+        with Conversation("told", workspace=str(desk.project), trust=True, store=url) as conversation:
+            assert conversation.run("Hello").text == f"You help.\n\n{TOLD}"
+        assert desk.kept == "trusted"
+    with serving(desk, ServerSettings(grace=0)) as api:
+        url = str(api.http.base_url)
+        with (
+            Conversation("told", workspace=str(desk.project), trust=True, store=url) as conversation,
+            pytest.raises(TrustRefused, match="--allow-trust"),
+        ):
+            conversation.run("Hello")
+
+
+# What whoever runs the server says.
+
+
+def test_a_server_that_is_told_to_trust_a_project_keeps_that(desk: Desk) -> None:
+    with serving(desk, ServerSettings(trust=(str(desk.project),), grace=0)) as api:
+        assert desk.kept == "trusted"
+        assert heard(api, api.create(workspace=str(desk.project))) == f"You help.\n\n{TOLD}"
+
+
+def test_a_server_starts_and_trusts_though_that_cannot_be_kept(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    desk.config.parent.parent.write_text("a file, and no folder: not even root can make one below")
+    with serving(desk, ServerSettings(trust=(str(desk.project),), grace=0)) as api:
+        for _ in range(2):
+            assert heard(api, api.create(workspace=str(desk.project))) == f"You help.\n\n{TOLD}"
+    assert len([r for r in caplog.records if "could not be kept" in r.getMessage()]) == 1
+
+
+def test_a_server_that_is_told_to_trust_what_is_explicitly_untrusted_starts_and_does_not(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.says(f'[projects."{desk.project}"]\ntrust = "untrusted"\n')
+    with serving(desk, ServerSettings(trust=(str(desk.project),), grace=0)) as api:
+        assert heard(api, api.create(workspace=str(desk.project))) == "You help."
+    assert desk.kept == "untrusted"
+    assert [r for r in caplog.records if f"forkpoint trust {desk.project}" in r.getMessage()]
+
+
+def test_the_program_says_both_and_risky_tools_ask_first_where_it_is_untrusted(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "erasing.py").write_text(
+        "from forkpoint import Agent, tool\n"
+        "@tool(risky=True)\n"
+        "def erase(what: str) -> str:\n"
+        '    "Erases."\n'
+        "    return what\n"
+        'agent = Agent("scripted/script.json", tools=[erase])\n'
+    )
+    (tmp_path / "script.json").write_bytes(
+        encode([Reply(calls=(ScriptedCall("erase", '{"what": "it"}'),)), Reply("Done.")])
+    )
+    (tmp_path / "agents.toml").write_text(
+        f'workspaces = ["{desk.project}"]\n[agents.erasing]\nagent = "erasing:agent"\n'
+    )
+    options = ("--agents", "agents.toml", "--trust", str(desk.project), "--allow-trust")
+    with (
+        ServerProcess(*options, folder=tmp_path, env={"PYTHONPATH": str(tmp_path)}) as server,
+        using(server.url) as api,
+    ):
+        assert desk.kept == "trusted"
+        id = api.create(workspace=str(desk.project), trust=False)
+        assert desk.kept == "untrusted"
+        assert api.run(id).json()["outcome"] == "awaiting_approval"
