@@ -74,6 +74,7 @@ VOCABULARY = {
     "sub_agent_spawned": None,
     "sub_agent_finished": None,
     "model_called": None,
+    "turn_stopped": None,
     "imported": None,
     "erased": None,
 }

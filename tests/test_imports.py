@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("openai", "anthropic", "httpx2", "pydantic", "genai_prices", "xllamacpp", "rich", "typer")
+HEAVY = ("openai", "anthropic", "httpx2", "pydantic", "genai_prices", "mcp", "xllamacpp", "rich", "typer")
 HEAVY_SERVER = ("opentelemetry", "prometheus_client", "fastapi", "starlette", "uvicorn", "jsonschema")
 
 

@@ -13,8 +13,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from forkpoint.agent import Agent, Limits, Role, SubAgents, Tool, ToolContext, tool
+    from forkpoint.agent import (
+        Agent,
+        Condenser,
+        Hook,
+        Limits,
+        McpServer,
+        Role,
+        Secret,
+        Skill,
+        SubAgents,
+        ToolContext,
+        Window,
+    )
     from forkpoint.agent.team import Member
+    from forkpoint.agent.tool import Tool, tool  # not by way of the package: there the name is also a module's
     from forkpoint.conversation import AsyncConversation, Conversation, Turn
     from forkpoint.conversation.visualizer import TerminalVisualizer
     from forkpoint.errors import ForkpointError, TurnCancelled, TurnFailed
@@ -26,11 +39,16 @@ __all__ = [
     "LLM",
     "Agent",
     "AsyncConversation",
+    "Condenser",
     "Conversation",
     "ForkpointError",
+    "Hook",
     "Limits",
+    "McpServer",
     "Member",
     "Role",
+    "Secret",
+    "Skill",
     "SubAgents",
     "TerminalVisualizer",
     "Tool",
@@ -38,6 +56,7 @@ __all__ = [
     "Turn",
     "TurnCancelled",
     "TurnFailed",
+    "Window",
     "tool",
 ]
 
@@ -45,11 +64,16 @@ _HOMES = {
     "LLM": "forkpoint.llm.model",
     "Agent": "forkpoint.agent.agent",
     "AsyncConversation": "forkpoint.conversation",
+    "Condenser": "forkpoint.agent.condenser",
     "Conversation": "forkpoint.conversation",
     "ForkpointError": "forkpoint.errors",
+    "Hook": "forkpoint.agent.hooks",
     "Limits": "forkpoint.agent.agent",
+    "McpServer": "forkpoint.agent.mcp.servers",
     "Member": "forkpoint.agent.team",
     "Role": "forkpoint.agent.sub_agents",
+    "Secret": "forkpoint.agent.secrets",
+    "Skill": "forkpoint.agent.skills",
     "SubAgents": "forkpoint.agent.sub_agents",
     "TerminalVisualizer": "forkpoint.conversation.visualizer",
     "Tool": "forkpoint.agent.tool",
@@ -57,6 +81,7 @@ _HOMES = {
     "Turn": "forkpoint.conversation",
     "TurnCancelled": "forkpoint.errors",
     "TurnFailed": "forkpoint.errors",
+    "Window": "forkpoint.agent.condenser",
     "tool": "forkpoint.agent.tool",
 }
 

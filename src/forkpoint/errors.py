@@ -313,7 +313,7 @@ class Item:
     """One thing that a conversation was made with, and that is not here as it was. Without a name it is the agent
     itself. In words it says what and why."""
 
-    kind: Literal["tool", "output", "approval", "workspace", "model", "agent"]
+    kind: Literal["tool", "output", "approval", "workspace", "model", "agent", "hook", "condenser"]
     name: str
     why: str
 
@@ -403,6 +403,15 @@ class LimitReached(ForkpointError):
     limit: str
 
 
+class HookBlocked(ForkpointError):
+    """A hook did not let the turn go on at its {moment}: {why}. Say it in another way, or change the
+    hooks and retry."""
+
+    code = "hook_blocked"
+    moment: str
+    why: str
+
+
 class BadOutput(ForkpointError):
     """The answer does not have the form that was asked for, after {tries} tries: {why}. Make the form simpler, or use
     another model."""
@@ -451,6 +460,16 @@ class BadWorkspace(ForkpointError):
     """{path!r} cannot be the workspace: {why}. Name a folder that exists."""
 
     code = "bad_workspace"
+    path: str
+    why: str
+
+
+class WorkspaceNotMade(ForkpointError):
+    """The fork cannot have a {kind} of {path!r}: {why}. Nothing was made, and nothing was changed; share the folder,
+    choose another kind, or name a folder that exists."""
+
+    code = "workspace_not_made"
+    kind: str
     path: str
     why: str
 
@@ -553,6 +572,23 @@ class ExtraMissing(ForkpointError):
     code = "extra_missing"
     what: str
     extra: str
+
+
+class McpFailed(ForkpointError):
+    """The MCP server {server!r} {why}. Check how it is started or reached, and try again: it is started anew."""
+
+    code = "mcp_failed"
+    server: str
+    why: str
+
+
+class NoSecret(ForkpointError):
+    """The secret {name} cannot be had from {reference}: {why}. Check that reference, and try again."""
+
+    code = "no_secret"
+    name: str
+    reference: str
+    why: str
 
 
 class NoWeights(ForkpointError):

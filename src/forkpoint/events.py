@@ -182,6 +182,8 @@ class Condensation(Body, frozen=True, tag="condensation"):
 
 
 class HookRun(Body, frozen=True, tag="hook_run"):
+    """A hook has run. ``context`` is what the model is told. One with a reason that has not ``blocked`` has failed."""
+
     hook: str
     moment: str  # before_tool, after_tool, user_message, turn_start, turn_end
     command: str | None = None
@@ -190,6 +192,7 @@ class HookRun(Body, frozen=True, tag="hook_run"):
     blocked: bool = False
     reason: str | None = None
     call_id: str | None = None
+    context: str | None = None
 
 
 class ApprovalAsked(Body, frozen=True, tag="approval_asked"):
@@ -263,6 +266,16 @@ class ModelCalled(Body, frozen=True, tag="model_called"):
     response_id: str | None = None  # the provider's name for the response
 
 
+class TurnStopped(Body, frozen=True, tag="turn_stopped"):
+    """The turn has reached a limit, and ends here without an answer, as its agent says. It is committed all the same.
+
+    ``what`` and ``limit`` are those of `LimitReached`: "steps" and "100".
+    """
+
+    what: str
+    limit: str
+
+
 class Imported(Body, frozen=True, tag="imported"):
     """The events that follow in this commit came from elsewhere."""
 
@@ -307,6 +320,7 @@ AnyBody: TypeAlias = (
     | SubAgentSpawned
     | SubAgentFinished
     | ModelCalled
+    | TurnStopped
     | Imported
     | Erased
 )

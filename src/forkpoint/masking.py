@@ -22,7 +22,12 @@ _SECRETS = [
         (("authorization", "cookie"), _HEADER, r"\1\2***"),
         (("api-key", "api_key"), _SETTING, r"\1\2***"),
         (("bearer",), r"\b(bearer)\s+[a-z0-9._~+/=-]{8,}", r"\1 ***"),
-        (("fp_", "sk-", "sk_", "xai-", "hf_", "aiza"), r"\b(fp_|sk-|gsk_|xai-|hf_|AIza)[a-z0-9_-]{8,}", r"\1***"),
+        (
+            ("fp_", "sk-", "sk_", "xai-", "hf_", "aiza", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xox"),
+            r"\b(fp_|sk-|sk_(?:live|test)_|gsk_|xai-|hf_|AIza|gh[pos]_|github_pat_|glpat-|xox[abp]-)[a-z0-9_-]{8,}",
+            r"\1***",
+        ),
+        (("eyj",), r"\beyJ[a-z0-9_-]{8,}\.eyJ[a-z0-9_-]{8,}\.[a-z0-9_-]*", "***"),  # a JSON web token
         (("://",), r"(://[^\s/:@]*:)[^\s/@]+@", r"\1***@"),  # the password in an address
     )
 ]

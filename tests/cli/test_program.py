@@ -24,7 +24,7 @@ def forkpoint(tmp_path: Path) -> Program:
     return Program(tmp_path)
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"agents", "keys", "local"}))
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"agents", "keys", "local", "skills"}))
 def test_every_command_has_a_store_a_form_for_programs_and_an_example(name: str) -> None:
     command = COMMANDS[name]
     options = {option for parameter in command.params for option in parameter.opts}

@@ -266,6 +266,30 @@ def test_a_file_in_the_folder_does_not_take_the_place_of_a_library(forkpoint: Pr
     subprocess.run(alone, cwd=forkpoint.folder, env=forkpoint.environment, check=True)
 
 
+def test_fork_says_where_it_works_and_delete_what_became_of_that(forkpoint: Program) -> None:
+    (folder := forkpoint.folder / "builds").mkdir()
+    (folder / "build.toml").write_text("retries = 1")
+    Conversation(agent(""), conversation_id="root", store=forkpoint.store, workspace=folder).run("hi")
+    shared = forkpoint.run("fork", "root", "--name", "shared")
+    assert shared.stderr == f"It works in {folder}, shared with what it branched off.\n"
+    made = forkpoint.folder / "data" / "forkpoint" / "workspaces" / "apart"
+    apart = forkpoint.run("fork", "root", "--name", "apart", "--workspace", "copy")
+    assert (apart.returncode, apart.stdout.split()[1]) == (0, "apart")
+    assert apart.stderr == f"It works in {made}, a copy of {folder}.\n"
+    assert one_line(f"workspace {made}, a copy of {folder}") in one_line(forkpoint.text("show", "apart"))
+    assert one_line(f"workspace {folder}, shared with") in one_line(forkpoint.text("show", "shared"))
+    below = forkpoint.json("fork", "apart", "--name", "below")
+    assert below["isolation"] == {"kind": "share", "source": str(folder), "branch": None, "notes": []}
+    refused = forkpoint.run("fork", "root", "--workspace", "worktree")
+    assert (refused.returncode, "it is in no git repository; use a copy" in one_line(refused.stderr)) == (1, True)
+
+    stays = forkpoint.text("delete", "apart", "--yes").splitlines()
+    assert stays[-1] == f"Its folder {made} stays: below works there too."
+    gone = forkpoint.json("delete", "below", "--yes")
+    assert gone["workspace"] == {"path": str(made), "removed": True, "why": None}
+    assert not made.exists()
+
+
 # rewind
 
 

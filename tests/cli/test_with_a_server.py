@@ -10,7 +10,7 @@ import typer.main
 from tests.cli.program import Program, agent, one_line
 from tests.conversation.support.homes import RemoteHome
 
-from forkpoint import Agent, Conversation, SubAgents, tool
+from forkpoint import Agent, Conversation, SubAgents, Window, tool
 from forkpoint.cli.app import app
 from forkpoint.errors import ForkpointError
 from forkpoint.testing import Fault, Reply, ScriptedCall
@@ -41,8 +41,9 @@ TRIED = {
     "doctor": "test_doctor_says_how_the_server_is",
     "chat": "test_chat_from_a_pipe",
     "agents": "test_agents_are_spawned_told_listed_waited_for_and_closed",
+    "condense": "test_condense_sums_up_what_is_older",
 }
-NEEDS_NONE = {"demo", "serve", "keys", "local", "trust"}
+NEEDS_NONE = {"demo", "serve", "keys", "local", "skills", "trust"}
 
 _names = itertools.count()
 
@@ -192,6 +193,15 @@ def test_describe_and_delete(forkpoint: Program, server: RemoteHome, at: tuple[s
     gone = forkpoint.run("show", name, *at)
     assert gone.returncode == 1
     assert name in gone.stderr
+
+
+def test_condense_sums_up_what_is_older(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    name = talk(server, agent("").but(condenser=Window(events=100)), "one", "two", "three", "four")
+    said = forkpoint.json("condense", name, *at)
+    assert said["condensed"]
+    assert said["kept_from"] > 1
+    with Conversation.open(name, bind=False, store=server.file) as conversation:
+        assert [event.kind for event in conversation.events()][-1] == "condensation"
 
 
 def test_request_shows_what_is_sent(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:

@@ -39,7 +39,9 @@ from forkpoint.conversation.results import Info, SideAnswer, Stats, Turn
 from forkpoint.errors import (
     CannotResume,
     ForkpointError,
+    McpFailed,
     ModelError,
+    NoSecret,
     ServerError,
     StoreError,
     TurnCancelled,
@@ -214,7 +216,7 @@ SAMPLES: dict[str, Any] = {
     "float | None": 2.5,
     "str | None": "model",
 }
-SCRUBBED = (StoreError, CannotResume)  # they tell of files
+SCRUBBED = (StoreError, CannotResume, McpFailed, NoSecret)  # they tell of files and programs
 
 
 def sample(made: type[ForkpointError], text: str = "sample") -> ForkpointError:

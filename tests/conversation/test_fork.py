@@ -25,6 +25,7 @@ from forkpoint.conversation.settings import Settings
 from forkpoint.conversation.updates import Update
 from forkpoint.errors import (
     AlreadyExists,
+    BadArgument,
     BadName,
     BadPosition,
     BadWorkspace,
@@ -521,12 +522,14 @@ async def test_a_fork_works_in_the_same_folder_or_in_one_that_is_named(
     assert ((await source.info()).workspace, source.workspace) == (str(tmp_path / "one"), tmp_path / "one")
 
 
-@pytest.mark.parametrize("workspace", ["worktree", "copy", "no/such/folder"])
+@pytest.mark.parametrize(
+    ("workspace", "error"), [("worktree", BadArgument), ("copy", BadArgument), ("no/such/folder", BadWorkspace)]
+)
 async def test_a_workspace_that_cannot_be_had_is_refused_and_nothing_is_made(
-    source: AsyncConversation, tmp_path: Path, workspace: str
+    source: AsyncConversation, tmp_path: Path, workspace: str, error: type[ForkpointError]
 ) -> None:
     before = rows(tmp_path / "forkpoint.db")
-    with pytest.raises(BadWorkspace):
+    with pytest.raises(error):
         await source.fork(workspace=workspace)
     assert rows(tmp_path / "forkpoint.db") == before
 

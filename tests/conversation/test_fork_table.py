@@ -17,11 +17,15 @@ import pytest
 from msgspec import Struct, defstruct
 from tests.conversation.support.homes import Home, home_of
 
-from forkpoint import LLM, Agent, AsyncConversation, Limits, ToolContext, tool
+from forkpoint import LLM, Agent, AsyncConversation, Limits, Secret, ToolContext, tool
+from forkpoint.agent.condenser import Window
+from forkpoint.agent.hooks import Hook
+from forkpoint.agent.mcp import McpServer, Offered
+from forkpoint.agent.skills import Skill
 from forkpoint.agent.sub_agents import Role, SubAgents
 from forkpoint.conversation.addresses import KEY
 from forkpoint.conversation.conversation import Where
-from forkpoint.conversation.results import Info, Stats
+from forkpoint.conversation.results import Info, Isolation, Stats
 from forkpoint.conversation.settings import Settings, SubAgentOf
 from forkpoint.conversation.updates import Update
 from forkpoint.events import Condensation, HookRun, NewEvent, Opaque, SkillActivated, ToolCall, Usage
@@ -162,11 +166,16 @@ async def example(store: Store, home: Home, at: Where, folder: Path) -> Case:
         tools=[remember, deploy],
         client_tools=[ToolSchema("browse", "Opens a page.")],
         output=Verdict,
-        limits=Limits(steps=7, tokens=70_000, dollars=7.5, seconds=70.0),
+        limits=Limits(steps=7, tokens=70_000, dollars=7.5, seconds=70.0, repeats=7, at_limit="stop"),
         approval="risky",
         unattended="run",
         name="builder",
         sub_agents=SubAgents(roles={"scout": Role("looks around")}, depth=3),
+        skills=[Skill("deploy", "Tag it first.")],
+        condenser=Window(events=500),
+        secrets={"TOKEN": Secret(env="FORK_TABLE_TOKEN")},
+        hooks=[Hook("before_tool", command="exit 2", tools="delete_*")],
+        mcp=[Offered(McpServer("find", command=["finder"]), ())],
     )
     root = AsyncConversation(home.agent(agent), store=at, workspace=folder)
     first = await root.run("one")
@@ -235,13 +244,13 @@ async def check_state(case: Case) -> None:
 async def check_safety(case: Case) -> None:
     agent = case.agent
     await case.source.discard()
-    strict = Agent(
-        agent.llm, tools=agent.tools, output=agent.output, limits=Limits(steps=2), approval="always", name="strict"
-    )
+    hooks = (Hook("before_tool", command="exit 2"),)
+    strict = agent.but(limits=Limits(steps=2), approval="always", hooks=hooks, name="strict")
     await case.source.change_agent(case.home.agent(strict))
     earlier = await case.source.fork(at=case.first_turn)
     stored = await stored_agent(case.store, earlier.id, agent)
-    assert (stored.approval, stored.limits) == ("always", Limits(steps=2)), "a fork must not weaken safety silently"
+    kept = (stored.approval, stored.limits, stored.hooks)
+    assert kept == ("always", Limits(steps=2), hooks), "a fork must not weaken safety silently"
 
 
 async def check_tags(case: Case) -> None:
@@ -289,6 +298,8 @@ async def check_workspace(case: Case) -> None:
     moved = await case.source.fork(workspace=other)
     assert (moved.workspace, case.source.workspace) == (other, case.folder)
     assert (await moved.info()).workspace == str(other)
+    isolations = [(await one.info()).isolation for one in (case.fork, moved)]
+    assert isolations == [Isolation("share"), Isolation("path")], "a record says plainly whether a folder is shared"
 
 
 async def check_sub_agents(case: Case) -> None:
@@ -367,6 +378,10 @@ TABLE: Sequence[Row] = (
             "Agent.output": Same(),
             "Agent.name": Same(),
             "Agent.sub_agents": Same(),
+            "Agent.skills": Same(),
+            "Agent.condenser": Same(),
+            "Agent.mcp": Same(),
+            "Agent.secrets": Same(),
             "Info.model": Same(),
             "Info.agent": Same(),
         },
@@ -387,15 +402,18 @@ TABLE: Sequence[Row] = (
         check_state,
     ),
     Row(
-        "approval policy, limits",
+        "approval policy, limits, hooks",
         {
             "Agent.approval": Same(),
             "Agent.unattended": Same(),
+            "Agent.hooks": Same(),
             "Agent.limits": Same(),
             "Limits.steps": Same(),
             "Limits.tokens": Same(),
             "Limits.dollars": Same(),
             "Limits.seconds": Same(),
+            "Limits.repeats": Same(),
+            "Limits.at_limit": Same(),
         },
         check_safety,
     ),
@@ -451,9 +469,12 @@ TABLE: Sequence[Row] = (
         "workspace",
         {
             "Settings.workspace": Same(),
+            "Settings.made": Same(),
+            "Settings.placed": Same(),
             "Settings.system": Same(),
             "Settings.project": Same(),
             "Info.workspace": Same(),
+            "Info.isolation": Same(),
         },
         check_workspace,
     ),
@@ -493,6 +514,8 @@ SHOWN_ELSEWHERE = {
     "CacheIdentity.dropped": "what has dropped a key inherits none; test_cache_keys.py drops one and forks",
     "Lineage.turn": "the source is no sub-agent; the row's check forks one",
     "Lineage.call": "the source is no sub-agent; the row's check forks one",
+    "Settings.made": "the source works in a folder that was there; test_workspaces.py forks one that was made",
+    "Settings.placed": "the source shares its folder; test_workspaces.py forks one that has its own",
     "Settings.project": "no project told the source anything; test_trust.py forks one that was told",
     "Settings.sub_agent": "the source is no sub-agent; the row's check forks one",
     "Info.parent": "the source is no sub-agent; the row's check forks one",
@@ -603,7 +626,10 @@ async def test_the_example_has_something_to_copy_or_to_leave_behind_in_every_fie
 
 
 async def test_a_replaced_agent_or_workspace_leaves_every_other_setting_as_it_is(case: Case) -> None:
-    """Settings are copied whole: a list of fields to copy would drop the next one that is added."""
+    """Settings are copied whole: a list of fields to copy would drop the next one that is added.
+
+    Whose folder it is, and how that was made, goes with the folder.
+    """
     (other := case.folder / "other").mkdir()
     source = Settings.from_json((await case.records())[0].settings)
     changed = {
@@ -614,7 +640,8 @@ async def test_a_replaced_agent_or_workspace_leaves_every_other_setting_as_it_is
         settings = Settings.from_json((await case.store.read(fork.id)).settings)
         for field in fields_of(Settings):
             kept = getattr(settings, field) == getattr(source, field)
-            assert kept == (field != replaced), f"a fork with another {replaced} has lost Settings.{field}"
+            goes = {"workspace": ("workspace", "placed"), "agent": ("agent",)}[replaced]
+            assert kept == (field not in goes), f"a fork with another {replaced} has lost Settings.{field}"
 
 
 def test_the_guide_shows_the_same_rows() -> None:

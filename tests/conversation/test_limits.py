@@ -1,4 +1,4 @@
-"""Limits: where a turn ends as failed, and how it goes on with higher ones.
+"""Limits: where a turn ends as failed, and how it goes on with higher ones; or where it is stopped, and committed.
 
 An agent with tools is one of a server's own there, and nobody may raise its limits from afar: the tests that do so have
 a store of this process alone.
@@ -6,15 +6,17 @@ a store of this process alone.
 
 import anyio
 import pytest
-from tests.conversation.support.agents import Answers, agent_of, asks, call, scripted
+from tests.conversation.support.agents import Answers, Signal, agent_of, asks, call, kinds, messages_of, said, scripted
 from tests.conversation.support.homes import Home
+from tests.conversation.support.team import lead, orders, spawn, told, wait
 
-from forkpoint import Agent, AsyncConversation, Limits, TurnFailed, tool
+from forkpoint import Agent, AsyncConversation, Limits, SubAgents, TurnFailed, tool
 from forkpoint.conversation import Turn
 from forkpoint.errors import BadAgent, LimitReached
-from forkpoint.events import Usage
+from forkpoint.events import ApprovalAsked, TurnStopped, Usage
 from forkpoint.llm import Price
-from forkpoint.testing import Fault, Reply, ScriptedCall
+from forkpoint.llm.manifest import ToolSchema
+from forkpoint.testing import Fault, Heard, Reply, ScriptedCall
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
@@ -146,3 +148,198 @@ async def test_a_limit_that_is_none_is_refused_when_the_agent_is_made() -> None:
     for wrong in ({"steps": 0}, {"tokens": -1}, {"dollars": float("nan")}, {"seconds": float("inf")}, {"steps": 1.5}):
         with pytest.raises(BadAgent):
             Limits(**wrong)
+
+
+# The same call, again and again.
+
+
+@tool
+def look(at: str) -> str:
+    """Looks at something."""
+    return f"looked at {at}"
+
+
+async def test_the_same_call_again_and_again_fails_the_turn_and_is_not_run_once_more() -> None:
+    ran: list[str] = []
+
+    @tool
+    def ask(about: str) -> str:
+        """Asks."""
+        ran.append(about)
+        return "nothing new"
+
+    same = asks(call("ask", about="x"))
+    other = asks(ScriptedCall("ask", '{ "about":"x"}'))  # the same, written in another way
+    agent = agent_of([same, other, same, same, "gave up"], tools=[ask], limits=Limits(repeats=2))
+    async with AsyncConversation(agent, store="memory:") as conversation:
+        turn, cause = await failing(conversation, "run", "go")
+        assert (cause.what, cause.limit) == ("identical calls in a row", "2")
+        assert [made.status for made in turn.calls] == ["done", "done", "not_run"]
+        again, _ = await failing(conversation, "resume")
+        assert [made.status for made in again.calls] == ["done", "done", "not_run", "not_run"]
+        done = await conversation.resume()
+        assert (done.text, ran) == ("gave up", ["x", "x"]), "the model has heard of it, and did something else"
+
+
+async def test_with_a_higher_limit_the_same_call_runs_again() -> None:
+    agent = agent_of([asks(call("work"))] * 3 + [Reply("done")], tools=[work], limits=Limits(repeats=1))
+    async with AsyncConversation(agent, store="memory:") as conversation:
+        await failing(conversation, "run", "go")
+        done = await conversation.resume(limits=Limits(repeats=9))
+        assert (done.text, [made.status for made in done.calls]) == ("done", ["done", "not_run", "done"])
+
+
+async def test_calls_that_differ_or_have_another_between_them_are_no_repetition(home: Home) -> None:
+    rounds = [asks(call("look", at="a")), asks(call("look", at="b")), asks(call("look", at="a")), asks(call("work"))]
+    agent = agent_of([*rounds * 2, "done"], tools=[look, work], limits=Limits(repeats=1))
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        assert (await conversation.run("go")).text == "done"
+        assert (await AsyncConversation.open(conversation.id, bind=False, store=home.store)).id == conversation.id
+
+
+async def test_the_same_call_several_times_in_one_answer_counts_too_and_none_of_that_answer_runs() -> None:
+    calls = asks(call("look", "a", at="x"), call("work", "b"), call("work", "c"))
+    agent = agent_of([calls, "done"], tools=[look, work], limits=Limits(repeats=1))
+    async with AsyncConversation(agent, store="memory:") as conversation:
+        turn, _ = await failing(conversation, "run", "go")
+        assert [(made.id, made.status) for made in turn.calls] == [("a", "not_run"), ("b", "not_run"), ("c", "not_run")]
+        assert (await conversation.resume()).text == "done"
+
+
+# Stopped, and committed.
+
+
+STOP = Limits(steps=2, at_limit="stop")
+
+
+async def test_a_turn_may_be_stopped_at_its_limit_and_the_next_message_goes_on(home: Home) -> None:
+    heard: list[list[str]] = []
+
+    def model(asked: Heard) -> Reply:
+        heard.append([f"{one['role']}: {one.get('content')}" for one in messages_of(asked)])
+        return Reply("done") if asked.text == "go on" else asks(call("work"))
+
+    agent = agent_of(model, tools=[work], limits=STOP)
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        turn = await conversation.run("go")
+        assert (turn.outcome, turn.text, turn.stopped) == ("committed", "", "2 steps")
+        assert [made.status for made in turn.calls] == ["done", "done"]
+        assert turn.events[-1].body == TurnStopped("steps", "2")
+        assert [event.kind for event in await conversation.events()][-1] == "turn_stopped"
+        fork = await conversation.fork()
+        for branch in (conversation, fork):
+            assert ((await branch.run("go on")).text, (await branch.info()).status) == ("done", "idle")
+        assert heard[-1][-2:] == [
+            "user: <stopped>\nThe turn ended here: it reached its limit of 2 steps.\n</stopped>",
+            "user: go on",
+        ]
+        assert heard[-1][: len(heard[1])] == heard[1], "what was sent before is how every prompt begins"
+        assert (await AsyncConversation.verify_store(store=home.store)).ok
+
+
+@pytest.mark.parametrize("limits", [{"tokens": 10}, {"dollars": 0.00001}, {"repeats": 1}], ids=str)
+async def test_any_limit_can_stop_a_turn(limits: dict[str, float]) -> None:
+    llm = scripted([paid(10, 1)] * 2 + [paid(1, last=True)], price=Price(input=1, output=1))
+    agent = Agent(llm, tools=[work], limits=Limits(**limits, at_limit="stop"))  # type: ignore[arg-type]
+    async with AsyncConversation(agent, store="memory:") as conversation:
+        turn = await conversation.run("go")
+        assert (turn.outcome, turn.text, turn.error) == ("committed", "", None)
+        assert turn.stopped is not None
+        (stopped,) = [event.body for event in turn.events if isinstance(event.body, TurnStopped)]
+        assert stopped.what == next(iter(limits)).replace("repeats", "identical calls in a row")
+        assert {made.status for made in turn.calls} == ({"done", "not_run"} if "repeats" in limits else {"done"})
+
+
+@both
+async def test_what_the_clock_stops_is_committed_with_a_result_for_each_call() -> None:
+    quick = Signal()
+
+    @tool
+    async def forever() -> None:
+        """Never ends."""
+        await anyio.sleep_forever()
+
+    @tool
+    def soon() -> str:
+        """Ends."""
+        quick.set()
+        return "ended"
+
+    @tool(risky=True)
+    def careful() -> str:
+        """Asks first."""
+        return "never"
+
+    calls = [call("forever", "f"), call("soon", "s"), call("careful", "c"), call("browse", "b")]
+    agent = agent_of(
+        [asks(*calls), "done"],
+        tools=[forever, soon, careful],
+        client_tools=[ToolSchema("browse")],
+        approval="risky",
+        limits=Limits(seconds=0.5, at_limit="stop"),
+    )
+    async with AsyncConversation(agent, store="memory:") as conversation:
+        turn = await conversation.run("go")
+        assert (turn.outcome, turn.stopped) == ("committed", "0.5 seconds")
+        assert {made.id: made.status for made in turn.calls} == {
+            "f": "unknown",
+            "s": "done",
+            "c": "not_run",
+            "b": "not_run",
+        }
+        assert any(isinstance(event.body, ApprovalAsked) for event in turn.events)
+        assert quick.is_set()
+        assert (await conversation.run("go on")).text == "done"
+
+
+@both
+async def test_an_answer_that_the_clock_cuts_off_is_not_committed(home: Home) -> None:
+    cut = Reply("half of it", fault=Fault("hang", after=1))
+    agent = agent_of([cut, "done"], limits=Limits(seconds=0.05, at_limit="stop"))
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        turn = await conversation.run("go")
+        assert (turn.outcome, turn.text, turn.stopped) == ("committed", "", "0.05 seconds")
+        assert said(turn.events) == [("user", "go")]
+        assert turn.usage.calls == 1, "what was asked was paid for"
+        assert (await conversation.run("go on")).text == "done"
+
+
+async def test_a_stopped_turn_has_no_output_and_is_not_run_again_by_its_key(home: Home) -> None:
+    agent = agent_of(["no form", "none", '{"a": 1}'], output=dict[str, int], limits=STOP)
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        turn = await conversation.run("go", key="once")
+        assert (turn.output, turn.text, turn.stopped) == (None, "", "2 steps")
+        assert (await conversation.run("go", key="once")).id == turn.id
+        assert (await conversation.run("go on")).output == {"a": 1}
+
+
+async def test_a_sub_agent_that_was_stopped_says_so_to_its_parent() -> None:
+    lazy = agent_of([asks(call("work"))] * 9, tools=[work], limits=STOP)
+    async with AsyncConversation(lead(SubAgents(agents={"lazy": lazy})), store="memory:") as parent:
+        (heard,) = told((await parent.run(orders([spawn("the work", agent="lazy")], [wait()]))).text)
+        assert (heard["status"], heard["error"]) == ("idle", "It reached its limit of 2 steps, and has no answer.")
+        assert "answer" not in heard
+
+
+async def test_whoever_works_for_a_turn_that_the_clock_stops_is_stopped_and_recorded() -> None:
+    @tool
+    async def forever() -> None:
+        """Never ends."""
+        await anyio.sleep_forever()
+
+    agent = lead(tools=[forever], limits=Limits(seconds=0.6, at_limit="stop"))
+    async with AsyncConversation(agent, store="memory:") as parent:
+        turn = await parent.run(orders([spawn(orders([call("forever")]))], [wait()]))
+        assert (turn.outcome, turn.stopped) == ("committed", "0.6 seconds")
+        assert [(made.tool, made.status) for made in turn.calls] == [("spawn_agent", "done"), ("wait_agent", "unknown")]
+        assert kinds(turn.events)[-1] == "sub_agent_finished"
+        (member,) = await parent.list_agents()
+        assert member.status in ("cancelled", "idle")
+
+
+async def test_what_is_no_way_to_end_is_refused() -> None:
+    with pytest.raises(BadAgent, match="fail or stop"):
+        Limits(at_limit="pause")  # type: ignore[arg-type]
+    for wrong in (0, -1, 1.5, True):
+        with pytest.raises(BadAgent, match="repeats"):
+            Limits(repeats=wrong)  # type: ignore[arg-type]

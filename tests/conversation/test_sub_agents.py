@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -10,6 +11,7 @@ from tests.conversation.support.agents import agent_of, call, messages_of, said,
 from tests.conversation.support.team import close, lead, obedient, orders, send, spawn, told, wait
 
 from forkpoint.agent import Agent, Limits, Role, SubAgents, ToolContext, tool
+from forkpoint.agent.builtin import shell
 from forkpoint.conversation import AsyncConversation
 from forkpoint.errors import SpawnRefused, TurnCancelled, TurnFailed
 from forkpoint.events import Condensation, SubAgentFinished, SubAgentSpawned, Usage
@@ -958,3 +960,32 @@ async def test_a_blank_message_is_refused_and_nobody_waits_for_it(store: Store) 
         await answer(parent, [spawn("first", nickname="x")], [wait()])
         turn = await parent.run(orders([send("x", "  ")], [wait()], [call("list_agents")], say="end"))
         assert [one.status for one in turn.calls] == ["failed", "done", "done"]
+
+
+@pytest.mark.parametrize("fork", ["none", "all"])
+async def test_a_sub_agent_has_the_shell_environment_that_its_parents_tools_see_at_that_moment(
+    store: Store, fork: str, tmp_path: Path
+) -> None:
+    (tmp_path / "src").mkdir()
+    look = call("shell", command="echo in ${PWD##*/} with $MODE")
+    async with AsyncConversation(lead(tools=[shell]), store=store, workspace=tmp_path) as parent:
+        await parent.run(orders([call("shell", command="export MODE=committed")]))
+        rounds = [call("shell", command="cd src; export MODE=staged")], [spawn(orders([look]), fork=fork)], [wait()]
+        (done,) = await answer(parent, *rounds)
+        assert done["answer"].startswith("in src with staged")
+        made = await parent.spawn_agent("later", nickname="outside")
+        assert (await made.run(orders([look]))).text.startswith("in src with staged")
+        await made.run(orders([call("shell", command="cd ..; export MODE=theirs")]))
+        assert (await parent.run(orders([look]))).text.startswith("in src with staged"), (
+            "each has its own from there on"
+        )
+
+
+async def test_a_sub_agent_has_nothing_else_of_its_parents_state(store: Store) -> None:
+    async with AsyncConversation(lead(), store=store) as parent:
+        await parent.update_state({"mine": 1, "shell": {"cwd": "."}})
+        await answer(parent, [spawn("the work")], [wait()])
+        (member,) = await parent.list_agents()
+        child = await opened(store, member.conversation)
+        assert await child.agent_state() == {"shell": {"cwd": "."}}
+        assert (await child.events())[0].kind == "state_change"

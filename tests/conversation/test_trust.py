@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -466,10 +467,38 @@ def test_what_holds_for_a_whole_place_is_overridden_by_an_untrusted_of_one_famil
     assert trusting.of(desk.project, "another") == "untrusted"  # what the user's file says wins
 
 
-def test_what_is_said_last_of_a_family_holds_once_it_can_be_kept(desk: Desk) -> None:
+def test_an_untrusted_that_could_not_be_kept_is_not_overridden_either(desk: Desk) -> None:
     broken(desk)
     trusting = Trusting()
     assert trusting.keep(desk.project, False, "one") is not None
     desk.says("")
-    assert trusting.keep(desk.project, True, "one") is None
-    assert (trusting.of(desk.project, "one"), trusting.warning("one"), desk.kept) == ("trusted", None, "trusted")
+    assert "it was said before" in (trusting.keep(desk.project, True, "one") or "")
+    assert (trusting.of(desk.project, "one"), desk.kept) == ("untrusted", None)
+    assert trusting.keep(desk.project, False, "one") is None
+    assert (trusting.of(desk.project, "one"), desk.kept) == ("untrusted", "untrusted")
+
+
+async def test_who_goes_on_without_an_untrusted_folder_takes_its_rule_along(desk: Desk) -> None:
+    erasing = Erasing()
+    async with AsyncConversation(erasing.agent(), workspace=desk.project, store=desk.store) as conversation:
+        desk.decided("untrusted")
+        waits = await conversation.run("Erase it.")
+        assert waits.outcome == "awaiting_approval"
+        await conversation.deny()
+    shutil.rmtree(desk.project)
+    again = await AsyncConversation.open(conversation.id, agent=erasing.agent(), store=desk.store, allow={"workspace"})
+    async with again:
+        for _ in range(2):
+            assert (await again.run("Erase it.")).outcome == "awaiting_approval"
+            await again.deny()
+    assert erasing.erased == []
+
+
+async def test_what_is_said_on_opening_holds_for_forks_and_sub_agents_made_from_there(desk: Desk) -> None:
+    erasing = Erasing()
+    async with AsyncConversation(erasing.agent(), workspace=desk.project, store=desk.store) as conversation:
+        assert (await conversation.run("Erase it.")).outcome == "committed"
+    again = await AsyncConversation.open(conversation.id, agent=erasing.agent(), store=desk.store, trust=False)
+    async with again, await again.fork() as fork:
+        assert (await fork.run("Erase it.")).outcome == "awaiting_approval"
+    assert (desk.kept, erasing.erased) == ("untrusted", ["it"])

@@ -9,7 +9,7 @@ import pytest
 from tests.agent import importable
 from tests.agent.importable import Person
 
-from forkpoint.agent import Agent, Limits
+from forkpoint.agent import Agent, Condenser, Hook, Limits, McpServer, Skill, Window
 from forkpoint.agent.arguments import json_schema
 from forkpoint.agent.binding import portable_document
 from forkpoint.agent.output import OutputSchema
@@ -17,7 +17,7 @@ from forkpoint.errors import BadAgent, BadWorkspace, CannotResume, ForkpointErro
 from forkpoint.llm.manifest import ToolSchema
 from forkpoint.llm.model import LLM, Price, Retries, Timeouts
 from forkpoint.server.agents import AgentItem, Agents
-from forkpoint.server.sent_agent import CLIENT_TOOLS, SIZE
+from forkpoint.server.sent_agent import CLIENT_TOOLS, SIZE, SKILLS
 
 ECHO = "scripted/echo"
 SECRET = "sk-never-to-be-seen-4711"
@@ -89,6 +89,28 @@ workspace = "repos"
 [agents.coder.limits]
 steps = 7
 
+[[agents.coder.hooks]]
+moment = "before_tool"
+command = ["./guard.sh", "x"]
+tools = "shell"
+on_error = "block"
+
+[[agents.coder.hooks]]
+moment = "turn_end"
+function = "operators_own:note"
+
+[[agents.coder.mcp]]
+name = "time"
+command = ["./time-server", "--utc"]
+env = { TOKEN = "${TIME_TOKEN}" }
+cwd = "repos"
+tools = ["now"]
+
+[[agents.coder.mcp]]
+name = "search"
+url = "https://search.example/mcp"
+timeout = 5
+
 [agents.helper]
 model = "scripted/echo"
 instructions = "Help."
@@ -124,6 +146,10 @@ def look(place: str) -> str:
     return place
 
 agent = Agent("scripted/echo", tools=[look])
+
+
+def note(context):
+    pass
 """
 
 
@@ -161,6 +187,21 @@ def test_a_file_says_everything_of_an_agent(whole: Path) -> None:
         price=Price(1, 2),
     )
     assert (coder.instructions, coder.approval, coder.limits) == ("Write code. é", "risky", Limits(7))
+    guard = [str(whole.parent / "guard.sh"), "x"]
+    assert coder.hooks == (
+        Hook("before_tool", command=guard, tools="shell", on_error="block", name="./guard.sh x"),
+        Hook("turn_end", function="operators_own:note"),
+    )
+    assert [one.server for one in coder.mcp] == [
+        McpServer("search", url="https://search.example/mcp", timeout=5),
+        McpServer(
+            "time",
+            command=[str(whole.parent / "time-server"), "--utc"],
+            env={"TOKEN": "${TIME_TOKEN}"},
+            cwd=str(whole.parent / "repos"),
+            tools=["now"],
+        ),
+    ]
     assert agents.workspace_for(None, coder) == str((whole.parent / "repos").resolve())
     helper = agents.named("helper")
     assert helper.output == OutputSchema("Answer", '{"title":"Answer","type":"object"}')
@@ -265,6 +306,12 @@ client_tools = [{{ name = "ask" }}, {{ name = "ask" }}]
 [agents.json]
 model = "scripted/echo"
 client_tools = [{{ name = "ask", parameters = "x" }}]
+[agents.hooked]
+model = "scripted/echo"
+hooks = [{{ moment = "turn_end", function = "no_such_module_here:note" }}, {{ moment = "turn_end" }}]
+[agents.misspelt]
+model = "scripted/echo"
+hooks = [{{ moment = "never", command = "x" }}]
 """)
     said = wrong(file)
     for words in (
@@ -284,6 +331,9 @@ client_tools = [{{ name = "ask", parameters = "x" }}]
         "agents.both: instructions and instructions_file",
         "agents.form: ",
         "agents.gone.agent: no_such_module_here:agent cannot be imported",
+        "agents.hooked.hooks: no_such_module_here:note cannot be imported",
+        "agents.hooked.hooks: its hook of 'turn_end' must have a command or a function",
+        "agents.misspelt.hooks: Invalid enum value 'never'",
         "agents.notone.agent: os:sep is of the class str",
         "agents.shape.agent: 'os' is not of the form MODULE:NAME",
         "agents.double: agent names all of it already; leave out model",
@@ -538,6 +588,11 @@ def test_a_file_of_the_server_s_own_can_be_named_but_is_not_told() -> None:
     [
         ({"tools": [{"name": "plain", "path": "tests.agent.importable:plain"}]}, "tools"),
         ({"tools": [{"name": "plain"}]}, "tools"),
+        ({"mcp": [{"server": {"name": "a", "command": ["id"]}}]}, "MCP servers"),
+        ({"hooks": [{"moment": "turn_start", "command": ["id"]}]}, "it has hooks"),
+        ({"hooks": [{"moment": "turn_start", "function": "os:abort"}]}, "it has hooks"),
+        ({"mcp": [{"server": {"name": "a", "url": "http://127.0.0.1:9"}, "tools": []}]}, "MCP servers"),
+        ({"mcp": [{"server": {"name": "a"}}]}, "a command or a url"),
         ({"approval": {"name": "asks", "path": "tests.agent.importable:asks"}}, "approval"),
         ({"output": {"name": "Person", "path": "tests.agent.importable:Person"}}, "schema"),
         ({"output": {"name": "Person", "path": "os:system", "schema": {"type": "object"}}}, "import path"),
@@ -568,6 +623,15 @@ def test_a_file_of_the_server_s_own_can_be_named_but_is_not_told() -> None:
         ({"client_tools": [{"name": f"ask{n}"} for n in range(CLIENT_TOOLS + 1)]}, "limit"),
         ({"client_tools": [{"name": "ask", "description": "x" * SIZE}]}, "limit"),
         ({"unattended": "ask"}, "unattended"),
+        ({"skills": [{"name": f"s{n}", "content": "x"} for n in range(SKILLS + 1)]}, "65 skills, and the limit is 64"),
+        (
+            {
+                "skills": [
+                    {"name": f"s{n}", "content": "x", "words": ["a"] * 51, "files": ["b"] * 50} for n in range(10)
+                ]
+            },
+            "1,010 words and patterns, and the limit is 1,000",
+        ),
     ],
     ids=lambda given: str(given)[:80],
 )
@@ -765,3 +829,78 @@ def test_what_is_wrong_with_agents_is_said_when_they_are_made(arguments: Any, wo
     with pytest.raises(ForkpointError) as error:
         Agents(**arguments)
     assert word in str(error.value)
+
+
+def test_skills_and_a_condenser_stand_in_the_file_and_all_that_is_wrong_is_said(tmp_path: Path) -> None:
+    (tmp_path / "skills").mkdir()
+    (tmp_path / "skills" / "sql.md").write_text('---\nfiles: ["*.sql"]\n---\nMind the indexes.')
+    file = tmp_path / "agents.toml"
+    file.write_text(
+        """
+        [agents.one]
+        model = "scripted/echo"
+        skills_folder = "skills"
+        condenser = { tokens = 1000, llm = { model = "scripted/small", temperature = 0.5 } }
+        [[agents.one.skills]]
+        name = "deploy"
+        content = "Tag it first."
+        words = ["deploy"]
+        [agents.two]
+        model = "scripted/echo"
+        condenser = { kind = "window", events = 500 }
+        """
+    )
+    agents = Agents.from_file(file)
+    one = agents.named("one")
+    assert [(skill.name, skill.words, skill.files) for skill in one.skills] == [
+        ("deploy", ("deploy",), ()),
+        ("sql", (), ("*.sql",)),
+    ]
+    assert one.condenser == Condenser(tokens=1000, llm=LLM("scripted/small", temperature=0.5))
+    assert agents.named("two").condenser == Window(events=500)
+    (tmp_path / "skills" / "bad.md").write_text("---\nname: [x\n---\n")
+    file.write_text(
+        """
+        [agents.a]
+        model = "scripted/echo"
+        skills_folder = "skills"
+        [agents.b]
+        model = "scripted/echo"
+        skills_folder = "nowhere"
+        [agents.c]
+        model = "scripted/echo"
+        skills = [{ name = "a b", content = "x" }]
+        [agents.d]
+        model = "scripted/echo"
+        condenser = { kind = "import", path = "os:system" }
+        [agents.e]
+        model = "scripted/echo"
+        condenser = { keep = 2 }
+        [agents.f]
+        model = "scripted/echo"
+        condenser = { llm = { model = "scripted/echo", api_key = "sk-never-to-be-seen-4711" } }
+        """
+    )
+    said = wrong(file)
+    for where in (
+        "agents.a.skills_folder",
+        "agents.b.skills_folder: there is no folder",
+        "agents.c.skills",
+        "agents.d.condenser",
+        "agents.e.condenser: what its condenser keeps must be a share",
+        "agents.f.condenser.llm.api_key",
+    ):
+        assert where in said
+    assert SECRET not in said
+
+
+def test_a_client_sends_skills_and_a_condenser_but_nothing_that_is_imported_or_asked_with_our_keys(
+    agents: Agents,
+) -> None:
+    skills = [{"name": "deploy", "content": "Tag it first.", "words": ["deploy"]}]
+    found = agents.received(sent("openai/big", skills=skills, condenser={"kind": "window", "events": 9}))
+    assert isinstance(found, Agent)
+    assert (found.skills, found.condenser) == ((Skill("deploy", "Tag it first.", words=("deploy",)),), Window(events=9))
+    for condenser in ({"kind": "import", "name": "x", "path": "os:system"}, {"kind": "condenser", "llm": "openai/big"}):
+        assert "its condenser" in refused(agents, sent("openai/big", condenser=condenser))
+    assert "deploy" in refused(agents, sent("openai/big", skills=skills * 2))

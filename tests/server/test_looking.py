@@ -8,15 +8,16 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.agent.mcp.calling import odd
 from tests.server.support.contract import checked
 from tests.server.support.serving import Served, served
 from tests.server.support.turning import two_tenants
 
-from forkpoint.agent import Agent
+from forkpoint.agent import Agent, Hook, McpServer, Role, Secret, SubAgents, ToolContext, tool
 from forkpoint.ids import new_id
 from forkpoint.llm.model import LLM
 from forkpoint.server.agents import Agents
-from forkpoint.testing import ModelServer, Reply, Script
+from forkpoint.testing import ModelServer, Reply, Script, ScriptedCall
 
 PLACE = "/api/conversations"
 
@@ -164,7 +165,14 @@ def test_what_a_turn_sent_is_shown_by_its_id(client: httpx2.Client, place: str) 
 
 def test_where_the_servers_models_are_is_in_no_event_that_a_tenant_reads() -> None:
     llm = LLM("openai/gpt-5.6", base_url="http://models.internal/v1", headers=(("X-Secret", "between-us"),))
-    agents = Agents({"echo": Agent("scripted/echo"), "support": Agent(llm, instructions="Be kind.")})
+    support = Agent(
+        llm,
+        instructions="Be kind.",
+        hooks=[Hook("turn_start", command="exec hooks.internal")],
+        mcp=[McpServer("find", url="https://mcp.internal", headers={"A": "between-us"})],
+        sub_agents=SubAgents(agents={"other": Agent(llm)}, roles={"one": Role(agent=Agent(llm))}, models=[llm]),
+    )
+    agents = Agents({"echo": Agent("scripted/echo"), "support": support})
     with served(agents=agents) as server, checked(server) as client:
         place = f"{PLACE}/{client.post(PLACE).json()['id']}"
         client.post(f"{place}/turns", json={"message": "Hi"})
@@ -181,8 +189,42 @@ def test_where_the_servers_models_are_is_in_no_event_that_a_tenant_reads() -> No
                     break
         said = [json.dumps(events), streamed, *(client.get(f"{place}{path}").text for path in ("", "/turns", "/tree"))]
     assert "Be kind." in streamed
-    for secret in ("http://models.internal", "between-us"):
+    assert "find" in streamed, "which servers there are is no secret"
+    for secret in ("http://models.internal", "between-us", "mcp.internal", "hooks.internal"):
         assert not any(secret in text for text in said)
+
+
+@tool(secrets=["KEY"])
+def sign(ctx: ToolContext) -> str:
+    """Signs something."""
+    return "signed"
+
+
+def test_what_the_servers_hooks_and_secrets_are_is_in_no_turn_that_a_tenant_reads() -> None:
+    script = Script([Reply(calls=(ScriptedCall("sign", "{}"),)), Reply("Done.")])
+    signer = Agent(
+        script.register("signs"),
+        tools=[sign],
+        hooks=[
+            Hook("turn_start", command="exit 0; exec hooks.internal"),
+            Hook("before_tool", command=["true", "hooks.internal"], name="guard"),
+        ],
+        secrets={"KEY": Secret(command=("/vault.internal",))},
+        mcp=[odd(timeout=21.5)],
+    )
+    with served(agents=Agents({"signer": signer})) as server, checked(server) as client:
+        place = f"{PLACE}/{client.post(PLACE, json={'agent': 'signer'}).json()['id']}"
+        ran = client.post(f"{place}/turns", json={"message": "Hi"})
+        assert ran.json()["outcome"] == "committed"
+        hooks = [event["body"]["hook"] for event in ran.json()["events"] if event["kind"] == "hook_run"]
+        assert hooks == ["a hook of the server", "guard"]
+        failed = client.post(f"{place}/turns", json={"message": "Hi"}, headers={"Accept": "text/event-stream"}).text
+        assert "event: error" in failed, "the script has ended"
+        paths = ("/events", "/turns?events=true", f"/turns/{ran.json()['id']}")
+        said = [ran.text, failed, *(client.get(f"{place}{path}").text for path in paths)]
+    assert "the secret KEY cannot be had" in said[0]
+    for secret in ("hooks.internal", "vault.internal", "odd_server.py"):
+        assert not [text for text in said if secret in text], secret
 
 
 # Verifying.
@@ -218,3 +260,26 @@ def test_history_that_somebody_changed_is_found_without_telling_where_the_file_i
         assert not found["ok"]
         assert found["flaws"]
     assert json.dumps(answers)
+
+
+# Condensing.
+
+
+def test_a_conversation_is_condensed_on_request_and_says_what_prompts_show_now(
+    client: httpx2.Client, place: str
+) -> None:
+    nothing = client.post(f"{place}/condense").json()
+    assert nothing == {"condensed": False, "summary": None, "kept_from": None}, "there is only the newest turn"
+    client.post(f"{place}/turns", json={"message": "And more"})
+    before = client.get(place).json()
+    refused(client.post(f"{place}/condense", headers={"If-Match": '"0"'}), 412, "stale")
+    done = client.post(f"{place}/condense", json={})
+    assert done.status_code == 200
+    made = done.json()
+    assert (made["condensed"], made["kept_from"] > 1) == (True, True)
+    after = client.get(place).json()
+    assert (after["revision"], after["events"]) == (before["revision"] + 1, before["events"] + 1)
+    (note,) = client.get(f"{place}/events", params={"kind": "condensation"}).json()["items"]
+    assert (note["body"]["summary"], note["body"]["kept_from"]) == (made["summary"], made["kept_from"])
+    refused(client.post(f"{PLACE}/{new_id()}/condense"), 404, "not_found")
+    refused(client.post(f"{place}/condense", json={"sooner": True}), 422, "invalid")

@@ -204,18 +204,21 @@ def test_the_program_says_both_and_risky_tools_ask_first_where_it_is_untrusted(d
         "    return what\n"
         'agent = Agent("scripted/script.json", tools=[erase])\n'
     )
-    (tmp_path / "script.json").write_bytes(
-        encode([Reply(calls=(ScriptedCall("erase", '{"what": "it"}'),)), Reply("Done.")])
-    )
+    erases = Reply(calls=(ScriptedCall("erase", '{"what": "it"}'),))
+    (tmp_path / "script.json").write_bytes(encode([erases, erases, Reply("Done.")]))
     (tmp_path / "agents.toml").write_text(
         f'workspaces = ["{desk.project}"]\n[agents.erasing]\nagent = "erasing:agent"\n'
     )
-    options = ("--agents", "agents.toml", "--trust", str(desk.project), "--allow-trust")
+    options = ("--agents", "agents.toml", "--trust", str(desk.project), "--allow-trust", "--allow-isolation")
+    environment = {"PYTHONPATH": str(tmp_path), "FORKPOINT_WORKSPACES": str(tmp_path / "workspaces")}
     with (
-        ServerProcess(*options, folder=tmp_path, env={"PYTHONPATH": str(tmp_path)}) as server,
+        ServerProcess(*options, folder=tmp_path, env=environment) as server,
         using(server.url) as api,
     ):
         assert desk.kept == "trusted"
         id = api.create(workspace=str(desk.project), trust=False)
         assert desk.kept == "untrusted"
         assert api.run(id).json()["outcome"] == "awaiting_approval"
+        fork = api.post(f"{id}/fork", workspace="copy").json()
+        assert fork["isolation"]["kind"] == "copy"
+        assert api.run(fork["id"]).json()["outcome"] == "awaiting_approval", "a copy is trusted like its source"

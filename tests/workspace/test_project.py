@@ -7,7 +7,7 @@ import pytest
 
 from forkpoint.conversation.defaults import MODEL, default_model, default_store, named_model, named_store, project_of
 from forkpoint.errors import BadSetting
-from forkpoint.workspace import ProjectSettings, Trust, project_settings, set_trust
+from forkpoint.workspace import ProjectSettings, Trust, project_settings, set_trust, settings_at
 
 
 @pytest.fixture
@@ -65,7 +65,10 @@ def test_settings_of_a_repository_inside_are_its_own(project: Path) -> None:
         (b"\xff", "not UTF-8"),
         ("model = 5", "model in .*must be a text"),
         ('approval = "sometimes"', "approval in .*must be never, risky or always"),
-        ('hooks = "x"\nmodel = "y"\n[mcp]\n', r"what is not known \(hooks, mcp\)"),
+        ('colour = "x"\nmodel = "y"\n[size]\n', r"what is not known \(colour, size\)"),
+        ('hooks = "x"', "hooks in .*must be tables"),
+        ("[hooks]", "hooks in .*must be tables"),
+        ("[mcp]", "mcp in .*must be tables"),
     ],
 )
 def test_a_trusted_projects_file_that_cannot_be_used_is_a_clear_error(
@@ -121,3 +124,13 @@ def test_trust_that_could_not_be_kept_counts_where_it_is_known(project: Path, co
     assert set_trust(project, "trusted", config).warning is not None
     assert default_model(project, trust="trusted") == "scripted/theirs"
     assert project_of(project, trust="untrusted") == ProjectSettings()
+
+
+def test_the_root_of_a_bare_repository_has_no_settings_of_the_project_around_it(tmp_path: Path) -> None:
+    around = tmp_path / "around"
+    (around / ".git").mkdir(parents=True)
+    (around / ".forkpoint").mkdir()
+    (around / ".forkpoint" / "config.toml").write_text('instructions = "Obey."\n')
+    (around / "bare.git").mkdir()
+    assert settings_at(around / "bare.git") == ProjectSettings()
+    assert settings_at(around).instructions == "Obey."

@@ -22,7 +22,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def repository(folder: Path) -> Path:
-    (folder / ".git").mkdir(parents=True)
+    (folder / ".git" / "objects").mkdir(parents=True)
+    (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     return folder
 
 
@@ -188,4 +189,23 @@ def test_what_another_user_has_put_above_or_in_the_place_of_a_worktree_does_not_
     assert project_root(shared / "mine") == shared, "all of it is theirs, as in a container"
     folder = worktree(repository(tmp_path / "main"), tmp_path / "wt")
     os.chown(folder / ".git", 12345, 12345)
+    assert project_root(folder) == folder
+
+
+def test_a_folder_that_is_no_repository_is_nobody_s_main_repository(tmp_path: Path) -> None:
+    trusted = tmp_path / "downloads"
+    claims = trusted / "worktrees" / "x"
+    claims.mkdir(parents=True)
+    (claims / ".git").write_text("gitdir: .\n")
+    (claims / "gitdir").write_text(".git\n")
+    (claims / "commondir").write_text("../..\n")
+    assert project_root(claims) == claims
+
+
+def test_links_without_end_make_a_project_of_its_own_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "evil"
+    folder.mkdir()
+    for number in range(2000):
+        (folder / f"l{number}").symlink_to(folder / f"l{number + 1}")
+    (folder / ".git").write_text("gitdir: l0\n")
     assert project_root(folder) == folder

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from forkpoint.workspace import Kept, Trust, set_trust, standing, trust_of
+from forkpoint.workspace import Kept, Trust, project_settings, set_trust, standing, trust_of
+from forkpoint.workspace.isolation import copy, worktree
 
 
 @pytest.fixture
@@ -32,6 +33,48 @@ def says(config: Path, **folders: str) -> None:
     beside = config.parent.parent
     tables = [f'[projects."{beside / name.replace("__", "/")}"]\ntrust = "{said}"\n' for name, said in folders.items()]
     config.write_text("\n".join(tables))
+
+
+# Folders that were made for forks.
+
+
+@pytest.fixture
+def repo(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FORKPOINT_WORKSPACES", str(tmp_path / "workspaces"))
+    (folder := tmp_path / "repo").mkdir()
+    (folder / "vendor").mkdir()
+    (folder / "vendor" / "a.c").write_text("")
+    run = ("git", "-c", "user.name=Ann", "-c", "user.email=ann@example.com")
+    for arguments in (("init", "-q", "--template="), ("add", "-A"), ("commit", "-q", "-m", "first")):
+        subprocess.run([*run, *arguments], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def test_what_was_made_for_a_fork_is_trusted_like_its_source(config: Path, repo: Path) -> None:
+    copied, again = Path(copy(repo, "copied").path), Path(copy(repo / "vendor", "again").path)
+    vendor = Path(worktree(repo / "vendor", "vendor").path)
+    for said in ("untrusted", "trusted"):
+        says(config, repo=said)
+        assert [trust_of(folder, config) for folder in (copied, copied / "vendor", again, vendor)] == [said] * 4
+    says(config, repo="trusted", repo__vendor="untrusted")
+    assert [trust_of(folder, config) for folder in (copied, copied / "vendor", again, vendor)] == [
+        "trusted",
+        "untrusted",
+        "untrusted",
+        "untrusted",
+    ]
+
+
+def test_what_is_said_of_a_copy_is_said_of_the_project_that_it_was_made_from(config: Path, repo: Path) -> None:
+    copied = Path(copy(repo, "copied").path)
+    assert set_trust(copied / "vendor", "trusted", config).written
+    assert standing(copied, config).root == str(repo)
+    assert trust_of(repo, config) == "trusted"
+    (repo / ".forkpoint").mkdir()
+    (repo / ".forkpoint" / "config.toml").write_text('instructions = "Be kind."\n')
+    (copied / ".forkpoint").mkdir()
+    (copied / ".forkpoint" / "config.toml").write_text('instructions = "Trust me."\n')
+    assert project_settings(copied, "trusted").instructions == "Be kind.", "what agents write there tells them nothing"
 
 
 # Reading.
@@ -84,6 +127,8 @@ def test_a_folder_cannot_get_rid_of_distrust_by_becoming_a_worktree_of_something
     (top / "evil").mkdir()
     entry = top / "other" / ".git" / "worktrees" / "wt"
     entry.mkdir(parents=True)
+    (top / "other" / ".git" / "objects").mkdir()
+    (top / "other" / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     (entry / "commondir").write_text("../..")
     (entry / "gitdir").write_text(f"{top}/evil/.git")
     (top / "evil" / ".git").write_text(f"gitdir: {entry}")

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -11,7 +11,12 @@ from msgspec import Struct
 
 from forkpoint.agent.approval import Approval, approval_of, why_asked
 from forkpoint.agent.arguments import json_schema
+from forkpoint.agent.condenser import Condenses, is_condenser
+from forkpoint.agent.hooks import Hook, hooks_of
+from forkpoint.agent.mcp import McpServer, Offered, mcp_tools, names_for, offered_of, without_served
 from forkpoint.agent.output import OutputSchema
+from forkpoint.agent.secrets import Secret, Secrets, secrets_of
+from forkpoint.agent.skills import Skill, skills_of
 from forkpoint.agent.sub_agents import SubAgents, check_free, sub_agents_of, with_team
 from forkpoint.agent.tool import Tool, as_tool
 from forkpoint.errors import BadAgent, BadTool
@@ -23,22 +28,35 @@ Unattended: TypeAlias = Literal["deny", "run"]
 """What becomes of a call that would wait for an approval where nobody can be asked."""
 
 
+AtLimit: TypeAlias = Literal["fail", "stop"]
+"""How a turn ends at a limit: as failed, to be resumed with a higher one, or committed as far as it has come."""
+
+
 class Limits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Where a turn ends as failed: model calls, tokens in and out, dollars, seconds. None is no limit."""
+    """Where a turn ends: model calls, tokens in and out, dollars, seconds, and how often the very same call (tool and
+    arguments) may be asked for in a row. None is no limit. ``at_limit`` says how it ends there."""
 
     steps: int | None = 100
     tokens: int | None = None
     dollars: float | None = None
     seconds: float | None = None
+    repeats: int | None = None  # whoever waits for something may well ask the same again and again
+    at_limit: AtLimit = "fail"
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
+        if self.at_limit not in ("fail", "stop"):
+            raise BadAgent(f"what it does at a limit is {self.at_limit!r}, and must be fail or stop")
+        for name in NUMBERS:
             value = getattr(self, name)
-            kinds = (int,) if name in {"steps", "tokens"} else (int, float)
+            kinds = (int,) if name in {"steps", "tokens", "repeats"} else (int, float)
             if value is not None and type(value) not in kinds:
-                raise BadAgent(f"its limit of {name} must be a number, and whole for steps and tokens")
+                raise BadAgent(f"its limit of {name} must be a number, and whole for steps, tokens and repeats")
             if value is not None and not 0 < value < float("inf"):
                 raise BadAgent(f"its limit of {name} must be more than 0, and finite")
+
+
+NUMBERS = ("steps", "tokens", "dollars", "seconds", "repeats")
+"""The limits among the fields of `Limits`."""
 
 
 @dataclass(frozen=True, init=False)
@@ -59,6 +77,12 @@ class Agent:
     - ``unattended``: what becomes of a call that the policy would ask about, where nobody can be asked: ``deny``, with
       the reason recorded and told to the model, or ``run``.
     - ``sub_agents``: whom it may give tasks to; True is itself alone. Its tools then have those for that.
+    - ``mcp``: MCP servers whose tools it has. What they offer is asked for by a conversation's first turn, and kept.
+    - ``hooks``: what runs before and after its tools, and at the start and the end of its turns.
+    - ``skills``: what it is told when it comes to it, beside those of its user and of a trusted project.
+    - ``condenser``: what its prompts forget when they grow too long: a `Condenser`, a `Window`, or what has their
+      methods (`Condenses`).
+    - ``secrets``: where values are that nobody may read, by name: a `Secret` each. Tools that name one are given it.
     """
 
     llm: LLM
@@ -71,6 +95,11 @@ class Agent:
     client_tools: tuple[ToolSchema, ...]
     unattended: Unattended
     sub_agents: SubAgents | None
+    mcp: tuple[Offered, ...]
+    hooks: tuple[Hook, ...]
+    skills: tuple[Skill, ...]
+    condenser: Condenses | None
+    secrets: Secrets
 
     def __init__(
         self,
@@ -85,13 +114,25 @@ class Agent:
         client_tools: Iterable[ToolSchema] = (),
         unattended: Unattended = "deny",
         sub_agents: SubAgents | bool | None = None,
+        mcp: Iterable[McpServer | Offered] = (),
+        hooks: Iterable[Hook] = (),
+        skills: Iterable[Skill] = (),
+        condenser: Condenses | None = None,
+        secrets: Mapping[str, Secret] = Secrets(),
     ) -> None:
+        kept = secrets_of(secrets)
+        offered = offered_of(mcp)
+        served = [tool for one in offered for tool in mcp_tools(one.server, one.tools or (), names_for(one, kept))]
+        own = without_served(map(as_tool, tools), offered)  # an agent made from another, with `but`, has that one's
         team = sub_agents_of(sub_agents)
         schemas = tuple(sorted(map(_as_schema, client_tools), key=lambda tool: tool.name))
+        _check_secrets(own, kept)
         if team is not None:
             check_free((schema.name for schema in schemas), "client tool")
         if unattended not in ("deny", "run"):
             raise BadAgent(f"what it does unattended is {unattended!r}, and must be deny or run")
+        if condenser is not None and not is_condenser(condenser):
+            raise BadAgent("its condenser must be a Condenser, a Window, or have the methods of Condenses")
         if not isinstance(limits, Limits):
             raise BadAgent("its limits must be of the class Limits")
         if not isinstance(instructions, str):
@@ -102,7 +143,7 @@ class Agent:
         for field, value in (
             ("llm", as_llm(llm)),
             ("instructions", instructions),
-            ("tools", with_team(map(as_tool, tools), team)),
+            ("tools", with_team([*own, *served], team)),
             ("output", output),
             ("limits", limits),
             ("approval", approval_of(approval)),
@@ -110,6 +151,11 @@ class Agent:
             ("client_tools", schemas),
             ("unattended", "run" if unattended == "run" else "deny"),  # the very words: a default is not stored
             ("sub_agents", team),
+            ("mcp", offered),
+            ("hooks", hooks_of(hooks)),
+            ("skills", skills_of(skills)),
+            ("condenser", condenser),
+            ("secrets", kept),
         ):
             object.__setattr__(self, field, value)
         _ = self.manifest  # says now what is wrong with its tools or its output
@@ -128,12 +174,18 @@ class Agent:
         """Its tool with this name, if it has one. Those of the client are not here to be run."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
+    def secrets_for(self, tool: Tool) -> tuple[str, ...]:
+        """The names of the secrets that a call of this tool is given."""
+        return self.secrets.for_commands if tool.secrets == "shell" else tool.secrets
+
     def is_client_tool(self, name: str) -> bool:
         """Whether a call of this tool is the client's to answer."""
         return any(tool.name == name for tool in self.client_tools)
 
     def but(self, **changes: Any) -> "Agent":
         """The same agent with some fields changed: ``agent.but(name="judge")``. What it was bound to is left behind."""
+        if "mcp" in changes:
+            changes = {"tools": without_served(self.tools, self.mcp)} | changes
         return dataclasses.replace(self, **changes)
 
     def asks_before(self, call: ToolCall) -> str | None:
@@ -151,6 +203,13 @@ class Agent:
 
         bound: JsonText | None = self.__dict__.get("_document")
         return document_of(self) if bound is None else bound
+
+
+def _check_secrets(tools: Iterable[Tool], secrets: Mapping[str, Secret]) -> None:
+    for tool in tools:
+        for name in () if tool.secrets == "shell" else tool.secrets:
+            if name not in secrets:
+                raise BadAgent(f"its tool {tool.name} needs the secret {name}, which is not among its secrets")
 
 
 def _as_schema(given: Any) -> ToolSchema:

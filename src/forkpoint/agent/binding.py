@@ -13,8 +13,13 @@ from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, Limits, Unattended
 from forkpoint.agent.approval import policies
+from forkpoint.agent.condenser import Condenser, Condenses, Window
 from forkpoint.agent.finding import (
     Reference,
+    StoredCondenser,
+    condenser_reference,
+    find_condenser,
+    find_hooks,
     find_output,
     find_policies,
     find_tool,
@@ -24,13 +29,18 @@ from forkpoint.agent.finding import (
     reference_of,
     schema_reference,
 )
+from forkpoint.agent.hooks import StoredHook
+from forkpoint.agent.mcp import Offered, without_served
 from forkpoint.agent.output import OutputSchema
+from forkpoint.agent.secrets import Secret
+from forkpoint.agent.skills import Skill
 from forkpoint.agent.sub_agents import DEPTH, MOST, Role, SubAgents
 from forkpoint.agent.team import is_team_tool
+from forkpoint.agent.tool import Tool
 from forkpoint.errors import BadAgent, CannotResume, ForkpointError, Item
 from forkpoint.events import JsonText
 from forkpoint.llm.manifest import ToolSchema
-from forkpoint.llm.model import LLM
+from forkpoint.llm.model import LLM, as_llm
 
 StoredPolicy: TypeAlias = Literal["never", "always", "risky"] | Reference
 """A policy in a stored agent: its word, or a function by its path."""
@@ -89,6 +99,11 @@ class Document(Struct, frozen=True, omit_defaults=True):
     client_tools: tuple[ClientTool, ...] = ()
     unattended: Unattended = "deny"
     sub_agents: StoredSubAgents | None = None
+    mcp: tuple[Offered, ...] = ()  # each server, and what it has offered
+    hooks: tuple[StoredHook, ...] = ()
+    skills: tuple[Skill, ...] = ()
+    condenser: Condenser | Window | StoredCondenser | None = None
+    secrets: dict[str, Secret] = {}  # where they are, never what they are
 
 
 def bind(
@@ -120,7 +135,7 @@ def document_of(agent: Agent) -> JsonText:
     output = None
     if agent.output is not None:
         output = output_reference(agent.output, agent.manifest.output or "")
-    tools = tuple(reference_of(tool) for tool in agent.tools if not is_team_tool(tool))
+    tools = tuple(reference_of(tool) for tool in _own_tools(agent))
     row = tuple(policy_reference(policy) if callable(policy) else policy for policy in policies(agent.approval))
     return _written(agent, tools, output, row, Agent.to_json)
 
@@ -131,7 +146,12 @@ def portable_document(agent: Agent) -> JsonText:
     Raises `BadAgent` for what cannot go there: functions, and a literal key. It is the same with the agents that its
     sub-agents may be.
     """
-    if names := ", ".join(tool.name for tool in agent.tools if not is_team_tool(tool)):
+    if agent.mcp:
+        raise BadAgent(
+            f"it has MCP servers ({', '.join(one.server.name for one in agent.mcp)}), and those are started where it "
+            "runs; leave them out, or name an agent that the server has"
+        )
+    if names := ", ".join(tool.name for tool in _own_tools(agent)):
         raise BadAgent(
             f"it has Python tools ({names}), and those run where they are defined; leave them out, or name an agent "
             "that the server has"
@@ -140,6 +160,20 @@ def portable_document(agent: Agent) -> JsonText:
     if any(map(callable, row)):
         raise BadAgent(
             "its approval policy is a function, and that runs where it is defined; use never, always or risky, or name "
+            "an agent that the server has"
+        )
+    if agent.secrets:  # and whoever sends one would read files and run commands there
+        raise BadAgent(
+            f"it has secrets ({', '.join(agent.secrets)}), and those are had where it runs; leave them out, or name an "
+            "agent that the server has"
+        )
+    if agent.hooks:
+        raise BadAgent(
+            "it has hooks, and those run where they are defined; leave them out, or name an agent of the server"
+        )
+    if agent.condenser is not None and not isinstance(agent.condenser, Condenser | Window):
+        raise BadAgent(
+            "its condenser is a Python object, and that runs where it is defined; use a Condenser or a Window, or name "
             "an agent that the server has"
         )
     if any(llm.api_key is not None for llm in _models(agent)):
@@ -153,6 +187,11 @@ def portable_document(agent: Agent) -> JsonText:
     if agent.output is not None:
         output = schema_reference(OutputSchema(name_of(agent.output)[:256], agent.manifest.output or ""))
     return _written(agent, (), output, row, portable_document)
+
+
+def _own_tools(agent: Agent) -> list[Tool]:
+    """Those that stand in a document by themselves, and not with its sub-agents or its MCP servers."""
+    return [tool for tool in without_served(agent.tools, agent.mcp) if not is_team_tool(tool)]
 
 
 def _written(
@@ -175,6 +214,11 @@ def _written(
         ),
         unattended=agent.unattended,
         sub_agents=_stored(agent.sub_agents, nested) if agent.sub_agents is not None else None,
+        mcp=agent.mcp,
+        hooks=tuple(hook.stored() for hook in agent.hooks),
+        skills=agent.skills,
+        condenser=_stored_condenser(agent.condenser),
+        secrets=dict(agent.secrets),
     )
     return msgspec.json.encode(document).decode()
 
@@ -228,6 +272,10 @@ def _bound(
     output = find_output(document.output, given, missing)
     stored = document.approval if isinstance(document.approval, tuple) else (document.approval,)
     row = find_policies(stored, given, missing, same=same)
+    hooks = find_hooks(document.hooks, given, missing)
+    condenser = find_condenser(document.condenser, given, missing, same=same)
+    if len(hooks) < len(document.hooks):
+        row = (*row, "always")  # if anybody goes on without a hook, nothing runs unasked
     lacking.add(missing)
     team = _bound_team(document.sub_agents, given, lender, lacking, same=same)
     if lacking.missing:
@@ -244,6 +292,11 @@ def _bound(
             client_tools=[tool.schema() for tool in document.client_tools],
             unattended=document.unattended,
             sub_agents=SubAgents(**team) if team is not None else None,
+            mcp=document.mcp,
+            hooks=hooks,
+            skills=document.skills,
+            condenser=_with_its_key(condenser, given),
+            secrets=document.secrets,
         )
     except ForkpointError as error:
         lacking.add([Item("agent", "", f"cannot be made again ({error})")])
@@ -300,7 +353,24 @@ def _models(agent: Agent | None) -> Iterator[LLM]:
     """The models that an agent itself names: its own, then those of its sub-agents."""
     if agent is not None:
         yield agent.llm
+        if isinstance(agent.condenser, Condenser) and agent.condenser.llm is not None:
+            yield agent.condenser.model(agent.llm)
         yield from agent.sub_agents.models if agent.sub_agents is not None else ()
+
+
+def _stored_condenser(condenser: Condenses | None) -> Condenser | Window | StoredCondenser | None:
+    """The condenser as it is stored: a literal key is in no document."""
+    if condenser is not None and not isinstance(condenser, Condenser | Window):
+        return condenser_reference(condenser)
+    if not isinstance(condenser, Condenser) or not isinstance(condenser.llm, LLM):
+        return condenser
+    return msgspec.structs.replace(condenser, llm=LLM.from_json(condenser.llm.to_json()))
+
+
+def _with_its_key(condenser: Condenses | None, given: Agent | None) -> Condenses | None:
+    if not isinstance(condenser, Condenser) or condenser.llm is None:
+        return condenser
+    return msgspec.structs.replace(condenser, llm=_with_key(as_llm(condenser.llm), _models(given)))
 
 
 def _with_key(llm: LLM, lent: Iterable[LLM]) -> LLM:

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from forkpoint.agent.masking_values import Masking
+from forkpoint.agent.secrets import Resolved
 from forkpoint.errors import NotWhole
 from forkpoint.events import AnyBody, JsonText, StateChange
 from forkpoint.history.state import EMPTY, State
 
 if TYPE_CHECKING:
     from forkpoint.agent.team import Agents, Team
+
+
+SHELL = "shell"
+"""The key of the agent's state that has the folder and the variables of its shell."""
 
 
 class AgentState(MutableMapping[str, Any]):
@@ -118,6 +124,9 @@ class ToolContext:
     - ``cancelled``: whether somebody has asked the turn to stop. A tool that works long looks at it now and then.
     - ``progress(text)``: tells whoever watches how far it is. Nothing of it is kept.
     - ``agents``: the conversation's sub-agents, to spawn, to send messages to, to wait for (`forkpoint.agent.team`).
+    - ``secrets``: the values of the secrets that the tool names, by name.
+    - ``masking``: hides the values of secrets. What a tool returns, raises, tells or sets in the state goes through it
+      anyway; a tool that writes a log or a file of its own can use it: ``ctx.masking.text(line)``.
     """
 
     def __init__(
@@ -129,12 +138,16 @@ class ToolContext:
         state: State = EMPTY,
         progress: Callable[[str], None] | None = None,
         team: "Team | None" = None,
+        secrets: Resolved = Resolved(),
+        masking: Masking | None = None,
     ) -> None:
         self.call_id = call_id
         self.key = call_id if key is None else key
         self.workspace = workspace
         self.state = AgentState(state)
         self.tell = progress
+        self.secrets = secrets
+        self.masking = secrets.masking if masking is None else masking
         self.events: list[AnyBody] = []  # what goes into the turn with the call's result
         self.is_ended = False
         self._team = team
@@ -148,7 +161,7 @@ class ToolContext:
 
         if self._agents is None:
             caller = Caller(self.call_id, self.key, self.events.append, self.progress)
-            self._agents = Agents(self._team, caller, lambda: self.is_ended)
+            self._agents = Agents(self._team, caller, lambda: self.is_ended, self.masking.text)
         return self._agents
 
     @property

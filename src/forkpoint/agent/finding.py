@@ -7,6 +7,7 @@ what is nowhere, or not as it was, is noted as an `Item`, and the next one is lo
 import functools
 import hashlib
 import importlib
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -16,8 +17,10 @@ from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, output_schema
 from forkpoint.agent.approval import Asker, Policy, policies
+from forkpoint.agent.condenser import Condenser, Condenses, Window, is_condenser
+from forkpoint.agent.hooks import Hook, StoredHook, from_stored
 from forkpoint.agent.output import OutputSchema
-from forkpoint.agent.tool import Tool, as_tool, path_of
+from forkpoint.agent.tool import SecretNames, Tool, as_tool, path_of
 from forkpoint.errors import ForkpointError, Item
 from forkpoint.events import JsonText
 
@@ -36,16 +39,29 @@ class Reference(Struct, frozen=True, omit_defaults=True):
     risky: bool = False
     repeatable: bool = False
     schema: msgspec.Raw = msgspec.Raw()
+    secrets: SecretNames = ()
+
+
+class StoredCondenser(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="import"):
+    """A condenser of somebody's own in a stored agent: the name of its class, and where the object itself stands."""
+
+    name: str
+    path: str | None = None
 
 
 def reference_of(tool: Tool) -> Reference:
     """A tool as it stands in a document."""
-    return Reference(tool.name, tool.path, tool.digest, tool.risky, tool.repeatable)
+    return Reference(tool.name, tool.path, tool.digest, tool.risky, tool.repeatable, secrets=tool.secrets)
 
 
 def policy_reference(policy: Asker) -> Reference:
     """A policy that is a function, as it stands in a document."""
     return Reference(getattr(policy, "__name__", "approval"), path_of(policy))
+
+
+def condenser_reference(condenser: Condenses) -> StoredCondenser:
+    """A condenser of somebody's own, as it stands in a document."""
+    return StoredCondenser(type(condenser).__name__, _place_of(condenser))
 
 
 def output_reference(output: Any, schema: JsonText) -> Reference:
@@ -109,6 +125,52 @@ def find_output(reference: Reference | None, given: Agent | None, missing: list[
     return found
 
 
+def find_hooks(stored: Sequence[StoredHook], given: Agent | None, missing: list[Item]) -> tuple[Hook, ...]:
+    """The hooks that are meant, in their order, without those that are missing.
+
+    A function is taken from the agent given by its path; one that has none by its moment and name.
+    """
+    offered = given.hooks if given is not None else ()
+    found: list[Hook] = []
+    for one in stored:
+        own = next((hook for hook in offered if hook.stored() == one), None)
+        if own is None and one.command is None and one.function is None:
+            missing.append(Item("hook", one.name or one.moment, "it has no import path"))
+            continue
+        try:
+            hook = own or from_stored(one)
+            if hook.function is not None:
+                hook.find()
+        except ForkpointError as error:
+            missing.append(Item("hook", one.name or one.moment, str(error)))
+        except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
+            why = f"{one.function} cannot be imported ({type(error).__name__}: {error})"
+            missing.append(Item("hook", one.name or one.function or one.moment, why))
+        else:
+            found.append(hook)
+    return tuple(found)
+
+
+def find_condenser(
+    stored: Condenser | Window | StoredCondenser | None, given: Agent | None, missing: list[Item], *, same: bool
+) -> Condenses | None:
+    """The condenser that is meant. With ``same`` the given agent's is taken only if it is known to be that one."""
+    if not isinstance(stored, StoredCondenser):
+        return stored
+    own = given.condenser if given is not None else None
+    if own is not None and not isinstance(own, Condenser | Window):
+        known = condenser_reference(own)
+        if (known == stored and known.path is not None) or (not same and known.name == stored.name):
+            return own
+    found = _imported(Reference(stored.name, stored.path), "condenser", missing)
+    if found is _NOWHERE:
+        return None
+    if not is_condenser(found):
+        missing.append(Item("condenser", stored.name, f"at {stored.path} is no condenser now"))
+        return None
+    return found
+
+
 def find_policies(
     stored: Sequence[Literal["never", "always", "risky"] | Reference],
     given: Agent | None,
@@ -154,6 +216,8 @@ def _changed(reference: Reference, found: Tool) -> str | None:
     for what in ("risky", "repeatable"):
         if getattr(found, what) != getattr(reference, what):
             return f"it was {'' if getattr(reference, what) else 'not '}{what}, and that has changed"
+    if found.secrets != reference.secrets:
+        return "the secrets that it is given have changed"
     return None
 
 
@@ -172,7 +236,9 @@ def _find_schema(reference: Reference, schema: JsonText, given: Any, missing: li
         return None
 
 
-def _imported(reference: Reference, kind: Literal["tool", "output", "approval"], missing: list[Item]) -> Any:
+def _imported(
+    reference: Reference, kind: Literal["tool", "output", "approval", "condenser"], missing: list[Item]
+) -> Any:
     """What stands at a path; `_NOWHERE`, and a word on why, if nothing does."""
     if reference.path is None:
         missing.append(Item(kind, reference.name, "it has no import path"))
@@ -184,6 +250,19 @@ def _imported(reference: Reference, kind: Literal["tool", "output", "approval"],
         why = f"{reference.path} cannot be imported ({type(error).__name__}: {error})"
         missing.append(Item(kind, reference.name, why))
         return _NOWHERE
+
+
+def _place_of(value: object) -> str | None:
+    """Where this very object stands by a name in a module that is loaded, its class's before others; None if nowhere.
+
+    An object does not know its own name, as a function does.
+    """
+    own = type(value).__module__
+    for module in (own, *(name for name in list(sys.modules) if name != own)):
+        for name, other in list(getattr(sys.modules.get(module), "__dict__", {}).items()):
+            if other is value:
+                return f"{module}:{name}"
+    return None
 
 
 def _digest(text: str) -> str:

@@ -9,8 +9,10 @@ Calls of the client's tools are not run here. When those of ours in the same res
 done, with the client's calls open; the next turn answers them.
 """
 
+import logging
+import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeAlias, assert_never
@@ -18,6 +20,8 @@ from typing import Protocol, TypeAlias, assert_never
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
+import anyio.to_thread
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -25,23 +29,32 @@ from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.arguments import decode_as
 from forkpoint.agent.budget import Budget
 from forkpoint.agent.context import ToolContext
+from forkpoint.agent.hooking import Hooking
+from forkpoint.agent.masking_values import MaskedStream, Masking
 from forkpoint.agent.running import run_call
+from forkpoint.agent.secrets import Resolved, masking_of, resolve
+from forkpoint.agent.skills import Skill, touched_paths, triggered
 from forkpoint.agent.team import Team
+from forkpoint.agent.tool import Tool
 from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits, StepUpdate
-from forkpoint.errors import BadOutput
+from forkpoint.errors import BadOutput, HookBlocked, LimitReached, NoSecret
 from forkpoint.events import (
+    AnyBody,
     ApprovalAsked,
     ApprovalDenied,
     ApprovalGiven,
     AssistantMessage,
     Event,
+    HookRun,
     ModelCalled,
     NewEvent,
+    SkillActivated,
     StagedEvent,
     SystemMessage,
     Text,
     ToolCall,
     ToolResult,
+    TurnStopped,
     Usage,
     UserMessage,
 )
@@ -55,6 +68,9 @@ from forkpoint.llm.rendering import Rendering
 CORRECTIONS = 2
 """How often a model is told that its answer does not have the form that was asked for."""
 
+OBJECTIONS = 3
+"""How often in a turn a hook may object to the model's answer, and the model goes on."""
+
 MAY_HAVE_RUN = "It may have had its effect, in whole or in part. Find out how things stand before you do it again."
 
 STATE_CHANGED = (
@@ -65,9 +81,19 @@ STATE_CHANGED = (
 NOBODY = "nobody can be asked here, and the agent's policy wants an approval ({why})"
 """Why a call is denied in an unattended turn."""
 
+WITHHELD = "This call was not run: the secret {name} cannot be had (no_secret), and the log says why."
+
 NO_CLIENT = "the tool is the client's, and a sub-agent has none."
 
+AT_LIMIT = "the turn reached its limit of {limit} {what}."
+"""Why a call is not run that was asked for when a turn ended at a limit."""
+
+REPEATED = "identical calls in a row"
+"""What there is a limit of, if the very same call is asked for again and again."""
+
 Tell: TypeAlias = Callable[[StepUpdate], None]
+
+_log = logging.getLogger("forkpoint")
 
 
 class Journal(Protocol):
@@ -122,6 +148,9 @@ class Loop:
 
     ``budget`` is what is left of the turn's limits, if others have a share in it. ``team`` has its sub-agents. Without
     a ``client``, as in a sub-agent, nobody could answer a call of the client's tools: it is not run.
+
+    ``skills`` are those that may be activated when a tool has touched a file of theirs, but for those that were
+    ``told`` before, by their names.
     """
 
     def __init__(
@@ -144,6 +173,9 @@ class Loop:
         budget: Budget | None = None,
         team: Team | None = None,
         client: bool = True,
+        hooks: Hooking | None = None,
+        skills: Sequence[Skill] = (),
+        told: Collection[str] = (),
     ) -> None:
         self._agent = agent
         self._models = models
@@ -151,9 +183,15 @@ class Loop:
         self._journal = journal
         self._turn = turn
         self._responses = 0  # how many the turn has
-        self._budget = budget or Budget(agent.limits if limits is None else limits)
+        self._limits = agent.limits if limits is None else limits
+        self._budget = budget or Budget(self._limits)
         self._team = team
         self._client = client
+        self._hooks = hooks or Hooking((), journal, turn=turn)
+        self._skills = tuple(skill for skill in skills if skill.files)
+        self._told = frozenset(told)
+        self._masking = Masking()  # of all that is known to be a secret by now
+        self._hooks.mask = lambda text: self._masking.text(text)
         self._workspace = workspace
         self._tell = tell or (lambda _: None)
         self._fresh = set(fresh)  # calls that nobody can have started yet
@@ -167,9 +205,43 @@ class Loop:
         self._token = anyio.lowlevel.current_token()
 
     async def run(self) -> Done | Waiting:
-        """Goes on until the model is done or something waits. Raises the typed reason if neither can be."""
+        """Goes on until the model is done or something waits. Raises the typed reason if neither can be.
+
+        At a limit it raises `LimitReached`, or stops and is done, as the limits say.
+        """
+        seconds = self._limits.seconds
+        try:
+            with anyio.move_on_after(math.inf if seconds is None else seconds):
+                return await self._until_done()
+            raise LimitReached("seconds", f"{seconds:g}")
+        except LimitReached as reached:
+            if self._limits.at_limit == "fail":
+                raise
+            return await self._stop(reached)
+
+    async def _stop(self, reached: LimitReached) -> Done:
+        """Ends the turn without an answer: each call that has no result gets one, and it is recorded why."""
+        await self._journal.flush()  # what was cut off by the clock may be on disk, or not
+        why = AT_LIMIT.format(what=reached.what, limit=reached.limit)
+        standing = stand(self._journal.so_far)
+        results = []
+        for call in (*standing.open, *standing.handed):
+            if call.client or call.call_id in self._fresh or call.call_id in standing.waiting:
+                results.append(ToolResult(call.call_id, call.tool, (Text(why),), "not_run"))
+            else:
+                results.append(ToolResult(call.call_id, call.tool, (Text(MAY_HAVE_RUN),), "unknown"))
+        self._journal.add([*map(NewEvent, results), NewEvent(TurnStopped(reached.what, reached.limit))])
+        for result in results:
+            self._tell(CallEnded(result))
+        return Done()
+
+    async def _until_done(self) -> Done | Waiting:
         asked = sum(isinstance(step.body, ModelCalled) for step in self._journal.so_far)
         self._budget.used_before(self._journal.spent, asked)
+        self._masking |= await masking_of(self._agent.secrets)
+        if (why := await self._hooks.begin()) is not None:
+            raise HookBlocked("start", why)
+        await self._catch_up()
         while True:
             standing = stand(self._journal.so_far)
             self._responses = standing.responses
@@ -179,14 +251,15 @@ class Loop:
             elif standing.handed:
                 return Done()
             elif standing.answer is not None:
-                if (done := self._finished(standing.answer, standing.corrections)) is not None:
-                    return done
+                if self._finished(standing.answer, standing.corrections) and await self._may_end(standing):
+                    return Done()
             else:
                 await self._ask(standing)
 
     async def _ask(self, standing: "Standing") -> None:
         """One call of the model; what it said is in the journal, on disk if tools are to follow."""
         self._budget.take()
+        await self._activate()
         steps = self._journal.so_far
         self._prompt = self._prompt.then(steps[self._shown :])
         self._shown = len(steps)
@@ -207,6 +280,21 @@ class Loop:
             case _ as never:
                 assert_never(never)
 
+    async def _activate(self) -> None:
+        """Activates the skills that tools of this turn have called for, once their results are in."""
+        if not self._skills:
+            return
+        steps = self._journal.so_far
+        done = {step.body.call_id for step in steps if isinstance(step.body, ToolResult) and not step.body.error}
+        calls = [step.body for step in steps if isinstance(step.body, ToolCall) and step.body.call_id in done]
+        already = self._told | {step.body.name for step in steps if isinstance(step.body, SkillActivated)}
+        if not calls or all(skill.name in already for skill in self._skills):
+            return
+        found = await anyio.to_thread.run_sync(
+            lambda: triggered(self._skills, "", touched_paths(calls), already, workspace=self._workspace)
+        )
+        self._journal.add([NewEvent(skill.activated()) for skill in found])
+
     def _record(self, called: ModelCalled) -> None:
         """The call's record, whichever way it ended: what it cost is counted."""
         self._journal.add([NewEvent(called)], called.usage)
@@ -217,6 +305,8 @@ class Loop:
         """Puts a response into the journal, with what is asked about its calls: none may be there unasked."""
         bodies = [self._handed(body) if isinstance(body, ToolCall) else body for body in said]
         ours = [body for body in bodies if isinstance(body, ToolCall) and not body.client]
+        if (most := self._limits.repeats) is not None and self._in_a_row(bodies) > most:
+            await self._not_again(bodies, number, LimitReached(REPEATED, f"{most:,}"))
         asked, denied = self._asked_for(ours)
         for call in () if self._client else [call for call in ours if self._agent.is_client_tool(call.tool)]:
             denied.append(ToolResult(call.call_id, call.tool, (Text(NO_CLIENT),), "not_run"))
@@ -227,6 +317,32 @@ class Loop:
             await self._journal.flush()
         for result in denied:
             self._tell(CallEnded(result))
+
+    def _in_a_row(self, said: Sequence[Said]) -> int:
+        """How often the same call is asked for in a row, at most, with those of this response as the last ones."""
+        new = [body for body in said if isinstance(body, ToolCall)]
+        before = [step.body for step in self._journal.so_far if isinstance(step.body, ToolCall)]
+        most = count = 0
+        last: tuple[str, bytes] | None = None
+        for n, call in enumerate((*before, *new)):
+            this = (call.tool, _canonical(call.arguments))
+            count, last = count + 1 if this == last else 1, this
+            most = max(most, count) if n >= len(before) else 0
+        return most
+
+    async def _not_again(self, said: Sequence[Said], number: int, reached: LimitReached) -> None:
+        """Puts a response into the journal none of whose calls is run. Raises why: the model hears of it if it goes on.
+
+        Each has a result at once. One that was left open would be one that may have been started, to whoever resumes.
+        """
+        why = (Text(AT_LIMIT.format(what=reached.what, limit=reached.limit)),)
+        calls = [body for body in said if isinstance(body, ToolCall)]
+        results = [ToolResult(call.call_id, call.tool, why, "not_run") for call in sorted(calls, key=_is_client)]
+        self._journal.add([*(NewEvent(body, response=number) for body in said), *map(NewEvent, results)])
+        await self._journal.flush()
+        for result in results:
+            self._tell(CallEnded(result))
+        raise reached
 
     def _handed(self, call: ToolCall) -> ToolCall:
         is_handed = self._client and self._agent.is_client_tool(call.tool)
@@ -263,32 +379,80 @@ class Loop:
         """Runs our open calls, at once; gives those that wait for an approval instead."""
         runnable = [call for call in standing.open if call.call_id not in standing.waiting]
         repeated = [call for call in runnable if call.call_id not in self._fresh and not self._may_repeat(call)]
+        if await self._blocked([call for call in standing.open if call not in repeated]):
+            return ()  # these have their results, and how the turn stands is looked at anew
         for call in repeated:
             self._journal.add([NewEvent(ToolResult(call.call_id, call.tool, (Text(MAY_HAVE_RUN),), "unknown"))])
         if runnable:
             await self._journal.flush()  # an approval too is on disk before what it allows can have happened
-        await self._run_all([call for call in runnable if call not in repeated])
+        await self._each([call for call in runnable if call not in repeated], self._run)
         waiting = tuple(call for call in standing.open if call.call_id in standing.waiting)
         for call in waiting:
             self._tell(CallWaits(call, standing.waiting[call.call_id]))
         return waiting
 
+    async def _blocked(self, calls: Sequence[ToolCall]) -> bool:
+        """Runs the hooks of calls that are to be run or approved; whether any was blocked. Those have their results."""
+        denied: list[ToolResult] = []
+
+        async def ask(call: ToolCall) -> None:
+            why = await self._hooks.at("before_tool", call)
+            if why is None:
+                return
+            told = (Text(f"This call was not run: {why}"),)
+            denied.append(ToolResult(call.call_id, call.tool, told, "denied"))
+            self._journal.add([NewEvent(ApprovalDenied(call.call_id, call.tool, reason=why)), NewEvent(denied[-1])])
+            await self._journal.flush()
+            self._tell(CallEnded(denied[-1]))
+
+        await self._each([call for call in calls if self._agent.tool(call.tool) is not None], ask)
+        return bool(denied)
+
+    async def _catch_up(self) -> None:
+        """Runs the hooks of calls that ended just when the turn's process did."""
+        calls: dict[str, ToolCall] = {}
+        ended: list[tuple[ToolCall, ToolResult]] = []
+        for step in self._journal.so_far:
+            match step.body:
+                case ModelCalled():
+                    ended.clear()  # the model has heard of all before
+                case ToolCall() as call:
+                    calls[call.call_id] = call
+                case ToolResult(call_id=id, status="done" | "failed") as result if id in calls:
+                    ended.append((calls[id], result))
+                case _:
+                    pass
+        for call, result in ended:
+            await self._ran(call, result)
+
+    async def _ran(self, call: ToolCall, result: ToolResult) -> None:
+        if self._agent.tool(call.tool) is not None:
+            await self._hooks.at("after_tool", call, result=result)  # the model hears of it by its record
+
+    async def _may_end(self, standing: "Standing") -> bool:
+        """Whether no hook objects to the answer. Otherwise the model hears of it by the hook's record, and goes on."""
+        why = await self._hooks.at("turn_end", answer=standing.answer)
+        if why is not None and standing.objections >= OBJECTIONS:
+            raise HookBlocked("end", why)
+        return why is None
+
     def _may_repeat(self, call: ToolCall) -> bool:
         tool = self._agent.tool(call.tool)
         return call.call_id in self._rerun or tool is None or tool.repeatable
 
-    async def _run_all(self, calls: Sequence[ToolCall]) -> None:
+    async def _each(self, calls: Sequence[ToolCall], do: Callable[[ToolCall], Awaitable[None]]) -> None:
+        """Does something for all calls at once."""
         errors: list[BaseException] = []
 
         async def run(call: ToolCall) -> None:
             try:
-                await self._run(call)
+                await do(call)
             except Exception as error:  # the journal's: the turn cannot go on
                 errors.append(error)
                 group.cancel_scope.cancel()
 
         if len(calls) == 1:
-            await self._run(calls[0])
+            await do(calls[0])
             return
         async with anyio.create_task_group() as group:
             for call in calls:
@@ -299,29 +463,55 @@ class Loop:
     async def _run(self, call: ToolCall) -> None:
         self._fresh.discard(call.call_id)
         self._tell(CallStarted(call))
+        tool = self._agent.tool(call.tool)
+        try:
+            secrets = await self._secrets_for(tool)
+        except NoSecret as error:  # it was not started, and the model may find another way
+            _log.warning("%s", error)  # where it is to be had is for whoever runs this alone
+            why = Text(WITHHELD.format(name=error.name))
+            await self._ended(call, ToolResult(call.call_id, call.tool, (why,), "failed"))
+            return
         context = ToolContext(
             call.call_id,
             key=f"{self._turn}/{self._responses}/{call.call_id}",
             workspace=self._workspace,
             state=self._journal.state,
             team=self._team,
+            secrets=secrets,
+            masking=self._masking,
         )
-        context.tell = lambda text: self._progress(call, text, context)
+        masked = self._masking.stream()
+        context.tell = lambda text: self._progress(call, text, context, masked)
         before = self._journal.state
-        result = await run_call(self._agent.tool(call.tool), call, context)
+        result = await run_call(tool, call, context)
         context.end()
+        if rest := masked.end():
+            self._tell(CallProgress(call.call_id, call.tool, rest))
         change = context.state.change if not result.error else None
         if change is not None and (key := context.state.outdated(before, self._journal.state)) is not None:
             told = (Text(STATE_CHANGED.format(key=key)), *result.parts)
             change, result = None, ToolResult(call.call_id, call.tool, told, "failed", result.duration)
-        self._journal.add([NewEvent(body) for body in (change, *context.events, result) if body is not None])
+        changed = [] if change is None else [self._masking.change(change)]
+        result = replace(result, parts=self._masking.parts(result.parts))  # a call beside it may have brought another
+        await self._ended(call, result, [*changed, *context.events])
+
+    async def _ended(self, call: ToolCall, result: ToolResult, before: Sequence[AnyBody] = ()) -> None:
+        self._journal.add([NewEvent(body) for body in (*before, result)])
         await self._journal.flush()
         self._tell(CallEnded(result))
+        await self._ran(call, result)
 
-    def _progress(self, call: ToolCall, text: str, context: ToolContext) -> None:
+    async def _secrets_for(self, tool: Tool | None) -> Resolved:
+        """The values that a call of this tool is given. They are masked in whatever comes later in the turn."""
+        names = () if tool is None else self._agent.secrets_for(tool)
+        found = await resolve(names, self._agent.secrets)
+        self._masking |= found.masking
+        return found
+
+    def _progress(self, call: ToolCall, text: str, context: ToolContext, masked: MaskedStream) -> None:
         def tell() -> None:
-            if not context.is_ended:
-                self._tell(CallProgress(call.call_id, call.tool, text))
+            if not context.is_ended and ((shown := masked.feed(text)) or not text):
+                self._tell(CallProgress(call.call_id, call.tool, shown))
 
         if threading.get_ident() == self._thread:
             tell()
@@ -329,10 +519,10 @@ class Loop:
             with suppress(anyio.RunFinishedError):  # a thread that was left behind, and so was its turn
                 anyio.from_thread.run_sync(tell, token=self._token)
 
-    def _finished(self, text: str, corrections: int) -> Done | None:
-        """The answer, if it has the form that was asked for; otherwise the model is told, and asked again."""
+    def _finished(self, text: str, corrections: int) -> bool:
+        """Whether the answer has the form that was asked for; otherwise the model is told, and asked again."""
         if self._agent.output is None:
-            return Done()
+            return True
         try:
             decode_as(self._agent.output, text)
         except ValueError as error:
@@ -342,13 +532,25 @@ class Loop:
                 raise BadOutput(corrections + 1, str(error)) from error
             told = f"Your answer does not have the form that was asked for: {error}. Answer again, in that form alone."
             self._journal.add([NewEvent(SystemMessage((Text(told),)))])
-            return None
-        return Done()
+            return False
+        return True
 
     def _is_cut(self) -> bool:
         """Whether the model's last answer reached the limit of tokens that it was given."""
         called = (step.body for step in reversed(self._journal.so_far) if isinstance(step.body, ModelCalled))
         return next((one.finish == "length" for one in called), False)
+
+
+def _is_client(call: ToolCall) -> bool:
+    return call.client
+
+
+def _canonical(arguments: str) -> bytes:
+    """Arguments such that the same ones are the same, however they were written."""
+    try:
+        return msgspec.json.encode(msgspec.json.decode(arguments), order="deterministic")
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return arguments.encode(errors="surrogatepass")
 
 
 class Standing(Struct, frozen=True):
@@ -362,6 +564,7 @@ class Standing(Struct, frozen=True):
     corrections: int  # how often its answer had the wrong form
     handed: tuple[ToolCall, ...] = ()  # calls without a result that are the client's to answer
     answered: int = 0  # how often a model that was asked has answered
+    objections: int = 0  # how often a hook has objected to its answer
 
 
 def stand(steps: Iterable[StagedEvent | Event]) -> Standing:
@@ -369,7 +572,7 @@ def stand(steps: Iterable[StagedEvent | Event]) -> Standing:
     open: dict[str, ToolCall] = {}
     waiting: dict[str, str] = {}
     answer: str | None = None
-    asked = responses = corrections = answered = 0
+    asked = responses = corrections = answered = objections = 0
     for step in steps:
         response = step.envelope.response
         match step.body:
@@ -388,6 +591,9 @@ def stand(steps: Iterable[StagedEvent | Event]) -> Standing:
             case SystemMessage() if answer is not None:
                 answer = None
                 corrections += 1
+            case HookRun(moment="turn_end", blocked=True):
+                answer = None
+                objections += 1
             case UserMessage():
                 answer = None
             case ModelCalled(error=error):
@@ -401,4 +607,4 @@ def stand(steps: Iterable[StagedEvent | Event]) -> Standing:
     waiting = {id: why for id, why in waiting.items() if id in open}
     ours = tuple(call for call in open.values() if not call.client)
     handed = tuple(call for call in open.values() if call.client)
-    return Standing(ours, waiting, answer, asked, responses, corrections, handed, answered)
+    return Standing(ours, waiting, answer, asked, responses, corrections, handed, answered, objections)

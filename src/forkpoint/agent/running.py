@@ -30,7 +30,8 @@ async def run_call(tool: Tool | None, call: ToolCall, context: ToolContext) -> T
     try:
         parts, status = await _run(tool, call, context), "done"
     except _Failed as failed:
-        parts, status = limited((Text(failed.why),), OUTPUT_LIMIT if tool is None else tool.output_limit), "failed"
+        why = (Text(context.masking.text(failed.why)),)
+        parts, status = limited(why, OUTPUT_LIMIT if tool is None else tool.output_limit), "failed"
     duration = anyio.current_time() - started
     return ToolResult(call.call_id, call.tool, parts, status, duration)  # type: ignore[arg-type]
 
@@ -45,18 +46,19 @@ async def _run(tool: Tool | None, call: ToolCall, context: ToolContext) -> tuple
     with anyio.move_on_after(tool.timeout if tool.timeout is not None else math.inf) as scope:
         try:
             value = await _call(tool, bound)
-            return limited(parts_of(value), tool.output_limit)
+            parts = context.masking.parts(parts_of(value))  # first: a cut could leave half of a value
+            return limited(parts, tool.output_limit)
         except _Failed:
             raise
         except anyio.get_cancelled_exc_class() as error:
-            if not _is_cancelled():
-                raise _Failed(_reason(error)) from error
+            if not is_cancelled():
+                raise _Failed(reason_of(error)) from error
             context.cancel()
             raise
         except BaseException as error:
-            if _is_ours(error):
+            if is_ours(error):
                 raise
-            raise _Failed(_reason(error)) from error
+            raise _Failed(reason_of(error)) from error
     assert scope.cancelled_caught
     raise _Failed(f"{tool.name} did not end within {tool.timeout:g} s. It may have done part of its work.")
 
@@ -64,7 +66,7 @@ async def _run(tool: Tool | None, call: ToolCall, context: ToolContext) -> tuple
 async def _call(tool: Tool, bound: Callable[[], Any]) -> Any:
     if tool.is_async:
         return await bound()
-    async with _limiter():  # and none of the thread's own: in trio a thread that is left behind would keep it
+    async with tool_threads():  # and none of the thread's own: in trio a thread that is left behind would keep it
         (value,) = await anyio.to_thread.run_sync(
             _in_thread, bound, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
         )
@@ -79,17 +81,17 @@ def _in_thread(bound: Callable[[], Any]) -> tuple[Any]:
     try:
         return (bound(),)
     except BaseException as error:
-        raise _Failed(_reason(error)) from error
+        raise _Failed(reason_of(error)) from error
 
 
-def _is_ours(error: BaseException) -> bool:
+def is_ours(error: BaseException) -> bool:
     """Whether what came out of an async tool is meant for whoever runs the loop."""
     if isinstance(error, BaseExceptionGroup):
-        return any(map(_is_ours, error.exceptions))
+        return any(map(is_ours, error.exceptions))
     return isinstance(error, KeyboardInterrupt | GeneratorExit | anyio.get_cancelled_exc_class())
 
 
-def _is_cancelled() -> bool:
+def is_cancelled() -> bool:
     """Whether somebody cancels this task, rather than the tool something of its own."""
     if anyio.get_current_task().has_pending_cancellation():
         return True
@@ -120,7 +122,7 @@ def parts_of(value: Any) -> tuple[Part, ...]:
 def _whole(part: Part) -> Part:
     """The same in a form that can be stored. Raises if there is none."""
     if isinstance(part, Text):
-        return Text(_valid(str.__str__(part.text)))
+        return Text(valid_text(str.__str__(part.text)))
     check_whole(NewEvent(ToolResult("call", "tool", (part,))))
     msgspec.json.encode(part)
     return part
@@ -168,9 +170,10 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value)!r} has no JSON form")
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """What went wrong, in words: the class and what it says."""
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(map(_reason, error.exceptions))
+        return "; ".join(map(reason_of, error.exceptions))
     try:
         said = str(error).strip()
     except Exception:
@@ -178,19 +181,20 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
-def _valid(text: str) -> str:
+def valid_text(text: str) -> str:
+    """The same in valid Unicode, which alone can be stored."""
     return text.encode(errors="backslashreplace").decode()
 
 
 class _Failed(Exception):
     def __init__(self, why: str) -> None:
-        self.why = _valid(why)
+        self.why = valid_text(why)
 
 
 _limiters: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("forkpoint tools")
 
 
-def _limiter() -> anyio.CapacityLimiter:
+def tool_threads() -> anyio.CapacityLimiter:
     """The threads of this event loop's tools: not those of everybody else, which slow tools would use up."""
     try:
         return _limiters.get()

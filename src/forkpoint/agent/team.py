@@ -112,8 +112,15 @@ class Agents:
     A tool may spawn several in one call if each has a ``nickname``: by that a resumed turn finds them again.
     """
 
-    def __init__(self, team: Team | None, caller: Caller, is_ended: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        team: Team | None,
+        caller: Caller,
+        is_ended: Callable[[], bool] = lambda: False,
+        mask: Callable[[str], str] = lambda text: text,
+    ) -> None:
         self._team = team
+        self._mask = mask  # what they are told is stored with them
         self._is_ended = is_ended
         self._caller = caller
         self._spawned: set[str | None] = set()
@@ -132,7 +139,7 @@ class Agents:
         """Makes a sub-agent and sets it to work. Raises `SpawnRefused` with the reason if there can be none."""
         if nickname in self._spawned:
             raise SpawnRefused("this call has made one like it already; give each a nickname of its own")
-        asked = Task(task=task, role=role, agent=agent, model=model, nickname=nickname, fork=fork)
+        asked = Task(task=self._mask(task), role=role, agent=agent, model=model, nickname=nickname, fork=fork)
         made = await self._here.spawn(self._part(nickname), asked)
         self._spawned.add(nickname)
         return made
@@ -140,7 +147,7 @@ class Agents:
     async def send(self, agent: str, message: str) -> Member:
         """Gives a sub-agent (its nickname, path or id) another message."""
         self._sent[agent] += 1
-        return await self._here.send(self._part(f"{agent}:{self._sent[agent]}"), agent, message)
+        return await self._here.send(self._part(f"{agent}:{self._sent[agent]}"), agent, self._mask(message))
 
     async def wait(self, *agents: str, seconds: float | None = None, first: bool = False) -> tuple[Member, ...]:
         """Waits for these, or for all, and says how they stand."""

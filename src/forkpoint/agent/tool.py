@@ -19,9 +19,9 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, Literal, TypeAlias, overload
 
 from forkpoint.agent.arguments import Arguments, typed
 from forkpoint.agent.context import ToolContext
@@ -30,6 +30,10 @@ from forkpoint.llm.manifest import ToolSchema
 
 OUTPUT_LIMIT = 100_000
 """Characters of a result that a model is shown, if a tool does not say otherwise."""
+
+
+SecretNames: TypeAlias = tuple[str, ...] | Literal["shell"]
+"""The secrets that a tool is given: these, or those that the agent's author has for commands."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -44,6 +48,7 @@ class Tool:
     output_limit: int
     repeatable: bool
     risky: bool
+    secrets: SecretNames = ()
 
     @property
     def name(self) -> str:
@@ -80,9 +85,9 @@ class Tool:
     @property
     def _says_nothing(self) -> bool:
         own = (self.name, self.description, self.schema.strict, self.timeout)
-        settings = (self.output_limit, self.repeatable, self.risky)
+        settings = (self.output_limit, self.repeatable, self.risky, self.secrets)
         default = (_name_of(self.function), self.arguments.description, False, None)
-        return own == default and settings == (OUTPUT_LIMIT, False, False)
+        return own == default and settings == (OUTPUT_LIMIT, False, False, ())
 
     @property
     def is_async(self) -> bool:
@@ -110,6 +115,7 @@ def tool(
     repeatable: bool = False,
     risky: bool = False,
     strict: bool = False,
+    secrets: Iterable[str] = (),
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -121,6 +127,8 @@ def tool(function: Callable[..., Any] | None = None, /, **settings: Any) -> Tool
     - ``repeatable``: running it twice does no harm, so a call whose end nobody knows may be run again.
     - ``risky``: an agent's approval policy may want to ask first.
     - ``strict``: the provider shall keep strictly to the schema.
+    - ``secrets``: the names of those of the agent's secrets that it is given, as ``ctx.secrets``; ``"shell"`` stands
+      for those that the agent's author has for commands, for a tool that runs whatever a model wants.
     """
     if function is not None:
         return _make(function, **settings)
@@ -166,6 +174,7 @@ def _make(
     repeatable: bool = False,
     risky: bool = False,
     strict: bool = False,
+    secrets: Iterable[str] = (),
 ) -> Tool:
     name = name or _name_of(function)
     if inspect.isgeneratorfunction(typed(function)) or inspect.isasyncgenfunction(typed(function)):
@@ -175,10 +184,22 @@ def _make(
     if output_limit < 1:
         raise BadTool(name, "its output limit must be 1 or more")
     context = _context_of(function)
+    names = _secrets(name, secrets)
+    if names and context is None:
+        raise BadTool(name, "it has secrets, and no argument of the class ToolContext to get them from")
     arguments = Arguments(name, function, skip=frozenset({context} if context else ()))
     said = arguments.description if description is None else description
     schema = ToolSchema(name, said, arguments.schema, strict)
-    return Tool(function, schema, arguments, context, timeout, output_limit, repeatable, risky)
+    return Tool(function, schema, arguments, context, timeout, output_limit, repeatable, risky, names)
+
+
+def _secrets(tool: str, given: Any) -> SecretNames:
+    if given == "shell":
+        return "shell"
+    names = None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise BadTool(tool, "its secrets must be a list of their names")
+    return tuple(sorted(set(names)))
 
 
 def _context_of(function: Callable[..., Any]) -> str | None:

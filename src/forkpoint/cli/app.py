@@ -22,6 +22,7 @@ from forkpoint.cli import (
     running,
     serve,
     showing,
+    skills,
     spending,
     tree,
     trust,
@@ -60,6 +61,7 @@ Exit status:
 app.add_typer(agents.app, name="agents")
 app.add_typer(keys.app, name="keys")
 app.add_typer(local.app, name="local")
+app.add_typer(skills.app, name="skills")
 
 _SECTIONS: dict[str, list[str]] = {}
 
@@ -73,9 +75,11 @@ def _add(section: str, **commands: Callable[..., None]) -> None:
 _add("Talk", demo=demo.demo, run=running.run, chat=chat.chat, ask=turns.ask)
 _add("Look", list=conversations.list_conversations, show=showing.show, tree=tree.tree, request=requests.request)
 _add("Look", usage=spending.usage)
+_SECTIONS["Look"].append("skills")
 _add("Branch", fork=tree.fork, rewind=tree.rewind)
 _SECTIONS["Branch"].append("agents")
 _add("Steer", retry=turns.retry, resume=turns.resume, approve=turns.approve, deny=turns.deny, discard=turns.discard)
+_add("Steer", condense=turns.condense)
 _add("Keep", describe=conversations.describe, delete=conversations.delete, verify=doctor.verify, doctor=doctor.doctor)
 _add("Keep", trust=trust.trust)
 _SECTIONS["Keep"].append("local")

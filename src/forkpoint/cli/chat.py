@@ -11,10 +11,10 @@ import msgspec
 import typer
 
 from forkpoint.cli import figures
-from forkpoint.cli.common import AgentPath, Allow, Instructions, Model, Store, all_turns, opened
+from forkpoint.cli.common import AgentPath, Allow, Approval, Instructions, Model, Store, all_turns, opened
 from forkpoint.cli.ending import INTERRUPTED, command, document
 from forkpoint.cli.output import clean, console, grid, one_line
-from forkpoint.cli.running import Workspace, existing, new
+from forkpoint.cli.running import Workspace, existing, here_for, new
 from forkpoint.cli.trusting import TrustGiven, asked, place_of
 from forkpoint.errors import ForkpointError, NoSuchTurn, TurnFailed, TurnOpen
 
@@ -38,6 +38,7 @@ def chat(
     model: Model = None,
     instructions: Instructions = None,
     agent: AgentPath = None,
+    approval: Approval = None,
     workspace: Workspace = None,
     trust: TrustGiven = None,
     allow: Allow = None,
@@ -55,12 +56,16 @@ def chat(
     Examples:
       forkpoint chat
       forkpoint chat build-1234
+      forkpoint chat --agent coder
       printf 'What is the capital of France?\\n/fork\\nAnd of Spain?\\n' | forkpoint chat
     """
+    workspace = here_for(agent, workspace, conversation, store)
     if trust is None and not json:
         trust = asked(workspace, store, say=_say_aside)
     talk = _Chat(place_of(workspace, store, trust), agent, allow, as_json=json)
-    talk.begin(conversation, model=model, instructions=instructions, workspace=workspace, trust=trust)
+    talk.begin(
+        conversation, model=model, instructions=instructions, approval=approval, workspace=workspace, trust=trust
+    )
     try:
         talk.go()
     finally:

@@ -5,7 +5,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -68,8 +68,24 @@ Instructions: TypeAlias = Annotated[
 
 AgentPath: TypeAlias = Annotated[
     str | None,
-    typer.Option("--agent", metavar="MODULE:NAME", help="An Agent in your own code, or NAME: one of the server's."),
+    typer.Option(
+        "--agent",
+        metavar="MODULE:NAME",
+        help="coder, which works in a repository; an Agent in your own code; or NAME: one of the server's.",
+    ),
 ]
+
+Approval: TypeAlias = Annotated[
+    Literal["never", "risky", "always"] | None,
+    typer.Option(
+        "--approval",
+        metavar="WHEN",
+        help="Which calls of a new one wait for you: never, risky or always. Default: as its agent says.",
+    ),
+]
+
+BUILT_IN = {"coder": "forkpoint.agent.coder:coder"}
+"""Agents that need no code of yours: what makes each of a model."""
 
 Tools: TypeAlias = Annotated[
     str | None,
@@ -85,8 +101,8 @@ Allow: TypeAlias = Annotated[
     typer.Option(
         "--allow",
         metavar="KIND",
-        help="Go on without what is missing: tools, output, approval, workspace, model, or a single one: tool:NAME. "
-        "Repeatable.",
+        help="Go on without what is missing: tools, output, approval, hooks, condenser, workspace, model, or one: "
+        "tool:NAME. Repeatable.",
     ),
 ]
 
@@ -151,7 +167,7 @@ def opened(
     options |= {"bind": bind, "store": store}
     if bind and not is_remote(store):  # a server has its own functions
         _look_here()
-        options["agent"] = None if agent is None else imported_agent(agent)
+        options["agent"] = None if agent is None or agent in BUILT_IN else imported_agent(agent)  # ours are found
     if model is not None:
         options["agent"] = agent_from(None, model, None)
     if allow:
@@ -233,9 +249,19 @@ def agent_from(agent: str | None, model: str | None, instructions: str | None) -
 
     if agent is None:
         return Agent(model or default_model(), instructions=instructions or "")
+    if agent in BUILT_IN and instructions is None:
+        made: Agent = imported(BUILT_IN[agent])(model or default_model())
+        return made
     if model is not None or instructions is not None:
         raise BadAgent("--agent says who answers already, so --model and --instructions cannot be given too")
     return imported_agent(agent)
+
+
+def is_built_in(agent: str | None, store: str | None) -> bool:
+    """Whether an agent is one of ours. At a server the same name is one of the server's."""
+    from forkpoint.cli.looking import is_remote
+
+    return agent in BUILT_IN and not is_remote(store)
 
 
 def answerer_from(agent: str | None, model: str | None, instructions: str | None, store: str | None) -> "Agent | str":
@@ -255,9 +281,11 @@ def answerer_from(agent: str | None, model: str | None, instructions: str | None
 
 
 def imported_agent(path: str) -> "Agent":
-    """The agent at ``module:name``. Raises `BadAgent`."""
+    """The agent at ``module:name``, or one of our own. Raises `BadAgent`."""
     from forkpoint.agent.agent import Agent
 
+    if path in BUILT_IN:
+        return agent_from(path, None, None)
     found = imported(path)
     if not isinstance(found, Agent):
         raise BadAgent(f"{path} is of the class {type(found).__name__}, and not an Agent")

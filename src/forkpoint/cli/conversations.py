@@ -106,7 +106,8 @@ def delete(
 ) -> None:
     """Delete a conversation.
 
-    Its forks stay, with the history that they share with it. What it has cost stays counted in the family.
+    Its forks stay, with the history that they share with it. What it has cost stays counted in the family. A folder
+    that was made for it (fork --workspace) goes too, if nobody else works there and nothing is lost by that.
 
     \b
     Example:
@@ -121,12 +122,16 @@ def delete(
         what = one_line(info.name) + (f" ({one_line(info.title, 60)})" if info.title else "")
         if not yes and not typer.confirm(f"Delete {what}, {figures.counted(info.events, 'event')}?{stay}", err=True):
             raise typer.Exit(1)
-        this.delete()
+        folder = this.delete()
     if json:
-        print_json({"deleted": info.id, "branches_left": [one.id for one in forks]})
+        left_over = {} if folder is None else {"workspace": folder}
+        print_json({"deleted": info.id, "branches_left": [one.id for one in forks], **left_over})
     else:
         left = f" {figures.counted(len(forks), 'branch stays', 'branches stay')}." if forks else ""
         print(f"Deleted {info.id}.{left}")
+        if folder is not None:
+            became = "was removed" if folder.removed else f"stays: {one_line(folder.why or '')}"
+            print(f"Its folder {one_line(folder.path)} {became}.")
 
 
 def _table(infos: "list[Info]") -> "Table":

@@ -164,6 +164,7 @@ def _examined(store: str | None, reach: str | None, model: str | None) -> Iterat
         yield _found("default model", _default_model)
     if readable:
         yield _found("trust", _trust)
+        yield _found("skills", _skills)
     yield from _variables()
     yield _found("local model", _local)
     if model is not None:
@@ -225,8 +226,11 @@ def _flaw_of(projects: Any) -> str | None:
 
 
 def _trust() -> tuple[State, str]:
+    from pathlib import Path
+
+    from forkpoint.cli.trust import instructions_here
     from forkpoint.conversation.defaults import settings_file
-    from forkpoint.workspace import project_settings, standing
+    from forkpoint.workspace import settings_at, standing
 
     found = standing(".", settings_file())
     if found.trust == "undecided":
@@ -234,9 +238,29 @@ def _trust() -> tuple[State, str]:
     if found.trust == "untrusted":
         above = "" if found.decided_for == found.root else f", since {found.decided_for} is"
         return "good", f"{found.root} is untrusted{above}"
-    settings = project_settings(found.root, found.trust)
+    settings = settings_at(Path(found.root))
     names = [name for name in settings.__struct_fields__ if getattr(settings, name) is not None]
-    return "good", f"{found.root} is trusted, and sets {', '.join(names) or 'nothing'}"
+    said = f"{found.root} is trusted, and sets {', '.join(names) or 'nothing'}"
+    told = instructions_here(".")
+    if told.sources:
+        said += f"; agents are told {', '.join(told.sources)}"
+    if told.problems:
+        return "bad", "; ".join([said, *map(str, told.problems)])
+    return "good", said
+
+
+def _skills() -> tuple[State, str]:
+    from forkpoint.agent.skill_files import together
+    from forkpoint.cli.skills import places
+
+    found = places()
+    skills = together(*found).skills
+    used = {skill.source for place in found for skill in place.skills}
+    unusable = [problem for place in found for problem in place.problems if problem.source not in used]
+    said = f"{figures.counted(len(skills), 'skill')}: {', '.join(skill.name for skill in skills)}" if skills else "none"
+    if unusable:
+        return "bad", "; ".join([said, *map(str, unusable)])
+    return "good" if skills else "absent", said
 
 
 def _store(store: str | None) -> tuple[State, str]:

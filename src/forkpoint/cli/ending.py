@@ -77,6 +77,9 @@ class Telling:
             for call in turn.handed:
                 told = f"{one_line(call.tool)} is the client's own tool, and its result is to come from there"
                 self._aside.print(told, style="yellow", soft_wrap=True, markup=False)
+            if turn.stopped is not None:
+                told = f"The turn was stopped at its limit of {turn.stopped}. The next message goes on from there."
+                self._aside.print(one_line(told), style="yellow", soft_wrap=True, markup=False)
             self._aside.print(f"conversation {name} · {summary(turn)}", style="dim", soft_wrap=True)
 
     def _follow(self, update: "Update") -> None:

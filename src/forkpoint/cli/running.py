@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forkpoint.cli.common import (
+    BUILT_IN,
     AgentPath,
     Allow,
+    Approval,
     Instructions,
     Model,
     Store,
     agent_from,
     allowed,
     answerer_from,
+    is_built_in,
     opened,
 )
 from forkpoint.cli.ending import Telling
@@ -48,6 +51,7 @@ def run(
     model: Model = None,
     instructions: Instructions = None,
     agent: AgentPath = None,
+    approval: Approval = None,
     workspace: Workspace = None,
     trust: TrustGiven = None,
     allow: Allow = None,
@@ -67,21 +71,26 @@ def run(
     Without --conversation it begins a new one. One that exists has its agent: --agent gives it tools that cannot be
     imported here, and --model another model if you --allow model.
 
+    --agent coder works in the folder that you are in, or in --workspace, and asks before it runs a command or writes a
+    file. Where nobody can be asked, say --approval never.
+
     \b
     Examples:
       forkpoint run "What is the capital of France?"
       forkpoint run -c build-1234 "And why did it fail?"
       git diff | forkpoint run --instructions "You review changes." --quiet
+      forkpoint run --agent coder --model openai/gpt-5.6 "Why does test_login fail?"
       forkpoint run --agent myproject.agents:reviewer --workspace . "Have a look." --json
 
     \b
     Exit status: 0 it has committed; 1 it has failed; 3 it waits for an approval; 130 Ctrl-C.
     """
     said = _message(message)
+    workspace = here_for(agent, workspace, conversation, store)
     store = place_of(workspace, store, trust)
     telling = Telling(store=store, as_json=json, quiet=quiet)
     options: dict[str, Any] = {"store": store, "model": model, "instructions": instructions, "agent": agent}
-    options |= {"workspace": workspace, "trust": trust, "allow": allow, **telling.options}
+    options |= {"workspace": workspace, "trust": trust, "allow": allow, "approval": approval, **telling.options}
     with (existing(conversation, **options) if conversation else None) or new(conversation, **options) as this:
         telling.run(this, lambda: this.run(said, key=key))
 
@@ -95,6 +104,7 @@ def existing(
     agent: str | None,
     workspace: str | None,
     allow: list[str] | None = None,
+    approval: str | None = None,
     **options: Any,
 ) -> "Conversation | None":
     """The conversation that is meant, ready to run; None if there is none.
@@ -109,6 +119,7 @@ def existing(
     except NotFound:
         return None
     try:
+        _check_approval(found, approval)
         model = None if other is not None else model  # it has it from its next turn on
         if is_remote(store):
             _check_options_there(found, model, instructions, agent, workspace)
@@ -130,15 +141,32 @@ def new(
     workspace: str | None,
     trust: bool | None = None,
     allow: list[str] | None = None,
+    approval: str | None = None,
     **options: Any,
 ) -> "Conversation":
     """A new conversation, with this name if one is given. It comes into being with its first turn."""
     from forkpoint.conversation import Conversation
 
-    if agent is None and model is None:
+    workspace = here_for(agent, workspace, None, store)
+    if model is None and (agent is None or is_built_in(agent, store)):
         model = model_of(workspace, store, trust)
     who = answerer_from(agent, model, instructions, store)
+    if approval is not None and isinstance(who, str):
+        raise typer.BadParameter(f"the agent {who} is the server's, and has its own", param_hint="--approval")
+    if approval is not None and not isinstance(who, str):
+        who = who.but(approval=approval)
     return Conversation(who, conversation_id=given, workspace=workspace, trust=trust, store=store, **options)
+
+
+def here_for(agent: str | None, workspace: str | None, conversation: str | None, store: str | None) -> str | None:
+    """The workspace of a new conversation: that of an agent of ours is the folder that the program was started in."""
+    return "." if workspace is None and conversation is None and is_built_in(agent, store) else workspace
+
+
+def _check_approval(found: "Conversation", approval: str | None) -> None:
+    if approval is not None and (found.agent is None or found.agent.approval != approval):
+        why = f"conversation {one_line(found.name)} has its agent's already; only a new one takes another"
+        raise typer.BadParameter(why, param_hint="--approval")
 
 
 def _is_other(given: str, store: str | None, model: str | None, allow: list[str] | None) -> bool:
@@ -185,6 +213,8 @@ def _check_options(
     if agent is not None and (model is not None or instructions is not None):
         agent_from(agent, model, instructions)  # says what is wrong with that
     name = one_line(found.name)
+    if agent in BUILT_IN and found.agent.name != agent:
+        raise typer.BadParameter(f"conversation {name} is answered by another agent already", param_hint="--agent")
     if model is not None and model != found.agent.llm.model:
         why = f"conversation {name} is answered by {found.agent.llm.model} already"
         raise typer.BadParameter(why, param_hint="--model")

@@ -57,6 +57,9 @@ def serve(
     allow_trust: Annotated[
         bool, typer.Option("--allow-trust", help="Let clients say whether a workspace's project is trusted.")
     ] = False,
+    allow_isolation: Annotated[
+        bool, typer.Option("--allow-isolation", help="Let clients' forks have a worktree or a copy of their workspace.")
+    ] = False,
     keys: Annotated[
         str | None, typer.Option("--keys", metavar="FILE", help="The file of `forkpoint keys`: callers need one.")
     ] = None,
@@ -148,6 +151,7 @@ def serve(
         why = f"{address} is another server; say where this one is to keep conversations: sqlite:///forkpoint.db"
         raise typer.BadParameter(why, param_hint="--store / FORKPOINT_STORE")
     allowed: dict[str, Any] = {"allow_models": allow_model or (), "roots": workspace_root or ()}
+    allowed["allow_isolation"] = allow_isolation
     offered = _agents_of_file(agents, allowed) if agents is not None else _one_agent(flags, instructions, allowed)
     for folder in trust or ():
         if not os.path.isdir(folder):

@@ -105,7 +105,7 @@ def _heading(info: "Info") -> "Text":
 
 
 def _facts(info: "Info", stats: "Stats", names: dict[str, str]) -> "list[tuple[str, str]]":
-    from forkpoint.cli.tree import origin, own_events
+    from forkpoint.cli.tree import folder_of, origin, own_events
 
     history = figures.counted(info.events, "event")
     if info.lineage.kind != "root":
@@ -120,7 +120,8 @@ def _facts(info: "Info", stats: "Stats", names: dict[str, str]) -> "list[tuple[s
     optional = {
         "model": info.model,
         "agent": info.agent,
-        "workspace": info.workspace,
+        "workspace": folder_of(info) if info.workspace else None,
+        "left out": "; ".join(info.isolation.notes) if info.isolation is not None else None,
         "tags": ", ".join(f"{key}={value}" for key, value in tags.items()),
     }
     rows += [(name, one_line(value)) for name, value in optional.items() if value]

@@ -31,6 +31,7 @@ from forkpoint.events import (
     SystemMessage,
     ToolCall,
     ToolResult,
+    TurnStopped,
     UserMessage,
 )
 
@@ -83,7 +84,7 @@ def told(body: Content) -> tuple[str, str]:
         case Condensation(summary=summary, kept_from=kept_from):
             return "condensed", f"all before event {kept_from:,} is now: {summary}"
         case HookRun(hook=hook, moment=moment, blocked=blocked, reason=reason):
-            did = " blocked" if blocked else " ran"
+            did = " blocked" if blocked else " failed" if reason else " ran"
             return "hook", f"{hook} ({moment.replace('_', ' ')}){did}" + (f": {reason}" if reason else "")
         case ApprovalAsked(call_id=id, tool=tool, reason=reason):
             return "approval", f"asked for {tool} {id}" + (f": {reason}" if reason else "")
@@ -98,6 +99,8 @@ def told(body: Content) -> tuple[str, str]:
             return "sub-agent", f"{conversation} {outcome}"
         case ModelCalled():
             return "model", _called(body)
+        case TurnStopped(what=what, limit=limit):
+            return "stopped", f"the turn reached its limit of {limit} {what}"
         case Imported(source=source, count=count):
             return "imported", f"{figures.counted(count, 'event')} from {source}"
         case Erased(positions=positions, reason=reason):

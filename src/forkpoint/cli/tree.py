@@ -21,7 +21,7 @@ from forkpoint.cli.common import (
     short_names,
     tags_from,
 )
-from forkpoint.cli.output import Json, display, one_line, print_json
+from forkpoint.cli.output import Json, display, one_line, print_json, tell
 from forkpoint.errors import NoSuchTurn, NotFound
 
 _TURN = 13  # of a turn's id, as much as of a conversation's
@@ -98,7 +98,12 @@ def fork(
         str | None, typer.Option("--agent", metavar="MODULE:NAME", help="Another agent for the fork, in your own code.")
     ] = None,
     workspace: Annotated[
-        str | None, typer.Option("--workspace", metavar="FOLDER", help="Another folder for its tools to work in.")
+        str | None,
+        typer.Option(
+            "--workspace",
+            metavar="WHERE",
+            help="Where its tools work: share, worktree, copy, or a folder. Default: share, the same folder.",
+        ),
     ] = None,
     allow: Allow = None,
     store: Store = None,
@@ -110,15 +115,21 @@ def fork(
     another model or other instructions if you name them, or an agent of your own. The source is not changed, and
     never waited for.
 
+    It works in the same folder, and sees what is changed there. With --workspace worktree it has a branch and a folder
+    of the repository, and with copy a copy; both with all that is there now. `forkpoint delete` removes them with the
+    fork, if nothing is lost by that.
+
     \b
     Examples:
       forkpoint fork build-1234 --title "Try the other fix"
+      forkpoint fork build-1234 --workspace worktree
       forkpoint fork build-1234 --at 3-12 --name second-try --inherit-cache
     """
     only_one({"--at": at, "--before": before})
     changed = model is not None or instructions is not None
     replacement = answerer_from(agent, model, instructions, store) if agent is not None else None
-    without = [*(allow or ()), *(["workspace"] if workspace is not None else [])]  # the fork has another
+    has_another = workspace not in (None, "share", "worktree", "copy")
+    without = [*(allow or ()), *(["workspace"] if has_another else [])]
     with opened(conversation, store, bind=changed and agent is None, allow=without) as source:
         if changed and replacement is None:
             replacement = _changed(source, model, instructions, store)
@@ -141,6 +152,10 @@ def fork(
         print_json(info_document(info))
     else:
         print(info.id if info.name == info.id else f"{info.id}  {info.name}")
+        if info.workspace is not None:
+            tell(f"It works in {one_line(folder_of(info))}.")
+        for note in info.isolation.notes if info.isolation is not None else ():
+            tell(f"{one_line(note)}.")
 
 
 def rewind(
@@ -260,6 +275,19 @@ def origin(info: "Info", source: str | None = None) -> str:
             return f"sub-agent{path}{role} of {source}" + (f", {turn}" if turn else "") + after
         case _ as never:
             assert_never(never)
+
+
+def folder_of(info: "Info") -> str:
+    """Where a conversation works, and whether it shares that, in words."""
+    how = info.isolation
+    if how is None or how.kind == "path":
+        return info.workspace or "no folder"
+    words = {"share": ["shared with what it branched off"], "worktree": [], "copy": []}[how.kind]
+    if how.branch is not None:
+        words.append(f"a worktree of {how.source} on the branch {how.branch}")
+    elif how.source is not None:
+        words.append(f"a copy of {how.source}")
+    return f"{info.workspace}, {', '.join(words)}"
 
 
 def own_events(info: "Info") -> int:

@@ -10,6 +10,7 @@ from forkpoint.cli.output import Json, display, facts, one_line, print_json, tel
 from forkpoint.errors import ForkpointError, NotKept
 
 if TYPE_CHECKING:
+    from forkpoint.agent.skill_files import Told
     from forkpoint.workspace import Decision, Standing
 
 
@@ -25,8 +26,9 @@ def trust(
 ) -> None:
     """Trust the project that a folder belongs to.
 
-    A trusted project's settings are used (.forkpoint/config.toml). An untrusted one's are not, and tools that can
-    do harm ask first there. Nothing of a project is read that is undecided.
+    A trusted project's settings are used (.forkpoint/config.toml), its skills (.forkpoint/skills), and what it tells
+    agents (AGENTS.md). An untrusted one's are not, and tools that can do harm ask first there. Nothing of a project is
+    read that is undecided.
 
     The project is the repository that the folder is in, with all its worktrees, or the folder itself. What you say is
     kept in your settings file, and the exit status is 1 if it cannot be.
@@ -47,7 +49,7 @@ def trust(
     assert folder is not None
     config = settings_file()
     if show:
-        _show(standing(folder, config), config, json)
+        _show(standing(folder, config), config, json, folder)
         return
     decision: Decision | None = "untrusted" if revoke else None if forget else "trusted"
     if path is None and decision == "trusted":
@@ -57,13 +59,36 @@ def trust(
         raise NotKept(kept.warning)
     now = standing(folder, config)
     if json:
-        print_json(_document(now, config) | {"written": kept.written})
+        print_json(_document(now, config, folder) | {"written": kept.written})
         return
     print(f"{one_line(now.root)} is {_word(now, decision)}{' now' if kept.written else ' already'}.")
     if now.trust != (decision or "undecided"):
         tell(f"But this folder is {now.trust}, because {one_line(now.decided_for or '')} is.")
     elif decision == "trusted":
         tell(f"Its settings: {one_line(_project_file(now))}")
+        for what, said in _told(folder):
+            tell(f"Its {what}: {one_line(', '.join(said))}")
+
+
+def instructions_here(folder: str) -> "Told":
+    """What ``AGENTS.md`` says in the project of a folder, down to that."""
+    from forkpoint.agent.skill_files import instructions_in
+    from forkpoint.workspace.made import origin_of
+    from forkpoint.workspace.roots import checkout_and_root
+
+    here = origin_of(folder)
+    return instructions_in(checkout_and_root(here)[0], here)
+
+
+def _told(folder: str) -> list[tuple[str, list[str]]]:
+    """What agents come to in a trusted project, beside its settings: each with the files that say it."""
+    from forkpoint.cli.skills import places
+
+    told, (*found, _) = instructions_here(folder), places(folder)
+    skills = [skill.source or skill.name for place in found for skill in place.skills]
+    problems = [str(one) for one in (*told.problems, *(problem for place in found for problem in place.problems))]
+    rows = [("instructions", told.sources), ("skills", skills), ("problems", problems)]
+    return [(what, list(said)) for what, said in rows if said]
 
 
 def _check_not_home(folder: str) -> None:
@@ -78,9 +103,9 @@ def _word(now: "Standing", decision: "Decision | None") -> str:
     return now.trust if decision is None and now.trust == "undecided" else decision or "undecided by itself"
 
 
-def _show(now: "Standing", config: Path, json: bool) -> None:
+def _show(now: "Standing", config: Path, json: bool, folder: str) -> None:
     if json:
-        print_json(_document(now, config))
+        print_json(_document(now, config, folder))
     else:
         why = f"nothing in {config} is about it"
         if now.warning is not None:
@@ -89,13 +114,15 @@ def _show(now: "Standing", config: Path, json: bool) -> None:
             other = "" if now.decided_for == now.root else f" about {now.decided_for}"
             why = f"{config} says so{other}"
         shown = [("project", now.root), ("trust", now.trust), ("why", why), ("settings", _project_file(now))]
-        display(facts(shown))
+        told = _told(folder) if now.trust == "trusted" else []
+        display(facts(shown + [(what, ", ".join(said)) for what, said in told]))
 
 
-def _document(now: "Standing", config: Path) -> dict[str, Any]:
+def _document(now: "Standing", config: Path, folder: str) -> dict[str, Any]:
     from forkpoint.workspace.project import settings_of
 
-    return {
+    told = dict(_told(folder)) if now.trust == "trusted" else {}
+    return told | {
         "root": now.root,
         "trust": now.trust,
         "decided_for": now.decided_for,
@@ -107,8 +134,7 @@ def _document(now: "Standing", config: Path) -> dict[str, Any]:
 
 def _project_file(now: "Standing") -> str:
     """What is used of a project's own settings, on a line."""
-    from forkpoint.workspace import project_settings
-    from forkpoint.workspace.project import settings_of
+    from forkpoint.workspace.project import settings_at, settings_of
 
     file = settings_of(Path(now.root))
     if now.trust != "trusted":
@@ -116,7 +142,7 @@ def _project_file(now: "Standing") -> str:
     if not file.exists():
         return f"none, {file} is not there"
     try:
-        found = project_settings(now.root, now.trust)
+        found = settings_at(Path(now.root))
     except ForkpointError as error:
         return f"they cannot be used. {error}"
     names = [name for name in found.__struct_fields__ if getattr(found, name) is not None]

@@ -63,7 +63,7 @@ def asked(workspace: str | None, store: str | None, *, say: Callable[[str], None
         if said in ("y", "yes", "n", "no"):
             trusted = said.startswith("y")
             # It is kept although nothing may be said here. If that fails, the conversation tries again, and warns.
-            set_trust(found.root, "trusted" if trusted else "untrusted", settings_file())
+            set_trust(os.path.expanduser(workspace), "trusted" if trusted else "untrusted", settings_file())
             return trusted
 
 

@@ -6,7 +6,7 @@ import typer
 
 from forkpoint.cli.common import Allow, Id, Store, Tools, opened
 from forkpoint.cli.ending import Telling
-from forkpoint.cli.output import Json, clean, console, print_json
+from forkpoint.cli.output import Json, clean, console, print_json, tell
 
 if TYPE_CHECKING:
     from forkpoint.agent.agent import Limits
@@ -62,6 +62,9 @@ def resume(
     limit_seconds: Annotated[
         float | None, typer.Option("--limit-seconds", metavar="S", help="Seconds at most.")
     ] = None,
+    limit_repeats: Annotated[
+        int | None, typer.Option("--limit-repeats", metavar="N", min=1, help="The same call in a row at most.")
+    ] = None,
     agent: Tools = None,
     allow: Allow = None,
     store: Store = None,
@@ -79,6 +82,7 @@ def resume(
       forkpoint resume build-1234 --limit-steps 200
     """
     given = {"steps": limit_steps, "tokens": limit_tokens, "dollars": limit_dollars, "seconds": limit_seconds}
+    given |= {"repeats": limit_repeats}
     telling = Telling(store=store, as_json=json)
     with opened(conversation, store, bind=True, agent=agent, allow=allow, **telling.options) as this:
         limits = _limits(this, {name: value for name, value in given.items() if value is not None})
@@ -177,6 +181,35 @@ def ask(
 
         print(clean(answer.text), flush=True)
         console(stderr=True).print(f"{tokens(answer.usage)} · {money(answer.cost)} · not kept", style="dim")
+
+
+def condense(
+    conversation: Id,
+    agent: Tools = None,
+    allow: Allow = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Have the older part of a conversation summed up.
+
+    From then on models are shown the summary instead. All events stay, with their ids. The agent's condenser does it,
+    or else its model writes the summary. The conversation must have no open turn.
+
+    \b
+    Example:
+      forkpoint condense build-1234
+    """
+    with opened(conversation, store, bind=True, agent=agent, allow=allow) as this:
+        made = this.condense()
+    if json:
+        from forkpoint.conversation.documents import condensed_document
+
+        print_json(condensed_document(made))
+    elif made is None:
+        tell("Nothing was condensed: there is nothing to forget, or the summary was of no use.")
+    else:
+        print(clean(made.summary), flush=True)
+        tell(f"All before event {made.kept_from:,} is this now.")
 
 
 def _limits(conversation: "Conversation", given: dict[str, float]) -> "Limits | None":

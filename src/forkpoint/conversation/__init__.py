@@ -7,6 +7,7 @@ The way of a turn, and where to read about each step:
   `told`: updates in short.
 - `places`: which store an address means, and who shares it.
 - `backend`, `local`: what a conversation needs from the place where it lives; and a store in this process as one.
+- `isolating`: a folder of its own for a fork.
 - `remote`, `following`, `heard`, `asking`, `http`, `addresses`: a server as such a place. `documents`, `problems`: how
   values and errors are written as JSON, and read again.
 - `running`: which turns run here. `turn`: the transaction, and how it ends.
@@ -15,7 +16,7 @@ The way of a turn, and where to read about each step:
 """
 
 from forkpoint.conversation.conversation import AsyncConversation
-from forkpoint.conversation.results import Branch, Call, Info, SideAnswer, Stats, Turn
+from forkpoint.conversation.results import Branch, Call, Info, Isolation, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.conversation.streaming import TurnStream
 from forkpoint.conversation.sync import Conversation, SyncTurnStream
 from forkpoint.conversation.updates import Callback, TurnJoined, TurnStarted, Update, Visualizer
@@ -27,6 +28,8 @@ __all__ = [
     "Callback",
     "Conversation",
     "Info",
+    "Isolation",
+    "RemovedWorkspace",
     "SideAnswer",
     "Stats",
     "SyncTurnStream",

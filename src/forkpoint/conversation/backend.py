@@ -11,14 +11,15 @@ from msgspec import Struct
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.budget import Budget
 from forkpoint.conversation.messages import Given
-from forkpoint.conversation.results import Branch, Call, Info, Member, SideAnswer, Stats, Turn
+from forkpoint.conversation.results import Branch, Call, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.conversation.settings import Settings
 from forkpoint.conversation.updates import Callback
-from forkpoint.events import Event, Position, Usage, UserMessage
+from forkpoint.events import Condensation, Event, Position, SkillActivated, Usage, UserMessage
 from forkpoint.llm.identity import CachePolicy
 from forkpoint.llm.inspecting import Inspection
 from forkpoint.llm.options import Options
 from forkpoint.store.records import Onto, Page, Status, Verification
+from forkpoint.workspace.made import Kind
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -49,6 +50,7 @@ class ForkOptions(Struct, frozen=True, kw_only=True):
     reset_metrics: bool = True
     cache: CachePolicy = "own"
     workspace: str | None = None  # None: the source's
+    isolation: Kind | None = None  # a folder that is made from the source's
 
 
 class SpawnOptions(Struct, frozen=True, kw_only=True):
@@ -81,6 +83,7 @@ class How(Struct, frozen=True, kw_only=True):
       it; ``above`` is that parent's agent, without whose asking nothing runs here that it would have to ask about.
     - ``client``: whether a client is there that could answer calls of its own tools.
     - ``allow``: what may be missing of all that the conversation was made with. It goes on without, from this turn on.
+    - ``skills``: those that it begins with, as the try did that it is a retry of; None: those that are called for.
     """
 
     settings: Settings | None = None
@@ -95,6 +98,7 @@ class How(Struct, frozen=True, kw_only=True):
     above: Agent | None = None
     client: bool = True
     allow: frozenset[str] = frozenset()
+    skills: tuple[SkillActivated, ...] | None = None
 
 
 class Decision(Struct, frozen=True):
@@ -189,7 +193,9 @@ class Backend(Protocol):
         """Moves the head back. Gives the branch that keeps what stood after it; None if nothing did."""
         ...
 
-    async def delete(self, id: str, *, if_revision: int | None = None) -> None: ...
+    async def delete(self, id: str, *, if_revision: int | None = None) -> RemovedWorkspace | None:
+        """Deletes it and its sub-agents. Says what became of the folder that was made for it, if one was."""
+        ...
 
     async def change(self, id: str, settings: Settings, agent: Agent | None, *, if_revision: int | None = None) -> Info:
         """Other settings from here on, recorded as a note. Those that it has already change nothing."""
@@ -256,6 +262,12 @@ class Backend(Protocol):
         ...
 
     async def cancel(self, id: str) -> Turn: ...
+
+    async def condense(
+        self, id: str, agent: Agent, *, if_revision: int | None = None, allow: frozenset[str] = frozenset()
+    ) -> Condensation | None:
+        """Condenses the path at once, as a note. None if nothing can be forgotten, or the summary is of no use."""
+        ...
 
     async def discard(self, id: str, turn: str) -> Turn: ...
 

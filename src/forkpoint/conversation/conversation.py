@@ -31,7 +31,7 @@ from forkpoint.conversation.messages import Given, Message, as_message, as_resul
 from forkpoint.conversation.naming import Point, as_answerer, as_id, as_point, as_turn, with_title
 from forkpoint.conversation.places import Place
 from forkpoint.conversation.reopening import NOTHING, as_allowed, check_model, reopened, stands_for
-from forkpoint.conversation.results import Branch, Call, Info, SideAnswer, Stats, Turn
+from forkpoint.conversation.results import Branch, Call, Info, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.conversation.settings import Settings, as_workspace
 from forkpoint.conversation.spawning import known_agent
 from forkpoint.conversation.streaming import TurnStream, streamed
@@ -41,7 +41,6 @@ from forkpoint.conversation.views import info_of_draft
 from forkpoint.errors import (
     AlreadyExists,
     BadArgument,
-    BadWorkspace,
     CannotResume,
     ConversationClosed,
     NoAgent,
@@ -52,12 +51,13 @@ from forkpoint.errors import (
     Stale,
     TurnFailed,
 )
-from forkpoint.events import Event, ToolResult, UserMessage
+from forkpoint.events import Condensation, Event, ToolResult, UserMessage
 from forkpoint.llm.identity import CacheIdentity, CachePolicy
 from forkpoint.llm.inspecting import Inspection
 from forkpoint.llm.model import LLM
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import Page, Status, Verification
+from forkpoint.workspace.made import Kind
 
 Where: TypeAlias = str | os.PathLike[str] | Store | None
 """Where conversations live: an address, a path of a SQLite file, an open store, or None for the default."""
@@ -438,6 +438,19 @@ class AsyncConversation(HasMembers):
         backend, asked = await self._here(), [as_message(message)]
         return await backend.ask(self._id, self._runs(), asked, allow=self._allow, tell=self._teller())
 
+    async def condense(self, *, if_revision: int | None = None) -> Condensation | None:
+        """Lets prompts forget the older part of the path at once, however short it is. Recorded as a note.
+
+        The agent's condenser does it; for an agent without one, its model writes a summary. Gives what prompts show
+        instead; None if there is nothing to forget, or if what the model wrote is of no use, which is logged. The
+        conversation must have no open turn, and if it goes on meanwhile, `Stale` is raised.
+
+        ``if_revision``: as in `run`.
+        """
+        self._check_draft(if_revision)
+        backend = await self._here()
+        return await backend.condense(self._id, self._runs(), if_revision=if_revision, allow=self._allow)
+
     async def cancel(self) -> Turn:
         """Cancels the turn that runs in this process, and waits for its outcome. Too late, it says ``committed``."""
         if self._draft is not None:
@@ -516,6 +529,9 @@ class AsyncConversation(HasMembers):
         ``at`` is a turn or an event, included; ``before`` the same, excluded; by default it is all that is committed.
         Never waits for a turn that runs. Costs the same however long the history is. ``key`` makes it happen once:
         the same key with the same arguments gives the same fork. ``if_revision``: as in `run`.
+
+        ``workspace``: ``share`` is the same folder, where both see each other's files; ``worktree`` is a branch and a
+        folder of the repository, and ``copy`` a copy, both with all that the folder has now; else a folder that exists.
         """
         other = None if agent is None else as_answerer(agent, remote=self._place.is_remote)
         if cache not in get_args(CachePolicy):
@@ -524,6 +540,7 @@ class AsyncConversation(HasMembers):
         title, others = with_title(title, tags)
         self._check_draft(if_revision)
         backend = await self._here()
+        await self._keep_trust(backend)
         options = ForkOptions(
             id=id,
             name=name,
@@ -536,7 +553,8 @@ class AsyncConversation(HasMembers):
             tags=others,
             reset_metrics=reset_metrics,
             cache=cache,
-            workspace=_forked_workspace(workspace, remote=self._place.is_remote),
+            workspace=_named_workspace(workspace, remote=self._place.is_remote),
+            isolation=_isolation(workspace),
         )
         info, settings = await backend.fork(self._id, options, self._agent, key=key, if_revision=if_revision)
         visualizer = self._visualizer.for_fork() if self._visualizer is not None else None
@@ -560,6 +578,7 @@ class AsyncConversation(HasMembers):
         """
         self._check_draft(if_revision)
         backend = await self._here()
+        await self._keep_trust(backend)
         aside = await backend.rewind(
             self._id, at=as_point(at), before=as_point(before), key=key, if_revision=if_revision
         )
@@ -574,15 +593,18 @@ class AsyncConversation(HasMembers):
             return (Branch(info_of_draft(self._draft)),)
         return await (await self._here()).tree(self._id)
 
-    async def delete(self, *, if_revision: int | None = None) -> None:
+    async def delete(self, *, if_revision: int | None = None) -> RemovedWorkspace | None:
         """Removes it and its sub-agents, never a fork, and closes it. What was spent stays counted in the family.
 
-        ``if_revision``: as in `run`.
+        A folder that was made for a fork is removed with the last conversation that works there, if nothing is lost by
+        that: what is returned says so, or why it stays. None if there is no such folder. ``if_revision``: as in `run`.
         """
         self._check_draft(if_revision)
+        left = None
         if self._draft is None:
-            await (await self._here()).delete(self._id, if_revision=if_revision)
+            left = await (await self._here()).delete(self._id, if_revision=if_revision)
         await self.close()
+        return left
 
     # What is in it.
 
@@ -682,8 +704,9 @@ class AsyncConversation(HasMembers):
     async def _keep_trust(self, backend: Backend) -> None:
         """Keeps what was said of the workspace when it was opened, before its first turn from here."""
         if self._trust is not None and self._settings.workspace is not None:
-            (family, trusted), self._trust = self._trust, None
+            family, trusted = self._trust
             await backend.trust(family, self._settings.workspace, trusted)
+            self._trust = None
             self._trust_warning = backend.trust_warning(family)
 
     def _check_draft(self, if_revision: int | None) -> None:
@@ -874,11 +897,10 @@ def _at_hand(answerer: Agent | str | None) -> Agent | None:
     return None if isinstance(answerer, str) else answerer
 
 
-def _forked_workspace(given: str | os.PathLike[str], *, remote: bool) -> str | None:
-    if given == "share":
-        return None
-    if given in ("worktree", "copy"):
-        raise BadWorkspace(
-            str(given), "a fork can share its source's folder or have another; this is not supported yet"
-        )
-    return as_workspace(given, remote=remote)
+def _named_workspace(given: str | os.PathLike[str], *, remote: bool) -> str | None:
+    """The folder that a fork is to have, if the word is none that means another one."""
+    return None if given == "share" or _isolation(given) is not None else as_workspace(given, remote=remote)
+
+
+def _isolation(given: str | os.PathLike[str]) -> Kind | None:
+    return "worktree" if given == "worktree" else "copy" if given == "copy" else None

@@ -5,7 +5,6 @@ workspace belongs to if its user trusts that, then the user's file, then what st
 """
 
 import os
-import tomllib
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
@@ -13,7 +12,7 @@ from urllib.parse import quote
 import platformdirs
 
 from forkpoint.errors import BadSetting, BadStoreUrl
-from forkpoint.workspace import ProjectSettings, Trust, project_settings, trust_of
+from forkpoint.workspace import ProjectSettings, Trust, config, project_settings, trust_of
 
 Workspace: TypeAlias = str | os.PathLike[str] | None
 
@@ -83,14 +82,17 @@ def settings_file() -> Path:
     return platformdirs.user_config_path("forkpoint", appauthor=False) / "config.toml"
 
 
+def skills_folder() -> Path:
+    """Where the user's own skills are."""
+    return settings_file().parent / "skills"
+
+
 def user_setting(name: str) -> str | None:
     """A setting from the user's file; None if it is not there."""
     path = settings_file()
     try:
-        value = tomllib.loads(path.read_text(encoding="utf-8")).get(name)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
+        value = config.read(path).get(name)
+    except config.Unusable as error:
         raise BadSetting("Forkpoint", str(path), f"it cannot be read ({error})") from None
     if value is not None and not isinstance(value, str):
         raise BadSetting("Forkpoint", f"{name} in {path}", "it must be a text")

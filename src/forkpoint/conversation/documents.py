@@ -12,8 +12,19 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict
 
 from forkpoint.conversation.messages import Given
-from forkpoint.conversation.results import Call, Info, Member, MemberStatus, SideAnswer, Stats, Turn
+from forkpoint.conversation.results import (
+    Call,
+    Info,
+    Isolation,
+    Member,
+    MemberStatus,
+    RemovedWorkspace,
+    SideAnswer,
+    Stats,
+    Turn,
+)
 from forkpoint.events import (
+    Condensation,
     Content,
     Envelope,
     Event,
@@ -93,6 +104,13 @@ class InfoDocument(Struct, frozen=True):
     nickname: str | None = None
     role: str | None = None
     depth: int = 0
+    isolation: Isolation | None = None
+
+
+class DeletedDocument(Struct, frozen=True):
+    """What a conversation that was deleted left behind: the folder that was made for it, removed or not."""
+
+    workspace: RemovedWorkspace
 
 
 class SpawnedDocument(InfoDocument, frozen=True):
@@ -156,6 +174,7 @@ class TurnDocument(Struct, frozen=True):
     started: int
     ended: int | None
     given: tuple[Given, ...] | UnsetType = UNSET  # all that it began with, if that was more than messages
+    stopped: str | UnsetType = UNSET  # the limit at which it was committed without an answer, if it was
     events: tuple[EventDocument, ...] | UnsetType = UNSET
 
 
@@ -183,6 +202,14 @@ class SideAnswerDocument(Struct, frozen=True):
 
     text: str
     usage: UsageDocument
+
+
+class CondensedDocument(Struct, frozen=True):
+    """What prompts show now in the place of all before an event, if anything could be forgotten."""
+
+    condensed: bool
+    summary: str | None = None
+    kept_from: int | None = None
 
 
 class VerificationDocument(Struct, frozen=True):
@@ -270,6 +297,7 @@ def turn_document(turn: Turn, *, events: bool = False) -> TurnDocument:
         input=turn.input,
         given=UNSET if len(turn.given) == len(turn.input) else turn.given,
         text=turn.text,
+        stopped=UNSET if turn.stopped is None else turn.stopped,
         usage=usage_document(turn.usage),
         calls=calls,
         waiting=tuple(call.id for call in calls if call.status == "waiting"),
@@ -361,6 +389,16 @@ def stats_of(document: StatsDocument) -> Stats:
 
 def spending_of(document: SpendingDocument) -> tuple[Usage, Usage]:
     return usage_of(document.total), usage_of(document.beside)
+
+
+def condensed_document(made: Condensation | None) -> CondensedDocument:
+    return CondensedDocument(False) if made is None else CondensedDocument(True, made.summary, made.kept_from)
+
+
+def condensed_of(document: CondensedDocument) -> Condensation | None:
+    if document.summary is None or document.kept_from is None:
+        return None
+    return Condensation(document.summary, document.kept_from)
 
 
 def side_answer_of(document: SideAnswerDocument) -> SideAnswer:

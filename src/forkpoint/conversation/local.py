@@ -14,12 +14,14 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.context import AgentState
 from forkpoint.conversation.backend import Draft, ForkOptions
 from forkpoint.conversation.finishing import finished
+from forkpoint.conversation.isolating import left_by, made_for, remove_made, settings_if_any
 from forkpoint.conversation.messages import request_of
 from forkpoint.conversation.prompts import Prompts
 from forkpoint.conversation.reopening import NOTHING, is_stand_in
 from forkpoint.conversation.requests import Requests
-from forkpoint.conversation.results import Branch, Info, SideAnswer, Stats, Turn
+from forkpoint.conversation.results import Branch, Info, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.conversation.settings import Settings
+from forkpoint.conversation.skills import called_for
 from forkpoint.conversation.steps import staged
 from forkpoint.conversation.teams import RunsTeams
 from forkpoint.conversation.trusting import Trusting, with_project
@@ -29,6 +31,7 @@ from forkpoint.conversation.views import identity_of, info_of, new_conversation,
 from forkpoint.errors import (
     AlreadyExists,
     BadArgument,
+    ForkpointError,
     NoSuchTurn,
     NotFound,
     Stale,
@@ -59,6 +62,9 @@ from forkpoint.store.records import (
     TurnRecord,
     Verification,
 )
+from forkpoint.workspace.made import Made
+
+_NOTES = 20  # in a row, that a try is looked for behind
 
 
 class LocalBackend(RunsTeams):
@@ -184,13 +190,13 @@ class LocalBackend(RunsTeams):
 
     async def create(self, draft: Draft, *, key: str | None = None) -> Info:
         once = None if key is None else _once(key, _asked(draft))
-        await self._trusting.keep_for(draft)
         try:
             made = await self._store.create(new_conversation(draft), key=once)
         except AlreadyExists:
             if not await self.make_way(draft.name or draft.id):
                 raise
             made = await self._store.create(new_conversation(draft), key=once)
+        await self._trusting.keep_for(draft)
         return info_of(self._records.know(made))
 
     async def find(self, id_or_name: str) -> tuple[Info, Settings]:
@@ -241,13 +247,61 @@ class LocalBackend(RunsTeams):
     ) -> tuple[Info, Settings]:
         once = None if key is None else _once(key, _asked(options))
         made = None if once is None else await self._forked_before(source, options, once)
-        while made is None:
+        if made is None and options.isolation is not None:
+            made = await self._forked_apart(source, options, agent, once, if_revision)
+        elif made is None:
+            made = await self._forked(source, options, agent, once, if_revision, draft)
+        return info_of(self._records.know(made)), Settings.from_json(made.settings)
+
+    async def _forked_apart(
+        self,
+        source: str,
+        options: ForkOptions,
+        agent: Agent | None,
+        once: IdempotencyKey | None,
+        if_revision: int | None,
+    ) -> ConversationRecord:
+        """A fork with a folder of its own. Either both are there in the end, or neither is."""
+        assert options.isolation is not None
+        record = await self._store.read(source)
+        _check_revision(record, if_revision)
+        folder = Settings.from_json(record.settings).workspace
+        if folder is None:
+            why = "there is no workspace to make one of"
+            raise BadArgument("fork()", f'workspace="{options.isolation}"', why)
+
+        async def is_used(made: Made) -> bool:
             try:
-                made = await self._fork(await self._store.read(source), options, agent, once, if_revision, draft)
+                there = await self._store.read(options.id)
+            except NotFound:
+                return False
+            except ForkpointError:
+                return True  # nobody can say, so it stays
+            return Settings.from_json(there.settings).made == made
+
+        name = options.name or (f"{options.title}-{options.id[-6:]}" if options.title else options.id)
+        async with made_for(options.isolation, folder, name, is_used) as made:
+            forked = await self._forked(source, options, agent, once, if_revision, draft=False, made=made)
+            if forked.id != options.id:  # that of a request with the same key, which was faster
+                await remove_made(made)
+        return forked
+
+    async def _forked(
+        self,
+        source: str,
+        options: ForkOptions,
+        agent: Agent | None,
+        once: IdempotencyKey | None,
+        if_revision: int | None,
+        draft: bool,
+        made: Made | None = None,
+    ) -> ConversationRecord:
+        while True:
+            try:
+                return await self._fork(await self._store.read(source), options, agent, once, if_revision, draft, made)
             except Stale:  # it has moved since it was read, and what was read with it
                 if if_revision is not None:
                     raise
-        return info_of(self._records.know(made)), Settings.from_json(made.settings)
 
     async def _forked_before(
         self, source: str, options: ForkOptions, once: IdempotencyKey
@@ -268,15 +322,19 @@ class LocalBackend(RunsTeams):
         once: IdempotencyKey | None,
         if_revision: int | None,
         draft: bool,
+        made: Made | None,
     ) -> ConversationRecord:
         _check_revision(source, if_revision)
         other: Settings | None = None  # None: the source's, as they are at that moment
-        if options.agent is not None or options.workspace is not None:
+        folder = options.workspace if made is None else made.path
+        if options.agent is not None or folder is not None:
             now = Settings.from_json(source.settings)
             if options.agent is not None:
                 options = replace(options, agent=with_project(options.agent, now.project))
             document = now.agent if options.agent is None else Settings.of(options.agent, None).agent
-            other = replace(now, agent=document, workspace=options.workspace or now.workspace)
+            other = replace(now, agent=document)
+            if folder is not None:
+                other = replace(other, workspace=folder, made=made, placed=options.id)
         new = NewFork(
             id=options.id,
             name=options.name,
@@ -315,10 +373,12 @@ class LocalBackend(RunsTeams):
         )
         return None if aside is None else (info_of(aside), Settings.from_json(aside.settings))
 
-    async def delete(self, id: str, *, if_revision: int | None = None) -> None:
+    async def delete(self, id: str, *, if_revision: int | None = None) -> RemovedWorkspace | None:
         await self.end_what_could_not_be_ended(id)
+        settings = settings_if_any((await self._store.read(id)).settings)
         await self._store.delete(id, if_revision=if_revision)
         self._records.forget(id)
+        return await left_by(settings, self._store)
 
     async def change(self, id: str, settings: Settings, agent: Agent | None, *, if_revision: int | None = None) -> Info:
         await self.end_what_could_not_be_ended(id)
@@ -391,7 +451,8 @@ class LocalBackend(RunsTeams):
             return Requests(self._models, agent, context, []).next(staged(map(NewEvent, messages)))
         record = await self._store.read(id)
         requests = await self._requests(record, agent, allow)
-        return requests.next(await self._opening(record, messages))
+        agent = self._planner.agent_for(record.settings, agent, allow)
+        return requests.next(await self._opening(record, messages, agent))
 
     async def sent(self, id: str, agent: Agent, turn: str | None, *, allow: frozenset[str] = NOTHING) -> Inspection:
         return (await self._requests(await self._store.read(id), agent, allow)).sent(id, turn)
@@ -413,22 +474,36 @@ class LocalBackend(RunsTeams):
 
     async def tries(self, id: str) -> tuple[Turn, ...]:
         record = await self._store.read(id)
-        head = record.head
-        found: list[TurnRecord] = []
-        cursor: str | None = None
-        while True:
-            page = await self._store.turns(id, cursor=cursor, limit=1000, since=head.ordinal)
-            found += [
-                turn
-                for turn in page.items
-                if turn.kind == "turn" and turn.outcome != "committed" and turn.base == head.position
-            ]
-            cursor = page.next
-            if cursor is None:
+        position = record.head.position
+        found = await self._tries_at(id, position)
+        for _ in range(_NOTES):  # a note, such as a summary, takes nothing back of what was tried before it
+            if found or position is None:
                 break
+            last = await self._store.events(id, at=position, after=position.ordinal - 1)
+            try:
+                note = await self._store.turn(last[-1].turn)
+            except NotFound:  # it was brought here from another store, or is of a branch that was deleted
+                break
+            if note.kind != "note":
+                break
+            position = note.base
+            found = await self._tries_at(id, position)
         if record.open_turn is not None and all(turn.id != record.open_turn for turn in found):
             found.append(await self._store.turn(record.open_turn))  # it stands elsewhere, and holds the conversation
         return tuple([await read_turn(self._store, turn.id) for turn in found])
+
+    async def _tries_at(self, id: str, position: Position | None) -> list[TurnRecord]:
+        """What was tried at a place of the path, and did not commit."""
+        found: list[TurnRecord] = []
+        cursor: str | None = None
+        while True:
+            since = 0 if position is None else position.ordinal
+            page = await self._store.turns(id, cursor=cursor, limit=1000, since=since)
+            tries = (turn for turn in page.items if turn.kind == "turn" and turn.outcome != "committed")
+            found += [turn for turn in tries if turn.base == position]
+            cursor = page.next
+            if cursor is None:
+                return found
 
     async def events(
         self, id: str, *, after: int = 0, limit: int | None = None, kinds: Sequence[str] = ()
@@ -481,10 +556,18 @@ class LocalBackend(RunsTeams):
         stored = Settings.from_json(record.settings).agent_json if is_stand_in(agent) else None
         return Requests(self._models, agent, self._planner.context(record, agent), events, stored)
 
-    async def _opening(self, record: ConversationRecord, messages: Sequence[UserMessage]) -> list[StagedEvent]:
-        """How a turn with these messages would begin."""
+    async def _opening(
+        self, record: ConversationRecord, messages: Sequence[UserMessage], agent: Agent | None = None
+    ) -> list[StagedEvent]:
+        """How a turn with these messages would begin; with the skills that they call for, if ``agent`` would answer."""
         results, said = await self._planner.answered(record.id, record.head, messages, record.name)
-        return staged((*results, *said))
+        called: list[NewEvent] = []
+        if agent is not None:
+            folder = Settings.from_json(record.settings).folder
+            skills = await self._planner.skills.of(agent, folder, record.family)
+            told = await self._planner.skills_told(record.id, record.head, await self._store.state(record.id))
+            called = await called_for(skills, messages, told, folder)
+        return staged((*results, *called, *said))
 
 
 def _once(key: str, asked: Mapping[str, object]) -> IdempotencyKey:

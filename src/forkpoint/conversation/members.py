@@ -38,6 +38,8 @@ class HasMembers:
 
         async def _here(self, *, keep_draft: bool = False) -> Backend: ...
 
+        async def _keep_trust(self, backend: Backend) -> None: ...
+
         @classmethod
         def _made(
             cls,
@@ -88,6 +90,7 @@ class HasMembers:
         pending = as_message(task)  # what is wrong with it is said before anything is made
         title, others = with_title(title, tags)
         backend = await self._here()
+        await self._keep_trust(backend)
         options = SpawnOptions(
             id=new_id(),
             task=task,
@@ -130,6 +133,7 @@ class HasMembers:
         None if that takes longer than ``timeout`` seconds, or if nothing was ever run there. Raises `NoSuchAgent`.
         """
         backend = await self._here()
+        await self._keep_trust(backend)
         member = member_of(await backend.agents(self._id), agent, self._id)
         if await _runs(backend, member):  # however short the time, somebody has looked
             with anyio.move_on_after(timeout) as waiting:

@@ -1,18 +1,17 @@
 """An answer without a conversation: the same loop, over a journal that is only in memory."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import anyio
-
 from forkpoint.agent.agent import Agent
+from forkpoint.agent.hooking import Hooking
 from forkpoint.agent.loop import Done, Loop
+from forkpoint.agent.skills import Skill
 from forkpoint.conversation.backend import How
-from forkpoint.conversation.messages import Given
+from forkpoint.conversation.messages import Given, said_in
+from forkpoint.conversation.skills import called_for
 from forkpoint.conversation.steps import staged
 from forkpoint.conversation.updates import Callback
-from forkpoint.errors import LimitReached
 from forkpoint.events import NewEvent, StagedEvent, Usage
 from forkpoint.history.state import EMPTY, State, fold
 from forkpoint.llm.calling import Models
@@ -60,15 +59,17 @@ async def answer(
     how: How,
     workspace: Path | None,
     tell: Callback,
+    skills: Sequence[Skill] = (),
 ) -> None:
     """Answers what is given, into a journal. Raises the typed reason if it cannot be answered."""
     limits = agent.limits if how.limits is None else how.limits
+    called = await called_for(skills, said_in(given), (), workspace)
     loop = Loop(
         agent,
         models,
         context,
         journal,
-        render(agent.manifest, staged(map(NewEvent, given))),
+        render(agent.manifest, staged((*called, *map(NewEvent, given)))),
         turn=turn,
         limits=limits,
         workspace=workspace,
@@ -76,9 +77,8 @@ async def answer(
         options=how.options,
         attended=False,  # nothing is kept, so nothing could wait
         final=how.final,
+        skills=[skill for skill in skills if all(one.body != skill.activated() for one in called)],
+        hooks=Hooking(agent.hooks, journal, turn=turn, workspace=workspace, agent=agent.name, messages=said_in(given)),
     )
-    with anyio.move_on_after(math.inf if limits.seconds is None else limits.seconds):
-        ended = await loop.run()
-        assert isinstance(ended, Done), "nobody is asked, so nothing waits"
-        return
-    raise LimitReached("seconds", f"{limits.seconds:g}")
+    ended = await loop.run()
+    assert isinstance(ended, Done), "nobody is asked, so nothing waits"

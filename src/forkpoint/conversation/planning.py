@@ -1,26 +1,40 @@
 """Planning a turn: who answers, with which identity, and what is written down before anything runs."""
 
+import logging
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
+from forkpoint.agent.approval import Approval
 from forkpoint.agent.binding import bind
 from forkpoint.agent.loop import stand
+from forkpoint.agent.mcp import Offered, offered_now
 from forkpoint.conversation.backend import Decision, ForkOptions, How
 from forkpoint.conversation.messages import Given, said_in, split
 from forkpoint.conversation.prompts import Prompts
 from forkpoint.conversation.records import Records
-from forkpoint.conversation.reopening import NOTHING, allows, going_on, is_stand_in, missing_workspace, stands_for
+from forkpoint.conversation.reopening import (
+    NOTHING,
+    allows,
+    going_on,
+    is_stand_in,
+    missing_workspace,
+    standing_in,
+    stands_for,
+)
 from forkpoint.conversation.rights import beneath
 from forkpoint.conversation.settings import Settings
+from forkpoint.conversation.skills import Skills, called_for
 from forkpoint.conversation.trusting import Trusting
 from forkpoint.conversation.turn import Plan
 from forkpoint.conversation.views import identity_of
-from forkpoint.errors import CallNotOpen, CannotResume, NoSuchTurn
+from forkpoint.errors import BadTool, CallNotOpen, CannotResume, NoSuchTurn
 from forkpoint.events import (
     ApprovalDenied,
     ApprovalGiven,
@@ -28,6 +42,7 @@ from forkpoint.events import (
     ManifestChanged,
     NewEvent,
     SettingsChanged,
+    SkillActivated,
     StagedEvent,
     Text,
     ToolCall,
@@ -40,13 +55,18 @@ from forkpoint.llm.manifest import Manifest, manifest_note
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import ConversationRecord, Head, NewFork, OpenTurn
 
+_log = logging.getLogger("forkpoint")
+
 _AGENTS = 256  # agents that are remembered for the settings that name them
 
 
 class Planner:
     """Plans the turns of a store's conversations."""
 
-    def __init__(self, store: Store, prompts: Prompts, records: Records, trusting: Trusting) -> None:
+    def __init__(
+        self, store: Store, prompts: Prompts, records: Records, trusting: Trusting, skills: Skills | None = None
+    ) -> None:
+        self.skills = skills or Skills(trusting)
         self._store = store
         self._prompts = prompts
         self._records = records
@@ -95,34 +115,77 @@ class Planner:
             agent = self.agent_for(record.settings if settings is None else settings.to_json(), agent, how.allow)
             stored = Settings.from_json(record.settings) if settings is None else settings
             if (gone_on := going_on(stored, agent, how.allow)) is not stored:
-                settings = gone_on
+                settings, agent = self._as_strict_as_there(stored, gone_on, agent, record.family)
+        stands = Settings.from_json(record.settings) if settings is None else settings
+        served = await self.served(agent, stands.folder, record.family, begins=not already)
+        if served is not agent:
+            agent = served
+            settings = stands = replace(stands, agent=msgspec.Raw(agent.to_json().encode()))
         if settings is not None and settings.to_json() == record.settings:
             settings = None
         base = await self._prompts.at(path, turn.base, agent.manifest)
         change = await self.manifest_change(record, turn.state, agent, lost=base.losses, path=path, at=turn.base)
         results, said = await self.answered(path, turn.base, given, record.name) if not already else ([], [])
         is_new = not already or settings is not carried
-        if settings is not None and turn.base.position is not None and is_new:
+        is_told = turn.base.position is not None or bool(agent.mcp)  # a first turn too is resumed with its lists
+        if settings is not None and is_told and is_new:
             change = [*await self.settings_change(path, turn.base, record.settings, settings.to_json()), *change]
         context = self.context(record, agent, at=turn.base)
         dropped = context.identity.to_json() if context.identity != identity_of(record) else None
         branch = new_id()
-        stands = settings or Settings.from_json(record.settings)
         folder = stands.folder
         strict = self._trusting.strict(agent, folder, record.family)
         if stands.sub_agent is not None:
             strict = await beneath(self._store, stands, strict, how.above)
+        skills = await self.skills.of(agent, folder, record.family)
+        told = await self.skills_told(path, turn.base, turn.state) if skills else ()
+        called: list[NewEvent] = []
+        if not already and how.skills is not None:
+            called = [NewEvent(skill) for skill in how.skills]
+        elif not already:
+            called = await called_for(skills, said_in(given), told, folder)
         return Plan(
             strict,
             context,
             base,
-            (*results, *change, *said),
+            (*results, *change, *called, *said),
+            skills=skills,
+            told=told,
             cache=dropped,
             settings=None if settings is None else settings.to_json(),
             aside=None if turn.branch is None else NewFork(id=branch, cache=own_identity(branch).to_json()),
             workspace=folder,
             how=how,
+            sub_agent=None if stands.sub_agent is None else stands.sub_agent.path,
             stored=agent,
+        )
+
+    async def served(
+        self, agent: Agent, folder: Path | None, family: str | None = None, *, begins: bool = True
+    ) -> Agent:
+        """The agent with its MCP servers in a folder, and what they offer to a turn that begins; itself, if that is
+        what it has. Raises `McpFailed` and `NoSecret`.
+
+        Within a turn the lists stay as they are, however often it is resumed.
+        """
+        servers = self._trusting.served(agent.mcp, folder, family, begins=begins)
+        offered = servers
+        if servers and begins:
+            offered = await offered_now(servers, workspace=folder, secrets=agent.secrets)
+        return agent if offered == agent.mcp else _offering(agent, servers, offered)
+
+    def _as_strict_as_there(
+        self, stored: Settings, settings: Settings, agent: Agent, family: str
+    ) -> tuple[Settings, Agent]:
+        """Who leaves a folder that is gone takes its rule along: what was asked about there still is."""
+        left = stored.workspace if settings.workspace is None else None
+        trust = "undecided" if left is None else self._trusting.of(left, family)
+        if trust == "undecided":
+            return settings, agent
+        asks: Approval = "risky" if trust == "untrusted" else "always"  # a project's policy is gone with its folder
+        stricter = agent.but(approval=(asks, agent.approval), unattended="deny")
+        return replace(settings, agent=msgspec.Raw(stricter.to_json().encode())), standing_in(
+            stricter, stored.agent_json
         )
 
     async def settings_change(self, path: str, at: Head, old: JsonText, new: JsonText) -> list[NewEvent]:
@@ -158,6 +221,13 @@ class Planner:
         if shown != identity and shown.dropped:
             note = replace(note, reason=f"{note.reason}. The cache key was {shown.dropped}")
         return [NewEvent(note)]
+
+    async def skills_told(self, path: str, at: Head, state: State) -> tuple[str, ...]:
+        """The names of the skills that prompts of a path show: one that was forgotten can be activated again."""
+        if state.kept_from <= 1 or not state.skills:
+            return state.skills
+        kept = await self._store.events(path, at=at.position, after=state.kept_from - 1, kinds=("skill_activated",))
+        return tuple(event.body.name for event in kept if isinstance(event.body, SkillActivated))
 
     async def answered(
         self, path: str, at: Head, given: Sequence[Given], name: str
@@ -212,6 +282,26 @@ def check_open(conversation: str, open: Collection[str], results: Collection[str
     if strangers := [call for call in results if call not in there]:
         waiting = ", ".join(list(open)[:10]) or "none"
         raise CallNotOpen(strangers[0][:200], conversation, f"these are open: {waiting}")
+
+
+def _offering(agent: Agent, before: Sequence[Offered], offered: Sequence[Offered]) -> Agent:
+    """The agent with what its servers offer. A new list that clashes with a tool of the agent or of another server does
+    not replace the old one. Raises `BadTool` if there is none."""
+    try:
+        return agent.but(mcp=offered)
+    except BadTool:
+        lists = [new if old.tools is None else old for old, new in zip(before, offered, strict=True)]
+        if lists == list(offered):
+            raise
+    found = agent if tuple(lists) == agent.mcp else agent.but(mcp=lists)
+    for place, new in enumerate(offered):
+        try:
+            if new != lists[place]:
+                found = agent.but(mcp=[*lists[:place], new, *lists[place + 1 :]])
+                lists[place] = new
+        except BadTool as error:
+            _log.warning("the new list of the MCP server %s is not used: %s", new.server.name, error)
+    return found
 
 
 def brought(steps: Sequence[StagedEvent]) -> Settings | None:

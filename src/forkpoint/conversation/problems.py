@@ -19,6 +19,8 @@ from forkpoint.errors import (
     CannotResume,
     ForkpointError,
     Item,
+    McpFailed,
+    NoSecret,
     ServerError,
     StoreError,
     TurnFailed,
@@ -30,6 +32,7 @@ INTERNAL = "internal"
 """The code of what nobody foresaw."""
 
 _UNSAID = "Something went wrong in the server, and its log says what. Try again; if it stays, give the request id."
+_PRIVATE = (StoreError, CannotResume, McpFailed, NoSecret)  # they tell of the server's own files and programs
 _STORES = {"path": "(the server's)", "detail": "its log says more", "kind": "its log says which"}  # of a StoreError
 
 
@@ -86,7 +89,7 @@ def hides(error: BaseException) -> bool:
     """Whether the words of an error stay in the server, so that its log must have them."""
     if isinstance(error, TurnFailed):
         return _is_private(_code_of(error))
-    return not is_foreseen(error) or isinstance(error, StoreError | CannotResume)
+    return not is_foreseen(error) or isinstance(error, _PRIVATE)
 
 
 def _document(error: BaseException, request_id: str | None, param: str | None = None) -> ErrorDocument:
@@ -95,6 +98,10 @@ def _document(error: BaseException, request_id: str | None, param: str | None = 
     made, said, cause = type(error), _fields(error), None
     if isinstance(error, StoreError):
         said |= {name: instead for name, instead in _STORES.items() if name in said}
+    if isinstance(error, McpFailed):
+        said["why"] = "cannot be used; the log of the server here says why"
+    if isinstance(error, NoSecret):
+        said |= {"reference": "where the server has it", "why": "its log says why"}
     if isinstance(error, CannotResume):
         listed = tuple(_public_item(item) for item in error.items)
         said["missing"] = "; ".join(map(str, listed)) or "its functions are not on the server as they were"
@@ -169,7 +176,7 @@ def _fits(made: type[ForkpointError], details: dict[str, Any]) -> bool:
 def _is_private(code: str) -> bool:
     """Whether an error is one that nobody foresaw, or tells of the server's own files."""
     made = class_of(code)
-    return made is None or made is ForkpointError or issubclass(made, StoreError | CannotResume)
+    return made is None or made is ForkpointError or issubclass(made, _PRIVATE)
 
 
 def class_of(code: str) -> type[ForkpointError] | None:

@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 from msgspec.structs import replace
 
-from forkpoint.errors import NotFound
+from forkpoint.errors import Busy, NotFound, TurnOpen
 from forkpoint.events import JsonText
 from forkpoint.ids import id_to_bytes
 from forkpoint.store.protocol import Store
@@ -60,3 +60,11 @@ class Records:
 
     def forget(self, id: str) -> None:
         self._known.pop(id, None)
+
+
+def check_idle(record: ConversationRecord) -> None:
+    """Raises `Busy` or `TurnOpen` if a turn holds the conversation."""
+    if record.open_turn is not None and record.status in ("awaiting_approval", "interrupted"):
+        raise TurnOpen(record.id, record.open_turn, record.status)
+    if record.open_turn is not None:
+        raise Busy(record.id, record.open_turn)

@@ -17,6 +17,8 @@ from forkpoint.agent.context import AgentState
 from forkpoint.conversation.asking import asked, created, made_of, path_of, without
 from forkpoint.conversation.backend import Draft, ForkOptions, SpawnOptions
 from forkpoint.conversation.documents import (
+    CondensedDocument,
+    DeletedDocument,
     EventsDocument,
     FamilyDocument,
     InfoDocument,
@@ -29,6 +31,7 @@ from forkpoint.conversation.documents import (
     TeamDocument,
     TurnDocument,
     VerificationDocument,
+    condensed_of,
     event_of,
     info_of_document,
     member_of_document,
@@ -40,11 +43,11 @@ from forkpoint.conversation.documents import (
 from forkpoint.conversation.following import FollowsTurns
 from forkpoint.conversation.http import Connection, Request, Sending, quoted
 from forkpoint.conversation.reopening import NOTHING
-from forkpoint.conversation.results import Branch, Info, Member, Stats, Turn
+from forkpoint.conversation.results import Branch, Info, Member, RemovedWorkspace, Stats, Turn
 from forkpoint.conversation.settings import Settings
 from forkpoint.conversation.views import tree_of
 from forkpoint.errors import BadArgument, BadPosition, NotFound
-from forkpoint.events import Event, Position, Usage, UserMessage
+from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm.inspecting import Inspection
 from forkpoint.store.records import Page, Status, Verification
@@ -136,10 +139,12 @@ class RemoteBackend(FollowsTurns):
             "reset_metrics": options.reset_metrics,
             "cache": options.cache,
             "agent": _agent(options),
-            "workspace": options.workspace,
+            "workspace": options.workspace or options.isolation,
         }
         path = f"{path_of(source)}/fork"
         request = Request(method="POST", path=path, body=_given(body), key=key or new_id(), revision=if_revision)
+        if options.isolation is not None:
+            request = replace(request, read=None)  # copying takes as long as it takes
         return _with_settings(await self._info(request))
 
     async def rewind(
@@ -157,13 +162,16 @@ class RemoteBackend(FollowsTurns):
         aside = await self._connection.read(request, RewindDocument, _aside_of)
         return None if aside is None else _with_settings(aside)
 
-    async def delete(self, id: str, *, if_revision: int | None = None) -> None:
+    async def delete(self, id: str, *, if_revision: int | None = None) -> RemovedWorkspace | None:
         sending = Sending()
+        request = Request(method="DELETE", path=path_of(id), revision=if_revision)
         try:
-            await self._connection.call(Request(method="DELETE", path=path_of(id), revision=if_revision), sending)
+            body = await self._connection.call(request, sending)
         except NotFound:
             if not sending.repeated:
-                raise  # else the first of our requests did it
+                raise
+            return None  # the first of our requests did it
+        return self._connection.understood(body, DeletedDocument).workspace if body else None
 
     async def change(self, id: str, settings: Settings, agent: Agent | None, *, if_revision: int | None = None) -> Info:
         request = Request(
@@ -206,6 +214,13 @@ class RemoteBackend(FollowsTurns):
         return await self._connection.read(Request(method="POST", path=path), MemberDocument, member_of_document)
 
     # What is sent.
+
+    async def condense(
+        self, id: str, agent: Agent | None, *, if_revision: int | None = None, allow: frozenset[str] = NOTHING
+    ) -> Condensation | None:
+        path, body = f"{path_of(id)}/condense", without(allow, agent)
+        request = Request(method="POST", path=path, body=body, revision=if_revision, read=None)
+        return await self._connection.read(request, CondensedDocument, condensed_of, twice=False)
 
     async def request(
         self,

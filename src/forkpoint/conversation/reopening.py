@@ -19,7 +19,15 @@ from forkpoint.events import JsonText
 from forkpoint.llm.model import LLM
 from forkpoint.masking import masked
 
-KINDS = {"tools": "tool", "output": "output", "approval": "approval", "workspace": "workspace", "model": "model"}
+KINDS = {
+    "tools": "tool",
+    "output": "output",
+    "approval": "approval",
+    "workspace": "workspace",
+    "model": "model",
+    "hooks": "hook",
+    "condenser": "condenser",
+}
 """What may be missing, as callers name it, and the kind of its items."""
 
 NOTHING: frozenset[str] = frozenset()
@@ -87,7 +95,7 @@ def going_on(stored: Settings, agent: Agent | None, allow: frozenset[str]) -> Se
     if agent is not None and is_stand_in(agent) and stored.agent_json not in (None, agent.to_json()):
         settings = replace(settings, agent=msgspec.Raw(agent.to_json().encode()))
     if allow and any(allows(allow, item) for item in missing_workspace(stored)):
-        settings = replace(settings, workspace=None)
+        settings = replace(settings, workspace=None, made=None, placed=None)
     return settings
 
 

@@ -22,6 +22,7 @@ from forkpoint.events import (
     Text,
     ToolCall,
     ToolResult,
+    TurnStopped,
     Usage,
     UserMessage,
 )
@@ -77,6 +78,12 @@ class Turn(Struct, frozen=True):
         return standing.answer or ""
 
     @property
+    def stopped(self) -> str | None:
+        """The limit at which it ended without an answer, as its agent says: "100 steps"; None if it was not stopped."""
+        ends = [event.body for event in self.events if isinstance(event.body, TurnStopped)]
+        return f"{ends[-1].limit} {ends[-1].what}" if ends else None
+
+    @property
     def cost(self) -> float | None:
         """Dollars; None if the price of a call is not known."""
         return self.usage.dollars
@@ -114,6 +121,32 @@ class SideAnswer(Struct, frozen=True):
         return self.usage.dollars
 
 
+class Isolation(Struct, frozen=True):
+    """How a branch stands to the folder of what it branched off.
+
+    - ``kind``: ``share`` is the same folder, where both see each other's files; ``worktree`` and ``copy`` were made for
+      it, and ``path`` was named.
+    - ``source``: what a folder that was made for a fork was made from, and ``branch`` that of a worktree.
+    - ``notes``: what of the source is not there, or leads back to it.
+    """
+
+    kind: Literal["share", "worktree", "copy", "path"]
+    source: str | None = None
+    branch: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+class RemovedWorkspace(Struct, frozen=True):
+    """What became of a folder that was made for a fork, when a conversation that worked there was deleted.
+
+    ``why`` says why it stays.
+    """
+
+    path: str
+    removed: bool
+    why: str | None = None
+
+
 class Info(Struct, frozen=True):
     """A conversation as it stood when it was read."""
 
@@ -141,6 +174,7 @@ class Info(Struct, frozen=True):
     nickname: str | None = None
     role: str | None = None
     depth: int = 0  # how far below a conversation that nobody spawned
+    isolation: Isolation | None = None  # of a branch with a workspace: whether it shares its source's
 
 
 class Branch(Struct, frozen=True):

@@ -19,12 +19,13 @@ from forkpoint.agent.budget import Budget
 from forkpoint.agent.loop import stand
 from forkpoint.clock import system_clock as now
 from forkpoint.conversation.backend import Decision, Draft, How
+from forkpoint.conversation.condensing import Condensing
 from forkpoint.conversation.finishing import finished
 from forkpoint.conversation.messages import Given, read_input, said_in, split, write_input
 from forkpoint.conversation.once import Passing, answer
 from forkpoint.conversation.planning import Planner, brought, check_open, decided
 from forkpoint.conversation.prompts import Prompts
-from forkpoint.conversation.records import Records
+from forkpoint.conversation.records import Records, check_idle
 from forkpoint.conversation.reopening import NOTHING
 from forkpoint.conversation.results import Turn
 from forkpoint.conversation.settings import Settings
@@ -38,6 +39,7 @@ from forkpoint.errors import (
     AlreadyExists,
     Busy,
     CannotResume,
+    ContextTooLong,
     ConversationClosed,
     ForkpointError,
     NoSuchTurn,
@@ -48,16 +50,20 @@ from forkpoint.errors import (
     TurnOpen,
 )
 from forkpoint.events import (
+    Condensation,
     JsonText,
     NewEvent,
+    SkillActivated,
     StagedEvent,
     Usage,
+    UserMessage,
 )
 from forkpoint.ids import new_id
 from forkpoint.llm.calling import Models
 from forkpoint.llm.identity import CacheIdentity, CallContext
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import (
+    Committed,
     ConversationRecord,
     IdempotencyKey,
     OpenTurn,
@@ -77,7 +83,9 @@ class _Running:
         self.conversation = conversation
         self.turn = turn
         self.scope = anyio.CancelScope()
+        self.afterwards = anyio.CancelScope()  # what is done once it has committed
         self.done = anyio.Event()
+        self.has_moved = False  # what is known of its conversation has been changed
         self.ended: Turn | None = None  # as it was told
 
 
@@ -107,6 +115,7 @@ class RunsTurns:
         self._records = Records(store)
         self._trusting = trusting or Trusting()
         self._planner = Planner(store, self._prompts, self._records, self._trusting)
+        self._condensing = Condensing(store, models, self._prompts, self._charging)
         self._running: dict[str, _Running] = {}
         self._unended: dict[str, Transaction] = {}
         self._unknown: dict[str, str] = {}  # turns of which only the disk knows how they ended, by their conversation
@@ -153,7 +162,10 @@ class RunsTurns:
             if (made := await self._of_key(id, input, once)) is None:
                 raise
             return await self.join(made, tell)
-        await self._trusting.keep_for(draft)
+        if draft is None and if_revision is None and how.onto is None:
+            await self._condense_what_is_owed(id, agent)
+        if retry_of is not None and how.skills is None and await self._is_from_here(id, retry_of, how):
+            how = replace(how, skills=_begun_with(await self._store.steps(retry_of)))
         left = (await self._store.read(id)).open_turn if supersede and draft is None else None
         opened = await self._store.begin(
             id,
@@ -168,7 +180,7 @@ class RunsTurns:
         )
         if isinstance(opened, TurnRecord):
             return await self.join(opened, tell)
-        return await self._go(opened, agent, tuple(given), tell, how, retry_of=retry_of, left=left)
+        return await self._go(opened, agent, tuple(given), tell, how, retry_of=retry_of, left=left, draft=draft)
 
     async def once(
         self,
@@ -198,6 +210,7 @@ class RunsTurns:
             with running.scope:
                 told(TurnStarted(id, id, said_in(given)))
                 context = CallContext(identity, self._store.tenant)
+                agent = await self._planner.served(agent, workspace)
                 await answer(
                     agent,
                     self._models,
@@ -208,6 +221,7 @@ class RunsTurns:
                     how=self._bounded(agent, how),
                     workspace=workspace,
                     tell=told,
+                    skills=await self._planner.skills.of(agent, workspace),
                 )
                 turn = replace(turn, outcome="committed")
         except Exception as error:
@@ -300,6 +314,7 @@ class RunsTurns:
                 raise Busy(id, record.open_turn)  # in another process, which alone can stop it
             raise NoSuchTurn(id, "cancel", "none is running")
         running.scope.cancel()
+        running.afterwards.cancel()
         await running.done.wait()
         return running.ended or await read_turn(self._store, running.turn)
 
@@ -332,9 +347,10 @@ class RunsTurns:
         running = list(self._running.values())
         for one in running:
             one.scope.cancel()
+            one.afterwards.cancel()
         for one in running:
             await one.done.wait()
-        for id in [*self._unended, *self._unknown]:
+        for id in [*self._unended, *self._unknown, *self._condensing.unsettled]:
             with suppress(ForkpointError):
                 await self.end_what_could_not_be_ended(id)
         await finished(self._charge)
@@ -349,6 +365,7 @@ class RunsTurns:
         *,
         retry_of: str | None = None,
         left: str | None = None,
+        draft: Draft | None = None,
         resumed: bool = False,
         decision: Decision | None = None,
         rerun: Collection[str] = (),
@@ -361,6 +378,7 @@ class RunsTurns:
         tell = trace.tell
 
         async def plan(already: Sequence[StagedEvent]) -> Plan:
+            await self._trusting.keep_for(draft)
             if left is not None or (agent.sub_agents is not None and not resumed):
                 await self._discard_beneath(opened.conversation, left)
             made = await self._planner.plan(opened, agent, given, already, how)
@@ -377,6 +395,7 @@ class RunsTurns:
                 turn = await transaction.cancelled()
             running.ended = turn
             tell(turn)
+            await self._condensed(running, transaction, turn, how)
             return raise_for(turn)
         except anyio.get_cancelled_exc_class():
             if running.ended is None and transaction.is_ended:  # whoever follows it hears how it ended
@@ -387,6 +406,8 @@ class RunsTurns:
             self._unknown[opened.conversation] = opened.id
             raise
         except TurnFailed as failed:
+            if isinstance(failed.cause, ContextTooLong):
+                self._condensing.owe(opened.conversation)
             if running.ended is None and isinstance(failed.turn, Turn):
                 running.ended = failed.turn
                 tell(failed.turn)
@@ -396,16 +417,82 @@ class RunsTurns:
             _inside.reset(inside)
             if not transaction.is_ended:
                 self._unended[opened.conversation] = transaction
-            if transaction.committed is not None:
-                if how.onto is None:
-                    self._records.moved(transaction.committed, transaction.cache, transaction.settings)
-                else:
-                    self._records.forget(opened.conversation)
-                if self._moved is not None:
-                    self._moved(opened.conversation, transaction.committed.revision)
+            self._has_moved(running, transaction, how)
             if self._running.get(opened.conversation) is running:
                 del self._running[opened.conversation]
             running.done.set()
+
+    def _has_moved(self, running: _Running, transaction: Transaction, how: How) -> None:
+        """If a turn has committed, what is known of its conversation changes, once."""
+        committed = transaction.committed
+        if committed is None or running.has_moved:
+            return
+        running.has_moved = True
+        if how.onto is None:
+            self._records.moved(committed, transaction.cache, transaction.settings)
+        else:
+            self._records.forget(committed.conversation)
+        if self._moved is not None:
+            self._moved(committed.conversation, committed.revision)
+
+    async def _condensed(self, running: _Running, transaction: Transaction, turn: Turn, how: How) -> None:
+        """What is done once a turn has committed and was told: its path is condensed, if that is due."""
+        committed, agent = transaction.committed, transaction.answered_by
+        if committed is None:
+            return
+        self._has_moved(running, transaction, how)
+        if agent is None or agent.condenser is None or self._stopped:
+            return
+        try:
+            with running.afterwards:
+                note = await self._condensing.after(agent, turn, committed, transaction.kept_from)
+                if note is not None:
+                    self._noted(note)
+        finally:
+            await finished(self._charge)
+
+    def _noted(self, note: Committed) -> None:
+        self._records.moved(note)
+        if self._moved is not None:
+            self._moved(note.conversation, note.revision)
+
+    async def condense(
+        self, id: str, agent: Agent, *, if_revision: int | None = None, allow: frozenset[str] = NOTHING
+    ) -> Condensation | None:
+        await self.end_what_could_not_be_ended(id)
+        self._check_open(id)
+        record = await self._store.read(id)
+        if if_revision is not None and record.revision != if_revision:
+            raise Stale(id, if_revision, record.revision)
+        check_idle(record)  # before anybody is paid for a summary
+        agent = self._planner.agent_for(record.settings, agent, allow)
+        agent.llm.key()
+        try:
+            note = await self._condensing.at_once(agent, record)
+        finally:
+            await finished(self._charge)
+        if note is None:
+            if (now_at := (await self._store.read(id)).revision) != record.revision:
+                raise Stale(id, record.revision, now_at)  # somebody was faster than the summary
+            return None
+        self._noted(note)
+        made = await self._store.events(id, at=note.head.position, kinds=("condensation",))
+        return next((event.body for event in reversed(made) if isinstance(event.body, Condensation)), None)
+
+    async def _is_from_here(self, id: str, retry_of: str, how: How) -> bool:
+        """Whether a try began where its retry will: elsewhere other skills were told, or are forgotten."""
+        here = (await self._store.read(id)).head.position if how.onto is None else how.onto.position
+        return (await self._store.turn(retry_of)).base == here
+
+    async def _condense_what_is_owed(self, id: str, agent: Agent) -> None:
+        """A turn could not be, since its prompt was too long: the path is condensed before the next."""
+        if not self._condensing.is_owed(id) or agent.condenser is None:
+            return
+        try:
+            if (note := await self._condensing.now(agent, id)) is not None:
+                self._noted(note)
+        finally:
+            await finished(self._charge)
 
     async def join(self, record: TurnRecord, tell: Callback) -> Turn:
         """A turn that was begun by another request, once it has ended."""
@@ -452,6 +539,7 @@ class RunsTurns:
 
         Raises `OutcomeUnknown` while the disk does not even say how it ended.
         """
+        await self._condensing.settle(id)
         if (turn := self._unknown.get(id)) is not None:
             with suppress(NotFound):  # it was never begun
                 await self._store.settle(turn)
@@ -500,6 +588,14 @@ def _digest(input: JsonText, retry_of: str | None, supersede: bool, request: str
     if request is not None:
         return bytes.fromhex(request)
     return hashlib.sha256(f"{retry_of or ''}\0{supersede}\0{input}".encode()).digest()
+
+
+def _begun_with(steps: Sequence[StagedEvent]) -> tuple[SkillActivated, ...] | None:
+    """The skills that a try has begun with; None if it has not come so far."""
+    said = next((n for n, step in enumerate(steps) if isinstance(step.body, UserMessage)), None)
+    if said is None:
+        return None
+    return tuple(step.body for step in steps[:said] if isinstance(step.body, SkillActivated))
 
 
 def _check_rerun(id: str, steps: Sequence[StagedEvent], rerun: Collection[str]) -> None:

@@ -10,6 +10,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.binding import bind, portable_document
 from forkpoint.errors import BadWorkspace, CannotResume, Item
 from forkpoint.events import JsonText
+from forkpoint.workspace.made import Made
 
 
 class SubAgentOf(Struct, frozen=True, omit_defaults=True):
@@ -37,6 +38,9 @@ class Settings(Struct, frozen=True, omit_defaults=True):
     ``system`` is what a client of chat completions gave as system messages: it stands in the agent's instructions, and
     here apart, for another agent that takes over. So does ``project``, which is what a trusted project told when the
     conversation was made.
+
+    ``made`` says how the folder was made, if that was for a fork: forks that share it and sub-agents have it too, and
+    the last that works there takes it along. ``placed`` is the id of the fork that was given this folder.
     """
 
     agent: msgspec.Raw = msgspec.Raw()
@@ -44,6 +48,8 @@ class Settings(Struct, frozen=True, omit_defaults=True):
     system: str | None = None
     sub_agent: SubAgentOf | None = None
     project: str | None = None
+    made: Made | None = None
+    placed: str | None = None
 
     @classmethod
     def of(cls, agent: Agent | str | None, workspace: str | None, *, remote: bool = False) -> "Settings":

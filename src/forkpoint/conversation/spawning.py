@@ -15,6 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
+from forkpoint.agent.context import SHELL
+from forkpoint.agent.hooks import hooks_of
+from forkpoint.agent.skills import LARGEST
 from forkpoint.agent.sub_agents import Role, SubAgents
 from forkpoint.agent.team import Task
 from forkpoint.conversation.settings import Settings, SubAgentOf
@@ -26,15 +29,21 @@ from forkpoint.events import (
     Gone,
     ModelCalled,
     NewEvent,
+    SkillActivated,
     StagedEvent,
+    StateChange,
     Text,
     ToolCall,
     ToolResult,
     Usage,
 )
 from forkpoint.history.roster import Known, free_nickname
+from forkpoint.history.state import State
 from forkpoint.llm.identity import CacheIdentity, fork_identity, own_identity
 from forkpoint.llm.manifest import is_text
+
+SEEN = ("user_message", "condensation", "skill_activated")
+"""The kinds of events by which `window` knows what can be seen of a path."""
 
 ROOT = "/root"
 """The path of a conversation that is nobody's sub-agent."""
@@ -126,7 +135,8 @@ def child_of(parent: Parent, id: str, task: Task, team: Mapping[str, Known], *, 
     project = parent.settings.project
     agent = agent if agent is parent.agent else with_project(agent, project)
     settings = Settings.of(agent, parent.settings.workspace)
-    settings = replace(settings, system=system, project=project, sub_agent=place)
+    made, placed = parent.settings.made, parent.settings.placed  # it works in its parent's folder
+    settings = replace(settings, system=system, project=project, sub_agent=place, made=made, placed=placed)
     return Child(agent, settings, _identity(parent, id, agent, inherits=fork != "none" and not role.guardian))
 
 
@@ -150,7 +160,9 @@ def known_agent(parent: Agent, settings: Settings) -> Agent:
     said = msgspec.json.decode(settings.agent_json or "{}", type=_Said)
     if (llm := offered.model(said.llm.model)) is not None:
         found = found.but(llm=llm)  # the key that it was given, if it is in no document
-    return found if found is parent else found.but(approval=(parent.approval, found.approval))
+    if found is parent:
+        return found
+    return found.but(approval=(parent.approval, found.approval), hooks=hooks_of((*parent.hooks, *found.hooks)))
 
 
 class _SaidModel(Struct, frozen=True):
@@ -188,22 +200,45 @@ def opening(child: Child, turn: str, call: str, steps: Sequence[StagedEvent]) ->
     return [*copied, *(NewEvent(_answer(child, one, is_its_own=one.call_id == call)) for one in calls)]
 
 
-def window(path: Sequence[Event], turns: int) -> NewEvent | None:
-    """The event that shows no more than the last so many turns of a path, given its user messages and condensations.
+def as_in_the_shell_of(state: State) -> list[NewEvent]:
+    """What a sub-agent begins with that does not know its parent's history: the folder and variables of its shell."""
+    return [NewEvent(StateChange(((SHELL, kept),))) for kept in [state.get(SHELL)] if kept is not None]
 
-    None if no more of it can be seen anyway. The turn that runs is shown in any case.
+
+def window(path: Sequence[Event], turns: int) -> list[NewEvent]:
+    """The events that show no more than the last so many turns of a path, given those of it of the kinds `SEEN`.
+
+    There are none if no more of it can be seen anyway. The turn that runs is shown in any case. Skills that were
+    activated in what is hidden are said again, as on a path that is condensed: nothing would activate them once more.
     """
     shown_from = max((event.body.kept_from for event in path if isinstance(event.body, Condensation)), default=0)
+    said_in = {event.turn for event in path if event.kind == "user_message" and event.id.ordinal >= shown_from}
     last: dict[str, int] = {}
     for event in path:
-        if event.kind == "user_message" and event.id.ordinal >= shown_from:
-            last.setdefault(event.turn, event.id.ordinal)
+        if event.turn in said_in and event.id.ordinal >= shown_from:
+            last.setdefault(event.turn, event.id.ordinal)  # a turn begins with the skills that its message calls for
     if len(last) <= turns:
-        return None
+        return []
     kept_from = sorted(last.values())[-turns]
     hidden = len(last) - turns
     said = f"{hidden} earlier turn{'s' if hidden > 1 else ''} of this conversation cannot be seen from here."
-    return NewEvent(Condensation(said, kept_from))
+    return [NewEvent(Condensation(said, kept_from)), *map(NewEvent, _skills_hidden(path, shown_from, kept_from))]
+
+
+def _skills_hidden(path: Sequence[Event], shown_from: int, kept_from: int) -> list[SkillActivated]:
+    """The skills that can be seen no more, the newest of each name, as many as have room."""
+    found: list[SkillActivated] = []
+    names: set[str] = set()
+    room = LARGEST
+    for event in reversed(path):
+        body = event.body
+        if not isinstance(body, SkillActivated) or body.name in names or event.id.ordinal < shown_from:
+            continue
+        names.add(body.name)
+        if event.id.ordinal < kept_from and (size := len(body.content.encode())) <= room:
+            found.append(body)
+            room -= size
+    return found[::-1]
 
 
 def _copy(step: StagedEvent, origin: str) -> NewEvent:
@@ -269,7 +304,9 @@ def _answerer(
         changes["instructions"] = "\n\n".join(part for part in (agent.instructions, role.instructions) if part)
     if role.guardian:
         changes["approval"], changes["unattended"] = "always", "deny"
-    elif agent is not parent:
+    if agent is not parent:
+        changes["hooks"] = hooks_of((*parent.hooks, *agent.hooks))
+    if agent is not parent and not role.guardian:
         changes["approval"] = (parent.approval, agent.approval)
         changes["unattended"] = "deny" if "deny" in (parent.unattended, agent.unattended) else "run"
     return agent.but(**changes) if changes else agent

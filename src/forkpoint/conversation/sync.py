@@ -16,10 +16,10 @@ from forkpoint.conversation.conversation import AsyncConversation, Events, Where
 from forkpoint.conversation.messages import Message
 from forkpoint.conversation.naming import Point
 from forkpoint.conversation.portal import inside, wait_for
-from forkpoint.conversation.results import Branch, Call, Info, Member, SideAnswer, Stats, Turn
+from forkpoint.conversation.results import Branch, Call, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.conversation.streaming import TurnStream
 from forkpoint.conversation.updates import Callback, Update, Visualizer
-from forkpoint.events import ToolResult, UserMessage
+from forkpoint.events import Condensation, ToolResult, UserMessage
 from forkpoint.llm.identity import CacheIdentity, CachePolicy
 from forkpoint.llm.inspecting import Inspection
 from forkpoint.llm.model import LLM
@@ -296,6 +296,17 @@ class Conversation:
         """
         return wait_for("ask()", self._async.ask, message)
 
+    def condense(self, *, if_revision: int | None = None) -> Condensation | None:
+        """Lets prompts forget the older part of the path at once, however short it is. Recorded as a note.
+
+        The agent's condenser does it; for an agent without one, its model writes a summary. Gives what prompts show
+        instead; None if there is nothing to forget, or if what the model wrote is of no use, which is logged. The
+        conversation must have no open turn, and if it goes on meanwhile, `Stale` is raised.
+
+        ``if_revision``: as in `run`.
+        """
+        return wait_for("condense()", self._async.condense, if_revision=if_revision)
+
     def cancel(self) -> Turn:
         """Cancels the turn that runs in this process, and waits for its outcome. Too late, it says ``committed``."""
         return wait_for("cancel()", self._async.cancel)
@@ -359,6 +370,9 @@ class Conversation:
         ``at`` is a turn or an event, included; ``before`` the same, excluded; by default it is all that is committed.
         Never waits for a turn that runs. Costs the same however long the history is. ``key`` makes it happen once:
         the same key with the same arguments gives the same fork. ``if_revision``: as in `run`.
+
+        ``workspace``: ``share`` is the same folder, where both see each other's files; ``worktree`` is a branch and a
+        folder of the repository, and ``copy`` a copy, both with all that the folder has now; else a folder that exists.
         """
         forked = wait_for(
             "fork()",
@@ -398,12 +412,13 @@ class Conversation:
         """Its family: roots, and what branched off each."""
         return wait_for("tree()", self._async.tree)
 
-    def delete(self, *, if_revision: int | None = None) -> None:
+    def delete(self, *, if_revision: int | None = None) -> RemovedWorkspace | None:
         """Removes it and its sub-agents, never a fork, and closes it. What was spent stays counted in the family.
 
-        ``if_revision``: as in `run`.
+        A folder that was made for a fork is removed with the last conversation that works there, if nothing is lost by
+        that: what is returned says so, or why it stays. None if there is no such folder. ``if_revision``: as in `run`.
         """
-        wait_for("delete()", self._async.delete, if_revision=if_revision)
+        return wait_for("delete()", self._async.delete, if_revision=if_revision)
 
     # Sub-agents.
 

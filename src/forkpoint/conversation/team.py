@@ -51,6 +51,8 @@ _log = logging.getLogger("forkpoint")
 
 T = TypeVar("T")
 
+_PRIVATE = frozenset({"mcp_failed", "no_secret"})  # they tell of programs and places that no model needs to know
+
 _IN_THE_WAY = {
     "busy": "it is at work for somebody else",
     "turn_open": "somebody has to decide first on what it wants to do",
@@ -468,7 +470,8 @@ def member_of(one: Known, turn: Turn | None, error: str | None = None) -> Member
         return _member(one, "failed" if error else "idle", None, error)
     match turn.outcome:
         case "committed":
-            return _member(one, "idle", turn)
+            stopped = None if turn.stopped is None else f"It reached its limit of {turn.stopped}, and has no answer."
+            return _member(one, "idle", turn, stopped)
         case "failed":
             return _member(one, "failed", turn, error or _why(turn))
         case "cancelled":
@@ -496,11 +499,15 @@ def _why(turn: Turn) -> str:
         return "It does not say why."
     if turn.error.code == "error":
         return f"Something went wrong inside of it ({turn.error.message.partition(':')[0]})."
+    if turn.error.code in _PRIVATE:
+        return f"What it needs cannot be had here ({turn.error.code}); its own turn says more."
     return turn.error.message
 
 
 def _member(one: Known, status: MemberStatus, turn: Turn | None, error: str | None = None) -> Member:
     answer = turn.text if turn is not None and turn.outcome == "committed" else None
+    if turn is not None and turn.stopped is not None:
+        answer = answer or None  # it has said nothing, and not that there is nothing to say
     return Member(
         conversation=one.conversation,
         path=one.path,

@@ -13,14 +13,17 @@ from forkpoint.agent.budget import Budget
 from forkpoint.agent.team import Member, Task
 from forkpoint.conversation.backend import SpawnOptions
 from forkpoint.conversation.messages import caller_of
+from forkpoint.conversation.records import check_idle
 from forkpoint.conversation.results import Info, Turn
 from forkpoint.conversation.running import RunsTurns
 from forkpoint.conversation.settings import Settings
 from forkpoint.conversation.spawning import (
     NO_CALL,
+    SEEN,
     Child,
     Parent,
     as_fork,
+    as_in_the_shell_of,
     child_of,
     known_agent,
     opening,
@@ -35,14 +38,12 @@ from forkpoint.conversation.views import identity_of, info_of, stored_tags
 from forkpoint.errors import (
     AgentClosed,
     BadPosition,
-    Busy,
     ForkpointError,
     NoSuchAgent,
     NotFound,
     OutcomeUnknown,
     SpawnRefused,
     Stale,
-    TurnOpen,
 )
 from forkpoint.events import NewEvent, Position, SubAgentFinished, SubAgentSpawned, Usage
 from forkpoint.history.roster import Known, find, roster
@@ -183,14 +184,10 @@ class RunsTeams(RunsTurns):
         turn, id = steps.turn, new_id()
         path = turn.branch or turn.conversation
         child = child_of(parent, id, task, team)
-        events: list[NewEvent] = []
         fork = child.place.fork
-        if fork != "none":
-            events = opening(child, turn.id, call, steps.so_far)
+        events = as_in_the_shell_of(steps.state) if fork == "none" else opening(child, turn.id, call, steps.so_far)
         if isinstance(fork, int) and turn.base.position is not None:
-            said = await self._store.events(path, at=turn.base.position, kinds=("user_message", "condensation"))
-            if (shown := window(said, fork)) is not None:
-                events.append(shown)
+            events += window(await self._store.events(path, at=turn.base.position, kinds=SEEN), fork)
         record = await self._store.read(turn.conversation)
         if record.draft:  # whatever becomes of its first turn, the sub-agent stays, and hangs on it
             await self._store.keep(record.id)
@@ -282,7 +279,8 @@ class RunsTeams(RunsTurns):
         parent = Parent(record.id, bound, settings, identity_of(record))
         child = child_of(parent, options.id, task, await self._roster_now(record), given=options.agent)
         new = _new(options.id, child, Lineage("sub_agent", record.id), record.family, None)
-        return await self._store.create(replace(new, title=options.title, tags=stored_tags(options.tags)), key=once)
+        new = replace(new, title=options.title, tags=stored_tags(options.tags))
+        return await self._store.create(new, as_in_the_shell_of(await self._store.state(record.id)), key=once)
 
     async def _made_before(self, id: str, once: IdempotencyKey) -> ConversationRecord | None:
         """What an earlier request with this key made. Keys are looked up first, and there is no such family."""
@@ -293,7 +291,7 @@ class RunsTeams(RunsTurns):
     async def _idle(self, id: str) -> ConversationRecord:
         """A conversation that something is to be noted in, and that is no draft. Raises `Busy`."""
         record = await self._store.read(id)
-        _check_idle(record)
+        check_idle(record)
         return await self._store.keep(id) if record.draft else record
 
     async def _note(
@@ -309,7 +307,7 @@ class RunsTeams(RunsTurns):
             raise  # it may well be recorded
         except ForkpointError:
             with suppress(ForkpointError):
-                await self._store.delete(child.id, if_revision=0)
+                await self._store.delete(child.id, if_revision=child.revision)
             raise
         finally:
             self._records.forget(parent)
@@ -333,10 +331,12 @@ class RunsTeams(RunsTurns):
         assert place is not None, "a sub-agent says whose it is"
         path, depth = place_of(settings, parent)
         ours = replace(place, parent=parent, path=f"{path}/{one.nickname}", depth=depth + 1)
+        # It works where its parent does, which may be a fork with a folder of its own.
+        here = replace(theirs, workspace=settings.workspace, made=settings.made, placed=settings.placed)
         id = new_id()
         new = NewConversation(
             id=id,
-            settings=replace(theirs, sub_agent=ours).to_json(),
+            settings=replace(here, sub_agent=ours).to_json(),
             cache=own_identity(id).to_json(),
             lineage=Lineage("sub_agent", parent, turn=turn, call=call),
             family=there.family,
@@ -508,13 +508,6 @@ def _spawned_as(child: ConversationRecord) -> SubAgentSpawned:
 def _is_of(record: ConversationRecord, parent: str) -> bool:
     place = Settings.from_json(record.settings).sub_agent
     return place is not None and place.parent == parent
-
-
-def _check_idle(record: ConversationRecord) -> None:
-    if record.open_turn is not None and record.status in ("awaiting_approval", "interrupted"):
-        raise TurnOpen(record.id, record.open_turn, record.status)
-    if record.open_turn is not None:
-        raise Busy(record.id, record.open_turn)
 
 
 def _request_of(parent: str, options: SpawnOptions) -> bytes:

@@ -6,10 +6,13 @@ sub-agents, or of all conversations of a place. Nothing here ever fails because 
 
 - An **untrusted** workspace: nothing of the project is read, and risky tools ask first, whatever the agent's policy.
 - A **trusted** one: its instructions stand after the agent's own in each conversation that is made there, and are
-  stored with it, so that its prompts stay as they are; its approval policy is asked beside the agent's own.
+  stored with it, so that its prompts stay as they are; its approval policy is asked beside the agent's own, and its
+  hooks run after the agent's own, and its MCP servers are used beside the agent's own, as long as it is trusted.
 - An **undecided** one: nothing of the project is read, and the agent's own policy holds.
 """
 
+import copy
+import functools
 import logging
 import os
 import shlex
@@ -24,15 +27,21 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.approval import Policy, policies
+from forkpoint.agent.hooks import Hook, hooks_of, project_hooks
+from forkpoint.agent.mcp import Offered, offered_of, project_servers
+from forkpoint.agent.skill_files import instructions_in
 from forkpoint.conversation.backend import Draft
 from forkpoint.conversation.defaults import settings_file
 from forkpoint.conversation.settings import Settings
-from forkpoint.errors import BadArgument
-from forkpoint.workspace import Decision, ProjectSettings, Standing, Trust, project_settings, set_trust, standing
+from forkpoint.errors import BadAgent, BadArgument, BadSetting
+from forkpoint.workspace import Decision, ProjectSettings, Standing, Trust, set_trust, settings_at, standing
+from forkpoint.workspace.made import origin_of
 from forkpoint.workspace.project import settings_of
 from forkpoint.workspace.roots import checkout_and_root
 
 _log = logging.getLogger("forkpoint")
+
+_DECISIONS = 10_000  # that could not be written, of families
 
 _REMEMBERED = 1024  # folders, projects, and agents with a stricter policy
 
@@ -48,12 +57,20 @@ class Trusting:
 
     def __init__(self, config: Callable[[], Path] = settings_file) -> None:
         self._config = config  # where the user's file is
+        self.is_shared = False  # with tenants: what its user keeps for himself is not theirs
         self._everywhere: dict[str, Decision] = {}  # of projects, as it could not be written
         self._families: dict[tuple[str, str], Decision] = {}  # the same for one family, by its id and the project
         self._warnings: OrderedDict[str, str | None] = OrderedDict()  # by family
         self._standings: OrderedDict[tuple[Path, ...], tuple[_Signature, Standing]] = OrderedDict()
-        self._projects: OrderedDict[Path, tuple[_Signature, ProjectSettings]] = OrderedDict()
-        self._strict: OrderedDict[tuple[int, Policy, bool], tuple[Agent, Agent]] = OrderedDict()
+        self._projects: OrderedDict[Path, tuple[_Signature, ProjectSettings, tuple[Hook, ...]]] = OrderedDict()
+        self._strict: OrderedDict[tuple[int, Policy, bool, tuple[Hook, ...]], tuple[Agent, Agent]] = OrderedDict()
+
+    def within(self) -> "Trusting":
+        """The same for another tenant: what is known of folders is shared, what was said of families is not."""
+        other = copy.copy(self)
+        other._families, other._warnings = {}, OrderedDict()
+        other.is_shared = True
+        return other
 
     def of(self, folder: str | os.PathLike[str], family: str | None = None, wish: bool | None = None) -> Trust:
         """How a folder stands for a family. ``wish`` is what somebody is about to say of it.
@@ -72,8 +89,11 @@ class Trusting:
         found = standing(folder, config)
         wanted: Decision = "trusted" if trusted else "untrusted"
         warning = None
-        self._remember_here(family, found.root, None)
-        if trusted and found.trust == "untrusted":
+        here = {self._everywhere.get(found.root), self._families.get((family or "", found.root))}
+        if trusted and "untrusted" in here:  # as if it had been written
+            said = f"it was said before that {found.root} is untrusted"
+            warning = f"{found.root} is not trusted: {said}. `forkpoint trust {shlex.quote(found.root)}` changes that"
+        elif trusted and found.trust == "untrusted":
             said = f"{config} says that {found.decided_for or found.root} is untrusted"
             warning = f"{found.root} is not trusted: {said}. `forkpoint trust {shlex.quote(found.root)}` changes that"
         elif found.trust != wanted and (kept := set_trust(folder, wanted, config)).warning is not None:
@@ -81,6 +101,8 @@ class Trusting:
             whom = "Everything here" if family is None else "This conversation"
             why = kept.warning.rstrip(".")
             warning = f"{why}. {whom} goes on as if it had been kept: {found.root} is {wanted}"
+        else:
+            self._remember_here(family, found.root, None)
         if warning is not None:
             warning = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in warning)  # names can have any
             _log.warning("%s", warning)
@@ -107,27 +129,76 @@ class Trusting:
         if folder is None:
             check_trust(draft.trust, None)
         elif draft.asked is None and agent is not None and draft.settings.agent_json is not None:
-            told = self._project(*self._look(folder, draft.id, draft.trust)).instructions
-            if told is not None and (told := told.strip()):
+            told = self._told(folder, *self._look(folder, draft.id, draft.trust))
+            if told:
                 agent = with_project(agent, told)
                 settings = replace(draft.settings, agent=msgspec.Raw(agent.to_json().encode()), project=told)
                 return replace(draft, settings=settings, asked=draft.settings), agent
         return replace(draft, asked=draft.asked or draft.settings), agent
 
+    def projects(self, folder: str | os.PathLike[str] | None, family: str | None = None) -> tuple[Path, ...]:
+        """The folders of the project that a folder belongs to, if it is trusted: its checkout, then its root."""
+        if folder is None or self.of(folder, family) != "trusted":
+            return ()
+        return tuple(dict.fromkeys(checkout_and_root(origin_of(folder))))
+
+    def _told(self, folder: str, trust: Trust, root: Path) -> str:
+        """What a trusted project tells: in its settings, and in its ``AGENTS.md``."""
+        if trust != "trusted":
+            return ""
+        here = origin_of(folder)  # what agents wrote in a folder that was made for a fork tells them nothing
+        found = instructions_in(checkout_and_root(here)[0], here)
+        for problem in found.problems:
+            _log.warning("%s", problem)
+        return joined((self._project(trust, root).instructions or "").strip(), found.text)
+
     def strict(self, agent: Agent, folder: str | os.PathLike[str] | None, family: str | None = None) -> Agent:
-        """The agent as it may work in a folder: it asks before what the folder's trust, or its project, wants asked."""
+        """The agent as it may work in a folder: it asks before what the folder's trust, or its project, wants asked.
+
+        The hooks of a trusted project run after its own.
+        """
         if folder is None:
             return agent
         trust, root = self._look(folder, family)
-        asks: Policy | None = "risky" if trust == "untrusted" else self._project(trust, root).approval
-        if asks is None or asks == "never":
+        asks: Policy = "risky" if trust == "untrusted" else self._project(trust, root).approval or "never"
+        hooks = self._projects[root][2] if trust == "trusted" else ()
+        if asks == "never" and not hooks:
             return agent
         unattended = "deny" if trust == "untrusted" else agent.unattended  # and not run because nobody looks
-        key = (id(agent), asks, trust == "untrusted")  # held in the value, so that nobody else can have its id
+        key = (id(agent), asks, trust == "untrusted", hooks)  # held in the value, so that nobody else can have its id
         if (known := self._strict.get(key)) is None:
-            known = (agent, agent.but(approval=(asks, *policies(agent.approval)), unattended=unattended))
+            approval = agent.approval if asks == "never" else (asks, *policies(agent.approval))
+            stricter = agent.but(approval=approval, unattended=unattended, hooks=hooks_of((*agent.hooks, *hooks)))
+            known = (agent, stricter)
             _remember(self._strict, key, known)
         return known[1]
+
+    def served(
+        self,
+        servers: tuple[Offered, ...],
+        folder: str | os.PathLike[str] | None,
+        family: str | None = None,
+        *,
+        begins: bool = True,
+    ) -> tuple[Offered, ...]:
+        """The MCP servers that an agent has in a folder: its own, and those of the folder's project if it is trusted.
+
+        A turn that ``begins`` has those that the project names now, as far as the agent has none of that name. One that
+        goes on has those that it began with, unless they are no longer trusted. Raises `BadSetting`.
+        """
+        own = tuple(one for one in servers if one.project is None)
+        if folder is None:
+            return own
+        trust, root = self._look(folder, family)
+        if trust != "trusted":
+            return own
+        if not begins:
+            return tuple(one for one in servers if one.project in (None, str(root)))
+        known = {(one.server, one.project): one for one in servers}
+        taken = {one.server.name for one in own}
+        named = _servers(self._project(trust, root), root)
+        theirs = [known.get((one.server, one.project), one) for one in named if one.server.name not in taken]
+        return offered_of((*own, *theirs)) if theirs else own
 
     def _remember_here(self, family: str | None, root: str, decision: Decision | None) -> None:
         """Remembers a decision that could not be written, in the place of an earlier one."""
@@ -135,6 +206,9 @@ class Trusting:
             self._families.pop((family, root), None)
             if decision is not None:
                 self._families[family, root] = decision
+                if len(self._families) > _DECISIONS:  # who was trusted asks again; who was not stays untrusted
+                    oldest = next((key for key, said in self._families.items() if said == "trusted"), None)
+                    self._families.pop(oldest or (family, root), None)
         else:
             self._everywhere.pop(root, None)
             if decision is not None:
@@ -146,7 +220,7 @@ class Trusting:
         signature = _signature(config)
         if signature is None and wish is None and not self._everywhere and not self._families:
             return "undecided", Path(folder)
-        here = Path(os.path.realpath(folder))
+        here = origin_of(folder)
         checkout, root = checkout_and_root(here)
         said: set[Trust | None] = {
             self._everywhere.get(str(root)),
@@ -163,7 +237,8 @@ class Trusting:
         signature = _signature(settings_of(root))
         known = self._projects.get(root)
         if known is None or known[0] != signature:
-            known = (signature, project_settings(root, trust))
+            said = settings_at(root)
+            known = (signature, said, _hooks(said, root))
             _remember(self._projects, root, known)
         return known[1]
 
@@ -215,6 +290,23 @@ def _remember(kept: OrderedDict[K, V], key: K, value: V) -> None:
     kept.move_to_end(key)
     if len(kept) > _REMEMBERED:
         kept.popitem(last=False)
+
+
+def _hooks(said: ProjectSettings, root: Path) -> tuple[Hook, ...]:
+    """The hooks of a project. Raises `BadSetting`."""
+    try:
+        return project_hooks(msgspec.json.decode(said.hooks), root) if said.hooks is not None else ()
+    except BadAgent as error:
+        raise BadSetting("Forkpoint", f"hooks in {settings_of(root)}", error.why) from None
+
+
+@functools.lru_cache(maxsize=64)
+def _servers(said: ProjectSettings, root: Path) -> tuple[Offered, ...]:
+    """The MCP servers of a project. Raises `BadSetting`."""
+    try:
+        return project_servers(msgspec.json.decode(said.mcp), root) if said.mcp is not None else ()
+    except BadAgent as error:
+        raise BadSetting("Forkpoint", f"mcp in {settings_of(root)}", error.why) from None
 
 
 def _decision(wish: bool | None) -> Decision | None:

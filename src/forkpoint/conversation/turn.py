@@ -13,7 +13,6 @@ said when it is certain that nothing was committed; what the store cannot tell i
 guessed.
 """
 
-import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,11 +24,13 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.budget import Budget
+from forkpoint.agent.hooking import Hooking
 from forkpoint.agent.loop import Done, Loop, Waiting
+from forkpoint.agent.skills import Skill
 from forkpoint.agent.team import Team
 from forkpoint.conversation.backend import How
 from forkpoint.conversation.finishing import finished
-from forkpoint.conversation.messages import Given, read_input
+from forkpoint.conversation.messages import Given, read_input, said_in
 from forkpoint.conversation.prompts import Prompts
 from forkpoint.conversation.results import Turn, calls_of
 from forkpoint.conversation.steps import Steps
@@ -38,7 +39,6 @@ from forkpoint.errors import (
     Busy,
     CommitFailed,
     ForkpointError,
-    LimitReached,
     OutcomeUnknown,
     TurnCancelled,
     TurnFailed,
@@ -75,6 +75,9 @@ class Plan(Struct, frozen=True):
     how: How = How()
     fresh: Collection[str] = ()  # calls that nobody can have started yet
     rerun: Collection[str] = ()  # calls to be run again though they may have been started
+    sub_agent: str | None = None  # where it stands in its team, if it was spawned
+    skills: tuple[Skill, ...] = ()  # those that tools may call for
+    told: Collection[str] = ()  # names of those that prompts show already
     stored: Agent | None = None  # the agent as the settings have it, if it is stricter here than there
 
 
@@ -102,6 +105,7 @@ class Transaction:
         self._steps = Steps(store, turn)
         self._ending = False  # its end is on the way to the disk
         self.committed: Committed | None = None
+        self.answered_by: Agent | None = None  # who was asked, once that is known
         self.cache: JsonText | None = None  # the cache identity that the commit brought, if another
         self.settings: JsonText | None = None  # and the settings
         self._unended: tuple[TurnError | None] | None = None  # an end that the disk did not take
@@ -125,6 +129,7 @@ class Transaction:
                 self._steps = Steps(self._store, self._steps.turn, await self._store.steps(self._id))
             planned = await plan(self._steps.so_far)
             base, self.cache, self.settings = planned.base, planned.cache, planned.settings
+            self.answered_by = planned.agent
             ended = await self._loop(planned, tell)
             match ended:
                 case Done():
@@ -162,6 +167,11 @@ class Transaction:
             before = self._steps.turn.base.digest
             self._prompts.grown(self.committed.head.digest, base, events, base_digest=before)
         return turn
+
+    @property
+    def kept_from(self) -> int:
+        """The first ordinal that its prompts show."""
+        return self._steps.state.kept_from
 
     @property
     def _as_committed(self) -> Turn | None:
@@ -205,10 +215,20 @@ class Transaction:
             budget=budget,
             team=team,
             client=how.client,
+            skills=plan.skills,
+            told=plan.told,
+            hooks=Hooking(
+                plan.agent.hooks,
+                self._steps,
+                turn=self._id,
+                conversation=self._conversation,
+                workspace=plan.workspace,
+                agent=plan.agent.name,
+                sub_agent=plan.sub_agent,
+                messages=said_in(self._given),
+            ),
         )
-        with anyio.move_on_after(math.inf if limits.seconds is None else limits.seconds):
-            return await (loop.run() if team is None else team.during(loop.run))
-        raise LimitReached("seconds", f"{limits.seconds:g}")
+        return await (loop.run() if team is None else team.during(loop.run))
 
     async def _fail(self, cause: Exception) -> None:
         """Ends the turn as failed. Raises `TurnFailed`; returns if the turn was committed after all."""

@@ -1,12 +1,13 @@
 """From a store's records to what callers get, and back."""
 
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 from forkpoint.conversation.backend import Draft
-from forkpoint.conversation.results import Branch, Info
+from forkpoint.conversation.results import Branch, Info, Isolation
 from forkpoint.conversation.settings import Settings
 from forkpoint.events import Usage
 from forkpoint.llm.identity import CacheIdentity, own_identity
@@ -63,7 +64,19 @@ def info_of(record: ConversationRecord) -> Info:
         nickname=sub_agent.nickname if sub_agent is not None else None,
         role=sub_agent.role if sub_agent is not None else None,
         depth=sub_agent.depth if sub_agent is not None else 0,
+        isolation=isolation_of(settings, record.id, is_root=record.lineage.kind == "root"),
     )
+
+
+def isolation_of(settings: Settings, id: str, *, is_root: bool) -> Isolation | None:
+    """How a branch stands to the folder of what it branched off; None for what is no branch, or has no folder."""
+    if settings.workspace is None or is_root:
+        return None
+    made = settings.made
+    kind: Literal["share", "path", "worktree", "copy"] = "path" if made is None else made.kind
+    if settings.placed != id:
+        kind = "share"
+    return Isolation(kind) if made is None else Isolation(kind, made.source, made.branch, made.notes)
 
 
 def _agent_of(settings: Settings) -> _Agent:

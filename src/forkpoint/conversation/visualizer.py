@@ -168,6 +168,8 @@ class TerminalVisualizer:
         outcome, used = turn.outcome.replace("_", " "), figures(turn, passed)
         match turn.outcome:
             case "committed":
+                if turn.stopped is not None:
+                    screen.row(marks.waits, f"stopped at its limit of {turn.stopped}", "yellow", indent=0, cut=False)
                 screen.end(marks.good, f"{outcome} · {used}", "dim", mark_style="green")
             case "failed" | "cancelled":
                 why = f": {_line(turn.error.message, 2000)}" if turn.error is not None else ""

@@ -25,6 +25,7 @@ from forkpoint.events import (
     Content,
     Event,
     Gone,
+    HookRun,
     Opaque,
     Reasoning,
     SkillActivated,
@@ -33,6 +34,7 @@ from forkpoint.events import (
     Text,
     ToolCall,
     ToolResult,
+    TurnStopped,
     UserMessage,
 )
 from forkpoint.llm.blocks import Block, Blocks, chained
@@ -44,7 +46,15 @@ from forkpoint.llm.wires.chat import ChatWire
 from forkpoint.llm.wires.messages import MessagesWire
 from forkpoint.llm.wires.responses import ResponsesWire
 from forkpoint.llm.wires.wire import Draft, Response, Sending, Wire
-from forkpoint.llm.wires.wording import ERASED, UNREADABLE, lost_part, skill_words, summary_words
+from forkpoint.llm.wires.wording import (
+    ERASED,
+    UNREADABLE,
+    hook_words,
+    lost_part,
+    skill_words,
+    stopped_words,
+    summary_words,
+)
 from forkpoint.llm.wires.writing import is_plain
 
 RENDERERS: dict[int, dict[str, Wire]] = {
@@ -178,11 +188,15 @@ class _Fold:
                 self._answer(body)
             case SkillActivated():
                 self._hold(self._wire.user([Text(skill_words(body.name, body.content))], self._lose))
+            case HookRun() if (told := hook_words(body)) is not None:
+                self._hold(self._wire.user([Text(told)], self._lose))
+            case TurnStopped():
+                self._hold(self._wire.user([Text(stopped_words(body))], self._lose))
             case Condensation():
                 self._close()
                 self._condense(body)
             case _:
-                pass  # of state, settings, hooks, approvals and the like a model hears only through other events
+                pass  # of state, settings, approvals and the like a model hears only through other events
 
     def add(self, drafts: Sequence[Draft], ordinal: int, *, cut: bool = True) -> None:
         cut = cut and not self._exchange

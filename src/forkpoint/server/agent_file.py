@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,13 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, Limits
+from forkpoint.agent.condenser import Condenser, Window
+from forkpoint.agent.hooks import Hook, StoredHook, from_stored, rooted_hook
+from forkpoint.agent.mcp import McpServer, rooted
 from forkpoint.agent.output import OutputSchema
+from forkpoint.agent.secrets import Secret
+from forkpoint.agent.skill_files import Found, skills_in, together
+from forkpoint.agent.skills import Skill
 from forkpoint.errors import BadSetting, ForkpointError
 from forkpoint.llm.manifest import ToolSchema
 from forkpoint.server.tables import MODEL, llm_of, typed
@@ -40,6 +47,7 @@ _TOP: dict[str, Any] = {
     "default": str,
     "allow_models": tuple[str, ...],
     "workspaces": tuple[str, ...],
+    "allow_isolation": bool,
 }
 _TABLE: dict[str, Any] = MODEL | {
     "agent": str,
@@ -53,6 +61,12 @@ _TABLE: dict[str, Any] = MODEL | {
     "unattended": Literal["deny", "run"],
     "workspace": str,
     "sub_agents": bool | dict[str, Any],
+    "hooks": tuple[StoredHook, ...],
+    "skills": tuple[Skill, ...],
+    "skills_folder": str,
+    "condenser": dict[str, Any],
+    "mcp": tuple[McpServer, ...],
+    "secrets": dict[str, Secret],
 }
 
 
@@ -66,6 +80,7 @@ class AgentsFile(Struct, frozen=True):
     roots: tuple[str, ...]
     workspaces: dict[str, str]
     problems: tuple[str, ...]
+    allow_isolation: bool = False
 
 
 def read_agents(path: str | os.PathLike[str]) -> AgentsFile:
@@ -94,7 +109,14 @@ def read_agents(path: str | os.PathLike[str]) -> AgentsFile:
         problems.append(f"default: there is no agent {default!r}")
     roots = tuple(str(folder / Path(root).expanduser()) for root in fields.get("workspaces", ()))
     return AgentsFile(
-        agents, frozenset(tables), default, fields.get("allow_models", ()), roots, workspaces, tuple(problems)
+        agents,
+        frozenset(tables),
+        default,
+        fields.get("allow_models", ()),
+        roots,
+        workspaces,
+        tuple(problems),
+        fields.get("allow_isolation", False),
     )
 
 
@@ -153,6 +175,9 @@ def _agent(
         return found if found is None or found.name == name else found.but(name=name)
     instructions = _instructions(said, folder, where, problems)
     schema = _schema(name, said, folder, where, problems)
+    skills = _skills(said, folder, where, problems)
+    condenser = _condenser(said, where, problems)
+    hooks = _hooks(said.get("hooks", ()), folder, f"{where}.hooks", problems)
     if "model" not in said and table.whole:
         problems.append(f"{where}: it has neither model nor agent")
     if "model" not in said or not table.whole:
@@ -170,6 +195,11 @@ def _agent(
             client_tools=[tool.schema() for tool in said.get("client_tools", ())],
             unattended=said.get("unattended", "deny"),
             sub_agents=table.team.sub_agents(others) if table.team is not None else None,
+            hooks=hooks,
+            skills=skills,
+            condenser=condenser,
+            mcp=[rooted(server, folder) for server in said.get("mcp", ())],
+            secrets=said.get("secrets", {}),
         )
     except BadSetting as error:
         problems.append(f"{where}.{error.setting}: {error.why}")
@@ -186,6 +216,38 @@ def _instructions(said: dict[str, Any], folder: Path, where: str, problems: list
     if "instructions" in said:
         problems.append(f"{where}: instructions and instructions_file are both there, and one must decide")
     return _text(folder / said["instructions_file"], f"{where}.instructions_file", problems) or ""
+
+
+def _skills(said: dict[str, Any], folder: Path, where: str, problems: list[str]) -> tuple[Skill, ...]:
+    """The skills of its tables, and those of its folder, which is read now. What cannot be used is complained about."""
+    own = Found(said.get("skills", ()))
+    if "skills_folder" not in said:
+        return own.skills
+    place = folder / Path(said["skills_folder"]).expanduser()
+    if not place.is_dir():
+        problems.append(f"{where}.skills_folder: there is no folder {place}")
+    found = together(own, skills_in(place))
+    problems += [f"{where}.skills_folder: {problem}" for problem in found.problems]
+    return found.skills
+
+
+def _condenser(said: dict[str, Any], where: str, problems: list[str]) -> Condenser | Window | None:
+    """The condenser of a table: one that asks a model, unless its kind says otherwise."""
+    if "condenser" not in said:
+        return None
+    table, before = {"kind": "condenser"} | said["condenser"], len(problems)
+    if isinstance(table.get("llm"), dict):
+        model = typed(table["llm"], MODEL, f"{where}.condenser.llm", problems)
+    try:
+        if isinstance(table.get("llm"), dict) and len(problems) == before:
+            table["llm"] = llm_of(model)
+        if len(problems) == before:
+            return msgspec.convert(table, Condenser | Window)
+    except msgspec.ValidationError as error:
+        problems.append(f"{where}.condenser: {error}")
+    except ForkpointError as error:
+        problems.append(f"{where}.condenser: {getattr(error, 'why', error)}")
+    return None
 
 
 def _schema(name: str, said: dict[str, Any], folder: Path, where: str, problems: list[str]) -> tuple[str, str] | None:
@@ -218,15 +280,35 @@ def _text(file: Path, where: str, problems: list[str]) -> str | None:
     return None
 
 
+def _hooks(stored: Iterable[StoredHook], folder: Path, where: str, problems: list[str]) -> list[Hook]:
+    """The hooks of a table. A program with a relative path is in the file's folder, a function in operators' code."""
+    made: list[Hook] = []
+    for one in stored:
+        try:
+            made.append(rooted_hook(from_stored(one), folder))
+            if one.function is not None:
+                _can_import(folder)
+                made[-1].find()
+        except ForkpointError as error:
+            problems.append(f"{where}: {getattr(error, 'why', error)}")
+        except (Exception, SystemExit) as error:  # somebody's module may raise anything while it is imported
+            problems.append(f"{where}: {one.function} cannot be imported ({type(error).__name__}: {error})")
+    return made
+
+
+def _can_import(folder: Path) -> None:
+    for place in (str(folder), os.getcwd()):  # last, so that no file that lies there takes the place of a library
+        if place not in sys.path:
+            sys.path.append(place)
+
+
 def _imported(path: str, folder: Path, where: str, problems: list[str]) -> Agent | None:
     """The agent at ``module:name``, in the operator's own code."""
     module, _, names = path.partition(":")
     if not module or not names:
         problems.append(f"{where}: {path!r} is not of the form MODULE:NAME")
         return None
-    for place in (str(folder), os.getcwd()):  # last, so that no file that lies there takes the place of a library
-        if place not in sys.path:
-            sys.path.append(place)
+    _can_import(folder)
     try:
         found = functools.reduce(getattr, names.split("."), importlib.import_module(module))
     except (Exception, SystemExit) as error:  # somebody's module may raise anything while it is imported

@@ -15,6 +15,7 @@ from msgspec import Struct
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.approval import Approval, approval_of
 from forkpoint.agent.binding import bind
+from forkpoint.agent.secrets import not_at_hand
 from forkpoint.agent.sub_agents import everyone
 from forkpoint.errors import BadAgent, BadWorkspace, ForkpointError, Item, MissingKey, NotFound
 from forkpoint.events import JsonText
@@ -44,6 +45,7 @@ class Agents:
     - ``allow_models``: patterns (``openai/*``) of models that an agent from a client may have besides theirs.
     - ``roots``: folders under which clients may choose a workspace.
     - ``workspaces``: the folder of each agent that has one.
+    - ``allow_isolation``: whether a client's fork may have a worktree or a copy, which costs the server's disk.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Agents:
         allow_models: Iterable[str] = (),
         roots: Iterable[str | os.PathLike[str]] = (),
         workspaces: Mapping[str, str | os.PathLike[str]] | None = None,
+        allow_isolation: bool = False,
     ) -> None:
         folders = {name: os.path.realpath(folder) for name, folder in (workspaces or {}).items()}
         self._roots = tuple(os.path.realpath(root) for root in roots)
@@ -62,6 +65,7 @@ class Agents:
             raise BadAgent("; ".join(problems))
         self._agents = {name: _called(name, agent) for name, agent in agents.items()}
         self._folders = folders
+        self.allow_isolation = allow_isolation
         self.default = default if default is not None else next(iter(self._agents))
         self._bound = functools.lru_cache(maxsize=BOUND)(self._bind)
 
@@ -72,6 +76,7 @@ class Agents:
         *,
         allow_models: Iterable[str] = (),
         roots: Iterable[str | os.PathLike[str]] = (),
+        allow_isolation: bool = False,
     ) -> "Agents":
         """The agents of a TOML or JSON file. What else is allowed or a root comes on top of what the file says."""
         found = read_agents(path)
@@ -83,7 +88,12 @@ class Agents:
         if problems:
             raise BadAgent(f"{os.fspath(path)}: " + "; ".join(dict.fromkeys(problems)))
         return cls(
-            found.agents, default=found.default, allow_models=patterns, roots=all_roots, workspaces=found.workspaces
+            found.agents,
+            default=found.default,
+            allow_models=patterns,
+            roots=all_roots,
+            workspaces=found.workspaces,
+            allow_isolation=allow_isolation or found.allow_isolation,
         )
 
     @classmethod
@@ -97,10 +107,13 @@ class Agents:
         instructions: str = "",
         allow_models: Iterable[str] = (),
         roots: Iterable[str | os.PathLike[str]] = (),
+        allow_isolation: bool = False,
     ) -> "Agents":
         """One agent that is little more than a model. ``openai/gpt-5.6`` is called ``gpt-5.6``."""
         agent = Agent(LLM(model, api=api, base_url=base_url, api_key_env=api_key_env), instructions=instructions)
-        return cls({name_of_model(agent.llm): agent}, allow_models=allow_models, roots=roots)
+        return cls(
+            {name_of_model(agent.llm): agent}, allow_models=allow_models, roots=roots, allow_isolation=allow_isolation
+        )
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._agents)
@@ -255,6 +268,9 @@ def _problems(
                 problems.append(f"agents.{name}:{place} {why}")
             except ForkpointError as error:
                 problems.append(f"agents.{name}:{place} {error}")
+        within = [one for _, one in everyone(agent) if one not in agents.values()]
+        missing = dict.fromkeys(why for one in (agent, *within) for why in not_at_hand(one.secrets))
+        problems += [f"agents.{name}.secrets.{why}" for why in missing]
     if not agents:
         problems.append("there are no agents; at least one is needed")
     elif default is not None and default not in agents:

@@ -186,6 +186,13 @@ class RetryTurn(_Body, frozen=True):
     agent: GoOnWith | None = None
 
 
+class Condense(_Body, frozen=True):
+    """A conversation whose prompts are to forget their older part."""
+
+    allow: Allow = ()
+    agent: GoOnWith | None = None
+
+
 class ResumeTurn(_Body, frozen=True):
     """How to go on: calls to run again though they may have been started, and other limits."""
 
@@ -196,7 +203,7 @@ class ResumeTurn(_Body, frozen=True):
     agent: GoOnWith | None = None
 
 
-GoesOn: TypeAlias = AskAside | RunTurn | PreviewRequest | Approve | RetryTurn | ResumeTurn
+GoesOn: TypeAlias = AskAside | RunTurn | PreviewRequest | Approve | RetryTurn | ResumeTurn | Condense
 """What may say that a conversation goes on without something."""
 
 
@@ -213,7 +220,17 @@ class Fork(_Body, frozen=True):
     reset_metrics: bool = True
     cache: CachePolicy = "own"
     agent: AgentGiven | None = None
-    workspace: str | None = None
+    workspace: (
+        Annotated[
+            str,
+            Meta(
+                description="`share`: the source's folder. `worktree` or `copy`: one that is made from it, where the "
+                "server allows that. Else a folder under one of the server's roots.",
+                examples=["worktree"],
+            ),
+        ]
+        | None
+    ) = None
 
 
 class Spawn(_Body, frozen=True):

@@ -38,6 +38,7 @@ class Description(Struct, frozen=True, kw_only=True):
     optional: bool = True  # whether the body may be left out
     gives: type | None = None  # None: nothing
     status: int = 200
+    also_gives: type | None = None  # with 200, where there is something to say that mostly is not
     raises: tuple[type[ForkpointError], ...] = ()
     streams: str | None = None  # what its event stream is, if it has one
     only_streams: bool = False

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from forkpoint.conversation.problems import INTERNAL, hides, problem_of
+from forkpoint.conversation.problems import INTERNAL, hides
 from forkpoint.errors import ForeignOrigin, TooLarge, TooSlow, TurnFailed
 from forkpoint.ids import new_id
 from forkpoint.server.chat import problems
@@ -25,6 +25,7 @@ from forkpoint.server.feed import encode
 from forkpoint.server.keys import Key
 from forkpoint.server.logs import bind
 from forkpoint.server.services import Services
+from forkpoint.server.shown import problem_of
 from forkpoint.server.sse import PARKED
 from forkpoint.server.statuses import retry_after, status_of
 from forkpoint.server.tracing import request_span

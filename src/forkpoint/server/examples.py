@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from forkpoint.conversation.documents import (
+    condensed_document,
     event_document,
     info_document,
     member_document,
@@ -40,11 +41,13 @@ from forkpoint.errors import (
     DiskFull,
     ForeignOrigin,
     ForkpointError,
+    HookBlocked,
     Invalid,
     Item,
     KeyRefused,
     KeyReused,
     LimitReached,
+    McpFailed,
     MissingKey,
     ModelError,
     ModelTimeout,
@@ -76,8 +79,9 @@ from forkpoint.errors import (
     TurnOpen,
     Unauthorized,
     Unsupported,
+    WorkspaceNotMade,
 )
-from forkpoint.events import AssistantMessage, Envelope, Event, Position, Text, Usage, UserMessage
+from forkpoint.events import AssistantMessage, Condensation, Envelope, Event, Position, Text, Usage, UserMessage
 from forkpoint.llm.identity import own_identity
 from forkpoint.server.chat.answers import Said, completion
 from forkpoint.store.records import Lineage, TurnError, Verification
@@ -183,10 +187,18 @@ EXAMPLES: dict[str, Any] = {
     "TeamDocument": {"items": [_MEMBER_DOCUMENT]},
     "FamilyDocument": {"items": [_INFO_DOCUMENT, plain(info_document(_SPAWNED))]},
     "RewindDocument": {"conversation": _INFO_DOCUMENT, "aside": None},
+    "DeletedDocument": {
+        "workspace": {
+            "path": "/srv/forkpoint/workspaces/second-try",
+            "removed": False,
+            "why": "it has 1 change that no commit has: build.toml",
+        }
+    },
     "StatsDocument": plain(stats_document(Stats(_USAGE, Usage(), _USAGE, 3))),
     "SpendingDocument": plain(spending_document(_USAGE + _USAGE, _USAGE)),
     "SideAnswerDocument": plain(side_answer_document(SideAnswer("Yes.", _USAGE))),
     "StateDocument": {"state": {"open_tickets": 3}},
+    "CondensedDocument": plain(condensed_document(Condensation("The build of 1234 failed: the disk was full.", 812))),
     "VerificationDocument": plain(verification_document(Verification(1, 3, 0, ()))),
     "CreateConversation": {"id": "build-1234", "agent": "support", "tags": {"kind": "debug"}},
     "DescribeConversation": {"title": "The disk was full"},
@@ -197,6 +209,7 @@ EXAMPLES: dict[str, Any] = {
     "Approve": {"by": "ann"},
     "Deny": {"by": "ann", "reason": "not on a Friday"},
     "RetryTurn": {},
+    "Condense": {},
     "ResumeTurn": {"rerun": []},
     "Fork": {"title": "Try the other fix", "tags": {"kind": "debug"}},
     "Rewind": {"at": "1-2"},
@@ -298,6 +311,7 @@ _ERRORS: tuple[ForkpointError, ...] = (
     TooMany("turns", 1000),
     TooSlow("body", 60.0),
     TrustRefused("/srv/shop", "this server does not leave it to its clients"),
+    WorkspaceNotMade("worktree", "/srv/shop", "it is in no git repository; use a copy"),
     TurnCancelled(_TURN, "somebody cancelled it."),
     TurnOpen(ID, _TURN, "awaiting_approval"),
     Unauthorized("there is none"),
@@ -311,6 +325,7 @@ FAILED = [
     for cause in (
         LimitReached("steps", "100"),
         LimitReached("seconds", "60"),
+        HookBlocked("start", "no passwords, please"),
         ContextTooLong(_MODEL, "it has 410,000 tokens, and 400,000 are possible"),
         ContentRefused(_MODEL, "its policy forbids it"),
         RateLimited(_MODEL, "the provider gave status 429", retry_after=20),
@@ -323,6 +338,7 @@ FAILED = [
         AnswerEmpty(_MODEL, "it has no text and no calls"),
         ModelTimeout(_MODEL, "no answer within 60 s"),
         BadOutput(3, "it is not JSON"),
+        McpFailed("search", "did not start within 60 s"),
         DiskFull("", "disk I/O error"),
     )
 ]

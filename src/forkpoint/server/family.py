@@ -78,6 +78,7 @@ class FamilyFollower(Following):
         self._begun = False
         self._members: dict[str, _Member] = {}
         self._told_of: dict[int, int] = {}  # how far each segment was told
+        self._has_lost = False  # a member is gone, and its segments may be nobody's
         watching.watch_family(tenant, family, mailbox)
 
     # What is committed.
@@ -95,9 +96,20 @@ class FamilyFollower(Following):
                 for record in records:
                     async for page in self._news(record):
                         yield page
+                self._forget_what_is_gone()
                 return
             except _Moved:
                 continue  # somebody was rewound or deleted meanwhile: who stands where is read anew
+
+    def _forget_what_is_gone(self) -> None:
+        """Lets go of segments that are on nobody's path: nothing of them can ever be told again, and cursors name all.
+
+        Only once all members were read: one whose path is not known may have them.
+        """
+        if self._has_lost and all(member.path is not None for member in self._members.values()):
+            there = {span.segment for member in self._members.values() if member.path for span in member.path.spans}
+            self._told_of = {segment: told for segment, told in self._told_of.items() if segment in there}
+            self._has_lost = False
 
     async def _looked(self) -> tuple[list[ConversationRecord], list[bytes]]:
         """All members, sources before what branched off them, each one watched; and what is to be said of new ones."""
@@ -110,6 +122,7 @@ class FamilyFollower(Following):
                 frames.append(self._frame("deleted", gone, {}))
                 self._watching.leave_one(self._tenant, gone, self._mailbox)
                 del self._members[gone]
+                self._has_lost = True
             if not new:
                 return records, frames
             for record in new:  # and then they are read once more: what they commit from now on is heard

@@ -14,12 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.conversation.documents import side_answer_document
-from forkpoint.conversation.problems import problem_of, public_turn
 from forkpoint.conversation.results import SideAnswer, Turn
 from forkpoint.conversation.told import Told
 from forkpoint.conversation.updates import TurnJoined, TurnStarted, Update
 from forkpoint.events import Event, Position
-from forkpoint.server.shown import event_frame
+from forkpoint.server.shown import event_frame, problem_of, public_turn
 from forkpoint.server.sse import HEARTBEAT, OPENING, frame
 
 MOST_BYTES = 1024 * 1024

@@ -121,6 +121,10 @@ def _answers(about: Description) -> dict[str, Any]:
     if content:
         answer["content"] = content
     answers = {str(about.status): answer}
+    if about.also_gives is not None:
+        said_too = {"schema": _ref(about.also_gives), "example": EXAMPLES[_name(about.also_gives)]}
+        answers["200"] = {"description": "It worked, and left something to say.", "headers": headers}
+        answers["200"]["content"] = {JSON: said_too}
     if about.asynchronous:
         applied = located | said(("Preference-Applied", "`respond-async`."))
         begun = {"description": "It has begun, and goes on.", "headers": applied, "content": {JSON: content[JSON]}}
@@ -159,7 +163,8 @@ def _event(chunk: type, said: str) -> dict[str, Any]:
 
 def _schemas(described: Iterable[Description]) -> dict[str, Any]:
     types: list[Any] = [Problem, ChatProblem, EventDocument, AnyBody, *_UPDATES]
-    types += [sort for about in described for sort in (about.takes, about.gives, about.chunks) if sort is not None]
+    named = (sort for about in described for sort in (about.takes, about.gives, about.also_gives, about.chunks))
+    types += [sort for sort in named if sort is not None]
     _, schemas = msgspec.json.schema_components(dict.fromkeys(types), ref_template=_REF)
     bodies = msgspec.json.schema_components([AnyBody], ref_template=_REF)[0][0]
     schemas["EventDocument"]["properties"]["body"] = {

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.binding import ClientTool, Document, StoredRole, StoredSubAgents
-from forkpoint.agent.finding import Reference
+from forkpoint.agent.condenser import Condenser
+from forkpoint.agent.finding import Reference, StoredCondenser
 from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.sub_agents import Role, SubAgents
 from forkpoint.errors import BadAgent, BadDocument, BadSetting, ForkpointError
@@ -26,6 +27,9 @@ ATTEMPTS = 10
 
 CLIENT_TOOLS = 128
 """Tools of its own that a client's agent may have."""
+
+SKILLS, SKILL_TRIGGERS = 64, 1000
+"""Skills that a client's agent may have, and words and patterns that call for them, of all together."""
 
 TEAM = 64
 """Roles, agents and models that a client's agent may have for its sub-agents, with those of the agents in it."""
@@ -96,11 +100,34 @@ def _received(text: bytes | str, offer: Offer, left: list[int]) -> Agent | str:
             "it has tools, and Python tools run where they are defined; leave them out, name an agent that this "
             "server has, or send the schemas of tools that you run yourself as client_tools"
         )
+    if sent.hooks:  # whoever sends one would run commands here
+        raise BadAgent(
+            "it has hooks, and those run where they are defined; leave them out, or name an agent of the server"
+        )
+    if sent.secrets:  # or read files
+        raise BadAgent(
+            "it has secrets, and those are had where it runs; leave them out, or name an agent of the server"
+        )
+    if sent.mcp:  # or reach addresses from here
+        raise BadAgent(
+            "it has MCP servers, and those are started where it runs; leave them out, or name an agent of the server"
+        )
+    if isinstance(sent.condenser, StoredCondenser):  # whoever sends one would import what they name
+        raise BadAgent(
+            "its condenser is a Python object, and that runs where it is defined; use a Condenser or a Window, or name "
+            "an agent that this server has"
+        )
+    if isinstance(sent.condenser, Condenser) and sent.condenser.llm is not None:  # it would be asked with our keys
+        raise BadAgent("its condenser names a model; leave that out, and the agent's own is asked")
     row = sent.approval if isinstance(sent.approval, tuple) else (sent.approval,)
     if any(isinstance(policy, Reference) for policy in row):
         raise BadAgent("its approval policy is a function; use never, always or risky")
     if len(sent.client_tools) > CLIENT_TOOLS:
         raise BadAgent(f"it has {len(sent.client_tools):,} client_tools, and the limit is {CLIENT_TOOLS}")
+    if len(sent.skills) > SKILLS:
+        raise BadAgent(f"it has {len(sent.skills):,} skills, and the limit is {SKILLS}")
+    if (triggers := sum(len(one.triggers) + len(one.files) for one in sent.skills)) > SKILL_TRIGGERS:
+        raise BadAgent(f"its skills have {triggers:,} words and patterns, and the limit is {SKILL_TRIGGERS:,}")
     try:
         return Agent(
             _llm(sent.llm, sent.name, offer),
@@ -112,6 +139,8 @@ def _received(text: bytes | str, offer: Offer, left: list[int]) -> Agent | str:
             client_tools=[tool.schema() for tool in sent.client_tools],
             unattended=sent.unattended,
             sub_agents=_team(sent.sub_agents, offer, left) if sent.sub_agents is not None else None,
+            skills=sent.skills,
+            condenser=sent.condenser,
         )
     except BadAgent:
         raise
@@ -166,7 +195,7 @@ def _read(text: bytes | str) -> _Sent | str:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadAgent(
             f"its document cannot be read ({error}); send an agent's name, or an object with llm, and perhaps "
-            "instructions, output, limits, approval, name, client_tools, unattended and sub_agents"
+            "instructions, output, limits, approval, name, client_tools, unattended, sub_agents, skills and condenser"
         ) from None
 
 

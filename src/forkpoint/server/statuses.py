@@ -36,6 +36,7 @@ _BY_ERROR: dict[type[ForkpointError], int] = {
     errors.TurnFailed: 502,
     errors.TurnCancelled: 409,
     errors.LimitReached: 422,
+    errors.HookBlocked: 422,
     errors.BadOutput: 502,
     errors.ModelError: 502,
     errors.QuotaSpent: 502,
@@ -49,6 +50,8 @@ _BY_ERROR: dict[type[ForkpointError], int] = {
     errors.StoreDamaged: 500,
     errors.NoWeights: 503,
     errors.ExtraMissing: 503,
+    errors.McpFailed: 502,
+    errors.NoSecret: 503,
 }
 
 

@@ -44,7 +44,7 @@ class Tenants:
                 prompts=prompts,
                 moved=moved,
                 patience=self._patience,
-                trusting=self.trusting,
+                trusting=self.trusting.within(),
                 beside=None if self._beside is None else partial(self._beside, tenant),
             )
             self._backends[tenant] = found

@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import quote, unquote
 
+import msgspec
 from msgspec import Struct
 
 from forkpoint.errors import BadSetting
+from forkpoint.events import JsonText
 from forkpoint.workspace import config
+from forkpoint.workspace.made import origin_of
 from forkpoint.workspace.roots import project_root
 from forkpoint.workspace.trust import Trust
 
@@ -25,12 +28,18 @@ class ProjectSettings(Struct, frozen=True):
     - ``instructions``: what an agent is told in this project, beside its own instructions.
     - ``approval``: which calls need an approval here, beside those that the agent's own policy asks about: it can only
       make that stricter.
+    - ``hooks``: what runs at certain moments of a turn here, after the agent's own hooks, as a JSON list. It is read
+      where hooks are known.
+    - ``mcp``: MCP servers whose tools an agent has here, beside its own, as a JSON list. It is read where those are
+      known.
     """
 
     model: str | None = None
     store: str | None = None
     instructions: str | None = None
     approval: _Approval | None = None
+    hooks: JsonText | None = None
+    mcp: JsonText | None = None
 
 
 def settings_of(root: Path) -> Path:
@@ -43,9 +52,14 @@ def project_settings(path: str | os.PathLike[str], trust: Trust) -> ProjectSetti
 
     Raises `BadSetting` if a trusted project's file cannot be used.
     """
-    if trust != "trusted":
-        return ProjectSettings()
-    root = project_root(path)
+    return settings_at(project_root(origin_of(path))) if trust == "trusted" else ProjectSettings()
+
+
+def settings_at(root: Path) -> ProjectSettings:
+    """What the trusted project with this root sets. Raises `BadSetting`.
+
+    A root is looked up once: that of a bare repository may well stand inside of another project.
+    """
     file = settings_of(root)
     try:
         said = config.read(file)
@@ -55,9 +69,11 @@ def project_settings(path: str | os.PathLike[str], trust: Trust) -> ProjectSetti
     if unknown := [name for name in said if name not in known]:
         why = f"it sets what is not known ({', '.join(unknown)}), and what is known is {', '.join(known)}"
         raise BadSetting("Forkpoint", str(file), why)
+    tables = {name: said.pop(name) for name in ("hooks", "mcp") if name in said}
     for name, value in said.items():
         _check(file, name, value)
     said = {name: value for name, value in said.items() if value.strip()}
+    said |= {name: _tables(file, name, value) for name, value in tables.items()}
     return ProjectSettings(**said | ({"store": _within(root, said["store"])} if "store" in said else {}))
 
 
@@ -66,6 +82,12 @@ def _check(file: Path, name: str, value: Any) -> None:
         raise BadSetting("Forkpoint", f"{name} in {file}", "it must be a text")
     if name == "approval" and value not in get_args(_Approval):
         raise BadSetting("Forkpoint", f"{name} in {file}", f"it is {value!r}, and must be never, risky or always")
+
+
+def _tables(file: Path, name: str, value: Any) -> JsonText:
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise BadSetting("Forkpoint", f"{name} in {file}", f"it must be tables, each of which begins with [[{name}]]")
+    return msgspec.json.encode(value).decode()
 
 
 def _within(root: Path, address: str) -> str:

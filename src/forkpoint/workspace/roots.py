@@ -43,7 +43,10 @@ def checkout_and_root(path: str | os.PathLike[str]) -> tuple[Path, Path]:
         except OSError:  # nobody knows what is there, so nothing is inherited from above
             return folder, folder
         if folder == start or entry.st_uid in _who_counts(start):
-            main = _main_repository(folder)
+            try:
+                main = _main_repository(folder)
+            except (RecursionError, ValueError):  # links without end: it is nobody's worktree
+                main = None
             return folder, folder if main is None or main in too_wide else main
     return start, start
 
@@ -72,7 +75,9 @@ def _main_repository(folder: Path) -> Path | None:
         return None
     repository = Path(os.path.realpath(entry / shared))
     back = entry / named
-    if entry.parent != repository / "worktrees":
+    if entry.parent != repository / "worktrees" or entry.is_relative_to(folder):
+        return None
+    if not (repository / "HEAD").is_file() or not (repository / "objects").is_dir():  # it is no repository at all
         return None
     if back.name != ".git" or os.path.realpath(back.parent) != str(folder):
         return None

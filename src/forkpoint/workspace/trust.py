@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from forkpoint.workspace import config as settings
 from forkpoint.workspace.edits import with_trust
+from forkpoint.workspace.made import origin_of, sources_of
 from forkpoint.workspace.roots import checkout_and_root
 from forkpoint.workspace.roots import project_root as project_root
 
@@ -68,7 +69,7 @@ def trust_of(path: str | os.PathLike[str], config: Path) -> Trust:
 
 def standing(path: str | os.PathLike[str], config: Path) -> Standing:
     """The same with its reason, and with nothing logged."""
-    here = Path(os.path.realpath(path))
+    here = origin_of(path)  # a folder that was made for a fork is trusted like its source
     checkout, root = checkout_and_root(here)
     try:
         projects = _projects(settings.read(config))
@@ -83,7 +84,8 @@ def standing(path: str | os.PathLike[str], config: Path) -> Standing:
     warning = None
     if str(root) in projects and said is not None:
         warning = f'In {config} {root} is neither "trusted" nor "untrusted", so it is undecided.'
-    if (folder := _distrusted((*checkout.parents, *root.parents), projects)) is not None:
+    beside = [folder for source in sources_of(path) for folder in (source, *source.parents)]
+    if (folder := _distrusted((*checkout.parents, *root.parents, *beside), projects)) is not None:
         return Standing("untrusted", str(root), folder, warning)
     return Standing("undecided", str(root), None, warning)
 
@@ -94,7 +96,7 @@ def set_trust(path: str | os.PathLike[str], trust: Decision | None, config: Path
     It is best effort, and raises nothing if it cannot be kept: `Kept.warning` says what and why, and the file is as it
     was. It does what it is told: whether an explicit "untrusted" may be changed is for the caller to decide.
     """
-    root = str(checkout_and_root(path)[1])
+    root = str(checkout_and_root(origin_of(path))[1])
     try:
         return Kept(settings.change(config, lambda text: with_trust(text, root, trust)))
     except settings.Unusable as error:
@@ -107,12 +109,17 @@ def _projects(document: dict[str, Any]) -> dict[str, Any]:
     projects = document.get("projects", {})
     if not isinstance(projects, dict):
         raise settings.Unusable("`projects` in it is not a table")
-    return projects
+    spelled = {os.path.realpath(os.path.expanduser(name)): said for name, said in projects.items() if "\0" not in name}
+    distrusted = {name: said for name, said in spelled.items() if _trust_in(said) == "untrusted"}
+    return projects | distrusted  # however somebody has spelled what is not to be trusted
 
 
 def _said_of(folder: Path, projects: dict[str, Any]) -> Any:
     """What stands there for a folder, whatever it is; None if nothing does."""
-    entry = projects.get(str(folder))
+    return _trust_in(projects.get(str(folder)))
+
+
+def _trust_in(entry: Any) -> Any:
     return entry.get("trust") if isinstance(entry, dict) else entry
 
 

@@ -69,7 +69,9 @@ class RemoteHome:
 
     def __init__(self, folder: Path, keyring: Keyring | None = None) -> None:
         self.file = new_file(folder)
-        self._agents = _Growing({"echo": Agent("scripted/echo")}, allow_models=["scripted/*"], roots=["/"])
+        self._agents = _Growing(
+            {"echo": Agent("scripted/echo")}, allow_models=["scripted/*"], roots=["/"], allow_isolation=True
+        )
         self.server = Served(
             f"sqlite:///{self.file}", self._agents, keyring=keyring, settings=ServerSettings(grace=0)
         ).start()

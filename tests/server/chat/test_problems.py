@@ -141,6 +141,7 @@ def test_what_is_refused_for_good_is_never_to_be_tried_again(made: type[Forkpoin
         (errors.ContentRefused("m", "no"), 400, "content_filter"),
         (errors.LimitReached("steps", "3"), 400, "limit_reached"),
         (errors.LimitReached("seconds", "3"), 504, "limit_reached"),
+        (errors.HookBlocked("start", "not today"), 400, "hook_blocked"),
         (RuntimeError("a bug"), 500, "internal"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from forkpoint.events import AssistantMessage, File, Image, Part, Text, ToolResult
+from forkpoint.events import AssistantMessage, File, HookRun, Image, Part, Text, ToolResult, TurnStopped
 from forkpoint.llm.wires.wire import Lose
 
 ERASED = "[erased]"
@@ -78,6 +78,23 @@ def summary_words(summary: str) -> str:
 def skill_words(name: str, content: str) -> str:
     """How an activated skill is shown."""
     return f'<skill name="{name}">\n{content}\n</skill>'
+
+
+def hook_words(run: HookRun) -> str | None:
+    """What a model is told of a hook's run; None if that is nothing. A call that was blocked has a result."""
+    said = run.context
+    if run.blocked and run.moment == "turn_end":
+        said = f"Your answer was not taken, so go on: {run.reason}"
+    elif run.blocked and run.moment == "after_tool":
+        said = f"This was objected to after call {run.call_id}, whose effect stays: {run.reason}"
+    elif run.blocked:
+        said = None
+    return None if not said else f'<hook name="{run.hook}">\n{said}\n</hook>'
+
+
+def stopped_words(stopped: TurnStopped) -> str:
+    """What a model is told of a turn that ended without its answer."""
+    return f"<stopped>\nThe turn ended here: it reached its limit of {stopped.limit} {stopped.what}.\n</stopped>"
 
 
 def system_words(text: str) -> str:

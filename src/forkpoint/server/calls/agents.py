@@ -20,7 +20,6 @@ from forkpoint.conversation.documents import (
 from forkpoint.conversation.members import member_of, part_of_key
 from forkpoint.conversation.messages import as_message
 from forkpoint.conversation.naming import with_title
-from forkpoint.conversation.problems import public_turn
 from forkpoint.conversation.results import Info, Member
 from forkpoint.conversation.results import Turn as TurnResult
 from forkpoint.conversation.spawning import ROOT
@@ -50,6 +49,7 @@ from forkpoint.server.bodies import Nothing, Spawn, TellAgent, messages_of
 from forkpoint.server.call import Call, CallMade, Calls, Conversation, answer, etag
 from forkpoint.server.calls.conversations import AGENT
 from forkpoint.server.calls.turns import RUNNING, STREAM, Errors
+from forkpoint.server.shown import public_turn
 from forkpoint.server.sse import until_gone
 
 

@@ -8,8 +8,10 @@ from forkpoint.conversation.backend import ForkOptions
 from forkpoint.conversation.documents import FamilyDocument, InfoDocument, RewindDocument, info_document
 from forkpoint.conversation.naming import as_id, as_point, with_title
 from forkpoint.conversation.results import Branch
+from forkpoint.conversation.settings import Settings
 from forkpoint.errors import (
     AlreadyExists,
+    BadArgument,
     BadName,
     BadPosition,
     Busy,
@@ -21,10 +23,12 @@ from forkpoint.errors import (
     Stale,
     TooLarge,
     TurnOpen,
+    WorkspaceNotMade,
 )
 from forkpoint.server.bodies import Fork, Rewind
-from forkpoint.server.call import CallMade, Calls, Conversation, answer, etag
+from forkpoint.server.call import Call, CallMade, Calls, Conversation, answer, etag
 from forkpoint.server.calls.conversations import AGENT, created, is_chosen
+from forkpoint.workspace.made import Kind
 
 calls = Calls("branches")
 
@@ -50,19 +54,25 @@ calls = Calls("branches")
         NotWhole,
         TooLarge,
         Stale,
+        BadArgument,
+        WorkspaceNotMade,
         *AGENT,
     ),
 )
 async def fork_conversation(call: CallMade, id: Conversation) -> Response:
     """A new conversation that shares this one's history up to a point, and nothing else.
 
-    Never waits for a turn that runs. Costs the same however long the history is.
+    Never waits for a turn that runs. Costs the same however long the history is. It works in the same folder, unless
+    `workspace` says otherwise: `isolation` of what is answered says which it is.
     """
     body = await call.body(Fork)
-    source, theirs, placed = id, None, body.workspace is not None and body.agent is None
+    isolation = _isolation(body)
+    workspace = None if isolation is not None or body.workspace == "share" else body.workspace
+    source, theirs, placed = id, None, workspace is not None and body.agent is None
     try:
         info, settings = await call.found(id)
         source = info.id
+        _check_may_isolate(call, isolation, settings)
         if placed or (body.cache == "inherit" and settings.agent_json is not None):
             theirs = call.agent_of(info, settings)
     except NotFound:
@@ -71,7 +81,6 @@ async def fork_conversation(call: CallMade, id: Conversation) -> Response:
     agent = None if body.agent is None else call.agent_given(body.agent)
     fork, name = as_id(body.id)
     title, others = with_title(body.title, body.tags)
-    workspace = body.workspace
     if workspace is not None and (answers := agent or theirs) is not None:
         workspace = call.services.agents.workspace_for(workspace, answers)
     options = ForkOptions(
@@ -86,6 +95,7 @@ async def fork_conversation(call: CallMade, id: Conversation) -> Response:
         reset_metrics=body.reset_metrics,
         cache=body.cache,
         workspace=workspace,
+        isolation=isolation,
     )
     made, _ = await call.backend.fork(source, options, theirs, key=call.key, if_revision=call.if_revision)
     return created(made)
@@ -133,3 +143,14 @@ async def get_tree(
         family += (one for one in branch.branches if agents or not one.is_sub_agent)
     shown = [branch.info for branch in family if asides or branch.info.lineage.kind != "aside"]
     return answer(FamilyDocument(tuple(map(info_document, shown))))
+
+
+def _isolation(body: Fork) -> Kind | None:
+    return "worktree" if body.workspace == "worktree" else "copy" if body.workspace == "copy" else None
+
+
+def _check_may_isolate(call: Call, isolation: Kind | None, settings: Settings) -> None:
+    """Raises `WorkspaceNotMade` where no folders are made for clients: they cost the server's disk."""
+    if isolation is not None and not call.services.agents.allow_isolation:
+        why = "this server makes no folders for its clients (--allow-isolation)"
+        raise WorkspaceNotMade(isolation, settings.workspace or "its workspace", why)

@@ -9,7 +9,7 @@ from pydantic import StringConstraints
 
 from forkpoint.agent.agent import Agent
 from forkpoint.conversation.backend import Draft
-from forkpoint.conversation.documents import InfoDocument, PageDocument, info_document
+from forkpoint.conversation.documents import DeletedDocument, InfoDocument, PageDocument, info_document
 from forkpoint.conversation.naming import as_id, with_title
 from forkpoint.conversation.results import Info
 from forkpoint.conversation.settings import Settings
@@ -135,13 +135,24 @@ async def describe_conversation(call: CallMade, id: Conversation) -> Response:
     return answer(info_document(info), ETag=etag(info))
 
 
-@calls("DELETE", "/api/conversations/{id}", status=204, if_match=True, raises=(NotFound, Busy, Stale))
+@calls(
+    "DELETE",
+    "/api/conversations/{id}",
+    status=204,
+    if_match=True,
+    also_gives=DeletedDocument,
+    raises=(NotFound, Busy, Stale),
+)
 async def delete_conversation(call: CallMade, id: Conversation) -> Response:
-    """Delete it and its sub-agents, never a fork. What was spent stays counted in the family."""
+    """Delete it and its sub-agents, never a fork. What was spent stays counted in the family.
+
+    If a folder was made for it, or for what it shares one with, the answer says whether that was removed too, or why it
+    stays.
+    """
     info, _ = await call.found(id)
-    await call.backend.delete(info.id, if_revision=call.if_revision)
+    left = await call.backend.delete(info.id, if_revision=call.if_revision)
     call.services.watching.moved(call.tenant, info.id)
-    return Response(status_code=204)
+    return Response(status_code=204) if left is None else answer(DeletedDocument(left))
 
 
 @calls(

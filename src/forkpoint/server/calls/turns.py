@@ -8,10 +8,17 @@ from typing import Annotated, TypeAlias
 from fastapi import Query, Response
 from msgspec.structs import replace
 
-from forkpoint.agent.agent import Limits
+from forkpoint.agent.agent import NUMBERS, Agent, Limits
+from forkpoint.agent.approval import policies
+from forkpoint.agent.team import is_team_tool
 from forkpoint.conversation.conversation import AsyncConversation
-from forkpoint.conversation.documents import PageDocument, SideAnswerDocument, TurnDocument
-from forkpoint.conversation.problems import public_turn
+from forkpoint.conversation.documents import (
+    CondensedDocument,
+    PageDocument,
+    SideAnswerDocument,
+    TurnDocument,
+    condensed_document,
+)
 from forkpoint.conversation.results import Call as ToolCall
 from forkpoint.conversation.results import Turn as TurnResult
 from forkpoint.conversation.trusting import with_project
@@ -50,6 +57,7 @@ from forkpoint.server.answering import ended, first_of, from_elsewhere, run, run
 from forkpoint.server.bodies import (
     Approve,
     AskAside,
+    Condense,
     Deny,
     GoesOn,
     Nothing,
@@ -63,6 +71,7 @@ from forkpoint.server.bodies import (
 from forkpoint.server.call import Call, CallMade, Calls, Conversation, Turn, answer
 from forkpoint.server.calls.conversations import MAKING, Target, target_of
 from forkpoint.server.feed import tell_end
+from forkpoint.server.shown import public_turn
 from forkpoint.server.sse import EventStream, until_gone
 
 calls = Calls("turns")
@@ -354,6 +363,28 @@ async def ask(call: CallMade, id: Conversation) -> Response:
     )
 
 
+@calls(
+    "POST",
+    "/api/conversations/{id}/condense",
+    takes=Condense,
+    gives=CondensedDocument,
+    if_match=True,
+    raises=(NotFound, Stale, *RUNNING),
+)
+async def condense(call: CallMade, id: Conversation) -> Response:
+    """Let prompts forget the older part of the conversation at once. Recorded as a note; no turn may be open.
+
+    Its agent's condenser does it; for an agent without one, its model writes a summary. A client that goes away changes
+    nothing: it is done all the same.
+    """
+    body = await call.body(Condense)
+    info, settings = await call.found(id)
+    agent, allow = call.going_on(info, settings, body)
+    made = await call.backend.condense(info.id, agent, if_revision=call.if_revision, allow=allow)
+    call.services.watching.moved(call.tenant, info.id)
+    return answer(condensed_document(made))
+
+
 # Steering.
 
 
@@ -402,11 +433,17 @@ def _limits(call: Call, this: AsyncConversation, limits: Limits | None) -> Limit
     if limits is None or agent is None or agent.name not in call.services.agents.names():
         return limits
     own = with_project(call.services.agents.named(agent.name), this._settings.project)
-    if own.to_json() != agent.to_json():
+    is_own = own.but(mcp=agent.mcp, llm=agent.llm).to_json() == agent.to_json()  # whatever its servers offer
+    if not is_own and not _has_functions(agent):
         return limits
-    for name in Limits.__struct_fields__:
+    for name in NUMBERS:
         most, wanted = getattr(own.limits, name), getattr(limits, name)
         if most is not None and (wanted is None or wanted > most):
             why = f"the limits of agent {agent.name!r} are the server's ({name}: {most:g})"
             raise BadArgument("resume", f"limits.{name}", why)
     return limits
+
+
+def _has_functions(agent: Agent) -> bool:
+    """Whether an agent has functions, which only the server's own have: a client's is data alone."""
+    return any(not is_team_tool(one) for one in agent.tools) or any(map(callable, policies(agent.approval)))

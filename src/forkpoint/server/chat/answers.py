@@ -9,6 +9,7 @@ from msgspec import Struct
 from forkpoint.events import (
     AssistantMessage,
     Event,
+    HookRun,
     ModelCalled,
     Reasoning,
     StagedEvent,
@@ -16,6 +17,7 @@ from forkpoint.events import (
     Text,
     ToolCall,
     ToolResult,
+    TurnStopped,
     Usage,
 )
 from forkpoint.llm.answers import Finish
@@ -140,7 +142,7 @@ def visible(events: Iterable[Event | StagedEvent], *, only_last: bool) -> tuple[
     last: int | None = None
     for event in events:
         match event.body:
-            case SystemMessage() if last is not None:
+            case SystemMessage() | HookRun(moment="turn_end", blocked=True) if last is not None:
                 texts, thoughts = {}, {}
                 continue
             case AssistantMessage(parts=parts):
@@ -178,7 +180,8 @@ def finish_of(events: Iterable[Event | StagedEvent]) -> Finish:
     if handed(events):
         return "tool_calls"
     finishes = [event.body.finish for event in events if isinstance(event.body, ModelCalled)]
-    return "length" if finishes and finishes[-1] == "length" else "stop"
+    stopped = any(isinstance(event.body, TurnStopped) for event in events)
+    return "length" if stopped or (finishes and finishes[-1] == "length") else "stop"
 
 
 def _joined(said: dict[int, str]) -> str:

@@ -7,6 +7,8 @@ forked for a request is a draft until then; other settings, another place and wh
 import logging
 from typing import Literal
 
+from msgspec.structs import replace
+
 from forkpoint.agent.agent import Agent
 from forkpoint.conversation.backend import Draft, How
 from forkpoint.conversation.results import Turn
@@ -212,4 +214,8 @@ class Conversing:
             workspace = Settings.from_json(record.settings).workspace if now is None else now.workspace
         else:
             workspace = self._chat.wardrobe.workspace(wish)
-        return dressed, dressed.settings(workspace)
+        settings = dressed.settings(workspace)
+        if record is not None:
+            stored = Settings.from_json(record.settings)
+            settings = replace(settings, made=stored.made, placed=stored.placed)
+        return dressed, settings

@@ -1,0 +1,64 @@
+"""A file, put in the place of another at once."""
+
+import os
+import secrets
+import stat
+import threading
+from contextlib import suppress
+
+from forkpoint.agent.builtin.failed import ToolFailed, shown, told
+from forkpoint.agent.builtin.paths import Place, kind_of
+
+_LOCKS = [threading.Lock() for _ in range(256)]
+
+
+def alone(place: Place) -> threading.Lock:
+    """Calls of one response run at once: who reads a file in order to replace it holds this until then."""
+    folder = os.fstat(place.folder)
+    return _LOCKS[hash((folder.st_dev, folder.st_ino, place.name)) % len(_LOCKS)]
+
+
+def writable(place: Place) -> os.stat_result | None:
+    """What is there to be replaced. Raises `ToolFailed` if it may not be."""
+    found = place.stat()
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        raise ToolFailed(f"{shown(place.path)} is {kind_of(found)}, not a file.")
+    if found is not None and not (found.st_mode & 0o222 and os.access(place.name, os.W_OK, dir_fd=place.folder)):
+        # It could be replaced all the same, if the folder lets us. But somebody wants it so.
+        raise ToolFailed(f"{shown(place.path)} is read-only.")
+    return found
+
+
+def put(place: Place, content: bytes, before: os.stat_result | None) -> None:
+    """Puts a new file in the place of another, at once: nobody sees half of it. Other names (hard links) of the old
+    file keep what it had."""
+    aside = f".forkpoint-{secrets.token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with told(f"{shown(place.path)} cannot be written"):
+        handle = os.open(aside, flags, 0o666 if before is None else 0o600, dir_fd=place.folder)
+        try:
+            with open(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                if before is not None:
+                    _like(before, handle)
+                os.fsync(handle)
+            if not _same(before, place.stat()):
+                raise ToolFailed(f"{shown(place.path)} was changed meanwhile by somebody else. Read it again.")
+            os.replace(aside, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(aside, dir_fd=place.folder)
+            raise
+
+
+def _like(before: os.stat_result, handle: int) -> None:
+    with suppress(PermissionError):
+        os.fchown(handle, before.st_uid, before.st_gid)
+    os.fchmod(handle, before.st_mode & 0o777)
+
+
+def _same(before: os.stat_result | None, now: os.stat_result | None) -> bool:
+    if before is None or now is None:
+        return before is now
+    return os.path.samestat(before, now) and (before.st_mtime_ns, before.st_size) == (now.st_mtime_ns, now.st_size)

@@ -1,0 +1,239 @@
+"""A server that is a process: messages go to its standard input and come from its standard output, one a line.
+
+It is not the SDK's own transport, which keeps a line however long it becomes, and shows nobody what a server says on
+its standard error when it dies. Here a line has a limit, rubbish between messages is put up with up to a limit, and
+both are told as the reason when the server fails.
+"""
+
+import codecs
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from copy import copy
+from subprocess import PIPE
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import ByteReceiveStream, Process
+
+from forkpoint.agent.masking_values import SHORTEST, STARS, Masking
+from forkpoint.agent.mcp.servers import BASICS, Start
+
+MESSAGE = 16 * 1024 * 1024
+"""Bytes that one message of a server may have."""
+
+RUBBISH = 256 * 1024
+"""Bytes that a server may write which are no message, as programs do that greet whoever starts them."""
+
+GRACE = 1.0
+"""Seconds for a process to end by itself when its input ends, and then again when it is told to."""
+
+_SHOWN = 300  # characters of rubbish, or of the standard error, that are told
+_KEPT = 4 * _SHOWN  # characters of it that are kept: there may be many blanks in it
+_CLOSED = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
+
+
+class Ended(Exception):
+    """Why the server can no longer be talked to. It is about the server: ``ended with exit code 3``."""
+
+
+class Heard:
+    """What a process has said besides messages, and whether it has ended."""
+
+    def __init__(self, masking: Masking) -> None:
+        self.over = anyio.Event()
+        self.why: str | None = None
+        self._rubbish = 0
+        self._first = _Said(masking, first=True)
+        self._errors = _Said(masking, first=False)
+
+    def end(self, why: str | None) -> None:
+        """Notes that it has ended; the first reason is the true one."""
+        self.why = self.why or why
+        self.over.set()
+
+    def rubbish(self, line: bytes) -> None:
+        """Notes what is no message. Raises `Ended` when it is too much."""
+        self._first.add(line + b"\n")
+        self._rubbish += max(len(line), 64)  # a line costs something, however short it is
+        if self._rubbish > RUBBISH:
+            raise Ended("writes what are no messages of MCP")
+
+    def error(self, chunk: bytes) -> None:
+        self._errors.add(chunk)
+
+    def told(self) -> str:
+        """What it said that may explain why it failed, masked and in brackets; nothing if it said nothing."""
+        said = []
+        if first := self._first.line():
+            said.append(f"it wrote: {first}")
+        if error := self._errors.line():
+            said.append(f"its standard error ends with: {error}")
+        return f" ({'; '.join(said)})" if said else ""
+
+
+class _Said:
+    """A text that comes in pieces, of which the beginning or the end is kept. It is masked before it is cut, for a cut
+    could leave half of a value."""
+
+    def __init__(self, masking: Masking, *, first: bool) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._masked = masking.stream()
+        self._first = first
+        self._kept = ""
+
+    def add(self, data: bytes) -> None:
+        if self._first and len(self._kept) >= _KEPT:
+            return
+        text = self._kept + self._masked.feed(self._decoder.decode(data))
+        self._kept = text[:_KEPT] if self._first else text[-_KEPT:]
+
+    def line(self) -> str:
+        """What is kept, as one line."""
+        rest = copy(self._masked).end()  # it may go on
+        text = " ".join((self._kept + (rest if len(rest) < SHORTEST else STARS)).split())
+        if len(text) <= _SHOWN:
+            return text
+        return f"{text[:_SHOWN]}..." if self._first else f"...{text[-_SHOWN:]}"
+
+
+@asynccontextmanager
+async def process(start: Start, heard: Heard) -> AsyncIterator[Any]:
+    """The streams of a server that is started here, and ended at the end, with all that it has started."""
+    from mcp.shared.message import SessionMessage
+
+    environment = {name: os.environ[name] for name in BASICS if name in os.environ} | dict(start.env)
+    try:
+        started = await anyio.open_process(
+            list(start.command),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            cwd=start.cwd,
+            env=environment,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise Ended(f"cannot be started ({error})") from error
+    # Nothing is awaited until the process is within the block that ends it.
+    incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+
+    async def listen() -> None:
+        assert started.stdout is not None
+        why: str | None = None
+        try:
+            async with incoming:
+                async for line in _lines(started.stdout):
+                    if (message := _message(line)) is None:
+                        heard.rubbish(line)
+                    else:
+                        await incoming.send(SessionMessage(message))
+                with anyio.move_on_after(GRACE):
+                    await _ended(started)
+                why = _how(started.returncode)
+        except Ended as ended:
+            why = str(ended)
+        except _CLOSED:
+            pass
+        heard.end(why)
+
+    async def speak() -> None:
+        assert started.stdin is not None
+        with suppress(*_CLOSED):
+            async for message in outgoing:
+                text: str = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                await started.stdin.send(text.encode() + b"\n")
+
+    async def overhear() -> None:
+        assert started.stderr is not None
+        with suppress(*_CLOSED):
+            async for chunk in started.stderr:
+                heard.error(chunk)
+
+    async with anyio.create_task_group() as group:
+        try:
+            for task in (listen, speak, overhear):
+                group.start_soon(task)
+            yield read, write
+        finally:
+            with anyio.CancelScope(shield=True):  # every wait in it has a limit
+                await _end(started)
+                for stream in (read, write, incoming, outgoing):
+                    stream.close()
+            group.cancel_scope.cancel()
+
+
+async def _lines(stream: ByteReceiveStream) -> AsyncIterator[bytes]:
+    """The lines of a stream. Raises `Ended` for one that is too long."""
+    rest = bytearray()
+    async for chunk in stream:
+        searched = len(rest)
+        rest += chunk
+        while (end := rest.find(b"\n", searched)) >= 0:
+            yield bytes(rest[:end])
+            del rest[: end + 1]
+            searched = 0
+        if len(rest) > MESSAGE:
+            raise Ended(f"sends a message of more than {MESSAGE:,} bytes")
+
+
+def _message(line: bytes) -> Any:
+    """The message that a line is; None if it is none."""
+    from mcp_types import jsonrpc_message_adapter
+
+    try:
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+async def _end(started: Process) -> None:
+    """Ends a process and its group: its input ends, then it is told to, then it is killed."""
+    assert started.stdin is not None
+    with suppress(*_CLOSED):
+        await started.stdin.aclose()
+    for sent in (None, signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
+        if sent is not None:
+            _signal(started, sent)
+        with anyio.move_on_after(GRACE):
+            await _ended(started)
+        if started.returncode is not None:
+            break
+    _signal(started, getattr(signal, "SIGKILL", signal.SIGTERM))  # what it started, and left behind
+    for stream in (started.stdout, started.stderr):
+        if stream is not None:
+            with suppress(*_CLOSED):
+                await stream.aclose()
+    transport = getattr(getattr(started, "_process", None), "_transport", None)
+    if transport is not None:  # asyncio keeps it open as long as anybody holds the other end of a pipe
+        with suppress(PermissionError):
+            transport.close()
+    await anyio.lowlevel.checkpoint()
+
+
+async def _ended(started: Process) -> None:
+    """Returns when a process has ended. (asyncio's own wait is also for everybody who has its pipes.)"""
+    while started.returncode is None:  # noqa: ASYNC110
+        await anyio.sleep(0.01)
+
+
+def _signal(started: Process, sent: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(started.pid, sent)
+        elif started.returncode is None:
+            started.send_signal(signal.Signals(sent))
+
+
+def _how(code: int | None) -> str:
+    if code is None:
+        return "has closed its output"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

@@ -1,0 +1,136 @@
+"""``forkpoint skills``: what a model is told when it comes to it, and what calls for it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forkpoint.cli.common import Store
+from forkpoint.cli.output import Json, clean, display, grid, one_line, print_json, tell
+from forkpoint.errors import NotFound
+
+if TYPE_CHECKING:
+    from forkpoint.agent.skill_files import Found
+
+Workspace = Annotated[
+    str | None, typer.Option("--workspace", metavar="PATH", help="The folder that is worked in. Default: this one.")
+]
+
+app = typer.Typer(help="Skills: yours, and those of the project here if you trust it.")
+
+
+@app.callback(invoke_without_command=True)
+def skills(context: typer.Context) -> None:
+    """Skills: yours, and those of the project here if you trust it."""
+    if context.invoked_subcommand is None:
+        list_skills()
+
+
+@app.command("list")
+def list_skills(workspace: Workspace = None, json: Json = False) -> None:
+    """List all skills, and what cannot be used.
+
+    The exit status is 0 also if something cannot be used: no turn fails because of it.
+    """
+    found = _found(workspace)
+    if json:
+        print_json({"skills": [_document(skill) for skill in found.skills], "problems": found.problems})
+        return
+    table = grid()
+    for skill in found.skills:
+        table.add_row(skill.name, one_line(skill.description, 60), one_line(skill.source or ""))
+    display(table)
+    _tell_problems(found)
+
+
+@app.command()
+def show(name: str, workspace: Workspace = None, json: Json = False) -> None:
+    """Show a skill: what calls for it, and what a model is told."""
+    found = _found(workspace)
+    skill = next((one for one in found.skills if one.name == name), None)
+    if skill is None:
+        raise NotFound("skill", name)
+    if json:
+        print_json(_document(skill) | {"content": skill.content})
+        return
+    tell(f"{skill.source}, called for by {', '.join((*map(repr, skill.triggers), *skill.files))}")
+    print(clean(skill.content))
+
+
+@app.command()
+def explain(
+    message: str,
+    conversation: Annotated[
+        str | None, typer.Option("--conversation", metavar="CONVERSATION", help="Leave out what it was told already.")
+    ] = None,
+    workspace: Workspace = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Say which skills a message would activate, and why."""
+    from forkpoint.agent.skills import explain, triggered
+
+    found = _found(workspace)
+    already = _activated(conversation, store) if conversation is not None else set()
+    folder = Path(workspace or ".").absolute()
+    new = {skill.name for skill in triggered(found.skills, message, (), already, workspace=folder)}
+    rows: list[dict[str, Any]] = []
+    for skill, why in explain(found.skills, message, workspace=folder):
+        rows.append({"name": skill.name, "activated": skill.name in new, "already": skill.name in already, "why": why})
+    if json:
+        print_json({"skills": rows, "problems": found.problems})
+        return
+    table = grid()
+    for row in rows:
+        said = f"would be activated: {row['why']}" if row["activated"] else "nothing calls for it"
+        if row["already"]:
+            said = "was activated before"
+        elif row["why"] is not None and not row["activated"]:
+            said = f"has no room beside the others: {row['why']}"
+        table.add_row(row["name"], one_line(said))
+    display(table)
+    _tell_problems(found)
+
+
+def places(workspace: str | None = None) -> "list[Found]":
+    """The skills that a conversation here may come to beside its agent's own: the trusted project's, then the user's.
+
+    They are apart, by the folders that they are read from.
+    """
+    from forkpoint.agent.skill_files import skills_in
+    from forkpoint.conversation.defaults import skills_folder
+    from forkpoint.conversation.settings import as_workspace
+    from forkpoint.conversation.trusting import Trusting
+
+    projects = Trusting().projects(as_workspace(workspace or "."))
+    return [*(skills_in(one / ".forkpoint" / "skills", one) for one in projects), skills_in(skills_folder())]
+
+
+def _found(workspace: str | None) -> "Found":
+    """All of them, each name once."""
+    from forkpoint.agent.skill_files import together
+
+    return together(*places(workspace))
+
+
+def _activated(conversation: str, store: str | None) -> set[str]:
+    from forkpoint.cli.common import opened
+    from forkpoint.events import SkillActivated
+
+    with opened(conversation, store, bind=False) as found:
+        return {event.body.name for event in found.events() if isinstance(event.body, SkillActivated)}
+
+
+def _document(skill: Any) -> dict[str, Any]:
+    return {
+        "name": skill.name,
+        "description": skill.description,
+        "words": skill.triggers,
+        "files": skill.files,
+        "source": skill.source,
+    }
+
+
+def _tell_problems(found: "Found") -> None:
+    for problem in found.problems:
+        tell(f"not used: {one_line(str(problem))}")

@@ -1,0 +1,204 @@
+"""When a command has ended, nothing of it runs any more; and it ends when it should, whatever it does against that."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from forkpoint.agent.builtin.failed import ToolFailed
+from forkpoint.agent.builtin.processes import Ended, Job, run, supervise
+
+pytestmark = pytest.mark.anyio
+both = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found through /proc")
+PATIENCE = 15  # seconds that no test takes
+
+
+def job(folder: Path, script: str, said: bytearray | None = None, **settings: Any) -> Job:
+    heard = bytearray() if said is None else said
+    env = {"PATH": os.environ["PATH"]}
+    defaults: dict[str, Any] = {"timeout": PATIENCE, "grace": 0.1, "env": env, "heard": heard.extend}
+    return Job(command=["bash", "-c", script], folder=str(folder), **(defaults | settings))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in {"Z", "X"}
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(line) for line in (folder / "pids").read_text().split()]
+
+
+async def written(path: Path) -> None:
+    with anyio.fail_after(PATIENCE):
+        while not has_text(path):  # noqa: ASYNC110 - another process writes it
+            await anyio.sleep(0.005)
+
+
+def has_text(path: Path) -> bool:
+    return path.exists() and path.read_text().endswith("\n")
+
+
+@both
+async def test_a_command_is_heard_and_its_code_told(tmp_path: Path) -> None:
+    said = bytearray()
+    assert await run(job(tmp_path, "echo out; echo err >&2; cat; pwd; exit 7", said)) == Ended("exited", 7)
+    assert said.decode() == f"out\nerr\n{tmp_path}\n"
+
+
+async def test_a_signal_is_told_as_one(tmp_path: Path) -> None:
+    assert (await run(job(tmp_path, "kill -9 $$"))).code == -signal.SIGKILL
+
+
+async def test_what_cannot_be_started_is_a_clear_failure(tmp_path: Path) -> None:
+    with pytest.raises(ToolFailed, match="cannot be started"):
+        await run(Job(command=["/nowhere"], folder=str(tmp_path), env={}, timeout=1, heard=print))
+    with pytest.raises(ToolFailed, match="cannot be started"):
+        await run(job(tmp_path / "gone", "true"))
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    "script",
+    [
+        "sleep 1000 & echo $! $$ >pids; wait",
+        "trap '' TERM INT HUP; (trap '' TERM; echo $BASHPID $$ >pids; while :; do sleep 1000; done)",
+        "echo $$ >pids; kill -STOP $$",
+        "for i in 1 2 3 4 5 6 7 8; do (trap '' TERM; sleep 1000 & echo $! >>pids; wait) & done; wait",
+        "set -m; sleep 1000 & echo $! $$ >pids; wait",
+        "setsid sh -c 'trap \"\" TERM; echo $$ >pids; while :; do sleep 1000; done' & wait",
+        "(setsid sh -c 'sh -c \"echo \\$\\$ >pids; exec sleep 1000\" &' &) ; sleep 1000",
+    ],
+    ids=["child", "ignores signals", "stopped", "many", "job control", "setsid", "daemon"],
+)
+async def test_a_cancellation_ends_all_that_a_command_started(script: str, tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run, job(tmp_path, script))
+        await written(tmp_path / "pids")
+        began = time.monotonic()
+        tasks.cancel_scope.cancel()
+    assert time.monotonic() - began < PATIENCE / 3
+    assert not [pid for pid in pids(tmp_path) if is_running(pid)]
+
+
+@needs_proc
+async def test_a_timeout_ends_all_of_it_and_says_so(tmp_path: Path) -> None:
+    script = "trap '' TERM; setsid sleep 1000 & echo $! $$ >pids; while :; do sleep 1000; done"
+    ended = await run(job(tmp_path, script, timeout=0.4))
+    assert (ended.why, ended.code, ended.stuck) == ("timeout", -signal.SIGKILL, False)
+    assert not [pid for pid in pids(tmp_path) if is_running(pid)]
+
+
+@both
+@needs_proc
+async def test_a_cancellation_goes_on_when_all_of_it_has_ended(tmp_path: Path) -> None:
+    script = "setsid sh -c 'echo $$ >pids; exec sleep 1000' & trap '' TERM; echo $$ >>own; while :; do sleep 1000; done"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run, job(tmp_path, script))
+        await written(tmp_path / "pids")
+        await written(tmp_path / "own")
+        tasks.cancel_scope.cancel()
+    assert not [pid for pid in pids(tmp_path) if is_running(pid)]
+    assert not is_running(int((tmp_path / "own").read_text()))
+
+
+@needs_proc
+async def test_a_task_that_is_cancelled_without_a_scope_ends_all_of_it_too(tmp_path: Path) -> None:
+    import asyncio
+
+    task = asyncio.create_task(run(job(tmp_path, "trap '' TERM; echo $$ >pids; while :; do sleep 1000; done")))
+    await written(tmp_path / "pids")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not [pid for pid in pids(tmp_path) if is_running(pid)]
+
+
+@both
+async def test_a_command_that_is_cancelled_before_it_begins_does_not_begin(tmp_path: Path) -> None:
+    before = set(os.listdir("/dev/fd"))
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await run(job(tmp_path, "touch began", side=(*os.pipe(), print)))
+    assert scope.cancelled_caught
+    assert not (tmp_path / "began").exists()
+    assert len(os.listdir("/dev/fd")) == len(before), "its pipes are closed"
+
+
+@needs_proc
+async def test_what_was_left_in_the_background_ends_with_the_command_and_is_not_waited_for(tmp_path: Path) -> None:
+    began = time.monotonic()
+    ended = await run(
+        job(tmp_path, "(trap '' HUP; sleep 1000) & echo $! >pids; nohup sleep 1000 & echo $! >>pids; exit 3")
+    )
+    assert (ended.why, ended.code, ended.swept) == ("exited", 3, True)
+    assert time.monotonic() - began < PATIENCE / 3
+    assert not [pid for pid in pids(tmp_path) if is_running(pid)]
+
+
+@needs_proc
+async def test_what_left_the_session_goes_on_and_cannot_hold_up_the_end(tmp_path: Path) -> None:
+    """It has the output open, too."""
+    ended = await run(job(tmp_path, "setsid sh -c 'echo $$ >pids; exec sleep 1000' & until [ -s pids ]; do :; done"))
+    (pid,) = pids(tmp_path)
+    try:
+        assert ended == Ended("exited", 0)
+        assert is_running(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_flood_from_beyond_the_session_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    said = bytearray()
+    began = time.monotonic()
+    ended = await run(job(tmp_path, "setsid yes & sleep 0.05", said))
+    assert ended.why == "exited"
+    assert time.monotonic() - began < PATIENCE / 3, "and it is ended by the closed pipe"
+
+
+async def test_a_command_that_closes_its_output_is_waited_for(tmp_path: Path) -> None:
+    assert await run(job(tmp_path, "exec >&- 2>&-; read -t 0.1 <>pipe; touch late; exit 5")) == Ended("exited", 5)
+    assert (tmp_path / "late").exists()
+
+
+async def test_nothing_is_left_open(tmp_path: Path) -> None:
+    await run(job(tmp_path, "true"))
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(3):
+        await run(job(tmp_path, "echo a", side=(*os.pipe(), print)))
+        with pytest.raises(ToolFailed):
+            await run(job(tmp_path / "gone", "true", side=(*os.pipe(), print)))
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_a_thread_can_stop_a_command_too(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def stopped() -> bool:
+        asked.append(1)
+        return len(asked) > 3
+
+    assert supervise(job(tmp_path, "exec sleep 1000"), stopped).why == "cancelled"
+
+
+@needs_proc
+async def test_forkpoint_in_a_command_of_forkpoint_does_not_hide_its_processes(tmp_path: Path) -> None:
+    """The inner one marks its commands too, and they are still found by the outer mark."""
+    inner = (
+        "import os; from forkpoint.agent.builtin.processes import Job, supervise; supervise(Job("
+        "command=['sh', '-c', 'echo $$ >pids; exec sleep 1000'], folder='.', env=os.environ, timeout=99, heard=print))"
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run, job(tmp_path, f'exec {sys.executable} -c "{inner}"', env=dict(os.environ)))
+        await written(tmp_path / "pids")
+        tasks.cancel_scope.cancel()
+    assert not [pid for pid in pids(tmp_path) if is_running(pid)]

@@ -1,0 +1,3 @@
+"""Servers end with the module whose tests started them."""
+
+from tests.agent.mcp.calling import servers as servers
