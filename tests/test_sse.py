@@ -4,7 +4,7 @@ import itertools
 from collections.abc import AsyncGenerator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forkpoint.sse import Frame, FrameReader, frames
@@ -25,6 +25,7 @@ def test_a_stream_is_read_into_its_frames() -> None:
     assert read(STREAM) == FRAMES
 
 
+@example(cuts=[52, 52], end=b"\r\n")
 @given(cuts=st.lists(st.integers(0, 400), max_size=12), end=st.sampled_from([b"\n", b"\r\n", b"\r"]))
 def test_where_a_stream_is_cut_and_how_its_lines_end_makes_no_difference(cuts: list[int], end: bytes) -> None:
     stream = b"\xef\xbb\xbf" + STREAM.replace(b"\n", end)

@@ -34,9 +34,11 @@ class FrameReader:
 
     def feed(self, some: bytes) -> Iterator[Frame]:
         """The frames that these bytes complete."""
-        if not self._begun and some:
+        if not some:
+            return
+        if not self._begun:
             some, self._begun = some.removeprefix(_MARK), True
-        if self._half and some:
+        if self._half:
             some, self._half = some.removeprefix(b"\n"), False
         for line in some.splitlines(keepends=True):
             if not line.endswith((b"\n", b"\r")):
