@@ -64,8 +64,6 @@ from forkpoint.store.records import (
 )
 from forkpoint.workspace.made import Made
 
-_NOTES = 20  # in a row, that a try is looked for behind
-
 
 class LocalBackend(RunsTeams):
     """Conversations in an open store. It asks models and runs tools in this process."""
@@ -474,20 +472,9 @@ class LocalBackend(RunsTeams):
 
     async def tries(self, id: str) -> tuple[Turn, ...]:
         record = await self._store.read(id)
-        position = record.head.position
-        found = await self._tries_at(id, position)
-        for _ in range(_NOTES):  # a note, such as a summary, takes nothing back of what was tried before it
-            if found or position is None:
-                break
-            last = await self._store.events(id, at=position, after=position.ordinal - 1)
-            try:
-                note = await self._store.turn(last[-1].turn)
-            except NotFound:  # it was brought here from another store, or is of a branch that was deleted
-                break
-            if note.kind != "note":
-                break
-            position = note.base
-            found = await self._tries_at(id, position)
+        found = await self._tries_at(id, record.head.position)
+        if not found and (before := await self._before_a_summary(record)) is not None:
+            found = await self._tries_at(id, before)
         if record.open_turn is not None and all(turn.id != record.open_turn for turn in found):
             found.append(await self._store.turn(record.open_turn))  # it stands elsewhere, and holds the conversation
         return tuple([await read_turn(self._store, turn.id) for turn in found])
@@ -504,6 +491,16 @@ class LocalBackend(RunsTeams):
             cursor = page.next
             if cursor is None:
                 return found
+
+    async def _before_a_summary(self, record: ConversationRecord) -> Position | None:
+        """Where a conversation stood before it was last condensed, if it has stood still since. What was too long then
+        is tried again after that."""
+        last = await self._store.tail(record.id, 1)
+        if not last or (note := await self._store.turn(last[-1].turn)).kind != "note":
+            return None
+        after = 0 if note.base is None else note.base.ordinal
+        added = await self._store.events(record.id, after=after, kinds=("condensation",))
+        return note.base if added else None
 
     async def events(
         self, id: str, *, after: int = 0, limit: int | None = None, kinds: Sequence[str] = ()
