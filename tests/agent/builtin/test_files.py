@@ -3,9 +3,11 @@
 import base64
 import os
 import stat
+import sys
 import threading
 from pathlib import Path
 
+import anyio
 import pytest
 from tests.agent.builtin.calls import Calls
 
@@ -338,3 +340,27 @@ async def test_readers_see_the_old_file_or_the_new_one_and_nothing_between(calls
         done.set()
         looking.join()
     assert seen <= {300_000, 400_000}
+
+
+async def test_a_python_file_that_was_just_changed_is_never_run_from_old_bytecode(calls: Calls, tmp_path: Path) -> None:
+    """All of this is over within a second or two, and every version has the same length."""
+    file = tmp_path / "number.py"
+    file.write_text("value = 0\n")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    for new in range(1, 9):
+        if new % 2:
+            await calls(edit_file, path="number.py", old=f"= {new - 1}", new=f"= {new}")
+        else:
+            await calls(write_file, path="number.py", content=f"value = {new}\n")
+        command = [sys.executable, "-S", "-c", "import number; print(number.value)"]
+        ran = await anyio.run_process(command, cwd=tmp_path, env=environment)
+        assert ran.stdout.decode() == f"{new}\n"
+    assert list((tmp_path / "__pycache__").iterdir()), "bytecode was written, so it could have been used"
+
+
+async def test_other_files_keep_the_time_at_which_they_were_written(calls: Calls, tmp_path: Path) -> None:
+    """A time in the future confuses make, and nothing but Python needs it."""
+    (tmp_path / "a.c").write_text("1")
+    await calls(write_file, path="a.c", content="2")
+    found = (tmp_path / "a.c").stat()
+    assert found.st_mtime_ns <= found.st_ctime_ns

@@ -9,6 +9,8 @@ from contextlib import suppress
 from forkpoint.agent.builtin.failed import ToolFailed, shown, told
 from forkpoint.agent.builtin.paths import Place, kind_of
 
+_SECOND = 1_000_000_000  # nanoseconds
+
 _LOCKS = [threading.Lock() for _ in range(256)]
 
 
@@ -31,7 +33,7 @@ def writable(place: Place) -> os.stat_result | None:
 
 def put(place: Place, content: bytes, before: os.stat_result | None) -> None:
     """Puts a new file in the place of another, at once: nobody sees half of it. Other names (hard links) of the old
-    file keep what it had."""
+    file keep what it had. Python never runs the new file from bytecode of the old one."""
     aside = f".forkpoint-{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with told(f"{shown(place.path)} cannot be written"):
@@ -42,6 +44,8 @@ def put(place: Place, content: bytes, before: os.stat_result | None) -> None:
                 file.flush()
                 if before is not None:
                     _like(before, handle)
+                    if place.name.endswith(".py"):
+                        _move_on(before, handle)
                 os.fsync(handle)
             if not _same(before, place.stat()):
                 raise ToolFailed(f"{shown(place.path)} was changed meanwhile by somebody else. Read it again.")
@@ -56,6 +60,18 @@ def _like(before: os.stat_result, handle: int) -> None:
     with suppress(PermissionError):
         os.fchown(handle, before.st_uid, before.st_gid)
     os.fchmod(handle, before.st_mode & 0o777)
+
+
+def _move_on(before: os.stat_result, handle: int) -> None:
+    """Gives a Python file a later second than the file that it replaces.
+
+    Python takes bytecode for a file's own if the length and the whole second of the modification time are the same. An
+    agent runs a file, mends it and runs it again within a second. The other way, to keep its commands from writing
+    bytecode, would make every one of them compile all that it imports.
+    """
+    earliest = (before.st_mtime_ns // _SECOND + 1) * _SECOND
+    if os.fstat(handle).st_mtime_ns < earliest:
+        os.utime(handle, ns=(earliest, earliest))
 
 
 def _same(before: os.stat_result | None, now: os.stat_result | None) -> bool:
