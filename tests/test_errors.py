@@ -74,6 +74,8 @@ CODES = {
     "MissingKey": "missing_key",
     "UnknownRenderer": "unknown_renderer",
     "ExtraMissing": "extra_missing",
+    "LibraryMissing": "library_missing",
+    "ExtraBroken": "extra_broken",
     "McpFailed": "mcp_failed",
     "NoSecret": "no_secret",
     "NoWeights": "no_weights",

@@ -574,6 +574,25 @@ class ExtraMissing(ForkpointError):
     extra: str
 
 
+class LibraryMissing(ForkpointError):
+    """{what} needs the system library {library}, which is not installed. Install it {where}, and try again."""
+
+    code = "library_missing"
+    what: str
+    library: str
+    where: str
+
+
+class ExtraBroken(ForkpointError):
+    """{what} needs the package {package}, which is installed but cannot be loaded: {why}. Mend that, or install the
+    package anew, and try again."""
+
+    code = "extra_broken"
+    what: str
+    package: str
+    why: str
+
+
 class McpFailed(ForkpointError):
     """The MCP server {server!r} {why}. Check how it is started or reached, and try again: it is started anew."""
 

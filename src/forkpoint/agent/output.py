@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from forkpoint.errors import BadAgent, ExtraMissing
+from forkpoint import extras
+from forkpoint.errors import BadAgent
 from forkpoint.events import JsonText
 
 SIZE = 32_768
@@ -105,12 +106,10 @@ class _TooMuch(Exception):
 def _validator(text: JsonText) -> Any:
     """What checks answers against a schema. Raises ``ValueError`` with what is wrong with the schema."""
     schema = _read(text)
-    try:
-        validators = importlib.import_module("jsonschema.validators")
-        referencing = importlib.import_module("referencing")
-        importlib.import_module("pydantic_core")
-    except ImportError:
-        raise ExtraMissing("An output that is a JSON schema", "server") from None
+    validators, referencing, _ = (
+        extras.load_module(module, "server", "An output that is a JSON schema")
+        for module in ("jsonschema.validators", "referencing", "pydantic_core")
+    )
     draft = validators.Draft202012Validator
     if (named := schema.pop("$schema", None)) is not None:
         draft = validators.validator_for({"$schema": named}, default=None) if isinstance(named, str) else None

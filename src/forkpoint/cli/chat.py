@@ -13,6 +13,7 @@ import typer
 from forkpoint.cli import figures
 from forkpoint.cli.common import AgentPath, Allow, Approval, Instructions, Model, Store, all_turns, opened
 from forkpoint.cli.ending import INTERRUPTED, command, document
+from forkpoint.cli.local import bring_library_for
 from forkpoint.cli.output import clean, console, grid, one_line
 from forkpoint.cli.running import Workspace, existing, here_for, new
 from forkpoint.cli.trusting import TrustGiven, asked, place_of
@@ -116,6 +117,7 @@ class _Chat:
         found = existing(name, **options) if name else None
         self._kept = found is not None
         self._this = found or new(name, **options)
+        bring_library_for(self._this, self._store)
         turns = all_turns(self._this)
         if found is not None:
             self._announce(self._this.info(), turns)

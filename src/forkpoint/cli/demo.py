@@ -11,6 +11,7 @@ import typer
 from forkpoint.cli import figures
 from forkpoint.cli.common import Store, all_turns
 from forkpoint.cli.ending import command, document
+from forkpoint.cli.local import Yes, bring_library
 from forkpoint.cli.output import Json, console, grid, print_json, tell
 from forkpoint.errors import TurnFailed
 
@@ -35,7 +36,7 @@ PIECES = 4
 """How much of an answer is heard before it is cut off."""
 
 
-def demo(store: Store = None, json: Json = False) -> None:
+def demo(store: Store = None, yes: Yes = False, json: Json = False) -> None:
     """Show what Forkpoint does, with a real model: offline, in less than a minute.
 
     A conversation; a turn that fails and leaves nothing; an answer that is cut off, and a retry; a fork that finds its
@@ -51,6 +52,7 @@ def demo(store: Store = None, json: Json = False) -> None:
     """
     with ExitStack() as stack:
         address = store or f"sqlite:///{stack.enter_context(tempfile.TemporaryDirectory())}/demo.db"
+        bring_library([MODEL], yes=yes)
         stack.enter_context(_model_loaded(quiet=json))
         shown = _Demo(address, quiet=json)
         stack.callback(shown.close)
@@ -231,7 +233,7 @@ def _seconds(turns: "list[Turn]", id: str) -> float:
 
 @contextmanager
 def _model_loaded(*, quiet: bool) -> Iterator[None]:
-    """Loads the model first, so that turns take as long as they take. Raises `ExtraMissing` or `NoWeights`."""
+    """Loads the model first, so that turns take as long as they take. Raises what `Engine.load` raises."""
     from forkpoint.conversation.portal import wait_for
     from forkpoint.llm.local.engine import engine_for, leave
     from forkpoint.llm.local.weights import find

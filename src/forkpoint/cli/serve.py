@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from forkpoint import extras
 from forkpoint.cli import completions
 from forkpoint.cli.common import Instructions, Store, only_one
+from forkpoint.cli.local import bring_library
 from forkpoint.cli.output import Json, tell
-from forkpoint.errors import ExtraMissing
 
 if TYPE_CHECKING:
     from forkpoint.server.agents import Agents
@@ -162,13 +163,11 @@ def serve(
         why = "without keys every web page that you visit could use this server; name the origins, or use --keys"
         raise typer.BadParameter(why, param_hint="--cors-origin")
     headers = completions.conversation_headers(conversation_header)
-    try:  # it takes a while to load: what is wrong was said before
-        from forkpoint.server import logs, serving
-        from forkpoint.server.settings import ServerSettings
-    except ImportError as error:
-        if (error.name or "").startswith("forkpoint"):
-            raise  # a fault of our own, which no package mends
-        raise ExtraMissing("A server", "server") from error
+    extras.load("server", "A server")  # it takes a while: what is wrong with the command line was said before
+    from forkpoint.server import logs, serving
+    from forkpoint.server.settings import ServerSettings
+
+    bring_library(agent.model for agent in offered.items())
     settings = ServerSettings(
         max_body=max_body,
         max_turns=max_turns,

@@ -50,6 +50,8 @@ _BY_ERROR: dict[type[ForkpointError], int] = {
     errors.StoreDamaged: 500,
     errors.NoWeights: 503,
     errors.ExtraMissing: 503,
+    errors.LibraryMissing: 503,
+    errors.ExtraBroken: 503,
     errors.McpFailed: 502,
     errors.NoSecret: 503,
 }

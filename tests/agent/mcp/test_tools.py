@@ -1,6 +1,7 @@
 """What servers offer, as tools: their names, their arguments, what they answer."""
 
 import json
+import sys
 from pathlib import Path
 
 import msgspec
@@ -217,7 +218,7 @@ async def test_each_workspace_has_a_process_of_its_own_if_the_server_works_there
 
 
 async def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(ExtraMissing, match=r"pip install 'forkpoint\[mcp\]'"):
         await connect(odd())
 

@@ -8,7 +8,6 @@ is started anew for the next. No call is made twice: nobody knows what the first
 
 import functools
 import importlib.metadata
-import importlib.util
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,14 +15,16 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Any, TypeVar
 
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from forkpoint import extras
 from forkpoint.agent.mcp.addresses import address
 from forkpoint.agent.mcp.failures import McpToolError, reason
 from forkpoint.agent.mcp.processes import GRACE, Ended, Heard, process
 from forkpoint.agent.mcp.servers import Start
 from forkpoint.agent.mcp.thread import here, there
-from forkpoint.errors import ExtraMissing, McpFailed
+from forkpoint.errors import McpFailed
 
 T = TypeVar("T")
 
@@ -308,8 +309,8 @@ def _pool(group: TaskGroup) -> _Pool:
 
 
 async def _there(start: Start, call: Callable[[TaskGroup], Awaitable[T]]) -> T:
-    if importlib.util.find_spec("mcp") is None:
-        raise ExtraMissing("An MCP server", "mcp")
+    if not extras.is_loaded("mcp"):  # it takes a second: neither of the caller's loop nor of the server's time
+        await anyio.to_thread.run_sync(extras.load, "mcp", "An MCP server")
     with anyio.move_on_after(start.timeout + _SLACK):
         return await there(call)
     raise McpFailed(start.name, f"was not heard within {start.timeout + _SLACK:g} s. {_MAY_HAVE_RUN}".rstrip("."))

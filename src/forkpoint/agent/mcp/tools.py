@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from forkpoint import extras
 from forkpoint.agent.arguments import Arguments, BadArguments
 from forkpoint.agent.context import ToolContext
 from forkpoint.agent.masking_values import Masking
@@ -27,7 +28,7 @@ from forkpoint.agent.mcp.servers import McpServer, rooted, start_of
 from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.secrets import Resolved, Secret, resolve
 from forkpoint.agent.tool import OUTPUT_LIMIT, Tool
-from forkpoint.errors import BadAgent, BadTool, ExtraMissing, McpFailed, NoSecret
+from forkpoint.errors import BadAgent, BadTool, McpFailed, NoSecret
 from forkpoint.events import JsonText, Part
 from forkpoint.llm.manifest import ToolSchema
 
@@ -145,7 +146,7 @@ async def offers(
     known = {} if before is None else before
     given = {} if secrets is None else secrets
     found: dict[str, tuple[Offer, ...]] = {}
-    errors: list[McpFailed | ExtraMissing] = []
+    errors: list[McpFailed | extras.Unusable] = []
 
     async def ask(server: McpServer) -> None:
         kept = known.get(server.name)
@@ -155,7 +156,7 @@ async def offers(
             if kept is None or listed is not None:
                 kept = offers_of(server, listed or (), start.masking)
             found[server.name] = kept
-        except (McpFailed, ExtraMissing) as error:
+        except (McpFailed, *extras.UNUSABLE) as error:
             if kept is None:
                 errors.append(error)
             else:  # a list that cannot be used does not replace one that can
@@ -278,7 +279,7 @@ class SchemaArguments(Arguments):
         if self._checks and self._output is None:
             try:
                 self._output = OutputSchema(self._name, self.schema)
-            except (BadAgent, ExtraMissing):  # a schema that is too much to check by, or nothing to check with
+            except (BadAgent, *extras.UNUSABLE):  # a schema that is too much to check by, or nothing to check with
                 self._checks = False
         return msgspec.json.decode(text) if self._output is None else self._output.decode(text)
 

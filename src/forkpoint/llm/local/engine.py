@@ -4,7 +4,6 @@ An engine is loaded by whoever asks first, in a thread, while the others wait fo
 their own, and a call that is cancelled has ended in llama.cpp too before its caller goes on.
 """
 
-import importlib
 import os
 import secrets
 import sys
@@ -19,7 +18,8 @@ from weakref import WeakSet
 
 import msgspec
 
-from forkpoint.errors import AnswerMalformed, ExtraMissing, ForkpointError, NoWeights, RequestRefused
+from forkpoint import extras
+from forkpoint.errors import AnswerMalformed, ForkpointError, NoWeights, RequestRefused
 from forkpoint.llm.local.bridge import converse, end_of, in_thread, result_of
 from forkpoint.llm.local.slots import Place, Slots, chain_of
 
@@ -59,7 +59,7 @@ class Engine:
         self._loading: Future[_Loaded] | None = None
 
     async def load(self) -> None:
-        """Loads the model, unless it is there. Raises `ExtraMissing` or `NoWeights`."""
+        """Loads the model, unless it is loaded already. Raises `NoWeights`, or what `extras.load_module` raises."""
         await self._loaded()
 
     async def chat(self, body: dict[str, Any], heard: Callable[[Any], None]) -> None:
@@ -122,10 +122,7 @@ class Engine:
         return await result_of(loading)
 
     def _load(self) -> "_Loaded":
-        try:
-            llama = importlib.import_module("xllamacpp")
-        except ImportError:
-            raise ExtraMissing(self.model, "local") from None
+        llama = extras.load_module("xllamacpp", "local", self.model)
         try:
             size = self.path.stat().st_size
         except OSError as error:

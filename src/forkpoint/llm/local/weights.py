@@ -23,7 +23,8 @@ from typing import Literal
 import platformdirs
 from msgspec import Struct
 
-from forkpoint.errors import FetchFailed, NoWeights
+from forkpoint import extras
+from forkpoint.errors import ExtraMissing, FetchFailed, NoWeights
 
 MAGIC = b"GGUF"
 
@@ -63,6 +64,7 @@ class Status(Struct, frozen=True):
     ready: bool
     extra: bool  # whether llama.cpp is installed
     extra_version: str | None
+    problem: str | None  # why llama.cpp cannot be loaded, and what to do about it
     weights: str | None  # the path of the file
     source: Source | None
     size: int | None
@@ -116,20 +118,23 @@ def fetch(
 
 
 def status(weights: Weights = SMOLLM2) -> Status:
-    """What is there, and whether a local model could be asked now. Reads the whole file to check it."""
-    extra = importlib.util.find_spec("xllamacpp") is not None
-    version: str | None = None
+    """What is there, and whether a local model could be asked now. Loads llama.cpp, and reads the whole file."""
+    extra, problem, version = True, None, None
+    try:
+        extras.load("local", weights.model)
+    except extras.UNUSABLE as error:
+        extra, problem = not isinstance(error, ExtraMissing), str(error)
     with suppress(importlib.metadata.PackageNotFoundError):
         version = importlib.metadata.version("xllamacpp") if extra else None
     found = _found(weights)
     if found is None:
-        return Status(False, extra, version, None, None, None, None)
+        return Status(False, extra, version, problem, None, None, None, None)
     path, source = found
     try:
         size, good = path.stat().st_size, _digest(path) == weights.sha256
     except OSError:
         size, good = None, False
-    return Status(extra and good, extra, version, str(path), source, size, good)
+    return Status(good and problem is None, extra, version, problem, str(path), source, size, good)
 
 
 _ASIDE = ".fetch-"
