@@ -1,6 +1,6 @@
 """What Forkpoint costs, beside a bare SQLite floor and beside peers, all in one run.
 
-    uv run --group benchmarks python -m benchmarks --help
+    ./run --group benchmarks python -m benchmarks --help
 
 Machines are noisy, so nothing here is a time to be compared with another day's: contenders take turns, round by
 round, and what counts is the ratio of their medians. `fork`, `turn`, `load`, `tail`, `chain`, `disk`, `writers`,

@@ -1,8 +1,8 @@
 """Strikes a turn at every await and every write, and checks after each fault that every promise holds.
 
-    uv run python -m benchmarks.faults              # a sample, for a minute
-    uv run python -m benchmarks.faults --every      # all of it
-    uv run python -m benchmarks.faults --list       # the points that were found
+    ./run python -m benchmarks.faults              # a sample, for a minute
+    ./run python -m benchmarks.faults --every      # all of it
+    ./run python -m benchmarks.faults --list       # the points that were found
 
 The turn has two steps with three tools, of which two run at once; `tests/conversation/faults` has it. It is run,
 streamed, resumed and approved, over a store on disk. What it passes on its way is found by watching it, and not from a

@@ -1,6 +1,6 @@
 """Kills a program that writes to a store, again and again, and checks after each kill that nothing is torn.
 
-    uv run python -m benchmarks.kills --kills 1000
+    ./run python -m benchmarks.kills --kills 1000
 
 The program commits turns at heads and elsewhere, journals steps, notes, forks, rewinds, deletes and collects in several
 tasks at once, and reports each call as done only after it has returned. It is killed (SIGKILL) at a random moment of

@@ -7,7 +7,7 @@ from benchmarks.machine import Machine
 from benchmarks.results import Budget, Section, Table
 from benchmarks.tables import factor, milliseconds
 
-COMMAND = "uv run --group benchmarks python -m benchmarks"
+COMMAND = "./run --group benchmarks python -m benchmarks"
 
 _INTRODUCTION = """\
 # Benchmarks

@@ -1,6 +1,6 @@
 """Kills a server during turns, again and again, and checks after each restart that nothing acknowledged is lost.
 
-    uv run python -m benchmarks.server_kills --kills 50
+    ./run python -m benchmarks.server_kills --kills 50
 
 Several clients create conversations, fork them and run turns: as JSON, as a stream, asynchronously; with tools, with a
 model that never answers. The server is killed (SIGKILL) at a random moment and started again on the same file. Then

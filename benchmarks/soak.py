@@ -1,6 +1,6 @@
 """The soak: a real server under mixed load for minutes, and then nothing is lost, doubled, open or leaking.
 
-``uv run --group benchmarks python -m benchmarks.soak [--minutes 5]``. It says how it stands every 30 seconds, and in
+``./run --group benchmarks python -m benchmarks.soak [--minutes 5]``. It says how it stands every 30 seconds, and in
 the end what was checked; its exit status is 1 if anything did not hold. Everything is on loopback, in a temporary
 folder, and bounded: a dozen users, one action at a time each.
 """

@@ -1,6 +1,6 @@
 """Opens thousands of event streams at a server, and measures what they cost it while nothing happens in them.
 
-    uv run --group benchmarks python -m benchmarks.streams
+    ./run --group benchmarks python -m benchmarks.streams
 
 The server is a process of its own (`forkpoint serve`, with SQLite and a scripted model). Turns are run in conversations
 that nobody watches, one after another, in phases that take turns: without streams and with them. Memory is what the

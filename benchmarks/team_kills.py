@@ -1,7 +1,7 @@
 """Kills a process while a turn spawns sub-agents, waits for them and ends, and checks what is left of all of them.
 
-    uv run python -m benchmarks.team_kills --kills 1000
-    uv run python -m benchmarks.team_kills --every          # each kill there is, followed by each way to go on
+    ./run python -m benchmarks.team_kills --kills 1000
+    ./run python -m benchmarks.team_kills --every          # each kill there is, followed by each way to go on
 
 A parent's turn gives two tasks to forked sub-agents, waits for both and answers; `tests/conversation/team_faults` has
 it. Where it can be killed (SIGKILL) is found by watching it: at each await of any task, each statement of the store's

@@ -1,6 +1,6 @@
 """A risky tool waits for somebody's approval: durably, so that the process which asked may end meanwhile.
 
-Run it with `uv run python examples/approval.py`. It needs no key and no network. It plays both parts: it starts itself
+Run it with `./run python examples/approval.py`. It needs no key and no network. It plays both parts: it starts itself
 twice, as a program that asks and ends, and as the one that approves later.
 """
 

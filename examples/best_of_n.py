@@ -1,6 +1,6 @@
 """Best of N: one point, forked N times at once. A test picks the best try, which goes on; the others are deleted.
 
-Run it with `uv run python examples/best_of_n.py`. It needs no key and no network.
+Run it with `./run python examples/best_of_n.py`. It needs no key and no network.
 """
 
 import asyncio

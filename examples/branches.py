@@ -1,6 +1,6 @@
 """A conversation on disk, a turn that fails and leaves nothing, and a fork that goes its own way.
 
-Run it with `uv run python examples/branches.py`. No model yet: what a model would say is written down here.
+Run it with `./run python examples/branches.py`. No model yet: what a model would say is written down here.
 """
 
 import asyncio

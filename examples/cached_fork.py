@@ -1,6 +1,6 @@
 """A conversation with a real model, and a fork of it: each request finds what was sent before in the cache.
 
-Run it with `uv run python examples/cached_fork.py`. It needs no key and no network: the model is in the box.
+Run it with `./run python examples/cached_fork.py`. It needs no key and no network: the model is in the box.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A coding agent in CI, and a person who goes on: it mends a failing test, and what it did is a conversation to fork.
 
-Run it with `uv run python examples/coder.py`. It needs git, and no key and no network.
+Run it with `./run python examples/coder.py`. It needs git, and no key and no network.
 """
 
 import json

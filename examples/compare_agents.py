@@ -1,6 +1,6 @@
 """Which agent answers better? Fork one point for each of them, ask the same, and compare; the source is not touched.
 
-Run it with `uv run python examples/compare_agents.py`. It needs no key and no network: the model is in the box.
+Run it with `./run python examples/compare_agents.py`. It needs no key and no network: the model is in the box.
 """
 
 from forkpoint import LLM, Agent, Conversation

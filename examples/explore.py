@@ -1,6 +1,6 @@
 """Three ways at once: forked explorers look, their parent keeps what it learned, and one of them goes on in a fork.
 
-Run it with `uv run python examples/explore.py`. It needs no key and no network.
+Run it with `./run python examples/explore.py`. It needs no key and no network.
 """
 
 import asyncio

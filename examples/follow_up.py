@@ -1,6 +1,6 @@
 """A CI run is evidence: whoever asks about it later asks in a fork, and the run stays byte for byte as it was.
 
-Run it with `uv run python examples/follow_up.py`. It needs no key and no network.
+Run it with `./run python examples/follow_up.py`. It needs no key and no network.
 """
 
 import tempfile

@@ -1,6 +1,6 @@
 """A long turn that breaks half-way is not lost: it goes on after its last finished step, and no tool runs twice.
 
-Run it with `uv run python examples/long_turn.py`. It needs no key and no network. The turn checks twelve files, with
+Run it with `./run python examples/long_turn.py`. It needs no key and no network. The turn checks twelve files, with
 one call of a tool for each. First the provider fails in the middle. Then, in another conversation, the whole process
 is killed while a tool runs, and this one goes on in its place.
 """

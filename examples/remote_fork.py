@@ -1,6 +1,6 @@
 """A server keeps conversations; a program elsewhere forks one with another agent, and both go on.
 
-Run it with `uv run python examples/remote_fork.py`. It needs no key and no network beyond this machine: it starts
+Run it with `./run python examples/remote_fork.py`. It needs no key and no network beyond this machine: it starts
 `forkpoint serve` on a free port, talks to it as any program would, and stops it.
 """
 
