@@ -31,7 +31,7 @@ from forkpoint.events import (
     encode_body,
     kind_of,
 )
-from forkpoint.history.wholeness import check_whole
+from forkpoint.history.wholeness import DEPTH, check_whole, is_json
 
 quick = settings(max_examples=60, deadline=None, database=None)
 
@@ -282,3 +282,12 @@ def test_whatever_is_accepted_comes_back_equal_and_has_no_blank_text(body: AnyBo
     assert decode_body(encode_body(body)) == body
     if not isinstance(body, ToolResult):
         assert not blank_texts(body), f"a blank text became history: {body}"
+
+
+def test_json_may_be_nested_as_deep_as_every_python_can_read_and_no_deeper() -> None:
+    at_the_limit = "[" * DEPTH + "]" * DEPTH
+    assert is_json(at_the_limit)
+    assert is_json(f"[{at_the_limit[1:-1]}, {at_the_limit[1:-1]}]"), "it is the depth that counts, not the brackets"
+    assert is_json('"' + "[" * 10 * DEPTH + '"'), "nor do brackets in a text"
+    assert not is_json(f"[{at_the_limit}]")
+    assert not is_json('{"a":' * (DEPTH + 1) + "1" + "}" * (DEPTH + 1))

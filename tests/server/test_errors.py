@@ -8,6 +8,7 @@ import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -435,7 +436,7 @@ def test_an_agent_whose_module_is_gone_is_told_without_the_module(tmp_path: Path
     store = f"sqlite:///{tmp_path}/store.db"
     with served(store) as server, checked(server) as client:
         client.post(PLACE, json={"id": "c"})
-    with sqlite3.connect(tmp_path / "store.db") as db:
+    with closing(sqlite3.connect(tmp_path / "store.db")) as db, db:
         db.execute("UPDATE conversation SET settings = ?", (json.dumps({"agent": broken}),))
     with served(store) as server, checked(server) as client:
         answered = client.post(f"{PLACE}/c/turns", json={"message": "Hi"})

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,7 @@ def test_history_that_somebody_changed_is_found_without_telling_where_the_file_i
     with served(f"sqlite:///{store}") as server, checked(server) as client:
         id = client.post(PLACE).json()["id"]
         client.post(f"{PLACE}/{id}/turns", json={"message": "I owe you 10"})
-    with sqlite3.connect(store) as db:
+    with closing(sqlite3.connect(store)) as db, db:
         changed = db.execute("UPDATE event SET payload = replace(payload, 'owe you 10', 'owe you 99')").rowcount
         assert changed
     with served(f"sqlite:///{store}") as server, checked(server) as client:

@@ -5,6 +5,8 @@ each would make a provider refuse the conversation for good. So they are refused
 instead of being repaired on every read.
 """
 
+from typing import Any
+
 import msgspec
 
 from forkpoint.errors import NotWhole
@@ -28,6 +30,9 @@ from forkpoint.events import (
     decode_body,
     kind_of,
 )
+
+DEPTH = 500
+"""How deep JSON may be nested. From Python 3.12 on the interpreter itself allows more than older ones can read."""
 
 
 def check_whole(event: NewEvent) -> None:
@@ -92,9 +97,30 @@ def _refuse(wrong: bool, body: object, why: str) -> None:
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is one JSON value."""
+    """Whether a text is one JSON value that every supported Python can read."""
     try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        read_json(text)
+    except ValueError:
         return False
     return True
+
+
+def read_json(text: str) -> Any:
+    """The JSON value that a text is. Raises ``ValueError`` if it is not JSON, or nested deeper than `DEPTH`."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise ValueError(f"it is not JSON ({error})") from None
+    if text.count("[") + text.count("{") > DEPTH and _is_deep(value):
+        raise ValueError(f"it is nested more than {DEPTH} deep")
+    return value
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEPTH):
+        inner = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list))
+        level = [item for items in inner for item in items]
+        if not level:
+            return False
+    return any(isinstance(item, dict | list) for item in level)

@@ -16,6 +16,7 @@ from msgspec.structs import force_setattr
 
 from forkpoint.errors import BadDocument, BadSetting, BadTool, UnknownRenderer
 from forkpoint.events import JsonText, ManifestChanged
+from forkpoint.history.wholeness import read_json
 from forkpoint.llm.catalog import Wire
 from forkpoint.llm.documents import read_document
 from forkpoint.llm.model import LLM
@@ -158,8 +159,8 @@ def _check_version(text: JsonText | bytes) -> None:
 
 def _is_object(text: JsonText) -> bool:
     try:
-        return isinstance(msgspec.json.decode(text), dict)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return isinstance(read_json(text), dict)
+    except ValueError:
         return False
 
 
