@@ -169,8 +169,10 @@ def _stop(portal: BlockingPortal, thread: threading.Thread) -> None:
     if portal is _portal:
         _ending = True
         with suppress(RuntimeError):  # it has stopped already
-            portal.call(close_all)
-            portal.call(portal.stop, True)
+            try:
+                portal.call(close_all)
+            finally:
+                portal.call(portal.stop, True)
         thread.join()
 
 

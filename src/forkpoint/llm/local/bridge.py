@@ -86,7 +86,10 @@ def in_thread(name: str, work: Callable[[], T]) -> "Future[T]":
         else:
             future.set_result(result)
 
-    threading.Thread(target=run, name=name).start()
+    try:
+        threading.Thread(target=run, name=name).start()
+    except RuntimeError:  # the process ends, and Python 3.12 starts no thread any more: then here
+        run()
     return future
 
 

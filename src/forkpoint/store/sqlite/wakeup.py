@@ -64,7 +64,10 @@ async def finish_in_thread(work: Callable[[], None]) -> None:
         finally:
             Wakeup.wake_all([wakeup])
 
-    threading.Thread(target=run, name="forkpoint finishing").start()
+    try:
+        threading.Thread(target=run, name="forkpoint finishing").start()
+    except RuntimeError:  # the process ends, and Python 3.12 starts no thread any more: then here
+        run()
     await wakeup.wait_shielded()
 
 
