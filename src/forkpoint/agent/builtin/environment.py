@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from forkpoint.agent.builtin.processes import MARK
 from forkpoint.agent.masking_values import Masking
+from forkpoint.agent.processes import MARK
 from forkpoint.masking import masked
 
 VALUE_LIMIT = 8_000

@@ -16,7 +16,8 @@ from forkpoint.agent.builtin.failed import ToolFailed
 from forkpoint.agent.builtin.matching import Below
 from forkpoint.agent.builtin.output import FOLDER
 from forkpoint.agent.builtin.paths import Place, Workspace
-from forkpoint.agent.builtin.processes import Job, supervise
+from forkpoint.agent.builtin.processes import supervise
+from forkpoint.agent.processes import Job
 
 ENTRIES = 200_000
 """How many names are looked at."""

@@ -1,265 +1,29 @@
-"""A command as a process, and the end of all that it started.
+"""Commands that tools run: one that cannot be started is something to tell the model."""
 
-It runs in a session and a process group of its own, without input. **The promise kept here: when this says that it has
-ended, nothing of its session runs any more**, be it because it exited, because its time was up, or because somebody
-cancelled: the processes are asked (TERM), and then made to (KILL), which none can ignore. A process that holds the
-output open cannot make anybody wait.
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-A process can leave the session (``setsid``). After a command that exited, such a process goes on: that is how a
-command leaves a server behind on purpose. After a timeout or a cancellation it is ended too, where ``/proc`` is there
-to find it: by a variable in its environment, which it would have to hide.
-"""
-
-import os
-import secrets
-import selectors
-import signal
-import subprocess
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Literal
-
-import anyio
-import anyio.to_thread
-
+from forkpoint.agent import processes
 from forkpoint.agent.builtin.failed import told
-
-MARK = "FORKPOINT_CALL"
-"""The variable by which a command's processes are known."""
-
-_CHUNK = 1 << 16
-_GLANCE = 0.05  # seconds between two looks at whether to go on
-_KILL_PATIENCE = 1.0  # seconds until a killed process must be gone; one that is stuck in the kernel is not
-_LAST_WORDS = 0.2  # seconds for what is in the pipe when all has ended
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """A command, and how it is run."""
-
-    command: Sequence[str]
-    folder: str
-    env: Mapping[str, str]
-    timeout: float
-    heard: Callable[[bytes], None]  # gets what it prints, from the thread that waits for it
-    stdin: int = subprocess.DEVNULL
-    errors: int = subprocess.STDOUT
-    side: tuple[int, int, Callable[[bytes], None]] | None = None  # one more pipe: both its ends, and who listens
-    inherit: tuple[int, ...] = ()  # open files that it gets
-    grace: float = 2.0  # seconds between TERM and KILL
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a command ended."""
-
-    why: Literal["exited", "timeout", "cancelled"]
-    code: int | None  # negative: the signal that ended it. None: it could not be ended
-    swept: bool = False  # whether there were others to end when it had exited
-    stuck: bool = False  # whether something runs on that could not be ended
+from forkpoint.agent.processes import CannotStart, Ended, Job
 
 
 async def run(job: Job) -> Ended:
-    """Runs a command to its end. A cancellation goes on upwards when all its processes are ended."""
-    stop = _Stop()
-
-    def work() -> Ended | None:
-        if not stop.begin():
-            return None
-        try:
-            return supervise(job, stop.is_set)
-        finally:
-            stop.done.set()
-
-    try:
-        ended = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
-        assert ended is not None
-        return ended
-    finally:
-        if stop.set():
-            with anyio.CancelScope(shield=True):
-                while not stop.done.is_set():  # noqa: ASYNC110 - a thread sets it
-                    await anyio.sleep(0.01)
-        elif job.side:  # it has never begun
-            os.close(job.side[0])
-            os.close(job.side[1])
+    """Runs a command to its end, and all that it started. Raises `ToolFailed` if it cannot be started."""
+    with _told():
+        return await processes.run(job)
 
 
 def supervise(job: Job, stopped: Callable[[], bool] = lambda: False) -> Ended:
     """The same for a thread, which goes on until ``stopped`` says so."""
-    token = secrets.token_hex(16)
-    running = _Running(job, token)
+    with _told():
+        return processes.supervise(job, stopped)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
     try:
-        why = running.wait(stopped)
-        return running.end(why)
-    finally:
-        running.close()
-
-
-class _Stop:
-    """Whether somebody wants an end, and whether there is anything to wait for."""
-
-    def __init__(self) -> None:
-        self.done = threading.Event()
-        self._lock = threading.Lock()
-        self._begun = self._wanted = False
-
-    def begin(self) -> bool:
-        with self._lock:
-            self._begun = not self._wanted
-            return self._begun
-
-    def set(self) -> bool:
-        with self._lock:
-            self._wanted = True
-            return self._begun
-
-    def is_set(self) -> bool:
-        return self._wanted
-
-
-class _Running:
-    def __init__(self, job: Job, token: str) -> None:
-        self._job, self._token = job, token.encode()
-        self._deadline = time.monotonic() + job.timeout
-        env = {**job.env, MARK: f"{job.env.get(MARK, '')}:{token}"}  # a command may run us again
-        side = job.side
-        try:
-            with told("The command cannot be started"):
-                self._process = subprocess.Popen(  # noqa: S603 - to run it is what this is for
-                    list(job.command),
-                    bufsize=0,
-                    stdin=job.stdin,
-                    stdout=subprocess.PIPE,
-                    stderr=job.errors,
-                    cwd=job.folder,
-                    env=env,
-                    start_new_session=True,
-                    pass_fds=(*job.inherit, *((side[1],) if side else ())),
-                )
-        except BaseException:
-            if side:
-                os.close(side[0])
-            raise
-        finally:
-            if side:
-                os.close(side[1])
-        self._selector = selectors.DefaultSelector()
-        assert self._process.stdout is not None
-        self._listen(self._process.stdout.fileno(), job.heard)
-        if side:
-            self._listen(side[0], side[2])
-
-    def wait(self, stopped: Callable[[], bool]) -> Literal["exited", "timeout", "cancelled"]:
-        while self._process.poll() is None:
-            if stopped():
-                return "cancelled"
-            left = self._deadline - time.monotonic()
-            if left <= 0:
-                return "timeout"
-            self._hear(min(left, _GLANCE))
-        return "exited"
-
-    def end(self, why: Literal["exited", "timeout", "cancelled"]) -> Ended:
-        marked = why != "exited"
-        others = list(self._alive(marked))
-        stuck = bool(others) and not self._stop_all(marked)
-        until = time.monotonic() + _LAST_WORDS
-        while self._hear(0) and time.monotonic() < until:
-            pass
-        return Ended(why, self._process.poll(), not marked and bool(others), stuck)
-
-    def close(self) -> None:
-        for key in list(self._selector.get_map().values()):
-            self._unlisten(key.fd)
-        self._selector.close()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-
-    def _stop_all(self, marked: bool) -> bool:
-        """Ends all processes; False if some are left."""
-        for ask, patience in ((signal.SIGTERM, self._job.grace), (signal.SIGKILL, _KILL_PATIENCE)):
-            until, pause, asked = time.monotonic() + patience, 0.005, False
-            while alive := list(self._alive(marked)):
-                if not asked or ask == signal.SIGKILL:  # new ones may have come
-                    self._signal(ask, alive)
-                    asked = True
-                if time.monotonic() > until:
-                    break
-                if not self._hear(pause):
-                    time.sleep(pause)
-                pause = min(2 * pause, _GLANCE)
-            else:
-                return True
-        return False
-
-    def _signal(self, number: signal.Signals, alive: Sequence[int]) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
-        for pid in alive:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
-                os.kill(pid, signal.SIGCONT)  # one that is stopped does not hear it
-
-    def _alive(self, marked: bool) -> Iterator[int]:
-        """The processes that run: of the command's session, and those that left it if ``marked``."""
-        own = self._process.pid
-        if self._process.poll() is None:
-            yield own
-        if os.path.exists("/proc/self/stat"):
-            yield from (pid for pid in _in_session(own) if pid != own)
-            if marked:
-                yield from _with(self._token)
-        else:  # the group is all that we can ask about
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(own, 0)
-                yield own
-
-    def _listen(self, pipe: int, heard: Callable[[bytes], None]) -> None:
-        os.set_blocking(pipe, False)
-        self._selector.register(pipe, selectors.EVENT_READ, heard)
-
-    def _unlisten(self, pipe: int) -> None:
-        self._selector.unregister(pipe)
-        if self._process.stdout is None or pipe != self._process.stdout.fileno():
-            os.close(pipe)
-
-    def _hear(self, timeout: float) -> bool:
-        """Waits for something to be said, and passes it on. False if there was nothing."""
-        if not self._selector.get_map():
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout)
-            return False
-        said = False
-        for key, _ in self._selector.select(timeout):
-            with suppress(BlockingIOError):
-                chunk = os.read(key.fd, _CHUNK)
-                said = True
-                if chunk:
-                    key.data(chunk)
-                else:
-                    self._unlisten(key.fd)
-        return said
-
-
-def _in_session(session: int) -> Iterator[int]:
-    for pid in _pids():
-        with suppress(OSError, IndexError, ValueError):
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                state, _, _, of = file.read().rpartition(b")")[2].split()[:4]
-            if int(of) == session and state not in {b"Z", b"X"}:
-                yield pid
-
-
-def _with(token: bytes) -> Iterator[int]:
-    for pid in _pids():
-        with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            if token in file.read():  # nothing, for one that has exited
-                yield pid
-
-
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        yield
+    except CannotStart as refused:
+        with told("The command cannot be started"):
+            raise refused.error from None

@@ -17,8 +17,9 @@ from forkpoint.agent.builtin.failed import ToolFailed, shown
 from forkpoint.agent.builtin.globs import matcher
 from forkpoint.agent.builtin.listing import Listing, files_below
 from forkpoint.agent.builtin.paths import Place, Workspace, workspace_of
-from forkpoint.agent.builtin.processes import Ended, Job, supervise
+from forkpoint.agent.builtin.processes import supervise
 from forkpoint.agent.context import ToolContext
+from forkpoint.agent.processes import Ended, Job
 from forkpoint.agent.tool import tool
 
 SECONDS = 20

@@ -13,8 +13,9 @@ from forkpoint.agent.builtin.environment import Kept
 from forkpoint.agent.builtin.failed import ToolFailed, shown
 from forkpoint.agent.builtin.output import Output
 from forkpoint.agent.builtin.paths import Workspace, workspace_of
-from forkpoint.agent.builtin.processes import Ended, Job, run
+from forkpoint.agent.builtin.processes import run
 from forkpoint.agent.context import SHELL, ToolContext
+from forkpoint.agent.processes import Ended, Job
 from forkpoint.agent.tool import tool
 
 _LONGEST = 100_000  # characters of a command: a program's argument has a limit
