@@ -67,11 +67,11 @@ class Parent(Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        return place_of(self.settings, self.id)[0]
+        return place_of(self.settings)[0]
 
     @property
     def depth(self) -> int:
-        return place_of(self.settings, self.id)[1]
+        return place_of(self.settings)[1]
 
     @property
     def offered(self) -> SubAgents:
@@ -91,7 +91,7 @@ class Child(Struct, frozen=True):
         return self.settings.sub_agent
 
 
-def place_of(settings: Settings, id: str) -> tuple[str, int]:
+def place_of(settings: Settings) -> tuple[str, int]:
     """The path and the depth of a conversation. Whatever a fork of a sub-agent is, it is no deeper than that."""
     of = settings.sub_agent
     return (ROOT, 0) if of is None else (of.path, of.depth)

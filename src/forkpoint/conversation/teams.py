@@ -329,7 +329,7 @@ class RunsTeams(RunsTurns):
         theirs = Settings.from_json(there.settings)
         place = theirs.sub_agent
         assert place is not None, "a sub-agent says whose it is"
-        path, depth = place_of(settings, parent)
+        path, depth = place_of(settings)
         ours = replace(place, parent=parent, path=f"{path}/{one.nickname}", depth=depth + 1)
         # It works where its parent does, which may be a fork with a folder of its own.
         here = replace(theirs, workspace=settings.workspace, made=settings.made, placed=settings.placed)
@@ -402,7 +402,7 @@ class RunsTeams(RunsTurns):
 
     async def _roster_now(self, record: ConversationRecord) -> dict[str, Known]:
         """The sub-agents that a conversation knows of, those of a turn that runs too."""
-        under, _ = place_of(Settings.from_json(record.settings), record.id)
+        under, _ = place_of(Settings.from_json(record.settings))
         known = await self.roster_at(record.id, record.head, under)
         if record.open_turn is None:
             return known
