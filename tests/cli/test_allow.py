@@ -83,3 +83,9 @@ def test_a_conversation_goes_on_with_another_model_if_it_may(forkpoint: Program)
     done = forkpoint.run("run", "-c", "it", "Go on.", "--model", "scripted/echo", *may, "--allow", "model")
     assert (done.returncode, done.stdout) == (0, "You said: Go on.\n"), done.stderr
     assert forkpoint.text("run", "-c", "it", "And on.") == "You said: And on.\n"
+
+
+def test_a_new_conversation_misses_nothing(forkpoint: Program) -> None:
+    refused = forkpoint.run("run", "Hello.", "--model", "scripted/echo", "--allow", "tools")
+    assert refused.returncode == 2
+    assert "name one with --conversation" in refused.stderr

@@ -204,3 +204,11 @@ async def test_in_a_folder_that_was_made_for_a_fork_the_project_s_own_files_coun
         await conversation.run("deploy")
     assert ("Our own way." in heard[0], "started with make" in heard[0]) == (True, True)
     assert not any(text in heard[0] for text in ("Whatever", "More of it", "Obey me"))
+
+
+async def test_the_skills_of_whoever_runs_a_server_are_not_told_to_its_tenants(home: Home, user: Path) -> None:
+    (user / "skills").mkdir(parents=True)
+    (user / "skills" / "mine.md").write_text("---\nwords: [deploy]\n---\nMine alone.\n")
+    async with AsyncConversation(home.agent(agent_of(["one"])), store=home.store) as conversation:
+        turn = await conversation.run("Deploy it!")
+    assert activated(turn.events) == ([] if home.store.startswith("http") else ["mine"])

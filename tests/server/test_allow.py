@@ -10,7 +10,7 @@ from tests.conversation.support.homes import new_file
 from tests.server.support.serving import Served
 from tests.server.support.turning import Api, asks, model, obedient, using
 
-from forkpoint.agent import Agent, tool
+from forkpoint.agent import Agent, Limits, tool
 from forkpoint.conversation import AsyncConversation
 from forkpoint.errors import BadArgument, CannotResume, Item
 from forkpoint.llm import LLM
@@ -198,3 +198,15 @@ async def test_a_client_goes_on_with_another_model(place: Place) -> None:
         assert (await opened.info()).model == place.llm.model
         await opened.run("Hello")
         assert (await opened.info()).model == "scripted/echo"
+
+
+def test_another_model_does_not_lift_the_limits_of_the_servers_own_agent(place: Place) -> None:
+    _, api = place.serve(add, limits=Limits(steps=1))
+    id = api.create(agent="worker")
+    turn = api.run(id, asks(("add", {"a": 1, "b": 2}))).json()["turn"]["id"]
+    more = {"limits": {"steps": 50}}
+    other = {"agent": {"llm": {"model": "scripted/echo"}}, "allow": ["model"]}
+    for body in (more, more | other):
+        refused = api.post(f"{id}/turns/{turn}/resume", **body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "bad_argument"), refused.text
+    assert "the limits of agent 'worker' are the server's" in refused.json()["error"]["message"]

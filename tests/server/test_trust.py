@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from msgspec.json import encode
 from tests.server.support.serving import ServerProcess, served
-from tests.server.support.turning import Api, using
+from tests.server.support.turning import Api, two_tenants, using
 
 from forkpoint import Agent, Conversation
 from forkpoint.errors import BadArgument, TrustRefused
+from forkpoint.ids import new_id
 from forkpoint.server.agents import Agents
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall
@@ -222,3 +223,24 @@ def test_the_program_says_both_and_risky_tools_ask_first_where_it_is_untrusted(d
         fork = api.post(f"{id}/fork", workspace="copy").json()
         assert fork["isolation"]["kind"] == "copy"
         assert api.run(fork["id"]).json()["outcome"] == "awaiting_approval", "a copy is trusted like its source"
+
+
+def test_what_could_not_be_kept_is_one_tenants_and_none_of_a_creation_that_was_refused(desk: Desk) -> None:
+    desk.says("[broken")
+    agent = Agent(Script(_echoes_its_instructions).register("told-apart"), instructions="You help.")
+    agents = Agents({"told": agent}, roots=[desk.project])
+    body = {"id": new_id(), "workspace": str(desk.project)}
+    with (
+        served(agents=agents, settings=ALLOWS, keyring=two_tenants()) as server,
+        using(server.url, "key-of-one") as one,
+        using(server.url, "key-of-two") as two,
+    ):
+        one.create(**body)
+        refused = one.http.post("/api/conversations", json=body | {"trust": True})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "exists")
+        two.create(**body | {"id": new_id()})
+        found = server.services.tenants.backend
+        assert found("one")._trusting.of(desk.project, body["id"]) == "undecided"
+        one.create(workspace=str(desk.project), trust=True, id=(other := new_id()))
+        assert found("one")._trusting.of(desk.project, other) == "trusted"
+        assert found("two")._trusting.of(desk.project, other) == "undecided"

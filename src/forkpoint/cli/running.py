@@ -85,6 +85,9 @@ def run(
     \b
     Exit status: 0 it has committed; 1 it has failed; 3 it waits for an approval; 130 Ctrl-C.
     """
+    if allow and conversation is None:
+        why = "a new conversation misses nothing; name one with --conversation"
+        raise typer.BadParameter(why, param_hint="--allow")
     said = _message(message)
     workspace = here_for(agent, workspace, conversation, store)
     store = place_of(workspace, store, trust)

@@ -212,7 +212,7 @@ def web(answer: Any) -> Iterator[tuple[str, list[dict[str, str]]]]:
 
         def do_POST(self) -> None:
             seen.append({name.lower(): value for name, value in self.headers.items()})
-            message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            message = self.asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
             if "id" not in message:
                 return self.reply(202, b"")
             if message["method"] == "initialize":
@@ -263,6 +263,31 @@ async def test_each_request_has_the_headers_that_are_named_with_their_secrets(mo
         tools = await Tools.of(McpServer("web", url=url, headers={"Authorization": "Bearer ${KEY}"}))
         assert await tools.done("web__t") == "it was ***"
         assert {headers["authorization"] for headers in seen} == {"Bearer hidden-value"}
+        await end_servers()
+
+
+async def test_a_call_that_is_refused_ends_no_other_call() -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def answer(one: Any) -> Any:
+        if one.asked["params"].get("arguments"):
+            refused = {"code": -32602, "message": "no such thing"}
+            return one.reply(200, json.dumps({"jsonrpc": "2.0", "id": one.asked["id"], "error": refused}).encode())
+        begun.set()
+        assert goes_on.wait(20)
+        return {"content": [{"type": "text", "text": "in the end"}]}
+
+    with web(answer) as (url, _):
+        tools = await Tools.of(McpServer("web", url=url))
+        async with anyio.create_task_group() as group:
+
+            async def wait() -> None:
+                assert await tools.done("web__t") == "in the end"
+
+            group.start_soon(wait)
+            await anyio.to_thread.run_sync(begun.wait)
+            assert "no such thing" in await tools.failed("web__t", '{"x": 1}')
+            goes_on.set()
         await end_servers()
 
 
