@@ -51,7 +51,7 @@ def test_a_missing_system_library_is_named_with_the_command_that_brings_it(
         load()
     assert error.value.library == "libgomp.so.1"
     assert "local/smollm2 needs the system library libgomp.so.1, which is not installed" in str(error.value)
-    assert "apt-get update && apt-get install -y --no-install-recommends libgomp1" in str(error.value)
+    assert "apt-get update; apt-get install -y --no-install-recommends libgomp1" in str(error.value)
 
 
 def test_a_library_that_nobody_knows_a_package_for_is_still_named(package: Callable[[str], None]) -> None:
@@ -78,6 +78,30 @@ def test_a_package_that_is_broken_is_never_called_missing(
         load()
     assert error.value.package == "pretended_engine"
     assert why in error.value.why
+
+
+def test_a_module_that_python_itself_lacks_is_not_called_a_missing_package(
+    package: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "_ctypes", None)
+    package("import _ctypes")
+    with pytest.raises(ExtraBroken, match="_ctypes"):
+        load()
+
+
+def test_an_empty_folder_is_not_a_package(package: Callable[[str], None], tmp_path: Path) -> None:
+    (tmp_path / "pretended_engine").mkdir()
+    with pytest.raises(ExtraMissing):
+        load()
+
+
+def test_the_package_that_is_broken_is_named_and_not_the_one_that_needs_it(
+    package: Callable[[str], None], tmp_path: Path
+) -> None:
+    package("import pretended_part")
+    (tmp_path / "pretended_part.py").write_text("raise ImportError('cut off')")
+    with pytest.raises(ExtraBroken, match="the package pretended_part, which is installed but cannot be loaded"):
+        load()
 
 
 def test_what_was_missing_can_be_loaded_once_it_is_there(package: Callable[[str], None]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from forkpoint.libraries import Installation, installation_of, may_install, missing_in
+from forkpoint.libraries import installation_of, may_install, missing_in
 
 
 @pytest.fixture
@@ -30,6 +30,9 @@ def as_user(monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
         ("libgomp.so.1: cannot open shared object file: No such file or directory", "libgomp.so.1"),
         ("Error loading shared library libgomp.so.1: No such file or directory (needed by x.so)", "libgomp.so.1"),
         ("dlopen(x.so, 0x2): Library not loaded: @rpath/libomp.dylib\n  Referenced from: x.so", "libomp.dylib"),
+        ("libgomp.so.1: cannot open shared object file: Too many open files", None),
+        ("libgomp.so.1: cannot open shared object file: Permission denied", None),
+        ("/x/engine.abi3.so: cannot open shared object file: No such file or directory", None),
         ("/usr/lib/libstdc++.so.6: version `GLIBCXX_3.4.30' not found", None),
         ("cannot import name 'CommonParams' from 'xllamacpp'", None),
         ("", None),
@@ -42,7 +45,7 @@ def test_the_missing_library_is_read_out_of_what_the_loader_says(complaint: str,
 @pytest.mark.parametrize(
     ("manager", "command"),
     [
-        ("apt-get", "apt-get update && apt-get install -y --no-install-recommends libgomp1"),
+        ("apt-get", "apt-get update; apt-get install -y --no-install-recommends libgomp1"),
         ("dnf", "dnf install -y libgomp"),
         ("microdnf", "microdnf install -y libgomp"),
         ("yum", "yum install -y libgomp"),
@@ -72,7 +75,7 @@ def test_others_get_it_with_sudo_or_are_told_that_root_has_to(path: Path, monkey
         if plain is not None:
             assert found.command == f"sudo {plain}"
         else:
-            line = "apt-get update && apt-get install -y --no-install-recommends libgomp1"
+            line = "apt-get update; apt-get install -y --no-install-recommends libgomp1"
             assert found.command == f"sudo sh -c '{line}'", "sudo holds for both halves"
         (path / "sudo").unlink()
 
@@ -83,21 +86,28 @@ def test_a_system_or_a_library_that_is_not_known_has_no_command(path: Path) -> N
     assert installation_of("libnobody.so.7") is None
 
 
-def test_an_installation_runs_its_steps_in_order_and_stops_at_the_first_that_fails(path: Path) -> None:
+def test_lists_are_read_only_if_the_package_is_not_known_and_need_not_all_be_readable(path: Path) -> None:
+    known = path / "known"
     program(
-        path,
-        "apt-get",
-        f'echo "$1 $DEBIAN_FRONTEND" >>{path}/said; [ "$1" != install ] || {{ echo E: full >&2; exit 1; }}',
+        path, "apt-get", f'echo "$1 $DEBIAN_FRONTEND" >>{path}/said; [ "$1" = update ] && : >{known}; [ -e {known} ]'
     )
     found = installation_of("libgomp.so.1")
     assert found is not None
-    assert found.run() == "E: full"
-    assert (path / "said").read_text() == "update noninteractive\ninstall noninteractive\n"
-    program(path, "apt-get", "exit 3")
-    assert found.run() == "apt-get ended with 3"
-    program(path, "apt-get")
     assert found.run() is None
+    assert found.run() is None
+    tried = ["install", "update", "install", "install"]
+    assert (path / "said").read_text().splitlines() == [f"{step} noninteractive" for step in tried]
+    known.unlink()
+    program(path, "apt-get", f'[ "$1" = update ] && : >{known} && exit 100; [ -e {known} ]')
+    assert found.run() is None, "one source is broken, and another has the package"
 
 
-def test_a_package_manager_that_is_gone_is_a_reason_and_not_an_error(path: Path) -> None:
-    assert "nowhere" in (Installation("libx.so", (("nowhere",),)).run() or "")
+def test_an_installation_that_fails_says_why(path: Path) -> None:
+    program(path, "dnf", "echo E: full >&2; exit 1")
+    found = installation_of("libgomp.so.1")
+    assert found is not None
+    assert found.run() == "E: full"
+    program(path, "dnf", "exit 3")
+    assert found.run() == "dnf ended with 3"
+    (path / "dnf").unlink()
+    assert "dnf" in (found.run() or "")

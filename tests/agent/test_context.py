@@ -14,7 +14,7 @@ from forkpoint.agent import AgentState, ToolContext
 from forkpoint.errors import NotWhole
 from forkpoint.events import NewEvent, StateChange, encode_body
 from forkpoint.history.state import EMPTY, State, fold
-from forkpoint.history.wholeness import check_whole
+from forkpoint.history.wholeness import DEPTH, check_whole
 
 BEFORE = State((("a", "1"), ("b", '{"list":[1]}')))
 
@@ -141,6 +141,17 @@ def test_what_json_cannot_say_is_refused_and_leaves_the_state_as_it_was(value: A
         state["a"] = value
     assert state["a"] == 1
     assert state.change is None
+
+
+def test_what_is_nested_deeper_than_history_may_be_is_refused_at_once() -> None:
+    state = AgentState(BEFORE)
+    deep: list[Any] = []
+    for _ in range(DEPTH):
+        deep = [deep]
+    with pytest.raises(NotWhole, match=f"nested more than {DEPTH} deep"):
+        state["a"] = deep
+    state["a"] = deep[0]
+    assert state["a"] == deep[0]
 
 
 def test_what_contains_itself_is_refused() -> None:

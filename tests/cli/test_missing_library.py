@@ -1,4 +1,4 @@
-"""A machine without the system library that llama.cpp needs: who may install it is served, others are told how.
+"""A machine without the system library that llama.cpp needs: root gets it installed, others are told how.
 
 The engine, the package manager and who the user is are a test's own.
 """
@@ -11,7 +11,9 @@ import pytest
 from tests.cli.program import Program
 from tests.cli.terminal import Terminal
 
-COMMAND = "apt-get update && apt-get install -y --no-install-recommends libgomp1"
+from forkpoint import Conversation
+
+COMMAND = "apt-get update; apt-get install -y --no-install-recommends libgomp1"
 LACKS = "raise ImportError('libgomp.so.1: cannot open shared object file: No such file or directory')\n"
 
 
@@ -25,7 +27,10 @@ class Machine(Program):
         self.engine.write_text(LACKS)
         (folder / "python" / "sitecustomize.py").write_text(f"import os\nos.geteuid = lambda: {0 if root else 1000}\n")
         (folder / "bin").mkdir()
-        self.apt(f'[ "$1" = update ] || echo "Server = None" >{self.engine}')
+        # Without lists it knows no package, as in an image.
+        lists = folder / "lists"
+        works = "CommonParams = Server = None"
+        self.apt(f'[ "$1" = update ] && : >{lists}; [ -e {lists} ] && echo "{works}" >{self.engine}')
         self.environment |= {"PYTHONPATH": str(folder / "python"), "PATH": f"{folder / 'bin'}:/usr/bin:/bin"}
         self.environment["PYTHONDONTWRITEBYTECODE"] = "1"  # the engine is mended within the second
 
@@ -61,7 +66,8 @@ def test_in_a_pipe_root_gets_it_without_a_question(root: Machine) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["fetched"] is False
     assert done.stderr == f"installing libgomp.so.1, which local/smollm2 needs: {COMMAND}\n"
-    assert root.said == ["update", "install -y --no-install-recommends libgomp1"]
+    install = "install -y --no-install-recommends libgomp1"
+    assert root.said == [install, "update", install]
     assert root.run("local", "fetch").stderr == "", "it is there now"
 
 
@@ -112,7 +118,15 @@ def test_an_installation_that_changes_nothing_is_not_tried_forever(root: Machine
     done = root.run("local", "fetch")
     assert done.returncode == 1
     assert "error: local/smollm2 needs the system library libgomp.so.1" in done.stderr
-    assert len(root.said) == 2
+    assert len(root.said) == 1
+
+
+@pytest.mark.parametrize("command", [("ask", "it", "And now?"), ("condense", "it")])
+def test_every_command_that_asks_the_model_brings_it(root: Machine, command: tuple[str, ...]) -> None:
+    with Conversation("local/smollm2", conversation_id="it", store=root.store) as made:
+        made.update_state({"a": 1})
+    assert "installing libgomp.so.1" in root.run(*command).stderr
+    assert root.said != []
 
 
 def test_a_model_that_runs_elsewhere_needs_no_library(user: Machine) -> None:
@@ -136,6 +150,6 @@ def test_local_status_is_ready_only_if_the_engine_loads(root: Machine) -> None:
     assert (document["ready"], document["extra"], document["checksum"]) == (False, True, True)
     assert "libgomp.so.1" in document["problem"]
     assert COMMAND in " ".join(root.text("local", "status").split())
-    root.engine.write_text("Server = None\n")
+    root.engine.write_text("CommonParams = Server = None\n")
     document = json.loads(root.run("local", "status", "--json").stdout)
     assert (document["ready"], document["problem"]) == (True, None)

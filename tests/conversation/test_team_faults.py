@@ -20,7 +20,8 @@ from tests.conversation.support.agents import Signal, call, said, scripted
 from tests.conversation.support.team import lead, obedient, orders, send, spawn, told, wait
 
 from forkpoint.agent import Agent, Limits, Role, SubAgents, ToolContext, tool
-from forkpoint.conversation import AsyncConversation
+from forkpoint.agent.updates import CallStarted
+from forkpoint.conversation import AsyncConversation, Update
 from forkpoint.errors import ForkpointError, TurnFailed
 from forkpoint.events import SubAgentFinished, SubAgentSpawned, Usage
 from forkpoint.llm import Timeouts
@@ -132,10 +133,15 @@ async def test_a_sub_agent_that_is_being_cancelled_when_its_parent_answers_is_to
 
 
 async def test_another_process_that_resumes_a_parent_finds_its_sub_agents(both: Both) -> None:
-    gone = anyio.Event()
+    gone, both_spawned = anyio.Event(), anyio.Event()
+
+    def follow(update: Update) -> None:
+        if isinstance(update, CallStarted) and update.call.tool == "wait_agent":
+            both_spawned.set()
+
     agent, hold = holding(lambda: gone.is_set())
     mine, theirs = both
-    parent = AsyncConversation(agent, store=mine)
+    parent = AsyncConversation(agent, store=mine, callbacks=[follow])
     order = orders(
         [
             spawn(orders([call("hold")], say="held"), "s1", nickname="slow", fork="all"),
@@ -146,6 +152,7 @@ async def test_another_process_that_resumes_a_parent_finds_its_sub_agents(both: 
     async with anyio.create_task_group() as group:
         group.start_soon(losing, parent, order)
         await hold.wait()
+        await both_spawned.wait()
         await mine.close()  # this process stalls, and loses all that it holds
         gone.set()
         async with await AsyncConversation.open(parent.id, agent=agent, store=theirs) as again:

@@ -495,9 +495,13 @@ def test_only_one_of_two_ways_to_say_how_much_to_think_may_be_used() -> None:
 
 # Extra fields.
 
+DEEP = '{"a":' * 600 + "1" + "}" * 600
+
 
 @pytest.mark.parametrize(
-    "extra", ["", " ", "[]", "1", "null", '"a"', "{", '{"a":1} x', "{'a':1}", '{"a":NaN}', '"\ud800"'], ids=ascii
+    "extra",
+    ["", " ", "[]", "1", "null", '"a"', "{", '{"a":1} x', "{'a':1}", '{"a":NaN}', '"\ud800"', DEEP],
+    ids=lambda extra: ascii(extra)[:40],
 )
 def test_extra_fields_must_be_a_json_object(extra: str) -> None:
     with pytest.raises(BadSetting, match=r"^extra .*JSON object"):

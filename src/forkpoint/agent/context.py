@@ -13,6 +13,7 @@ from forkpoint.agent.secrets import Resolved
 from forkpoint.errors import NotWhole
 from forkpoint.events import AnyBody, JsonText, StateChange
 from forkpoint.history.state import EMPTY, State
+from forkpoint.history.wholeness import read_json
 
 if TYPE_CHECKING:
     from forkpoint.agent.team import Agents, Team
@@ -48,9 +49,10 @@ class AgentState(MutableMapping[str, Any]):
             raise TypeError(f"a key of the state is a text, not {type(key).__name__}")
         try:
             key.encode()
+            text = msgspec.json.encode(value).decode()
+            read_json(text)
             if not _is_finite(msgspec.to_builtins(value)):
                 raise ValueError("a number is not finite")
-            text = msgspec.json.encode(value).decode()
         except (TypeError, ValueError, RecursionError, OverflowError) as error:
             raise NotWhole("state_change", f"the value of {key!r} has no JSON form ({error})") from None
         with self._lock:
@@ -102,15 +104,19 @@ class AgentState(MutableMapping[str, Any]):
 
 
 def _is_finite(value: Any) -> bool:
-    match value:
-        case float():
-            return math.isfinite(value)
-        case list():
-            return all(map(_is_finite, value))
-        case dict():
-            return all(map(_is_finite, value.values()))
-        case _:
-            return True
+    """Whether all numbers in a value are. JSON has no others, and would say null in their place."""
+    left = [value]
+    while left:
+        match left.pop():
+            case float() as number if not math.isfinite(number):
+                return False
+            case list() | tuple() as items:
+                left += items
+            case dict() as items:
+                left += items.values()
+            case _:
+                pass
+    return True
 
 
 class ToolContext:

@@ -298,6 +298,7 @@ def _default_model() -> tuple[State, str]:
 
 def _usable(name: str) -> None:
     """Raises if a model could not be asked: it is none, its key is missing, or its weights are."""
+    from forkpoint.llm.local.llama import load as load_llama
     from forkpoint.llm.local.weights import find
     from forkpoint.llm.model import LLM
     from forkpoint.llm.scripts import script_named
@@ -305,7 +306,7 @@ def _usable(name: str) -> None:
     llm = LLM(name)
     llm.key()
     if llm.kind == "local":
-        extras.load("local", name)
+        load_llama(name)
         find(llm.name)
     elif llm.kind == "scripted":
         script_named(llm.name)

@@ -11,6 +11,7 @@ from forkpoint import extras
 from forkpoint.cli.output import Json, print_json, tell
 from forkpoint.errors import LibraryMissing
 from forkpoint.libraries import installation_of, may_install
+from forkpoint.llm.local.llama import load as load_llama
 from forkpoint.llm.local.weights import SMOLLM2, Status
 from forkpoint.llm.local.weights import fetch as fetch_weights
 from forkpoint.llm.local.weights import status as status_of
@@ -82,10 +83,10 @@ def bring_library(models: Iterable[str], *, yes: bool = False) -> None:
     if model is None:
         return
     try:
-        extras.load("local", model)
+        load_llama(model)
     except LibraryMissing as missing:
         _install(missing, yes=yes)
-        extras.load("local", model)
+        load_llama(model)
     except extras.UNUSABLE:
         return
 
@@ -102,7 +103,9 @@ def _install(missing: LibraryMissing, *, yes: bool) -> None:
     how = installation_of(missing.library)
     if how is None or not may_install():
         raise missing
-    if sys.stdin.isatty() and sys.stderr.isatty() and not yes:
+    if sys.stdin.isatty() and not yes:
+        if not sys.stderr.isatty():  # nobody would see the question
+            raise missing
         asked = f"{missing.what} needs the system library {missing.library}. Install it with: {how.command}?"
         if not typer.confirm(asked, default=True, err=True):
             raise missing

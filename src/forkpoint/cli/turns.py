@@ -6,6 +6,7 @@ import typer
 
 from forkpoint.cli.common import Allow, Id, Store, Tools, opened
 from forkpoint.cli.ending import Telling
+from forkpoint.cli.local import bring_library_for
 from forkpoint.cli.output import Json, clean, console, print_json, tell
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ def ask(
       forkpoint ask build-1234 "Sum this up in one sentence."
     """
     with opened(conversation, store, bind=True, agent=agent, allow=allow) as this:
+        bring_library_for(this, store)
         answer = this.ask(question)
     if json:
         from forkpoint.conversation.documents import usage_document
@@ -200,6 +202,7 @@ def condense(
       forkpoint condense build-1234
     """
     with opened(conversation, store, bind=True, agent=agent, allow=allow) as this:
+        bring_library_for(this, store)
         made = this.condense()
     if json:
         from forkpoint.conversation.documents import condensed_document

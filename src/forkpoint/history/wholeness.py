@@ -66,13 +66,13 @@ def check_whole(event: NewEvent) -> None:
         case StateChange():
             _refuse(not (body.set or body.removed), body, "it changes nothing")
             for key, value in body.set:
-                _refuse(not is_json(value), body, f"the value of {key!r} is not JSON")
+                _check_json(value, body, f"the value of {key!r}")
         case Condensation():
             _refuse(not body.summary.strip(), body, "its summary is blank")
             _refuse(body.kept_from < 1, body, "it keeps history from before the first event")
         case Opaque():
             _refuse(not body.kind, body, "it has no kind")
-            _refuse(not is_json(body.payload), body, "its payload is not JSON")
+            _check_json(body.payload, body, "its payload")
             try:
                 again = decode_body(body.payload)
             except msgspec.DecodeError:
@@ -88,7 +88,11 @@ def _check_source(part: Part, body: UserMessage | AssistantMessage | SystemMessa
 
 
 def _check_json(text: str | None, body: object, what: str) -> None:
-    _refuse(text is not None and not is_json(text), body, f"{what} is not JSON")
+    try:
+        if text is not None:
+            read_json(text)
+    except ValueError as error:
+        raise NotWhole(kind_of(body), f"{what} {error}") from None  # type: ignore[arg-type]
 
 
 def _refuse(wrong: bool, body: object, why: str) -> None:
@@ -106,13 +110,13 @@ def is_json(text: str) -> bool:
 
 
 def read_json(text: str) -> Any:
-    """The JSON value that a text is. Raises ``ValueError`` if it is not JSON, or nested deeper than `DEPTH`."""
+    """The JSON value that a text is. Raises ``ValueError`` if the text is not JSON, or nested deeper than `DEPTH`."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise ValueError(f"it is not JSON ({error})") from None
+        raise ValueError("is not JSON") from error
     if text.count("[") + text.count("{") > DEPTH and _is_deep(value):
-        raise ValueError(f"it is nested more than {DEPTH} deep")
+        raise ValueError(f"is nested more than {DEPTH} deep")
     return value
 
 

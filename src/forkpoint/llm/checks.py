@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from forkpoint.errors import BadModel, BadSetting
+from forkpoint.history.wholeness import read_json
 from forkpoint.llm.catalog import KEYS, SAMPLING, WIRES
 from forkpoint.llm.key import Key, is_sendable
 
@@ -149,8 +150,8 @@ def _extra(llm: "LLM") -> Complaints:
     if llm.extra is None:
         return
     try:
-        fields = msgspec.json.decode(llm.extra)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+        fields = read_json(llm.extra)
+    except ValueError:
         fields = None
     if not isinstance(fields, dict):
         yield "extra", "it is not a JSON object"

@@ -152,6 +152,6 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop where there is one; None is Python's own."""
     try:
         import uvloop
-    except ImportError:
+    except ModuleNotFoundError:
         return None
     return uvloop.new_event_loop

@@ -358,9 +358,26 @@ async def test_a_python_file_that_was_just_changed_is_never_run_from_old_bytecod
     assert list((tmp_path / "__pycache__").iterdir()), "bytecode was written, so it could have been used"
 
 
-async def test_other_files_keep_the_time_at_which_they_were_written(calls: Calls, tmp_path: Path) -> None:
-    """A time in the future confuses make, and nothing but Python needs it."""
-    (tmp_path / "a.c").write_text("1")
-    await calls(write_file, path="a.c", content="2")
-    found = (tmp_path / "a.c").stat()
-    assert found.st_mtime_ns <= found.st_ctime_ns
+async def test_a_python_file_that_was_removed_and_made_anew_is_not_run_from_old_bytecode(
+    calls: Calls, tmp_path: Path
+) -> None:
+    await calls(write_file, path="number.py", content="value = 1\n")
+    cache = tmp_path / "__pycache__"
+    cache.mkdir()
+    old = [cache / "number.cpython-311.pyc", cache / "number.cpython-311-pytest-9.2.0.pyc"]
+    others = [cache / "numbers.cpython-311.pyc", cache / "number.txt"]
+    for made in (*old, *others):
+        made.touch()
+    (tmp_path / "number.py").unlink()
+    await calls(write_file, path="number.py", content="value = 2\n")
+    assert not any(path.exists() for path in old)
+    assert all(path.exists() for path in others)
+
+
+async def test_a_cache_that_leads_elsewhere_is_left_alone(calls: Calls, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "number.cpython-311.pyc").touch()
+    (tmp_path / "__pycache__").symlink_to(elsewhere)
+    await calls(write_file, path="number.py", content="value = 1\n")
+    assert (elsewhere / "number.cpython-311.pyc").exists()

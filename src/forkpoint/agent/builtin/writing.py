@@ -9,8 +9,6 @@ from contextlib import suppress
 from forkpoint.agent.builtin.failed import ToolFailed, shown, told
 from forkpoint.agent.builtin.paths import Place, kind_of
 
-_SECOND = 1_000_000_000  # nanoseconds
-
 _LOCKS = [threading.Lock() for _ in range(256)]
 
 
@@ -44,12 +42,12 @@ def put(place: Place, content: bytes, before: os.stat_result | None) -> None:
                 file.flush()
                 if before is not None:
                     _like(before, handle)
-                    if place.name.endswith(".py"):
-                        _move_on(before, handle)
                 os.fsync(handle)
             if not _same(before, place.stat()):
                 raise ToolFailed(f"{shown(place.path)} was changed meanwhile by somebody else. Read it again.")
+            _forget_bytecode(place)  # before, in case that this process ends in between
             os.replace(aside, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+            _forget_bytecode(place)  # and after, in case that somebody ran the old file meanwhile
         except BaseException:
             with suppress(OSError):
                 os.unlink(aside, dir_fd=place.folder)
@@ -62,16 +60,25 @@ def _like(before: os.stat_result, handle: int) -> None:
     os.fchmod(handle, before.st_mode & 0o777)
 
 
-def _move_on(before: os.stat_result, handle: int) -> None:
-    """Gives a Python file a later second than the file that it replaces.
+def _forget_bytecode(place: Place) -> None:
+    """Removes what Python has compiled of a file that is being replaced.
 
-    Python takes bytecode for a file's own if the length and the whole second of the modification time are the same. An
-    agent runs a file, mends it and runs it again within a second. The other way, to keep its commands from writing
-    bytecode, would make every one of them compile all that it imports.
+    Python takes bytecode for a file's own if the file has the same length and was changed within the same second. An
+    agent runs a file, mends it and runs it again within a second. Two other ways were tried or thought of: a later time
+    for the new file lies in the future, where the next change by a shell meets it; and commands that write no bytecode
+    compile all that they import, each time.
     """
-    earliest = (before.st_mtime_ns // _SECOND + 1) * _SECOND
-    if os.fstat(handle).st_mtime_ns < earliest:
-        os.utime(handle, ns=(earliest, earliest))
+    stem, dot, kind = place.name.rpartition(".")
+    if not dot or kind not in ("py", "pyw"):
+        return
+    with suppress(OSError):  # there is none, or it is not ours to remove
+        cache = os.open("__pycache__", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.folder)
+        try:
+            for name in os.listdir(cache):
+                if name.startswith(f"{stem}.") and name.endswith(".pyc"):
+                    os.unlink(name, dir_fd=cache)
+        finally:
+            os.close(cache)
 
 
 def _same(before: os.stat_result | None, now: os.stat_result | None) -> bool:

@@ -309,7 +309,7 @@ def _pool(group: TaskGroup) -> _Pool:
 
 
 async def _there(start: Start, call: Callable[[TaskGroup], Awaitable[T]]) -> T:
-    if not extras.is_loaded("mcp"):  # it takes a second: neither of the caller's loop nor of the server's time
+    if not extras.is_loaded("mcp"):  # takes a second, which neither holds up the loop nor counts for the server
         await anyio.to_thread.run_sync(extras.load, "mcp", "An MCP server")
     with anyio.move_on_after(start.timeout + _SLACK):
         return await there(call)

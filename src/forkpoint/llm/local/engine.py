@@ -18,9 +18,10 @@ from weakref import WeakSet
 
 import msgspec
 
-from forkpoint import extras
-from forkpoint.errors import AnswerMalformed, ForkpointError, NoWeights, RequestRefused
+from forkpoint.errors import AnswerMalformed, ExtraBroken, ForkpointError, NoWeights, RequestRefused
 from forkpoint.llm.local.bridge import converse, end_of, in_thread, result_of
+from forkpoint.llm.local.llama import PACKAGE
+from forkpoint.llm.local.llama import load as load_llama
 from forkpoint.llm.local.slots import Place, Slots, chain_of
 
 Progress: TypeAlias = Callable[[str], None]
@@ -59,7 +60,7 @@ class Engine:
         self._loading: Future[_Loaded] | None = None
 
     async def load(self) -> None:
-        """Loads the model, unless it is loaded already. Raises `NoWeights`, or what `extras.load_module` raises."""
+        """Loads the model, unless it is loaded already. Raises `NoWeights`, or what `llama.load` raises."""
         await self._loaded()
 
     async def chat(self, body: dict[str, Any], heard: Callable[[Any], None]) -> None:
@@ -122,7 +123,7 @@ class Engine:
         return await result_of(loading)
 
     def _load(self) -> "_Loaded":
-        llama = extras.load_module("xllamacpp", "local", self.model)
+        llama = load_llama(self.model)
         try:
             size = self.path.stat().st_size
         except OSError as error:
@@ -132,6 +133,8 @@ class Engine:
         count = self._slots or (2 if size >= BIG else 4)
         try:
             loaded = _Loaded(llama, self.path, count, self.context_tokens, cache=4096 if size >= BIG else 1024)
+        except (AttributeError, TypeError) as error:  # another version of it, which has other names
+            raise ExtraBroken(self.model, PACKAGE, str(error)) from error
         except Exception as error:
             raise NoWeights(self.model, f"llama.cpp cannot load the file: {error}") from error
         self._progress(f"loaded in {time.perf_counter() - started:.1f} s")

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from forkpoint import extras
 from forkpoint.errors import ExtraMissing, FetchFailed, NoWeights
+from forkpoint.llm.local import llama
 
 MAGIC = b"GGUF"
 
@@ -121,11 +122,11 @@ def status(weights: Weights = SMOLLM2) -> Status:
     """What is there, and whether a local model could be asked now. Loads llama.cpp, and reads the whole file."""
     extra, problem, version = True, None, None
     try:
-        extras.load("local", weights.model)
+        llama.load(weights.model)
     except extras.UNUSABLE as error:
         extra, problem = not isinstance(error, ExtraMissing), str(error)
     with suppress(importlib.metadata.PackageNotFoundError):
-        version = importlib.metadata.version("xllamacpp") if extra else None
+        version = importlib.metadata.version(llama.PACKAGE) if extra else None
     found = _found(weights)
     if found is None:
         return Status(False, extra, version, problem, None, None, None, None)

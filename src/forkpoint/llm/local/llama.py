@@ -1,0 +1,17 @@
+"""llama.cpp as a Python package: the extra ``local``, loaded when somebody needs it."""
+
+from typing import Any
+
+from forkpoint import extras
+from forkpoint.errors import ExtraBroken
+
+PACKAGE = "xllamacpp"
+_NEEDED = ("CommonParams", "Server")
+
+
+def load(what: str) -> Any:
+    """The package, ready to be used by ``what``. Raises what `extras.load_module` raises."""
+    llama = extras.load_module(PACKAGE, "local", what)
+    if missing := [name for name in _NEEDED if not hasattr(llama, name)]:
+        raise ExtraBroken(what, PACKAGE, f"it has no {' and no '.join(missing)}")
+    return llama
