@@ -250,6 +250,7 @@ def test_a_turn_that_a_sub_agent_runs_inside_of_its_parents_is_told_and_counted(
 
     with follow(server, root) as reader:
         reader.until("family")
+        silent(reader)  # what begins before that may come as a snapshot
         before = _counted(api)
         inside(server, run())
         told = reader.until(lambda one: one.event == "text" and one.data["text"] == "m.")
@@ -548,6 +549,7 @@ def test_a_call_of_a_tool_is_told_with_whose_it_is(server: Served, api: Api, gat
     root = api.create()
     with follow(server, root) as reader:
         reader.until("family")
+        silent(reader)  # what begins before that may come as a snapshot
         running = api.soon(api.run, root, holds("y"))
         told = reader.until("call_started")
         gate.open()
