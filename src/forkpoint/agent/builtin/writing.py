@@ -71,7 +71,7 @@ def _forget_bytecode(place: Place) -> None:
     stem, dot, kind = place.name.rpartition(".")
     if not dot or kind not in ("py", "pyw"):
         return
-    with suppress(OSError):  # there is none, or it is not ours to remove
+    with suppress(OSError):  # no bytecode was written, or somebody else owns it
         cache = os.open("__pycache__", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.folder)
         try:
             for name in os.listdir(cache):
