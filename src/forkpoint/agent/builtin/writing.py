@@ -31,7 +31,7 @@ def writable(place: Place) -> os.stat_result | None:
 
 def put(place: Place, content: bytes, before: os.stat_result | None) -> None:
     """Puts a new file in the place of another, at once: nobody sees half of it. Other names (hard links) of the old
-    file keep what it had. Python never runs the new file from bytecode of the old one."""
+    file keep what it had. Bytecode of the old file is removed."""
     aside = f".forkpoint-{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with told(f"{shown(place.path)} cannot be written"):
