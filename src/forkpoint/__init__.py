@@ -12,6 +12,8 @@ are first used, so that importing a part of Forkpoint loads no more than that pa
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from forkpoint.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from forkpoint.agent import (
         Agent,
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from forkpoint.conversation.visualizer import TerminalVisualizer
     from forkpoint.errors import ForkpointError, TurnCancelled, TurnFailed
     from forkpoint.llm import LLM
-
-__version__ = "0.1.0.dev0"
 
 __all__ = [
     "LLM",

@@ -27,7 +27,7 @@ from forkpoint.agent.hooks import (
     project_hooks,
     ran_before,
 )
-from forkpoint.conversation.steps import staged
+from forkpoint.engine.turns.journal import staged
 from forkpoint.errors import BadAgent, TurnLost
 from forkpoint.events import (
     AnyBody,

@@ -170,7 +170,7 @@ _NURSERY = """
 import json, os, sys, warnings
 import typer._adapters, rich.table, rich.tree, rich.text
 import forkpoint.conversation.visualizer, forkpoint.cli.app, forkpoint.store.sqlite
-import forkpoint.conversation.remote, httpx2
+import forkpoint.remote.backend, httpx2
 
 for line in sys.stdin:
     child = os.fork()

@@ -10,9 +10,9 @@ from rich.console import Console
 from tests.cli.program import Program, agent, one_line
 
 from forkpoint import Conversation
+from forkpoint.backend.settings import Settings, SubAgentOf
 from forkpoint.cli.tree import draw, walk
 from forkpoint.conversation.portal import wait_for
-from forkpoint.conversation.settings import Settings, SubAgentOf
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.opening import open_store

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.conversation.support.homes import Home, all_stopped, home_of
 
-from forkpoint.conversation.places import close_all
+from forkpoint.conversation.place import close_all
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

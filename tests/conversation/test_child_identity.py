@@ -14,7 +14,7 @@ from tests.conversation.support.homes import Home
 
 from forkpoint import Agent, AsyncConversation, Role, SubAgents
 from forkpoint.conversation import Info
-from forkpoint.conversation.places import close_all
+from forkpoint.conversation.place import close_all
 from forkpoint.events import ManifestChanged
 from forkpoint.llm import CacheIdentity, own_identity
 from forkpoint.testing import ModelServer

@@ -11,7 +11,7 @@ from tests.conversation.support.homes import Home, RemoteHome
 from forkpoint import Agent, AsyncConversation, Conversation, TurnFailed, tool
 from forkpoint.agent.binding import portable_document
 from forkpoint.conversation import Turn, TurnStarted
-from forkpoint.conversation.local import LocalBackend
+from forkpoint.engine.engine import LocalBackend
 from forkpoint.errors import BadPosition, CallNotOpen, NothingToRun, NotWhole
 from forkpoint.events import AssistantMessage, Event, Image, Imported, Text, ToolResult, UserMessage
 from forkpoint.llm.manifest import ToolSchema

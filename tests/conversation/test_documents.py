@@ -11,31 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forkpoint import errors
-from forkpoint.conversation.documents import (
-    EventDocument,
-    InfoDocument,
-    SideAnswerDocument,
-    StatsDocument,
-    TurnDocument,
-    UsageDocument,
-    VerificationDocument,
-    event_document,
-    event_of,
-    info_document,
-    info_of_document,
-    side_answer_document,
-    side_answer_of,
-    stats_document,
-    stats_of,
-    turn_document,
-    turn_of,
-    usage_document,
-    usage_of,
-    verification_document,
-    verification_of,
-)
-from forkpoint.conversation.problems import ErrorDocument, Problem, decode_problem, error_of, problem_of, public_turn
-from forkpoint.conversation.results import Info, SideAnswer, Stats, Turn
+from forkpoint.backend.results import Info, SideAnswer, Stats, Turn
 from forkpoint.errors import (
     CannotResume,
     ForkpointError,
@@ -65,6 +41,30 @@ from forkpoint.events import (
 )
 from forkpoint.llm.identity import CacheIdentity
 from forkpoint.store.records import Flaw, Lineage, Outcome, Status, TurnError, Verification
+from forkpoint.wire.documents import (
+    EventDocument,
+    InfoDocument,
+    SideAnswerDocument,
+    StatsDocument,
+    TurnDocument,
+    UsageDocument,
+    VerificationDocument,
+    event_document,
+    event_of,
+    info_document,
+    info_of_document,
+    side_answer_document,
+    side_answer_of,
+    stats_document,
+    stats_of,
+    turn_document,
+    turn_of,
+    usage_document,
+    usage_of,
+    verification_document,
+    verification_of,
+)
+from forkpoint.wire.problems import ErrorDocument, Problem, decode_problem, error_of, problem_of, public_turn
 
 quick = settings(max_examples=40, deadline=None, database=None)
 

@@ -30,8 +30,8 @@ from tests.conversation.support.families import (
 )
 
 from forkpoint import AsyncConversation, SubAgents
+from forkpoint.backend.results import Stats
 from forkpoint.conversation import Branch, Info, Turn
-from forkpoint.conversation.results import Stats
 from forkpoint.errors import SpawnRefused
 from forkpoint.events import Event, Text, ToolResult, Usage
 from forkpoint.llm import CacheIdentity, own_identity

@@ -21,8 +21,8 @@ from tests.conversation.support.agents import Signal
 from tests.conversation.support.homes import Home
 
 from forkpoint import LLM, Agent, AsyncConversation, Conversation, Limits, ToolContext, TurnFailed, tool
-from forkpoint.conversation.settings import Settings
-from forkpoint.conversation.updates import Update
+from forkpoint.backend.callbacks import Update
+from forkpoint.backend.settings import Settings
 from forkpoint.errors import (
     AlreadyExists,
     BadArgument,

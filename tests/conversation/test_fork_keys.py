@@ -11,15 +11,15 @@ from tests.conversation.support.agents import agent_of
 from tests.conversation.support.homes import Home
 
 from forkpoint import Agent, AsyncConversation, Conversation
+from forkpoint.backend.protocol import Backend, Draft, ForkOptions
+from forkpoint.backend.settings import Settings
 from forkpoint.conversation import TurnJoined, Update
-from forkpoint.conversation.addresses import is_server
-from forkpoint.conversation.backend import Backend, Draft, ForkOptions
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.remote import RemoteBackend
-from forkpoint.conversation.settings import Settings
+from forkpoint.engine.engine import LocalBackend
 from forkpoint.errors import AlreadyExists, KeyReused, NotFound, NotWhole, Stale, TooLarge
 from forkpoint.events import Position
 from forkpoint.ids import new_id
+from forkpoint.remote.addresses import is_server
+from forkpoint.remote.backend import RemoteBackend
 from forkpoint.store import open_store
 
 pytestmark = pytest.mark.anyio

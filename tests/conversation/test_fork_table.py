@@ -23,16 +23,16 @@ from forkpoint.agent.hooks import Hook
 from forkpoint.agent.mcp import McpServer, Offered
 from forkpoint.agent.skills import Skill
 from forkpoint.agent.sub_agents import Role, SubAgents
-from forkpoint.conversation.addresses import KEY
+from forkpoint.backend.callbacks import Update
+from forkpoint.backend.results import Info, Isolation, Stats
+from forkpoint.backend.settings import Settings, SubAgentOf
 from forkpoint.conversation.conversation import Where
-from forkpoint.conversation.results import Info, Isolation, Stats
-from forkpoint.conversation.settings import Settings, SubAgentOf
-from forkpoint.conversation.updates import Update
 from forkpoint.events import Condensation, HookRun, NewEvent, Opaque, SkillActivated, ToolCall, Usage
 from forkpoint.history.state import State
 from forkpoint.ids import new_id
 from forkpoint.llm.identity import CacheIdentity, own_identity
 from forkpoint.llm.manifest import ToolSchema
+from forkpoint.remote.addresses import KEY
 from forkpoint.server.keys import Keyring, OneKey
 from forkpoint.store import open_store
 from forkpoint.store.protocol import Store

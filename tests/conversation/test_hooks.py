@@ -24,8 +24,8 @@ from tests.conversation.support.tools import logged, steps
 from forkpoint import Agent, AsyncConversation, Hook, Role, SubAgents, TurnFailed, tool
 from forkpoint.agent import Block, HookContext
 from forkpoint.agent.binding import portable_document
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.messages import as_message
+from forkpoint.backend.messages import as_message
+from forkpoint.engine.engine import LocalBackend
 from forkpoint.errors import BadAgent, BadSetting, CannotResume, HookBlocked, TurnCancelled
 from forkpoint.events import Event, HookRun, StagedEvent
 from forkpoint.llm.identity import own_identity

@@ -16,8 +16,8 @@ from tests.conversation.support.tools import MODEL, steps
 from forkpoint import Agent, AsyncConversation, McpServer, SubAgents, TurnFailed, tool
 from forkpoint.agent.loop import MAY_HAVE_RUN
 from forkpoint.agent.mcp import connect
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.messages import as_message
+from forkpoint.backend.messages import as_message
+from forkpoint.engine.engine import LocalBackend
 from forkpoint.errors import BadSetting, McpFailed
 from forkpoint.events import ManifestChanged, Text
 from forkpoint.llm.identity import own_identity

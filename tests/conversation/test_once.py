@@ -14,10 +14,10 @@ from tests.conversation.support.agents import PATIENCE, Watcher, agent_of, asks,
 
 from forkpoint import Agent, Limits, ToolContext, TurnCancelled, tool
 from forkpoint.agent.updates import CallEnded
+from forkpoint.backend.messages import Given
+from forkpoint.backend.protocol import How
 from forkpoint.conversation import Turn, TurnStarted
-from forkpoint.conversation.backend import How
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.messages import Given
+from forkpoint.engine.engine import LocalBackend
 from forkpoint.errors import ConversationClosed, DiskFull, LimitReached, NotFound, OutcomeUnknown, Overloaded
 from forkpoint.events import AssistantMessage, SystemMessage, Text, ToolCall, ToolResult, Usage, UserMessage
 from forkpoint.llm import Price, TextPiece, own_identity

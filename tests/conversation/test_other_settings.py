@@ -13,10 +13,10 @@ from tests.conversation.support.homes import new_file
 
 from forkpoint import Agent, AsyncConversation, TurnCancelled, TurnFailed, tool
 from forkpoint.agent.updates import CallStarted
+from forkpoint.backend.protocol import Draft, ForkOptions, How
+from forkpoint.backend.settings import Settings
 from forkpoint.conversation import Turn
-from forkpoint.conversation.backend import Draft, ForkOptions, How
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.settings import Settings
+from forkpoint.engine.engine import LocalBackend
 from forkpoint.errors import Busy, CallNotOpen, ForkpointError, NotResumable
 from forkpoint.events import (
     AssistantMessage,

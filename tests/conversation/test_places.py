@@ -10,12 +10,12 @@ from anyio.lowlevel import checkpoint
 from tests.conversation.support.agents import Watcher, agent_of, script_of, served
 
 from forkpoint import Agent, AsyncConversation, TurnCancelled
-from forkpoint.conversation.defaults import MODEL, default_model, default_store
-from forkpoint.conversation.places import as_url
+from forkpoint.conversation.place import as_url
 from forkpoint.errors import BadSetting, BadStoreUrl, ForkpointError, NotFound, StoreClosed
 from forkpoint.llm import TextPiece
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.testing import Fault, ModelServer, Reply
+from forkpoint.workspace.defaults import MODEL, default_model, default_store
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

@@ -16,8 +16,8 @@ from msgspec import Struct
 from tests.conversation.support.agents import agent_of, asks, call
 
 from forkpoint import LLM, Agent, AsyncConversation, TurnFailed, tool
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.prompts import KEPT, Prompts
+from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.turns.prompts import KEPT, Prompts
 from forkpoint.events import Event, NewEvent, Text, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm.manifest import manifest_of

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from forkpoint import LLM, Agent, AsyncConversation, Role, SubAgents
+from forkpoint.backend.protocol import Draft
+from forkpoint.backend.settings import Settings
 from forkpoint.conversation import Turn
-from forkpoint.conversation.backend import Draft
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.settings import Settings
+from forkpoint.engine.engine import LocalBackend
 from forkpoint.events import ModelCalled, ToolCall, Usage
 from forkpoint.ids import new_id
 from forkpoint.llm import Models

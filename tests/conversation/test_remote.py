@@ -18,12 +18,7 @@ from tests.server.support.serving import Served, served
 from forkpoint.agent import Agent, tool
 from forkpoint.agent.updates import Answered, CallEnded, CallStarted
 from forkpoint.conversation import AsyncConversation, Conversation, Turn, TurnJoined, TurnStarted
-from forkpoint.conversation import http as client
-from forkpoint.conversation.addresses import server_url
-from forkpoint.conversation.heard import LOST, Heard
-from forkpoint.conversation.http import Connection, Request
-from forkpoint.conversation.places import Place, as_url
-from forkpoint.conversation.remote import RemoteBackend
+from forkpoint.conversation.place import Place, as_url
 from forkpoint.errors import (
     AlreadyExists,
     BadAgent,
@@ -37,6 +32,11 @@ from forkpoint.errors import (
     TurnFailed,
 )
 from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
+from forkpoint.remote import connection as client
+from forkpoint.remote.addresses import server_url
+from forkpoint.remote.backend import RemoteBackend
+from forkpoint.remote.connection import Connection, Request
+from forkpoint.remote.turn_log import LOST, Heard
 from forkpoint.server.agents import Agents
 from forkpoint.testing import Fault, Reply
 
@@ -542,7 +542,7 @@ async def test_a_thousand_events_and_more_are_all_read(tmp_path: Path) -> None:
             for n in range(12):
                 await conversation.update_state({"n": n})
             backend = RemoteBackend(server.url)
-            import forkpoint.conversation.remote as remote
+            import forkpoint.remote.backend as remote
 
             small = remote._PAGE
             try:

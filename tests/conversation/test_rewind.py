@@ -13,8 +13,8 @@ from tests.conversation.support.agents import Signal
 from tests.conversation.support.homes import Home
 
 from forkpoint import LLM, Agent, AsyncConversation, Conversation, ToolContext, TurnFailed, tool
-from forkpoint.conversation.results import Branch
-from forkpoint.conversation.updates import Update
+from forkpoint.backend.callbacks import Update
+from forkpoint.backend.results import Branch
 from forkpoint.errors import BadPosition, Busy, NoSuchTurn, NotFound, NotResumable, TurnOpen
 from forkpoint.events import ManifestChanged, NewEvent, Text, Usage, UserMessage
 from forkpoint.ids import new_id

@@ -6,12 +6,12 @@ from tests.conversation.support.homes import Home
 
 from forkpoint import Agent, AsyncConversation, TurnFailed
 from forkpoint.conversation import Stats
-from forkpoint.conversation.addresses import is_server
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.remote import RemoteBackend
+from forkpoint.engine.engine import LocalBackend
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.llm import LLM, Price, Retries
+from forkpoint.remote.addresses import is_server
+from forkpoint.remote.backend import RemoteBackend
 from forkpoint.testing import Fault, ModelServer, Reply, Script
 
 pytestmark = pytest.mark.anyio

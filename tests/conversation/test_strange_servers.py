@@ -14,18 +14,18 @@ from tests.conversation.support.network import answer, canned
 from tests.server.support.serving import served
 
 from forkpoint import AsyncConversation
-from forkpoint.conversation import http as client
-from forkpoint.conversation.addresses import KEY
-from forkpoint.conversation.documents import info_document, turn_document
-from forkpoint.conversation.remote import RemoteBackend
-from forkpoint.conversation.results import Turn
-from forkpoint.conversation.views import info_of
+from forkpoint.backend.results import Turn
+from forkpoint.engine.views import info_of
 from forkpoint.errors import ServerUnreachable
 from forkpoint.events import Text, Usage, UserMessage
 from forkpoint.ids import new_id
+from forkpoint.remote import connection as client
+from forkpoint.remote.addresses import KEY
+from forkpoint.remote.backend import RemoteBackend
 from forkpoint.server.keys import Key, Keyring, OneKey
 from forkpoint.store.opening import open_store
 from forkpoint.store.records import NewConversation
+from forkpoint.wire.documents import info_document, turn_document
 
 pytestmark = pytest.mark.anyio
 

@@ -656,8 +656,8 @@ async def test_deleting_a_parent_takes_its_sub_agents_along(store: Store) -> Non
 
 
 async def test_without_a_conversation_there_are_no_sub_agents(store: Store) -> None:
-    from forkpoint.conversation.local import LocalBackend
-    from forkpoint.conversation.messages import as_message
+    from forkpoint.backend.messages import as_message
+    from forkpoint.engine.engine import LocalBackend
     from forkpoint.llm.identity import own_identity
 
     backend = LocalBackend(store, owns_store=False)
@@ -844,9 +844,9 @@ async def test_a_sub_agent_that_sees_little_can_show_no_more_to_its_own(store: S
 
 
 async def test_who_follows_a_sub_agent_hears_that_it_was_stopped_with_its_parent() -> None:
-    from forkpoint.conversation.local import LocalBackend
-    from forkpoint.conversation.results import Turn
-    from forkpoint.conversation.updates import Update
+    from forkpoint.backend.callbacks import Update
+    from forkpoint.backend.results import Turn
+    from forkpoint.engine.engine import LocalBackend
 
     @tool
     async def hold() -> str:

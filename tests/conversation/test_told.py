@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted
-from forkpoint.conversation.told import Told
-from forkpoint.conversation.updates import TurnStarted, Update
+from forkpoint.backend.callbacks import TurnStarted, Update
+from forkpoint.backend.catch_up import Told
 from forkpoint.events import ModelCalled, Text, ToolCall, ToolResult, Usage
 from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
 

@@ -18,8 +18,8 @@ from tests.conversation.support.agents import PATIENCE, Answers, Watcher, agent_
 
 from forkpoint import Agent, AsyncConversation, TurnCancelled, TurnFailed, tool
 from forkpoint.agent.updates import CallStarted
-from forkpoint.conversation.tracing import traced
-from forkpoint.conversation.updates import TurnStarted
+from forkpoint.backend.callbacks import TurnStarted
+from forkpoint.engine.turns.trace import traced
 from forkpoint.errors import OutcomeUnknown
 from forkpoint.events import Usage
 from forkpoint.llm import LLM, Retries

@@ -12,9 +12,9 @@ import pytest
 from tests.conversation.support.agents import agent_of, asks, call, messages_of, scripted
 
 from forkpoint import Agent, AsyncConversation, Conversation, Tool, TurnFailed, tool
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.messages import as_message
-from forkpoint.conversation.trusting import Trusting
+from forkpoint.backend.messages import as_message
+from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.trust import Trusting
 from forkpoint.errors import BadArgument, BadSetting
 from forkpoint.llm.identity import own_identity
 from forkpoint.store import open_store

@@ -22,8 +22,8 @@ from tests.conversation.faults.working_kills import ACTS, Killing, judge, killin
 from tests.conversation.faults.working_world import GO, KEY, NEXT, STAGES, World
 
 from forkpoint.agent.mcp import end_servers
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.messages import as_message
+from forkpoint.backend.messages import as_message
+from forkpoint.engine.engine import LocalBackend
 from forkpoint.errors import StoreError
 from forkpoint.events import Condensation
 from forkpoint.store.sqlite import SqliteStore

@@ -16,8 +16,8 @@ from tests.server.support.serving import Served
 
 from forkpoint import LLM, Agent, AsyncConversation, ToolContext, tool
 from forkpoint.agent.sub_agents import SubAgents
-from forkpoint.conversation.results import Isolation, RemovedWorkspace
-from forkpoint.conversation.settings import Settings
+from forkpoint.backend.results import Isolation, RemovedWorkspace
+from forkpoint.backend.settings import Settings
 from forkpoint.errors import (
     AlreadyExists,
     BadArgument,

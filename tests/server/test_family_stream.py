@@ -23,8 +23,8 @@ from tests.server.support.turning import (
 )
 
 from forkpoint.agent import Agent
-from forkpoint.conversation.results import Turn
-from forkpoint.conversation.updates import TurnStarted
+from forkpoint.backend.callbacks import TurnStarted
+from forkpoint.backend.results import Turn
 from forkpoint.events import Position, Usage
 from forkpoint.ids import new_id
 from forkpoint.llm.answers import TextPiece

@@ -8,8 +8,8 @@ from tests.conversation.support.agents import PATIENCE, Watcher, agent_of, asks,
 
 from forkpoint import Agent, AsyncConversation, TurnCancelled, TurnFailed, __version__, tool
 from forkpoint.agent.updates import Answered, CallEnded, CallStarted
-from forkpoint.conversation.results import Turn
-from forkpoint.conversation.updates import Callback, TurnStarted, Update
+from forkpoint.backend.callbacks import Callback, TurnStarted, Update
+from forkpoint.backend.results import Turn
 from forkpoint.events import ModelCalled, ToolCall, ToolResult, Usage
 from forkpoint.llm import Price
 from forkpoint.server.metrics import VALUES, Metrics, _Watch

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from forkpoint.conversation.defaults import MODEL, default_model, default_store, named_model, named_store, project_of
 from forkpoint.errors import BadSetting
 from forkpoint.workspace import ProjectSettings, Trust, project_settings, set_trust, settings_at
+from forkpoint.workspace.defaults import MODEL, default_model, default_store, named_model, named_store, project_of
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from forkpoint.agent.agent import Agent
-    from forkpoint.conversation.results import Member
+    from forkpoint.backend.results import Member
 
 STYLES = {
     "idle": "dim",
@@ -115,7 +115,7 @@ def spawn(
     \b
     Exit status: 0 its turn has committed; 1 it has failed; 3 it waits for an approval; 130 Ctrl-C.
     """
-    from forkpoint.conversation.members import part_of_key
+    from forkpoint.conversation.sub_agents import part_of_key
 
     telling = Telling(store=store, as_json=json, quiet=quiet)
     with opened(conversation, store, bind=True) as this:
@@ -136,7 +136,7 @@ def spawn(
                 return
             info = child.info()
     if json:
-        from forkpoint.conversation.documents import info_document
+        from forkpoint.wire.documents import info_document
 
         print_json(info_document(info))
     else:
@@ -189,7 +189,7 @@ def wait(
     \b
     Exit status: 0 it has committed; 1 it has not, or it still runs; 3 it waits for an approval.
     """
-    from forkpoint.conversation.members import member_of
+    from forkpoint.conversation.sub_agents import member_of
 
     with opened(conversation, store) as this:
         turn = this.wait_agent(agent, timeout=timeout)
@@ -237,7 +237,7 @@ def _callbacks(telling: Telling) -> list[Any]:
 
 
 def _documents(members: "Sequence[Member]") -> list[Any]:
-    from forkpoint.conversation.documents import member_document
+    from forkpoint.wire.documents import member_document
 
     return [member_document(member) for member in members]
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from forkpoint import __version__
 from forkpoint.cli import (
     agents,
     chat,
@@ -30,6 +29,7 @@ from forkpoint.cli import (
 )
 from forkpoint.cli.output import print_error
 from forkpoint.errors import ForkpointError
+from forkpoint.version import __version__
 
 
 class _Sections(TyperGroup):

@@ -251,7 +251,7 @@ class _Chat:
         return self._ran(self._this.deny(reason=reason or None))
 
     def _ask(self, question: str) -> dict[str, Any]:
-        from forkpoint.conversation.documents import usage_document
+        from forkpoint.wire.documents import usage_document
 
         if not question:
             return self._usage("ask")
@@ -284,7 +284,7 @@ class _Chat:
 
     def _tree(self, _: str) -> dict[str, Any]:
         from forkpoint.cli.tree import draw, stats_of, walk
-        from forkpoint.conversation.documents import info_document, plain
+        from forkpoint.wire.documents import info_document, plain
 
         branches = self._this.tree() if self._kept else ()
         if not branches:
@@ -401,7 +401,7 @@ def _say_aside(text: str) -> None:
 
 
 def _asked(turn: "Turn | TurnStarted") -> str:
-    from forkpoint.conversation.results import words
+    from forkpoint.backend.results import words
 
     return "\n".join(words(message.parts) for message in turn.input)
 

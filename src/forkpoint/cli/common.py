@@ -122,7 +122,7 @@ def tags_from(given: Iterable[str] | None) -> dict[str, str]:
 
 def allowed(given: Iterable[str]) -> frozenset[str]:
     """What ``--allow`` named."""
-    from forkpoint.conversation.reopening import as_allowed
+    from forkpoint.engine.turns.missing import as_allowed
 
     try:
         return as_allowed(tuple(given))
@@ -245,7 +245,7 @@ def _starting_with(given: str, store: str | None) -> str:
 def agent_from(agent: str | None, model: str | None, instructions: str | None) -> "Agent":
     """The agent that the options name. Raises `BadAgent` if they name none, or two."""
     from forkpoint.agent.agent import Agent
-    from forkpoint.conversation.defaults import default_model
+    from forkpoint.workspace.defaults import default_model
 
     if agent is None:
         return Agent(model or default_model(), instructions=instructions or "")

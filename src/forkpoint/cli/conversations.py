@@ -48,7 +48,7 @@ def list_conversations(
     """
     page = listed(store, tags=tags_from(tag), status=status, limit=limit, cursor=cursor, sub_agents=agents)
     if json:
-        from forkpoint.conversation.documents import info_document
+        from forkpoint.wire.documents import info_document
 
         print_json({"items": [info_document(info) for info in page.items], "next": page.next})
         return
@@ -91,7 +91,7 @@ def describe(
             tags = {key: value for key, value in (others | tags_from(tag)).items() if key not in (untag or ())}
         info = this.describe(title=title, tags=tags)
     if json:
-        from forkpoint.conversation.documents import info_document
+        from forkpoint.wire.documents import info_document
 
         print_json(info_document(info))
     else:

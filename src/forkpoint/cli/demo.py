@@ -143,7 +143,7 @@ class _Demo:
 
     def document(self) -> dict[str, Any]:
         """All of it, for programs."""
-        from forkpoint.conversation.documents import info_document, plain, stats_document
+        from forkpoint.wire.documents import info_document, plain, stats_document
 
         branches = []
         for one in self._branches:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 from msgspec import Struct
 
-from forkpoint import __version__, extras
+from forkpoint import extras
 from forkpoint.cli import figures
 from forkpoint.cli.common import Store, known_names, opened
 from forkpoint.cli.output import Json, clean, console, display, grid, print_json
 from forkpoint.errors import ExtraMissing, ForkpointError, NotFound, NoWeights
+from forkpoint.version import __version__
 
 if TYPE_CHECKING:
     from forkpoint.store.records import Verification
@@ -193,7 +194,7 @@ def _program() -> Finding:
 def _settings() -> Finding:
     import tomllib
 
-    from forkpoint.conversation.defaults import settings_file
+    from forkpoint.workspace.defaults import settings_file
 
     path = settings_file()
     try:
@@ -230,8 +231,8 @@ def _trust() -> tuple[State, str]:
     from pathlib import Path
 
     from forkpoint.cli.trust import instructions_here
-    from forkpoint.conversation.defaults import settings_file
     from forkpoint.workspace import settings_at, standing
+    from forkpoint.workspace.defaults import settings_file
 
     found = standing(".", settings_file())
     if found.trust == "undecided":
@@ -284,7 +285,7 @@ def _store(store: str | None) -> tuple[State, str]:
 
 
 def _default_model() -> tuple[State, str]:
-    from forkpoint.conversation.defaults import named_model
+    from forkpoint.workspace.defaults import named_model
 
     name, source = named_model()
     try:

@@ -136,7 +136,7 @@ def document(turn: "Turn", name: str) -> dict[str, Any]:
     """A turn, for programs."""
     import msgspec
 
-    from forkpoint.conversation.documents import plain, turn_document
+    from forkpoint.wire.documents import plain, turn_document
 
     told = plain(turn_document(turn)) | {"name": name}
     told["output"] = msgspec.to_builtins(turn.output, enc_hook=_builtins)

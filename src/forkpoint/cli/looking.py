@@ -8,14 +8,14 @@ from urllib.parse import unquote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forkpoint.conversation.addresses import is_server
-from forkpoint.conversation.defaults import named_store
-from forkpoint.conversation.places import as_url
+from forkpoint.conversation.place import as_url
 from forkpoint.conversation.portal import wait_for
 from forkpoint.errors import BadStoreUrl
+from forkpoint.remote.addresses import is_server
 from forkpoint.store.opening import open_store
 from forkpoint.store.sqlite.files import FORMAT
 from forkpoint.store.sqlite.glance import glance
+from forkpoint.workspace.defaults import named_store
 
 _FILE = "sqlite:///"
 
@@ -104,7 +104,7 @@ class _Agents(Struct, frozen=True):
 
 
 async def _agents_of_server(url: str) -> tuple[AgentThere, ...]:
-    from forkpoint.conversation.http import Connection, Request
+    from forkpoint.remote.connection import Connection, Request
 
     connection = Connection(url)
     try:
@@ -115,8 +115,8 @@ async def _agents_of_server(url: str) -> tuple[AgentThere, ...]:
 
 async def _look_at_server(url: str) -> tuple[str, bool]:
     """The version of a server that is ready and lets us in, and whether it was shown a key. Raises what is wrong."""
-    from forkpoint.conversation.http import Connection, Request, api_key
-    from forkpoint.conversation.remote import RemoteBackend
+    from forkpoint.remote.backend import RemoteBackend
+    from forkpoint.remote.connection import Connection, Request, api_key
 
     connection = Connection(url)
     server = RemoteBackend(connection)

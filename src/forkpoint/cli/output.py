@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from forkpoint.conversation.results import Turn
+    from forkpoint.backend.results import Turn
 
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 

@@ -174,7 +174,7 @@ def _check_approval(found: "Conversation", approval: str | None) -> None:
 
 def _is_other(given: str, store: str | None, model: str | None, allow: list[str] | None) -> bool:
     """Whether a conversation is to go on with another model, and may."""
-    from forkpoint.conversation.reopening import allows_models
+    from forkpoint.engine.turns.missing import allows_models
 
     if model is None or not allow or not allows_models(allowed(allow)):
         return False
@@ -207,8 +207,8 @@ def _check_options_there(
 def _check_options(
     found: "Conversation", model: str | None, instructions: str | None, agent: str | None, workspace: str | None
 ) -> None:
-    from forkpoint.conversation.settings import as_workspace
-    from forkpoint.conversation.trusting import joined
+    from forkpoint.backend.settings import as_workspace
+    from forkpoint.engine.trust import joined
 
     if found.agent is None:  # nobody answers there yet
         found.change_agent(agent_from(agent, model, instructions))

@@ -143,8 +143,8 @@ def serve(
     flags = {"--model": model, "--api": api, "--base-url": base_url, "--api-key-env": api_key_env}
     for name, value in (flags | {"--instructions": instructions}).items():
         only_one({"--agents": agents, name: value})
-    from forkpoint.conversation.addresses import is_server
-    from forkpoint.conversation.places import as_url
+    from forkpoint.conversation.place import as_url
+    from forkpoint.remote.addresses import is_server
     from forkpoint.server.listening import check_safe
 
     address = as_url(store)
@@ -207,8 +207,8 @@ def _agents_of_file(path: str, allowed: dict[str, Any]) -> "Agents":
 
 
 def _one_agent(flags: dict[str, Any], instructions: str | None, allowed: dict[str, Any]) -> "Agents":
-    from forkpoint.conversation.defaults import default_model
     from forkpoint.server.agents import Agents
+    from forkpoint.workspace.defaults import default_model
 
     return Agents.of_model(
         flags["--model"] or default_model(),

@@ -56,7 +56,7 @@ def show(
         its_turns = all_turns(this)[-most:] if turns else None
         its_events = this.events(after=max(info.events - most, 0)) if events else None
     if json:
-        from forkpoint.conversation.documents import event_document, info_document, stats_document, turn_document
+        from forkpoint.wire.documents import event_document, info_document, stats_document, turn_document
 
         document: dict[str, Any] = {"conversation": info_document(info), "stats": stats_document(stats)}
         if its_turns is not None:
@@ -158,8 +158,8 @@ def _turn_heading(turn: "Turn") -> "Text":
 
 
 def _said(turn: "Turn") -> "list[tuple[str, str]]":
-    from forkpoint.conversation.messages import split
-    from forkpoint.conversation.results import words
+    from forkpoint.backend.messages import split
+    from forkpoint.backend.results import words
 
     rows = [("turn", turn.id)]
     rows += [("result", f"{result.call_id}: {words(result.parts)}") for result in split(turn.given)[0].values()]
@@ -186,7 +186,7 @@ def _call(call: "Call") -> str:
 def _print_turn(turn: "Turn", as_json: bool) -> None:
     """One turn with everything in it."""
     if as_json:
-        from forkpoint.conversation.documents import turn_document
+        from forkpoint.wire.documents import turn_document
 
         return print_json(turn_document(turn, events=True))
     from forkpoint.cli.transcript import transcript

@@ -98,9 +98,9 @@ def places(workspace: str | None = None) -> "list[Found]":
     They are apart, by the folders that they are read from.
     """
     from forkpoint.agent.skill_files import skills_in
-    from forkpoint.conversation.defaults import skills_folder
-    from forkpoint.conversation.settings import as_workspace
-    from forkpoint.conversation.trusting import Trusting
+    from forkpoint.backend.settings import as_workspace
+    from forkpoint.engine.trust import Trusting
+    from forkpoint.workspace.defaults import skills_folder
 
     projects = Trusting().projects(as_workspace(workspace or "."))
     return [*(skills_in(one / ".forkpoint" / "skills", one) for one in projects), skills_in(skills_folder())]

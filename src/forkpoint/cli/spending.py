@@ -22,7 +22,7 @@ def usage(store: Store = None, json: Json = False) -> None:
     """
     total, beside = _spent(store)
     if json:
-        from forkpoint.conversation.documents import spending_document
+        from forkpoint.wire.documents import spending_document
 
         print_json(spending_document(total, beside))
     else:
@@ -39,7 +39,7 @@ def _spent(store: str | None) -> "tuple[Usage, Usage]":
 
 
 async def _read(store: str | None) -> "tuple[Usage, Usage]":
-    from forkpoint.conversation.places import Place
+    from forkpoint.conversation.place import Place
 
     place = Place(store)
     try:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, assert_never
 
+from forkpoint.backend.results import words
 from forkpoint.cli import figures
 from forkpoint.cli.output import clean, grid, one_line
-from forkpoint.conversation.results import words
 from forkpoint.events import (
     ApprovalAsked,
     ApprovalDenied,

@@ -56,7 +56,7 @@ def tree(
         branches = without_agents(this.tree()) if no_agents else this.tree()
         stats = stats_of(branches, store)
     if json:
-        from forkpoint.conversation.documents import info_document, plain, stats_document
+        from forkpoint.wire.documents import info_document, plain, stats_document
 
         family = [
             plain(info_document(info)) | {"depth": depth, "stats": stats_document(stats[info.id])}
@@ -147,7 +147,7 @@ def fork(
         with made:
             info = made.info()
     if json:
-        from forkpoint.conversation.documents import info_document
+        from forkpoint.wire.documents import info_document
 
         print_json(info_document(info))
     else:
@@ -188,7 +188,7 @@ def rewind(
                 kept = aside.info()
         now = this.info()
     if json:
-        from forkpoint.conversation.documents import info_document
+        from forkpoint.wire.documents import info_document
 
         print_json({"conversation": info_document(now), "aside": info_document(kept) if aside is not None else None})
     elif aside is None:
@@ -244,7 +244,7 @@ def walk(branches: "tuple[Branch, ...]") -> "Iterator[tuple[Info, int]]":
 
 def without_agents(branches: "tuple[Branch, ...]") -> "tuple[Branch, ...]":
     """A family without its sub-agents, and without what branched off them."""
-    from forkpoint.conversation.views import tree_of
+    from forkpoint.engine.views import tree_of
 
     hidden: set[str] = set()
     shown: list[Info] = []

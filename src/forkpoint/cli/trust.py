@@ -39,9 +39,9 @@ def trust(
       forkpoint trust ~/work/builds --revoke
       forkpoint trust --show
     """
-    from forkpoint.conversation.defaults import settings_file
-    from forkpoint.conversation.settings import as_workspace
+    from forkpoint.backend.settings import as_workspace
     from forkpoint.workspace import set_trust, standing
+    from forkpoint.workspace.defaults import settings_file
 
     if revoke + forget + show > 1:
         raise typer.BadParameter("--revoke, --forget and --show are three things to do; choose one")

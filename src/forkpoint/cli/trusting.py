@@ -43,8 +43,8 @@ def is_here(workspace: str | None, store: str | None) -> bool:
 
 def asked(workspace: str | None, store: str | None, *, say: Callable[[str], None]) -> bool | None:
     """What somebody says of a workspace that is undecided: asked on a terminal, and only told of elsewhere."""
-    from forkpoint.conversation.defaults import settings_file
     from forkpoint.workspace import set_trust
+    from forkpoint.workspace.defaults import settings_file
 
     if workspace is None or not is_here(workspace, store) or (found := _standing(workspace)).trust != "undecided":
         return None
@@ -71,7 +71,7 @@ def place_of(workspace: str | None, store: str | None, trust: bool | None) -> st
     """The store that is meant: the one given, or what the project of a trusted workspace says, or else None."""
     if store is not None or not is_here(workspace, store):
         return store
-    from forkpoint.conversation.defaults import named_store
+    from forkpoint.workspace.defaults import named_store
 
     address, source = named_store(workspace, trust=_trust(workspace, trust))
     return address if source == "project" else store
@@ -81,7 +81,7 @@ def model_of(workspace: str | None, store: str | None, trust: bool | None) -> st
     """The model that the project of a trusted workspace says, if nobody else says one; else None."""
     if not is_here(workspace, store):
         return None
-    from forkpoint.conversation.defaults import named_model
+    from forkpoint.workspace.defaults import named_model
 
     model, source = named_model(workspace, trust=_trust(workspace, trust))
     return model if source == "project" else None
@@ -96,7 +96,7 @@ def _trust(workspace: str | None, wish: bool | None) -> "Trust":
 
 
 def _standing(workspace: str) -> "Standing":
-    from forkpoint.conversation.defaults import settings_file
     from forkpoint.workspace import standing
+    from forkpoint.workspace.defaults import settings_file
 
     return standing(os.path.expanduser(workspace), settings_file())

@@ -175,7 +175,7 @@ def ask(
         bring_library_for(this, store)
         answer = this.ask(question)
     if json:
-        from forkpoint.conversation.documents import usage_document
+        from forkpoint.wire.documents import usage_document
 
         print_json({"text": answer.text, "usage": usage_document(answer.usage)})
     else:
@@ -205,7 +205,7 @@ def condense(
         bring_library_for(this, store)
         made = this.condense()
     if json:
-        from forkpoint.conversation.documents import condensed_document
+        from forkpoint.wire.documents import condensed_document
 
         print_json(condensed_document(made))
     elif made is None:

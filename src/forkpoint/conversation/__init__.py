@@ -1,25 +1,18 @@
-"""Conversations that run: over a store, with an agent, one transaction for each turn.
+"""What a program uses: `Conversation`, `AsyncConversation`, and what they give.
 
-The way of a turn, and where to read about each step:
+- `conversation`, `sync`: the two faces. `portal`: the thread between them. `sub_agents`: what they do with a team.
+- `place`: which store or server an address means, and who shares it.
+- `stream`: a turn while it runs. `visualizer`: a turn on a terminal.
 
-- `conversation`, `sync`: `AsyncConversation` and `Conversation`, what a program uses. `portal` is what lies between.
-- `naming`, `messages`, `settings`: what goes in. `results`, `updates`, `streaming`, `requests`: what comes out;
-  `told`: updates in short.
-- `places`: which store an address means, and who shares it.
-- `backend`, `local`: what a conversation needs from the place where it lives; and a store in this process as one.
-- `isolating`: a folder of its own for a fork.
-- `remote`, `following`, `heard`, `asking`, `http`, `addresses`: a server as such a place. `documents`, `problems`: how
-  values and errors are written as JSON, and read again.
-- `running`: which turns run here. `turn`: the transaction, and how it ends.
-- `planning`: what a turn begins with. `steps`: its journal. `prompts`: the prompt that it goes on from. `tracing`: its
-  spans.
+The work is done by a `forkpoint.backend.protocol.Backend`: `forkpoint.engine` for a store in this process,
+`forkpoint.remote` for a server.
 """
 
+from forkpoint.backend.callbacks import Callback, TurnJoined, TurnStarted, Update, Visualizer
+from forkpoint.backend.results import Branch, Call, Info, Isolation, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.conversation.conversation import AsyncConversation
-from forkpoint.conversation.results import Branch, Call, Info, Isolation, RemovedWorkspace, SideAnswer, Stats, Turn
-from forkpoint.conversation.streaming import TurnStream
+from forkpoint.conversation.stream import TurnStream
 from forkpoint.conversation.sync import Conversation, SyncTurnStream
-from forkpoint.conversation.updates import Callback, TurnJoined, TurnStarted, Update, Visualizer
 
 __all__ = [
     "AsyncConversation",

@@ -25,19 +25,19 @@ from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.arguments import decode_as
 from forkpoint.agent.binding import bind as bind_to
 from forkpoint.agent.binding import portable_document
-from forkpoint.conversation.backend import Backend, Decision, Draft, ForkOptions
-from forkpoint.conversation.members import HasMembers
-from forkpoint.conversation.messages import Given, Message, as_message, as_result
-from forkpoint.conversation.naming import Point, as_answerer, as_id, as_point, as_turn, with_title
-from forkpoint.conversation.places import Place
-from forkpoint.conversation.reopening import NOTHING, as_allowed, check_model, reopened, stands_for
-from forkpoint.conversation.results import Branch, Call, Info, RemovedWorkspace, SideAnswer, Stats, Turn
-from forkpoint.conversation.settings import Settings, as_workspace
-from forkpoint.conversation.spawning import known_agent
-from forkpoint.conversation.streaming import TurnStream, streamed
-from forkpoint.conversation.trusting import check_trust, taken_over, with_project
-from forkpoint.conversation.updates import Callback, TurnJoined, TurnStarted, Update, Visualizer, tell_all
-from forkpoint.conversation.views import info_of_draft
+from forkpoint.backend.callbacks import Callback, TurnJoined, TurnStarted, Update, Visualizer, tell_all
+from forkpoint.backend.messages import Given, Message, as_message, as_result
+from forkpoint.backend.names import Point, as_answerer, as_id, as_point, as_turn, with_title
+from forkpoint.backend.protocol import Backend, Decision, Draft, ForkOptions
+from forkpoint.backend.results import Branch, Call, Info, RemovedWorkspace, SideAnswer, Stats, Turn
+from forkpoint.backend.settings import Settings, as_workspace
+from forkpoint.conversation.place import Place
+from forkpoint.conversation.stream import TurnStream, streamed
+from forkpoint.conversation.sub_agents import HasMembers
+from forkpoint.engine.team.spawn import known_agent
+from forkpoint.engine.trust import check_trust, taken_over, with_project
+from forkpoint.engine.turns.missing import NOTHING, as_allowed, check_model, reopened, stands_for
+from forkpoint.engine.views import info_of_draft
 from forkpoint.errors import (
     AlreadyExists,
     BadArgument,

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from forkpoint.conversation.places import close_all
+from forkpoint.conversation.place import close_all
 from forkpoint.errors import UseAsync
 
 T = TypeVar("T")

@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from forkpoint.agent.agent import Agent, Limits
+from forkpoint.backend.callbacks import Callback, Update, Visualizer
+from forkpoint.backend.messages import Message
+from forkpoint.backend.names import Point
+from forkpoint.backend.results import Branch, Call, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.conversation.conversation import AsyncConversation, Events, Where
-from forkpoint.conversation.messages import Message
-from forkpoint.conversation.naming import Point
 from forkpoint.conversation.portal import inside, wait_for
-from forkpoint.conversation.results import Branch, Call, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
-from forkpoint.conversation.streaming import TurnStream
-from forkpoint.conversation.updates import Callback, Update, Visualizer
+from forkpoint.conversation.stream import TurnStream
 from forkpoint.events import Condensation, ToolResult, UserMessage
 from forkpoint.llm.identity import CacheIdentity, CachePolicy
 from forkpoint.llm.inspecting import Inspection

@@ -16,9 +16,9 @@ import msgspec
 from msgspec.structs import astuple
 
 from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits
-from forkpoint.conversation.results import Call, Turn, words
-from forkpoint.conversation.turn import tools_of
-from forkpoint.conversation.updates import TurnJoined, TurnStarted, Update
+from forkpoint.backend.callbacks import TurnJoined, TurnStarted, Update
+from forkpoint.backend.results import Call, Turn, words
+from forkpoint.engine.turns.transaction import tools_of
 from forkpoint.events import ToolCall, ToolResult, UserMessage
 from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
 

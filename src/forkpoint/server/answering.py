@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from fastapi import Response
 
-from forkpoint.conversation.documents import side_answer_document
-from forkpoint.conversation.results import SideAnswer, Turn
-from forkpoint.conversation.turn import raise_for
+from forkpoint.backend.results import SideAnswer, Turn
+from forkpoint.engine.turns.transaction import raise_for
 from forkpoint.errors import ForkpointError
 from forkpoint.server.call import Call, answer
 from forkpoint.server.door import GONE
@@ -18,6 +17,7 @@ from forkpoint.server.feed import Feed
 from forkpoint.server.shown import public_turn
 from forkpoint.server.sse import HEARTBEAT, OPENING, EventStream, until_gone
 from forkpoint.server.turns import Act
+from forkpoint.wire.documents import side_answer_document
 
 
 async def run(call: Call, act: Act, *, stop: bool, is_turn: bool = True) -> Response:

@@ -12,7 +12,6 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
-from forkpoint import __version__
 from forkpoint.errors import BadRequest, ForkpointError, Invalid, NoSuchCall, NotAllowed
 from forkpoint.llm.calling import Models
 from forkpoint.server import openapi
@@ -32,6 +31,7 @@ from forkpoint.server.timed import timed
 from forkpoint.server.turns import Turns
 from forkpoint.server.watching import Watching
 from forkpoint.store.protocol import Store
+from forkpoint.version import __version__
 
 FAMILIES = (
     conversations.calls,

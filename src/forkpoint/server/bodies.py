@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Limits
-from forkpoint.conversation.messages import Given, as_message, as_result
+from forkpoint.backend.messages import Given, as_message, as_result
 from forkpoint.errors import BadRequest, Invalid, NothingToRun, TooLarge
 from forkpoint.events import Part, UserMessage
 from forkpoint.llm.identity import CachePolicy

@@ -16,10 +16,10 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from forkpoint.agent.agent import Agent
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.reopening import NOTHING, allows, as_allowed, missing_workspace, reopened
-from forkpoint.conversation.results import Info
-from forkpoint.conversation.settings import Settings
+from forkpoint.backend.results import Info
+from forkpoint.backend.settings import Settings
+from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.turns.missing import NOTHING, allows, as_allowed, missing_workspace, reopened
 from forkpoint.errors import BadRequest, CannotResume, ForkpointError, NoAgent, NotFound
 from forkpoint.server.bodies import B, GoesOn, read_body
 from forkpoint.server.feed import encode

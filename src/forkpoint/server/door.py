@@ -17,7 +17,6 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from forkpoint.conversation.problems import INTERNAL, hides
 from forkpoint.errors import ForeignOrigin, TooLarge, TooSlow, TurnFailed
 from forkpoint.ids import new_id
 from forkpoint.server.chat import problems
@@ -30,6 +29,7 @@ from forkpoint.server.sse import PARKED
 from forkpoint.server.statuses import retry_after, status_of
 from forkpoint.server.tracing import request_span
 from forkpoint.store.records import DEFAULT_TENANT
+from forkpoint.wire.problems import INTERNAL, hides
 
 _log = logging.getLogger("forkpoint.server")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")

@@ -4,18 +4,7 @@ from typing import Any
 
 import msgspec
 
-from forkpoint.conversation.documents import (
-    condensed_document,
-    event_document,
-    info_document,
-    member_document,
-    side_answer_document,
-    spending_document,
-    stats_document,
-    turn_document,
-    verification_document,
-)
-from forkpoint.conversation.results import Info, Member, SideAnswer, Stats, Turn
+from forkpoint.backend.results import Info, Member, SideAnswer, Stats, Turn
 from forkpoint.errors import (
     AgentClosed,
     AlreadyExists,
@@ -85,6 +74,17 @@ from forkpoint.events import AssistantMessage, Condensation, Envelope, Event, Po
 from forkpoint.llm.identity import own_identity
 from forkpoint.server.chat.answers import Said, completion
 from forkpoint.store.records import Lineage, TurnError, Verification
+from forkpoint.wire.documents import (
+    condensed_document,
+    event_document,
+    info_document,
+    member_document,
+    side_answer_document,
+    spending_document,
+    stats_document,
+    turn_document,
+    verification_document,
+)
 
 ID = "01a8f6e0-3f6c-7b1a-9d2e-5c8b7a6f4e3d"
 _TURN = "01a8f6e0-4a10-7c3e-8f01-2b9d6e5a4c7b"

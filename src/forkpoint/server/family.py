@@ -18,8 +18,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Raw
 
-from forkpoint.conversation.documents import info_document
-from forkpoint.conversation.views import info_of
+from forkpoint.engine.views import info_of
 from forkpoint.errors import Invalid, NotFound
 from forkpoint.events import Event, Position
 from forkpoint.history.paths import Path, common_ancestor
@@ -30,6 +29,7 @@ from forkpoint.server.sse import frame
 from forkpoint.server.watching import Watching, members_of
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import ConversationRecord
+from forkpoint.wire.documents import info_document
 
 Since: TypeAlias = Sequence[tuple[str, Position]] | None
 """What a reader has already, with the tags of conversations. None: all that is committed when it comes."""

@@ -13,13 +13,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forkpoint.conversation.documents import side_answer_document
-from forkpoint.conversation.results import SideAnswer, Turn
-from forkpoint.conversation.told import Told
-from forkpoint.conversation.updates import TurnJoined, TurnStarted, Update
+from forkpoint.backend.callbacks import TurnJoined, TurnStarted, Update
+from forkpoint.backend.catch_up import Told
+from forkpoint.backend.results import SideAnswer, Turn
 from forkpoint.events import Event, Position
 from forkpoint.server.shown import event_frame, problem_of, public_turn
 from forkpoint.server.sse import HEARTBEAT, OPENING, frame
+from forkpoint.wire.documents import side_answer_document
 
 MOST_BYTES = 1024 * 1024
 """What a mailbox holds before its reader counts as too slow, however few frames that are."""

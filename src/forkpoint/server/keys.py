@@ -198,7 +198,7 @@ class Keys:
 
 def default_keys_file() -> Path:
     """The file that is meant if none is given: FORKPOINT_KEYS, else ``keys.json`` in the user's folder for settings."""
-    from forkpoint.conversation.defaults import settings_file
+    from forkpoint.workspace.defaults import settings_file
 
     named = os.environ.get("FORKPOINT_KEYS", "").strip()
     return Path(named) if named else settings_file().with_name("keys.json")

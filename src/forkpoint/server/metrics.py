@@ -15,11 +15,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from forkpoint import __version__
 from forkpoint.agent.updates import Answered, CallEnded, CallStarted
-from forkpoint.conversation.results import Turn
-from forkpoint.conversation.updates import Callback, TurnStarted, Update
+from forkpoint.backend.callbacks import Callback, TurnStarted, Update
+from forkpoint.backend.results import Turn
 from forkpoint.events import ModelCalled, Usage
+from forkpoint.version import __version__
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 VALUES = 200

@@ -12,11 +12,8 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from forkpoint import __version__
 from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits
-from forkpoint.conversation.documents import EventDocument, SideAnswerDocument, TurnDocument
-from forkpoint.conversation.problems import Problem
-from forkpoint.conversation.updates import TurnStarted
+from forkpoint.backend.callbacks import TurnStarted
 from forkpoint.events import AnyBody
 from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
 from forkpoint.server.call import JSON, Calls, Description
@@ -25,6 +22,9 @@ from forkpoint.server.chat.documents import ChatProblem
 from forkpoint.server.examples import EXAMPLES
 from forkpoint.server.refusals import REQUEST_ID, Refusals, said
 from forkpoint.server.sse import TYPE
+from forkpoint.version import __version__
+from forkpoint.wire.documents import EventDocument, SideAnswerDocument, TurnDocument
+from forkpoint.wire.problems import Problem
 
 _ABOUT = """Conversations for AI agents: every turn is a transaction, every committed point is a fork point.
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from forkpoint.conversation.problems import Problem
 from forkpoint.errors import (
     BadRequest,
     ForeignOrigin,
@@ -24,6 +23,7 @@ from forkpoint.server.call import JSON, Description
 from forkpoint.server.chat.documents import ChatProblem
 from forkpoint.server.door import refusal
 from forkpoint.server.examples import ERRORS, FAILED, ID
+from forkpoint.wire.problems import Problem
 
 REQUEST_ID = ("X-Request-Id", "Names this request in the log.")
 

@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from forkpoint.agent.hooks import NAME
 from forkpoint.agent.masking_values import STARS
-from forkpoint.conversation import problems
-from forkpoint.conversation.documents import EventDocument, TurnDocument, event_document
-from forkpoint.conversation.problems import Problem
-from forkpoint.conversation.results import Turn
+from forkpoint.backend.results import Turn
 from forkpoint.errors import TurnFailed
 from forkpoint.events import Event, HookRun, JsonText, SettingsChanged, StagedEvent
 from forkpoint.server.sent_agent import SERVERS
 from forkpoint.server.sse import frame
+from forkpoint.wire import problems
+from forkpoint.wire.documents import EventDocument, TurnDocument, event_document
+from forkpoint.wire.problems import Problem
 
 _OWN = ("hooks", "secrets")
 _UNNAMED = "a hook of the server"  # one without a name is called what its command is

@@ -3,8 +3,8 @@
 from http import HTTPStatus
 
 from forkpoint import errors
-from forkpoint.conversation.problems import class_of
 from forkpoint.errors import ForkpointError, TurnFailed
+from forkpoint.wire.problems import class_of
 
 _BY_ERROR: dict[type[ForkpointError], int] = {
     errors.BadRequest: 400,

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from functools import partial
 
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.prompts import Prompts
-from forkpoint.conversation.trusting import Trusting
-from forkpoint.conversation.updates import Callback
+from forkpoint.backend.callbacks import Callback
+from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.trust import Trusting
+from forkpoint.engine.turns.prompts import Prompts
 from forkpoint.llm.calling import Models
 from forkpoint.store.protocol import Store
 

@@ -12,14 +12,14 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeAlias
 
-from forkpoint.conversation.problems import hides
-from forkpoint.conversation.results import SideAnswer, Turn
-from forkpoint.conversation.updates import Callback, TurnStarted, Update
+from forkpoint.backend.callbacks import Callback, TurnStarted, Update
+from forkpoint.backend.results import SideAnswer, Turn
 from forkpoint.errors import ForkpointError, ShuttingDown, TooMany
 from forkpoint.server.feed import Feed
 from forkpoint.server.metrics import Metrics
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.watching import Watching
+from forkpoint.wire.problems import hides
 
 _log = logging.getLogger("forkpoint.server")
 

@@ -32,14 +32,14 @@ from tests.conversation.support.team import obedient, orders, send, spawn, told,
 from forkpoint.agent import Agent, SubAgents, tool
 from forkpoint.agent.team import NAMES
 from forkpoint.agent.updates import Answered
+from forkpoint.backend.callbacks import Callback, Update
+from forkpoint.backend.messages import as_message, caller_of
+from forkpoint.backend.protocol import Draft
+from forkpoint.backend.results import Call
+from forkpoint.backend.settings import Settings
 from forkpoint.conversation import Turn
-from forkpoint.conversation.backend import Draft
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.messages import as_message, caller_of
-from forkpoint.conversation.results import Call
-from forkpoint.conversation.settings import Settings
-from forkpoint.conversation.turn import read_turn
-from forkpoint.conversation.updates import Callback, Update
+from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.turns.transaction import read_turn
 from forkpoint.errors import Busy, ForkpointError, NoSuchTurn, NotFound, OutcomeUnknown, TurnCancelled, TurnFailed
 from forkpoint.events import SubAgentFinished, SubAgentSpawned, Usage
 from forkpoint.ids import new_id

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from forkpoint import LLM, Agent, Limits, ToolContext, tool
 from forkpoint.agent.updates import Answered, CallStarted
-from forkpoint.conversation.updates import Update
+from forkpoint.backend.callbacks import Update
 from forkpoint.events import Usage
 from forkpoint.llm.model import Retries
 from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script, ScriptedCall

@@ -33,12 +33,12 @@ from tests.conversation.faults.points import Point
 from tests.conversation.faults.working_world import ANSWER, CALLS, GO, HELLO, KEY, NEXT, NOTES, TURNS, World
 
 from forkpoint.agent.mcp import end_servers
+from forkpoint.backend.messages import as_message
+from forkpoint.backend.protocol import Draft
+from forkpoint.backend.settings import Settings
 from forkpoint.conversation import Turn
-from forkpoint.conversation.backend import Draft
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.messages import as_message
-from forkpoint.conversation.settings import Settings
-from forkpoint.conversation.turn import read_turn
+from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.turns.transaction import read_turn
 from forkpoint.errors import ForkpointError, NotFound, OutcomeUnknown, TurnCancelled, TurnFailed
 from forkpoint.events import Condensation, Event, HookRun, SkillActivated, ToolCall, ToolResult, Usage
 from forkpoint.history.state import State

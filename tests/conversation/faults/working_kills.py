@@ -30,8 +30,8 @@ from tests.conversation.faults.working import WAYS, Found, Judge, Reference, Way
 from tests.conversation.faults.working_world import GO, Stage, World
 
 from forkpoint.agent.mcp import end_servers
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.messages import as_message
+from forkpoint.backend.messages import as_message
+from forkpoint.engine.engine import LocalBackend
 from forkpoint.events import Event, ModelCalled, StagedEvent
 from forkpoint.store.sqlite import SqliteStore
 

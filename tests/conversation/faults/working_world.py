@@ -22,7 +22,7 @@ from forkpoint.agent.mcp import McpServer
 from forkpoint.agent.secrets import Secret
 from forkpoint.agent.skills import Skill
 from forkpoint.agent.updates import Answered
-from forkpoint.conversation.updates import Callback, Update
+from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.events import Text, Usage
 from forkpoint.llm import LLM, Retries
 from forkpoint.testing import Fault, Heard, Reply, Script, ScriptedCall

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import anyio
 
 from forkpoint.agent import Agent
-from forkpoint.conversation.updates import Update
+from forkpoint.backend.callbacks import Update
 from forkpoint.events import Event, StagedEvent, Text, ToolResult
 from forkpoint.llm import LLM, Retries
 from forkpoint.testing import Heard, ModelServer, Reply, Script, ScriptedCall

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from forkpoint.agent.output import PATTERN, OutputSchema
-from forkpoint.conversation.planning import check_open
+from forkpoint.engine.turns.plan import check_open
 from forkpoint.errors import BadAgent, BadRequest, CallNotOpen, Invalid
 from forkpoint.events import Text, ToolCall, ToolResult, UserMessage
 from forkpoint.server.chat.asked import Asked, read_request

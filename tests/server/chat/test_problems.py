@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from forkpoint import errors
-from forkpoint.conversation.results import Turn
+from forkpoint.backend.results import Turn
 from forkpoint.errors import ForkpointError, ModelError, StoreError, TurnCancelled, TurnFailed
 from forkpoint.events import AnyBody, NewEvent, StagedEvent, ToolCall, ToolResult, Usage, seal
 from forkpoint.server.chat.problems import document, refusal, should_retry

@@ -15,7 +15,7 @@ from tests.server.chat.lists_of_messages import answer, assistant, function, res
 from tests.server.support.serving import Served, served
 from tests.server.support.turning import Api, left_nothing, using
 
-from forkpoint.conversation.local import LocalBackend
+from forkpoint.engine.engine import LocalBackend
 from forkpoint.server.chat.conversing import Conversing
 from forkpoint.server.chat.placing import Placing
 from forkpoint.server.settings import ServerSettings

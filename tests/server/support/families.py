@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from tests.server.support.serving import Served
 from tests.server.support.turning import PATIENCE
 
-from forkpoint.conversation.settings import Settings, SubAgentOf
+from forkpoint.backend.settings import Settings, SubAgentOf
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import Lineage, NewConversation

@@ -7,24 +7,15 @@ from fastapi import Path, Query, Response
 from msgspec.structs import asdict, replace
 from starlette.convertors import Convertor, register_url_convertor
 
-from forkpoint.conversation.backend import SpawnOptions
-from forkpoint.conversation.documents import (
-    InfoDocument,
-    MemberDocument,
-    SpawnedDocument,
-    TeamDocument,
-    TurnDocument,
-    info_document,
-    member_document,
-)
-from forkpoint.conversation.members import member_of, part_of_key
-from forkpoint.conversation.messages import as_message
-from forkpoint.conversation.naming import with_title
-from forkpoint.conversation.results import Info, Member
-from forkpoint.conversation.results import Turn as TurnResult
-from forkpoint.conversation.spawning import ROOT
-from forkpoint.conversation.turn import read_turn
-from forkpoint.conversation.updates import Callback
+from forkpoint.backend.callbacks import Callback
+from forkpoint.backend.messages import as_message
+from forkpoint.backend.names import with_title
+from forkpoint.backend.protocol import SpawnOptions
+from forkpoint.backend.results import Info, Member
+from forkpoint.backend.results import Turn as TurnResult
+from forkpoint.conversation.sub_agents import member_of, part_of_key
+from forkpoint.engine.team.spawn import ROOT
+from forkpoint.engine.turns.transaction import read_turn
 from forkpoint.errors import (
     AgentClosed,
     Busy,
@@ -51,6 +42,15 @@ from forkpoint.server.calls.conversations import AGENT
 from forkpoint.server.calls.turns import RUNNING, STREAM, Errors
 from forkpoint.server.shown import public_turn
 from forkpoint.server.sse import until_gone
+from forkpoint.wire.documents import (
+    InfoDocument,
+    MemberDocument,
+    SpawnedDocument,
+    TeamDocument,
+    TurnDocument,
+    info_document,
+    member_document,
+)
 
 
 class _Name(Convertor[str]):

@@ -4,11 +4,10 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from forkpoint.conversation.backend import ForkOptions
-from forkpoint.conversation.documents import FamilyDocument, InfoDocument, RewindDocument, info_document
-from forkpoint.conversation.naming import as_id, as_point, with_title
-from forkpoint.conversation.results import Branch
-from forkpoint.conversation.settings import Settings
+from forkpoint.backend.names import as_id, as_point, with_title
+from forkpoint.backend.protocol import ForkOptions
+from forkpoint.backend.results import Branch
+from forkpoint.backend.settings import Settings
 from forkpoint.errors import (
     AlreadyExists,
     BadArgument,
@@ -28,6 +27,7 @@ from forkpoint.errors import (
 from forkpoint.server.bodies import Fork, Rewind
 from forkpoint.server.call import Call, CallMade, Calls, Conversation, answer, etag
 from forkpoint.server.calls.conversations import AGENT, created, is_chosen
+from forkpoint.wire.documents import FamilyDocument, InfoDocument, RewindDocument, info_document
 from forkpoint.workspace.made import Kind
 
 calls = Calls("branches")

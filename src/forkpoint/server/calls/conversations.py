@@ -8,12 +8,11 @@ from msgspec.structs import replace
 from pydantic import StringConstraints
 
 from forkpoint.agent.agent import Agent
-from forkpoint.conversation.backend import Draft
-from forkpoint.conversation.documents import DeletedDocument, InfoDocument, PageDocument, info_document
-from forkpoint.conversation.naming import as_id, with_title
-from forkpoint.conversation.results import Info
-from forkpoint.conversation.settings import Settings
-from forkpoint.conversation.trusting import check_trust, taken_over
+from forkpoint.backend.names import as_id, with_title
+from forkpoint.backend.protocol import Draft
+from forkpoint.backend.results import Info
+from forkpoint.backend.settings import Settings
+from forkpoint.engine.trust import check_trust, taken_over
 from forkpoint.errors import (
     AlreadyExists,
     BadAgent,
@@ -45,6 +44,7 @@ from forkpoint.server.bodies import (
 )
 from forkpoint.server.call import Call, CallMade, Calls, Conversation, answer, etag
 from forkpoint.store.records import Status
+from forkpoint.wire.documents import DeletedDocument, InfoDocument, PageDocument, info_document
 
 calls = Calls("conversations")
 

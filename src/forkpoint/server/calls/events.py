@@ -5,7 +5,6 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from forkpoint.conversation.documents import EventDocument, EventsDocument
 from forkpoint.errors import Invalid, NotFound, ShuttingDown, TooMany, Unauthorized
 from forkpoint.events import Position
 from forkpoint.server.call import CallMade, Calls, Conversation, answer
@@ -14,6 +13,7 @@ from forkpoint.server.following import Follower
 from forkpoint.server.services import Services
 from forkpoint.server.shown import public_event
 from forkpoint.server.sse import EventStream
+from forkpoint.wire.documents import EventDocument, EventsDocument
 
 calls = Calls("events")
 

@@ -9,16 +9,7 @@ from fastapi import Query, Response
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
-from forkpoint.conversation.documents import (
-    SpendingDocument,
-    StateDocument,
-    StatsDocument,
-    VerificationDocument,
-    spending_document,
-    stats_document,
-    verification_document,
-)
-from forkpoint.conversation.reopening import as_allowed
+from forkpoint.engine.turns.missing import as_allowed
 from forkpoint.errors import (
     BadArgument,
     Busy,
@@ -37,6 +28,15 @@ from forkpoint.llm.inspecting import Inspection
 from forkpoint.server.bodies import ChangeState, PreviewRequest, Verify, messages_of
 from forkpoint.server.call import CallMade, Calls, Conversation, answer
 from forkpoint.server.calls.conversations import MAKING, target_of
+from forkpoint.wire.documents import (
+    SpendingDocument,
+    StateDocument,
+    StatsDocument,
+    VerificationDocument,
+    spending_document,
+    stats_document,
+    verification_document,
+)
 
 calls = Calls("looking")
 

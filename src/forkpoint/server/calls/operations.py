@@ -6,10 +6,10 @@ from typing import Literal
 from fastapi import Request, Response
 from msgspec import Struct
 
-from forkpoint import __version__
 from forkpoint.errors import NoSuchCall, ShuttingDown, StoreUnavailable
 from forkpoint.server.call import Calls, answer
 from forkpoint.server.services import Services
+from forkpoint.version import __version__
 
 calls = Calls("operations")
 

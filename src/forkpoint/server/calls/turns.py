@@ -11,18 +11,11 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import NUMBERS, Agent, Limits
 from forkpoint.agent.approval import policies
 from forkpoint.agent.team import is_team_tool
+from forkpoint.backend.callbacks import Callback
+from forkpoint.backend.results import Call as ToolCall
+from forkpoint.backend.results import Turn as TurnResult
 from forkpoint.conversation.conversation import AsyncConversation
-from forkpoint.conversation.documents import (
-    CondensedDocument,
-    PageDocument,
-    SideAnswerDocument,
-    TurnDocument,
-    condensed_document,
-)
-from forkpoint.conversation.results import Call as ToolCall
-from forkpoint.conversation.results import Turn as TurnResult
-from forkpoint.conversation.trusting import with_project
-from forkpoint.conversation.updates import Callback
+from forkpoint.engine.trust import with_project
 from forkpoint.errors import (
     AlreadyExists,
     BadAgent,
@@ -73,6 +66,13 @@ from forkpoint.server.calls.conversations import MAKING, Target, target_of
 from forkpoint.server.feed import tell_end
 from forkpoint.server.shown import public_turn
 from forkpoint.server.sse import EventStream, until_gone
+from forkpoint.wire.documents import (
+    CondensedDocument,
+    PageDocument,
+    SideAnswerDocument,
+    TurnDocument,
+    condensed_document,
+)
 
 calls = Calls("turns")
 

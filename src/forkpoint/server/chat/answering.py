@@ -8,9 +8,9 @@ from pathlib import Path
 from fastapi import Response
 
 from forkpoint.agent.agent import Agent
-from forkpoint.conversation.backend import How
-from forkpoint.conversation.results import Turn
-from forkpoint.conversation.updates import Callback, Update
+from forkpoint.backend.callbacks import Callback, Update
+from forkpoint.backend.protocol import How
+from forkpoint.backend.results import Turn
 from forkpoint.errors import BadRequest, ForkpointError
 from forkpoint.llm.identity import own_identity
 from forkpoint.server.answering import first_of

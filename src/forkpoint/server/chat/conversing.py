@@ -10,10 +10,10 @@ from typing import Literal
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
-from forkpoint.conversation.backend import Draft, How
-from forkpoint.conversation.results import Turn
-from forkpoint.conversation.settings import Settings
-from forkpoint.conversation.updates import Callback, TurnStarted, Update
+from forkpoint.backend.callbacks import Callback, TurnStarted, Update
+from forkpoint.backend.protocol import Draft, How
+from forkpoint.backend.results import Turn
+from forkpoint.backend.settings import Settings
 from forkpoint.errors import (
     AlreadyExists,
     Busy,

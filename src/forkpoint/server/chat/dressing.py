@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.output import OutputSchema
-from forkpoint.conversation.settings import Settings
+from forkpoint.backend.settings import Settings
 from forkpoint.llm.manifest import ToolSchema
 from forkpoint.server.agents import Agents
 from forkpoint.server.chat.kept import Kept

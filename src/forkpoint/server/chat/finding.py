@@ -1,9 +1,9 @@
 """Which conversation a chat completion is for: found by its name, made, or forked, as a draft until a turn commits."""
 
-from forkpoint.conversation.backend import Draft, ForkOptions
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.naming import with_title
-from forkpoint.conversation.settings import Settings
+from forkpoint.backend.names import with_title
+from forkpoint.backend.protocol import Draft, ForkOptions
+from forkpoint.backend.settings import Settings
+from forkpoint.engine.engine import LocalBackend
 from forkpoint.errors import AlreadyExists, NotFound
 from forkpoint.ids import new_id
 from forkpoint.server.chat.asked import Asked

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from forkpoint.conversation.messages import Given
+from forkpoint.backend.messages import Given
 from forkpoint.errors import CallNotOpen, Invalid, NoNewMessage
 from forkpoint.events import AssistantMessage, Imported, SystemMessage, Text, ToolCall, ToolResult, UserMessage
 from forkpoint.server.chat.heard import Heard, Said

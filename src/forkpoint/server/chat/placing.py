@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from forkpoint.conversation.local import LocalBackend
-from forkpoint.conversation.messages import Given
-from forkpoint.conversation.planning import check_open
-from forkpoint.conversation.results import Turn
+from forkpoint.backend.messages import Given
+from forkpoint.backend.results import Turn
+from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.turns.plan import check_open
 from forkpoint.events import AssistantMessage, Event, Text, ToolResult
 from forkpoint.history.seen import Match, Seen, after, extended, match, seen, told
 from forkpoint.server.chat.answers import handed, visible

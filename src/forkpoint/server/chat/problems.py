@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UnsetType
 
-from forkpoint.conversation.problems import INTERNAL, ErrorDocument, class_of, problem_of
-from forkpoint.conversation.results import Turn, calls_of
+from forkpoint.backend.results import Turn, calls_of
 from forkpoint.errors import (
     BadTool,
     ContextTooLong,
@@ -35,6 +34,7 @@ from forkpoint.errors import (
 from forkpoint.events import ToolCall
 from forkpoint.server.statuses import retry_after, status_of
 from forkpoint.store.records import TurnError
+from forkpoint.wire.problems import INTERNAL, ErrorDocument, class_of, problem_of
 
 _CODES = {  # what these clients know by other names
     "busy": "conversation_busy",

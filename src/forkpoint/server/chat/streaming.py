@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.updates import Answered, CallStarted
-from forkpoint.conversation.results import Turn
-from forkpoint.conversation.updates import Update
+from forkpoint.backend.callbacks import Update
+from forkpoint.backend.results import Turn
 from forkpoint.llm.answers import CallPiece, ReasoningPiece, TextPiece
 from forkpoint.server.chat.answers import BETWEEN, DONE, KEEP_ALIVE, Chunks, error_frame, finish_of, handed, visible
 from forkpoint.server.chat.problems import document

@@ -1,0 +1,72 @@
+"""How callers name things: a conversation by an id or a name, a place in history by a turn or an event."""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from forkpoint.agent.agent import Agent
+from forkpoint.backend.results import Turn
+from forkpoint.errors import BadAgent, BadPosition, NotWhole
+from forkpoint.events import Event, Position
+from forkpoint.ids import id_to_bytes, new_id
+from forkpoint.llm.model import LLM
+from forkpoint.store.records import check_name
+
+Point: TypeAlias = str | Position | Turn | Event
+"""A place in history: a turn or its id, an event or its id."""
+
+
+def as_id(given: str | None) -> tuple[str, str | None]:
+    """The id and the name that somebody means by an id: an id is one, anything else is a name for a fresh one."""
+    if given is None:
+        return new_id(), None
+    try:
+        id_to_bytes(given)
+    except ValueError:
+        return new_id(), check_name("name", given)
+    return given, None
+
+
+def as_agent(given: Agent | LLM | str) -> Agent:
+    """An agent, or one that is nothing but a model. Raises `BadAgent` for anything else."""
+    if isinstance(given, str | LLM):
+        return Agent(given)
+    if not isinstance(given, Agent):
+        raise BadAgent(f"it is of the class {type(given).__name__}, and must be an Agent, an LLM or a model's name")
+    return given
+
+
+def as_answerer(given: Agent | LLM | str, *, remote: bool) -> Agent | str:
+    """The same, or the name of one of the server's own agents: a model's name has a slash, and theirs have none."""
+    return given if remote and isinstance(given, str) and "/" not in given else as_agent(given)
+
+
+def as_turn(given: "str | Turn") -> str:
+    """The id of a turn."""
+    return given.id if isinstance(given, Turn) else given
+
+
+def as_point(given: Point | None) -> str | Position | None:
+    """A place in history as the store knows it: a turn's id, or an event's position."""
+    match given:
+        case Turn(id=turn, outcome="committed"):
+            return turn
+        case Turn(id=turn, outcome=outcome):
+            raise BadPosition(f"turn {turn}", f"it is {outcome}, and only what is committed is history", "its base")
+        case Event(id=position):
+            return position
+        case str():
+            try:
+                return Position.parse(given)
+            except ValueError:
+                return given
+        case _:
+            return given
+
+
+def with_title(title: str | None, tags: Mapping[str, str] | None) -> tuple[str | None, dict[str, str]]:
+    """A title and the other tags. A tag of that name is the title, unless one is given."""
+    others = dict(tags or {})
+    if not all(isinstance(text, str) for tag in others.items() for text in tag):
+        raise NotWhole("tag", "names and values of tags are texts")
+    tagged = others.pop("title", None)
+    return (tagged if title is None else title), others

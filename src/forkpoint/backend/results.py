@@ -1,0 +1,249 @@
+"""What callers get: turns, conversations and figures, as frozen data. The same wherever a conversation lives."""
+
+from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from forkpoint.agent.loop import stand
+from forkpoint.agent.team import Member as Member
+from forkpoint.agent.team import MemberStatus as MemberStatus
+from forkpoint.backend.messages import Given, said_in
+from forkpoint.events import (
+    ApprovalAsked,
+    ApprovalDenied,
+    ApprovalGiven,
+    AssistantMessage,
+    Event,
+    ModelCalled,
+    Part,
+    StagedEvent,
+    Text,
+    ToolCall,
+    ToolResult,
+    TurnStopped,
+    Usage,
+    UserMessage,
+)
+from forkpoint.llm.identity import CacheIdentity
+from forkpoint.store.records import Lineage, Outcome, Status, TurnError
+
+CallStatus: TypeAlias = Literal["done", "failed", "unknown", "denied", "not_run", "not_answered", "waiting", "handed"]
+"""How a call stands. `unknown`: it was started, and whether it finished is not known. `handed`: it is for the client's
+own tools, and waits for their result."""
+
+
+class Call(Struct, frozen=True):
+    """One tool call of a turn: what was asked, and what came of it."""
+
+    id: str
+    tool: str
+    arguments: str  # the exact text that the model wrote
+    status: CallStatus
+    result: str | None = None  # in words; None if there is none
+    duration: float | None = None  # seconds
+    reason: str | None = None  # why it waits, or was denied
+    response: int = 0  # in which of the turn's answers it was asked for: some models use an id again
+
+
+class Turn(Struct, frozen=True):
+    """One try at answering. Only a `committed` one is history; of the others this is all that is left."""
+
+    id: str
+    conversation: str
+    outcome: Outcome
+    given: tuple[Given, ...]  # all that it began with: messages, results of the client's tools, imported history
+    events: tuple[Event, ...] | tuple[StagedEvent, ...]  # with ids once committed, without before
+    usage: Usage
+    error: TurnError | None = None
+    retry_of: str | None = None
+    started: int = 0  # microseconds since 1970, UTC
+    ended: int | None = None
+    output: Any = None  # the answer as the agent's output type
+
+    @property
+    def input(self) -> tuple[UserMessage, ...]:
+        """What the user said."""
+        return said_in(self.given)
+
+    @property
+    def text(self) -> str:
+        """What the model said last, in words; also beside calls that it handed to the client."""
+        standing = stand(self.events)
+        if standing.answer is None and standing.handed:
+            last = [event.body for event in self.events if event.envelope.response == standing.responses]
+            said = [body.parts for body in last if isinstance(body, AssistantMessage)]
+            return "".join(part.text for parts in said for part in parts if isinstance(part, Text))
+        return standing.answer or ""
+
+    @property
+    def stopped(self) -> str | None:
+        """The limit at which it ended without an answer, as its agent says: "100 steps"; None if it was not stopped."""
+        ends = [event.body for event in self.events if isinstance(event.body, TurnStopped)]
+        return f"{ends[-1].limit} {ends[-1].what}" if ends else None
+
+    @property
+    def cost(self) -> float | None:
+        """Dollars; None if the price of a call is not known."""
+        return self.usage.dollars
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """What its tools did, or may have done, in the order they were asked for."""
+        return calls_of(self.events)
+
+    @property
+    def waiting(self) -> tuple[Call, ...]:
+        """The calls that wait for an approval."""
+        return tuple(call for call in self.calls if call.status == "waiting")
+
+    @property
+    def handed(self) -> tuple[Call, ...]:
+        """The calls of the client's own tools that wait for their results: ``run(results=...)`` gives them."""
+        return tuple(call for call in self.calls if call.status == "handed")
+
+    @property
+    def steps(self) -> tuple[ModelCalled, ...]:
+        """Each time that a model was asked: what was sent, what was cached, how long it took."""
+        return tuple(event.body for event in self.events if isinstance(event.body, ModelCalled))
+
+
+class SideAnswer(Struct, frozen=True):
+    """The answer to a side question. Nothing of it is in the conversation, except what it cost."""
+
+    text: str
+    usage: Usage
+
+    @property
+    def cost(self) -> float | None:
+        """Dollars; None if the price of the call is not known."""
+        return self.usage.dollars
+
+
+class Isolation(Struct, frozen=True):
+    """How a branch stands to the folder of what it branched off.
+
+    - ``kind``: ``share`` is the same folder, where both see each other's files; ``worktree`` and ``copy`` were made for
+      it, and ``path`` was named.
+    - ``source``: what a folder that was made for a fork was made from, and ``branch`` that of a worktree.
+    - ``notes``: what of the source is not there, or leads back to it.
+    """
+
+    kind: Literal["share", "worktree", "copy", "path"]
+    source: str | None = None
+    branch: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+class RemovedWorkspace(Struct, frozen=True):
+    """What became of a folder that was made for a fork, when a conversation that worked there was deleted.
+
+    ``why`` says why it stays.
+    """
+
+    path: str
+    removed: bool
+    why: str | None = None
+
+
+class Info(Struct, frozen=True):
+    """A conversation as it stood when it was read."""
+
+    id: str
+    name: str
+    title: str | None
+    tags: dict[str, str]  # the title among them
+    status: Status
+    family: str
+    lineage: Lineage
+    revision: int
+    events: int  # how many there are on its path
+    inherited_events: int  # how many of them its source had already
+    head: str | None  # the id of the last one
+    digest: str  # vouches for all of them; keep it elsewhere to be sure that nobody rewrites history
+    model: str | None
+    agent: str | None  # the agent's name
+    workspace: str | None
+    cache: CacheIdentity
+    open_turn: str | None
+    created: int
+    updated: int
+    parent: str | None = None  # of a sub-agent: whose it is; None for all others
+    path: str | None = None  # where it stands in its team, as in /root/explorer
+    nickname: str | None = None
+    role: str | None = None
+    depth: int = 0  # how far below a conversation that nobody spawned
+    isolation: Isolation | None = None  # of a branch with a workspace: whether it shares its source's
+
+
+class Branch(Struct, frozen=True):
+    """A conversation in its family, and what branched off it."""
+
+    info: Info
+    branches: tuple["Branch", ...] = ()
+
+    @property
+    def is_sub_agent(self) -> bool:
+        """Whether it was spawned, and neither forked nor set aside: `info.lineage.kind` tells all of them apart."""
+        return self.info.lineage.kind == "sub_agent"
+
+
+class Stats(Struct, frozen=True):
+    """What a conversation has used. `spent` is its own; what its source had spent before the fork stands apart."""
+
+    spent: Usage = Usage()  # failed tries and side questions too
+    inherited: Usage = Usage()
+    family: Usage = Usage()  # the conversation with all its forks, each token counted once
+    events: int = 0
+    carries_metrics: bool = False  # whether the inherited part counts as its own, as fork(reset_metrics=False) says
+
+    @property
+    def total(self) -> Usage:
+        """What the conversation shows as its own: with the inherited part if it carries that."""
+        return self.spent + self.inherited if self.carries_metrics else self.spent
+
+    @property
+    def cost(self) -> float | None:
+        """Dollars of the total; None if the price of a call is not known."""
+        return self.total.dollars
+
+    @property
+    def family_cost(self) -> float | None:
+        """Dollars of the whole family; None if the price of a call is not known."""
+        return self.family.dollars
+
+    @property
+    def cached_share(self) -> float | None:
+        """Which part of all prompt tokens was found in a cache, from 0 to 1; None before the first call."""
+        return self.total.cached / self.total.input if self.total.input else None
+
+
+def words(parts: Iterable[Part]) -> str:
+    """Parts as text; a picture or a file by what it is."""
+    return "\n".join(part.text if isinstance(part, Text) else f"[{part.media_type}]" for part in parts)
+
+
+def calls_of(events: Iterable[Event | StagedEvent]) -> tuple[Call, ...]:
+    """The tool calls among a turn's events, with how each one stands."""
+    calls: list[Call] = []
+    place: dict[str, int] = {}  # where the newest call of an id stands: some models use an id again
+    for event in events:
+        match event.body:
+            case ToolCall() as call:
+                place[call.call_id] = len(calls)
+                response = event.envelope.response or 0
+                status: CallStatus = "handed" if call.client else "unknown"
+                calls.append(Call(call.call_id, call.tool, call.arguments, status, response=response))
+            case ApprovalAsked(call_id=id, reason=why) if id in place:
+                calls[place[id]] = replace(calls[place[id]], status="waiting", reason=why)
+            case ApprovalGiven(call_id=id) if id in place:
+                calls[place[id]] = replace(calls[place[id]], status="unknown", reason=None)
+            case ApprovalDenied(call_id=id, reason=why) if id in place:
+                calls[place[id]] = replace(calls[place[id]], status="denied", reason=why)
+            case ToolResult(call_id=id) as result if id in place:
+                told = {"status": result.status, "result": words(result.parts), "duration": result.duration}
+                calls[place[id]] = replace(calls[place[id]], **told)
+            case _:
+                pass
+    return tuple(calls)

@@ -1,0 +1,168 @@
+"""Where conversations live, in one word: an address. A place is opened when it is first needed, and shared.
+
+All conversations of an event loop that name the same address, or the same open store, have one backend between them:
+one writer, one set of connections to models. It is closed when the last of them is.
+"""
+
+import os
+from contextlib import suppress
+from urllib.parse import unquote
+
+import anyio
+import anyio.lowlevel
+
+from forkpoint.backend.protocol import Backend
+from forkpoint.errors import BadSetting
+from forkpoint.remote.addresses import is_server, key_in_use, server_url
+from forkpoint.shield import finished
+from forkpoint.store.opening import open_store
+from forkpoint.store.protocol import Store
+from forkpoint.workspace.defaults import default_store, file_url, named_store
+
+_FILE = "sqlite:///"
+
+
+class Place:
+    """An address, and what stands behind it once it is needed."""
+
+    def __init__(self, where: "str | os.PathLike[str] | Store | None" = None) -> None:
+        self._where = where
+        self._shared: _Shared | None = None
+        self._is_remote: bool | None = None
+
+    @classmethod
+    def around(cls, backend: Backend) -> "Place":
+        """A place that somebody has opened already, who closes it too."""
+        place = cls()
+        place._shared = _Shared("", "", None)
+        place._shared.backend = backend
+        place._shared.users = 2  # this one, and whoever opened it
+        place._is_remote = False
+        return place
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server is meant. That is decided once: what is said to a server is said differently."""
+        if self._is_remote is None:
+            where = self._where
+            if where is None:
+                with suppress(BadSetting):  # a file that cannot be read is an error when the place is opened
+                    where = named_store()[0]
+            self._is_remote = isinstance(where, str) and is_server(where)
+            self._where = where if self._is_remote else self._where
+        return self._is_remote
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything was needed of it yet."""
+        return self._shared is not None
+
+    async def backend(self) -> Backend:
+        """What lives there, opened now if it is not yet."""
+        if self._shared is None:
+            address, store = self._named()
+            key = f"{address} {key_in_use()}" if is_server(address) else address  # another key is another place
+            shared = _all_shared().setdefault(key, _Shared(key, address, store))
+            shared.users += 1
+            self._shared = shared  # before anything is awaited, so that two at once are one user
+        shared = self._shared
+        try:
+            return await shared.opened()
+        except BaseException:
+            if shared.backend is None and self._shared is shared:
+                self._shared = None
+                shared.left()
+            raise
+
+    def also(self) -> "Place":
+        """The same place, for one more conversation."""
+        again = Place(self._where)
+        again._is_remote = self._is_remote
+        if self._shared is not None:
+            again._shared = self._shared
+            self._shared.users += 1
+        return again
+
+    async def leave(self) -> None:
+        """This conversation needs it no more; the last one closes it."""
+        shared = self._shared
+        if shared is not None and shared.users == 1 and shared.backend is not None:
+            shared.backend.check_closable()
+        self._shared = None
+        if shared is not None and shared.left() and shared.backend is not None:
+            await finished(shared.backend.close)
+
+    def _named(self) -> tuple[str, Store | None]:
+        """By what name all who mean this place find it; and the store, if one was given."""
+        if self._where is None or isinstance(self._where, str | os.PathLike):
+            return as_url(self._where), None
+        return f"store {id(self._where)}", self._where
+
+
+def as_url(where: str | os.PathLike[str] | None) -> str:
+    """The address of a place, the same however it is spelled. A path stands for a SQLite file there."""
+    if where is None:
+        where = default_store()
+    if isinstance(where, os.PathLike):
+        return file_url(os.fspath(where))
+    if where.startswith(_FILE) and (path := unquote(where.removeprefix(_FILE), errors="surrogateescape")):
+        return file_url(path)
+    return server_url(where) if is_server(where) else where
+
+
+class _Shared:
+    """A backend, and how many conversations use it."""
+
+    def __init__(self, key: str, address: str, store: Store | None) -> None:
+        self.backend: Backend | None = None
+        self.users = 0
+        self._key = key
+        self._address = address
+        self._store = store
+        self._lock = anyio.Lock()
+
+    async def opened(self) -> Backend:
+        async with self._lock:
+            if self.backend is None:
+                self.backend = await self._open()
+            return self.backend
+
+    async def _open(self) -> Backend:
+        from forkpoint.engine.engine import LocalBackend
+
+        if self._store is not None:
+            return LocalBackend(self._store, owns_store=False)
+        if is_server(self._address):
+            from forkpoint.remote.backend import RemoteBackend
+
+            return RemoteBackend(self._address)
+        return LocalBackend(await open_store(self._address))
+
+    def left(self) -> bool:
+        """One user less. Says whether that was the last."""
+        self.users -= 1
+        if self.users == 0:
+            _all_shared().pop(self._key, None)
+        return self.users == 0
+
+
+_shared: anyio.lowlevel.RunVar[dict[str, _Shared]] = anyio.lowlevel.RunVar("forkpoint places")
+
+
+def _all_shared() -> dict[str, _Shared]:
+    """The places that this event loop has open."""
+    try:
+        return _shared.get()
+    except LookupError:
+        places: dict[str, _Shared] = {}
+        _shared.set(places)
+        return places
+
+
+async def close_all() -> None:
+    """Closes every place that this event loop has open, whoever still uses it."""
+    places = _all_shared()
+    for shared in list(places.values()):
+        if shared.backend is not None:
+            await shared.backend.close()
+    places.clear()

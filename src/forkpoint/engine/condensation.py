@@ -1,0 +1,211 @@
+"""Condensing after turns: a summary is asked for, and becomes a note of its own.
+
+It stands behind the turn that made it due, which has committed by then and was told to callbacks; whoever waits for
+the turn gets it when this is done. Whatever goes wrong here fails nothing else: it is logged, what was spent is
+counted, and the path is as it was.
+"""
+
+import logging
+from collections.abc import Callable
+
+import anyio
+from msgspec import Struct
+
+from forkpoint.agent.agent import Agent
+from forkpoint.agent.condenser import Condenser, Condenses, asked_by
+from forkpoint.agent.cutting import Cut, tokens_counted
+from forkpoint.backend.results import Turn
+from forkpoint.engine.turns.journal import staged
+from forkpoint.engine.turns.prompts import Prompts
+from forkpoint.errors import ForkpointError, OutcomeUnknown, Stale, StoreError
+from forkpoint.events import Condensation, Event, ModelCalled, NewEvent, SkillActivated, Text, Usage, UserMessage
+from forkpoint.ids import new_id
+from forkpoint.llm.answers import Complete, Failed
+from forkpoint.llm.calling import Models
+from forkpoint.llm.identity import CallContext, own_identity
+from forkpoint.llm.manifest import manifest_of
+from forkpoint.llm.rendering import render
+from forkpoint.shield import finished
+from forkpoint.store.protocol import Store
+from forkpoint.store.records import Committed, ConversationRecord
+
+_log = logging.getLogger("forkpoint")
+
+_SECONDS = 45.0  # that a summary may take: whoever asked for the turn waits that long at most
+_REMEMBERED = 1024  # conversations
+_AGAIN = 0.1  # by how much a path has grown before it is tried again
+
+
+class _InVain(Struct, frozen=True):
+    """How far a path was when it could not be condensed."""
+
+    events: int
+    tokens: int
+
+
+class _Note(Struct, frozen=True):
+    """A note of which the disk did not say whether it is there."""
+
+    id: str
+    events: tuple[NewEvent, ...]
+    usage: Usage
+    revision: int
+
+
+class Condensing:
+    """Condenses the paths of a store's conversations."""
+
+    def __init__(self, store: Store, models: Models, prompts: Prompts, charge: Callable[[str, Usage], None]) -> None:
+        self._store = store
+        self._models = models
+        self._prompts = prompts
+        self._charge = charge  # counts what was spent for nothing
+        self._in_vain: dict[str, _InVain] = {}
+        self._unsure: dict[str, _Note] = {}
+        self._owed: set[str] = set()  # conversations whose last prompt was too long
+
+    def owe(self, id: str) -> None:
+        """A prompt was too long for its model: the path is condensed before the next, whatever its limit."""
+        self._owed.add(id)
+
+    def is_owed(self, id: str) -> bool:
+        return id in self._owed
+
+    async def after(self, agent: Agent, turn: Turn, committed: Committed, kept_from: int) -> Committed | None:
+        """Condenses a path after a turn, if that is due. Gives the note. Raises nothing but cancellation."""
+        condenser, id, head = agent.condenser, committed.conversation, committed.head
+        self._owed.discard(id)
+        if condenser is None:
+            return None
+        count, context = head.ordinal - kept_from + 1, agent.llm.context_tokens
+        tokens = 0
+        try:
+            counted = tokens_counted([event for event in turn.events if isinstance(event, Event)])
+            if counted is None:  # nobody has counted them: all that is sent is known, though not what it comes to
+                counted = (await self._prompts.at(id, head, agent.manifest)).blocks.size // 4
+            tokens = counted
+            if not condenser.reached(count, tokens, context=context) or self._is_too_early(id, count, tokens):
+                return None
+            events = await self._store.events(id, at=head.position, after=kept_from - 1)
+            cut = condenser.due(events, tokens, context=context)
+            if cut is None:
+                return None
+            note = await self._condense(agent, condenser, id, cut, committed.revision)
+        except Exception as error:
+            _failed(error)
+            note = None
+        self._remember(id, None if note is not None else _InVain(count, tokens))
+        return note
+
+    async def now(self, agent: Agent, id: str) -> Committed | None:
+        """Condenses a path at once, however short it is. Raises nothing but cancellation."""
+        self._owed.discard(id)
+        if agent.condenser is None:
+            return None
+        try:
+            return await self.at_once(agent, await self._store.read(id))
+        except Exception as error:
+            _failed(error)
+            return None
+
+    async def at_once(self, agent: Agent, record: ConversationRecord) -> Committed | None:
+        """The same of a conversation as it was read. Raises what goes wrong.
+
+        An agent without a condenser has the summary written by its own model.
+        """
+        id, condenser = record.id, agent.condenser or Condenser()
+        self._owed.discard(id)
+        kept_from = (await self._store.state(id)).kept_from
+        events = await self._store.events(id, at=record.head.position, after=kept_from - 1)
+        cut = condenser.due(events, context=agent.llm.context_tokens, force=True)
+        return None if cut is None else await self._condense(agent, condenser, id, cut, record.revision)
+
+    @property
+    def unsettled(self) -> list[str]:
+        """Conversations with a note of which the disk did not say whether it is there."""
+        return list(self._unsure)
+
+    async def settle(self, id: str) -> None:
+        """Writes a note once more of which the disk did not say whether it is there. Raises `StoreError` if it still
+        does not."""
+        if (note := self._unsure.pop(id, None)) is None:
+            return
+        try:
+            await self._store.note(id, note.id, note.events, usage=note.usage, if_revision=note.revision)
+        except BaseException as error:
+            if not isinstance(error, ForkpointError) or isinstance(error, StoreError):
+                self._unsure[id] = note  # this try has changed nothing, and of the first one nobody knows yet
+                raise
+            self._charge(id, note.usage)  # it is not there, and what it cost is counted all the same
+            _failed(error)
+
+    async def _condense(self, agent: Agent, condenser: Condenses, id: str, cut: Cut, revision: int) -> Committed | None:
+        spent: list[ModelCalled] = []
+        counted = False
+        try:
+            answer = await self._summary(agent, condenser, id, cut, spent)
+            bodies = tuple(condenser.condensed(cut, answer))
+            if not _is_a_condensation(bodies):
+                _log.warning("a conversation was not condensed: the summary is of no use")
+                return None
+            used = sum((called.usage for called in spent), Usage())
+            note = _Note(new_id(), tuple(map(NewEvent, bodies)), used, revision)
+            counted = True  # with the note, or by it
+            return await finished(lambda: self._write(id, note))
+        finally:
+            if not counted:
+                self._charge(id, sum((called.usage for called in spent), Usage()))
+
+    async def _summary(
+        self, agent: Agent, condenser: Condenses, id: str, cut: Cut, spent: list[ModelCalled]
+    ) -> str | None:
+        question = condenser.question(cut)
+        if question is None:
+            return None
+        llm, instructions = asked_by(condenser, agent.llm)
+        manifest = manifest_of(llm, instructions=instructions)
+        prompt = render(manifest, staged([NewEvent(UserMessage((Text(question),)))]))
+        context = CallContext(own_identity(f"{id} condensed"), self._store.tenant)
+        with anyio.move_on_after(_SECONDS):
+            match await self._models.call(llm, prompt, context, record=spent.append):
+                case Failed(error=error):
+                    raise error
+                case Complete(answer=answer):
+                    return None if answer.finish == "length" else answer.text  # nothing that is cut off is kept
+        return None
+
+    async def _write(self, id: str, note: _Note) -> Committed | None:
+        """The note. None if another was faster, and then what it cost is counted all the same."""
+        try:
+            return await self._store.note(id, note.id, note.events, usage=note.usage, if_revision=note.revision)
+        except OutcomeUnknown:
+            self._unsure[id] = note
+            raise
+        except Exception as error:
+            self._charge(id, note.usage)
+            if isinstance(error, Stale):
+                _log.info("a conversation has gone on while it was condensed")
+                return None
+            raise
+
+    def _remember(self, id: str, in_vain: _InVain | None) -> None:
+        self._in_vain.pop(id, None)
+        if in_vain is not None:
+            self._in_vain[id] = in_vain
+            if len(self._in_vain) > _REMEMBERED:
+                del self._in_vain[next(iter(self._in_vain))]
+
+    def _is_too_early(self, id: str, events: int, tokens: int) -> bool:
+        last = self._in_vain.get(id)
+        return last is not None and (events < last.events * (1 + _AGAIN) and tokens < last.tokens * (1 + _AGAIN))
+
+
+def _is_a_condensation(bodies: tuple[object, ...]) -> bool:
+    """Whether this can be the note: anybody can write a condenser."""
+    first, rest = bodies[:1], bodies[1:]
+    return any(isinstance(one, Condensation) for one in first) and all(isinstance(one, SkillActivated) for one in rest)
+
+
+def _failed(error: Exception) -> None:
+    """Whatever it was, nothing else fails with it."""
+    _log.warning("a conversation was not condensed: %s", error)

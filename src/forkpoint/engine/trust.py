@@ -1,0 +1,323 @@
+"""Trust in conversations: what it changes for the one who answers in a folder, and where it is remembered.
+
+What the user's file says of a project holds for everybody, and an "untrusted" there is never overridden. What could
+not be written there is remembered here, for as long as the place is open: of one conversation with its forks and
+sub-agents, or of all conversations of a place. Nothing here ever fails because something could not be kept.
+
+- An **untrusted** workspace: nothing of the project is read, and risky tools ask first, whatever the agent's policy.
+- A **trusted** one: its instructions stand after the agent's own in each conversation that is made there, and are
+  stored with it, so that its prompts stay as they are; its approval policy is asked beside the agent's own, and its
+  hooks run after the agent's own, and its MCP servers are used beside the agent's own, as long as it is trusted.
+- An **undecided** one: nothing of the project is read, and the agent's own policy holds.
+"""
+
+import copy
+import functools
+import logging
+import os
+import shlex
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import anyio.to_thread
+import msgspec
+from msgspec.structs import replace
+
+from forkpoint.agent.agent import Agent
+from forkpoint.agent.approval import Policy, policies
+from forkpoint.agent.hooks import Hook, hooks_of, project_hooks
+from forkpoint.agent.mcp import Offered, offered_of, project_servers
+from forkpoint.agent.skill_files import instructions_in
+from forkpoint.backend.protocol import Draft
+from forkpoint.backend.settings import Settings
+from forkpoint.errors import BadAgent, BadArgument, BadSetting
+from forkpoint.workspace import Decision, ProjectSettings, Standing, Trust, set_trust, settings_at, standing
+from forkpoint.workspace.defaults import settings_file
+from forkpoint.workspace.made import origin_of
+from forkpoint.workspace.project import settings_of
+from forkpoint.workspace.roots import checkout_and_root
+
+_log = logging.getLogger("forkpoint")
+
+_DECISIONS = 10_000  # that could not be written, of families
+
+_REMEMBERED = 1024  # folders, projects, and agents with a stricter policy
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_Signature: TypeAlias = tuple[int, ...] | None
+"""What changes with a file; None if there is none."""
+
+
+class Trusting:
+    """How a place's conversations stand to the folders that they work in."""
+
+    def __init__(self, config: Callable[[], Path] = settings_file) -> None:
+        self._config = config  # where the user's file is
+        self.is_shared = False  # with tenants: what its user keeps for himself is not theirs
+        self._everywhere: dict[str, Decision] = {}  # of projects, as it could not be written
+        self._families: dict[tuple[str, str], Decision] = {}  # the same for one family, by its id and the project
+        self._warnings: OrderedDict[str, str | None] = OrderedDict()  # by family
+        self._standings: OrderedDict[tuple[Path, ...], tuple[_Signature, Standing]] = OrderedDict()
+        self._projects: OrderedDict[Path, tuple[_Signature, ProjectSettings, tuple[Hook, ...]]] = OrderedDict()
+        self._strict: OrderedDict[tuple[int, Policy, bool, tuple[Hook, ...]], tuple[Agent, Agent]] = OrderedDict()
+
+    def within(self) -> "Trusting":
+        """The same for another tenant: what is known of folders is shared, what was said of families is not."""
+        other = copy.copy(self)
+        other._families, other._warnings = {}, OrderedDict()
+        other.is_shared = True
+        return other
+
+    def of(self, folder: str | os.PathLike[str], family: str | None = None, wish: bool | None = None) -> Trust:
+        """How a folder stands for a family. ``wish`` is what somebody is about to say of it.
+
+        It costs one look at the user's file if there is none, and little more if it has not changed.
+        """
+        return self._look(folder, family, wish)[0]
+
+    def keep(self, folder: str | os.PathLike[str], trusted: bool, family: str | None = None) -> str | None:
+        """Keeps what somebody says of a folder's project, in the user's file, or else here. Raises nothing.
+
+        It holds for a family, or for all of the place. Gives the warning, which was logged too, if it is not kept or
+        does not hold: an explicit "untrusted" stays.
+        """
+        config = self._config()
+        found = standing(folder, config)
+        wanted: Decision = "trusted" if trusted else "untrusted"
+        warning = None
+        here = {self._everywhere.get(found.root), self._families.get((family or "", found.root))}
+        if trusted and "untrusted" in here:  # as if it had been written
+            said = f"it was said before that {found.root} is untrusted"
+            warning = f"{found.root} is not trusted: {said}. `forkpoint trust {shlex.quote(found.root)}` changes that"
+        elif trusted and found.trust == "untrusted":
+            said = f"{config} says that {found.decided_for or found.root} is untrusted"
+            warning = f"{found.root} is not trusted: {said}. `forkpoint trust {shlex.quote(found.root)}` changes that"
+        elif found.trust != wanted and (kept := set_trust(folder, wanted, config)).warning is not None:
+            self._remember_here(family, found.root, wanted)
+            whom = "Everything here" if family is None else "This conversation"
+            why = kept.warning.rstrip(".")
+            warning = f"{why}. {whom} goes on as if it had been kept: {found.root} is {wanted}"
+        else:
+            self._remember_here(family, found.root, None)
+        if warning is not None:
+            warning = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in warning)  # names can have any
+            _log.warning("%s", warning)
+        if family is not None:
+            _remember(self._warnings, family, warning)
+        return warning
+
+    def warning(self, family: str) -> str | None:
+        """What was to be said when a family's trust was last to be kept."""
+        return self._warnings.get(family)
+
+    async def keep_for(self, draft: Draft | None) -> None:
+        """Keeps what the maker of a new conversation says of its workspace."""
+        if draft is not None and draft.trust is not None and draft.settings.workspace is not None:
+            folder, trusted, family = draft.settings.workspace, draft.trust, draft.id
+            await anyio.to_thread.run_sync(self.keep, folder, trusted, family)
+
+    def prepared(self, draft: Draft, agent: Agent | None) -> tuple[Draft, Agent | None]:
+        """A new conversation as it is to be made, and who answers there: as if what is said of its trust were kept.
+
+        The same given twice is changed once. Raises `BadArgument` or `BadSetting`.
+        """
+        folder = draft.settings.workspace
+        if folder is None:
+            check_trust(draft.trust, None)
+        elif draft.asked is None and agent is not None and draft.settings.agent_json is not None:
+            told = self._told(folder, *self._look(folder, draft.id, draft.trust))
+            if told:
+                agent = with_project(agent, told)
+                settings = replace(draft.settings, agent=msgspec.Raw(agent.to_json().encode()), project=told)
+                return replace(draft, settings=settings, asked=draft.settings), agent
+        return replace(draft, asked=draft.asked or draft.settings), agent
+
+    def projects(self, folder: str | os.PathLike[str] | None, family: str | None = None) -> tuple[Path, ...]:
+        """The folders of the project that a folder belongs to, if it is trusted: its checkout, then its root."""
+        if folder is None or self.of(folder, family) != "trusted":
+            return ()
+        return tuple(dict.fromkeys(checkout_and_root(origin_of(folder))))
+
+    def _told(self, folder: str, trust: Trust, root: Path) -> str:
+        """What a trusted project tells: in its settings, and in its ``AGENTS.md``."""
+        if trust != "trusted":
+            return ""
+        here = origin_of(folder)  # what agents wrote in a folder that was made for a fork tells them nothing
+        found = instructions_in(checkout_and_root(here)[0], here)
+        for problem in found.problems:
+            _log.warning("%s", problem)
+        return joined((self._project(trust, root).instructions or "").strip(), found.text)
+
+    def strict(self, agent: Agent, folder: str | os.PathLike[str] | None, family: str | None = None) -> Agent:
+        """The agent as it may work in a folder: it asks before what the folder's trust, or its project, wants asked.
+
+        The hooks of a trusted project run after its own.
+        """
+        if folder is None:
+            return agent
+        trust, root = self._look(folder, family)
+        asks: Policy = "risky" if trust == "untrusted" else self._project(trust, root).approval or "never"
+        hooks = self._projects[root][2] if trust == "trusted" else ()
+        if asks == "never" and not hooks:
+            return agent
+        unattended = "deny" if trust == "untrusted" else agent.unattended  # and not run because nobody looks
+        key = (id(agent), asks, trust == "untrusted", hooks)  # held in the value, so that nobody else can have its id
+        if (known := self._strict.get(key)) is None:
+            approval = agent.approval if asks == "never" else (asks, *policies(agent.approval))
+            stricter = agent.but(approval=approval, unattended=unattended, hooks=hooks_of((*agent.hooks, *hooks)))
+            known = (agent, stricter)
+            _remember(self._strict, key, known)
+        return known[1]
+
+    def served(
+        self,
+        servers: tuple[Offered, ...],
+        folder: str | os.PathLike[str] | None,
+        family: str | None = None,
+        *,
+        begins: bool = True,
+    ) -> tuple[Offered, ...]:
+        """The MCP servers that an agent has in a folder: its own, and those of the folder's project if it is trusted.
+
+        A turn that ``begins`` has those that the project names now, as far as the agent has none of that name. One that
+        goes on has those that it began with, unless they are no longer trusted. Raises `BadSetting`.
+        """
+        own = tuple(one for one in servers if one.project is None)
+        if folder is None:
+            return own
+        trust, root = self._look(folder, family)
+        if trust != "trusted":
+            return own
+        if not begins:
+            return tuple(one for one in servers if one.project in (None, str(root)))
+        known = {(one.server, one.project): one for one in servers}
+        taken = {one.server.name for one in own}
+        named = _servers(self._project(trust, root), root)
+        theirs = [known.get((one.server, one.project), one) for one in named if one.server.name not in taken]
+        return offered_of((*own, *theirs)) if theirs else own
+
+    def _remember_here(self, family: str | None, root: str, decision: Decision | None) -> None:
+        """Remembers a decision that could not be written, in the place of an earlier one."""
+        if family is not None:
+            self._families.pop((family, root), None)
+            if decision is not None:
+                self._families[family, root] = decision
+                if len(self._families) > _DECISIONS:  # who was trusted asks again; who was not stays untrusted
+                    oldest = next((key for key, said in self._families.items() if said == "trusted"), None)
+                    self._families.pop(oldest or (family, root), None)
+        else:
+            self._everywhere.pop(root, None)
+            if decision is not None:
+                self._everywhere[root] = decision
+
+    def _look(self, folder: str | os.PathLike[str], family: str | None, wish: bool | None = None) -> tuple[Trust, Path]:
+        """How a folder stands, and the root of its project, if that was looked for."""
+        config = self._config()
+        signature = _signature(config)
+        if signature is None and wish is None and not self._everywhere and not self._families:
+            return "undecided", Path(folder)
+        here = origin_of(folder)
+        checkout, root = checkout_and_root(here)
+        said: set[Trust | None] = {
+            self._everywhere.get(str(root)),
+            self._families.get((family or "", str(root))),
+            _decision(wish),
+        }
+        said.add(None if signature is None else self._standing((here, checkout, root), config, signature).trust)
+        return "untrusted" if "untrusted" in said else "trusted" if "trusted" in said else "undecided", root
+
+    def _project(self, trust: Trust, root: Path) -> ProjectSettings:
+        """What a project sets, if it is trusted. Raises `BadSetting` if its file cannot be used."""
+        if trust != "trusted":
+            return ProjectSettings()
+        signature = _signature(settings_of(root))
+        known = self._projects.get(root)
+        if known is None or known[0] != signature:
+            said = settings_at(root)
+            known = (signature, said, _hooks(said, root))
+            _remember(self._projects, root, known)
+        return known[1]
+
+    def _standing(self, folders: tuple[Path, ...], config: Path, signature: _Signature) -> Standing:
+        """What the user's file says of a folder. While it cannot be read, what was untrusted stays so."""
+        known = self._standings.get(folders)
+        if known is None or known[0] != signature:
+            found = standing(folders[0], config)
+            if found.warning is not None:
+                _log.warning("%s", found.warning)
+                if known is not None and known[1].trust == "untrusted":
+                    found = known[1]
+            known = (signature, found)
+            _remember(self._standings, folders, known)
+        return known[1]
+
+
+def check_trust(trust: bool | None, workspace: str | None, where: str = "Conversation()") -> None:
+    """Raises `BadArgument` for a word on trust that is none, or of no folder."""
+    if trust is not None and type(trust) is not bool:
+        raise BadArgument(where, f"trust={trust!r}", "it is True, False or None")
+    if trust is not None and workspace is None:
+        raise BadArgument(where, f"trust={trust}", "there is no workspace here to trust; name one where it is made")
+
+
+def with_project(agent: Agent, told: str | None) -> Agent:
+    """The agent with what a project tells it, after its own instructions; itself if it has that already."""
+    if not told or f"\n\n{agent.instructions}".endswith(f"\n\n{told}"):
+        return agent
+    return agent.but(instructions=joined(agent.instructions, told))
+
+
+def joined(instructions: str, told: str | None) -> str:
+    """An agent's own instructions, and then what a project tells."""
+    return "\n\n".join(text for text in (instructions, told) if text)
+
+
+def taken_over(settings: Settings, agent: Agent) -> tuple[Settings, Agent]:
+    """The settings of a conversation in which another agent answers from here on, and that agent.
+
+    What the project told when the conversation was made holds for it too.
+    """
+    agent = with_project(agent, settings.project)
+    return replace(settings, agent=Settings.of(agent, None).agent), agent
+
+
+def _remember(kept: OrderedDict[K, V], key: K, value: V) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > _REMEMBERED:
+        kept.popitem(last=False)
+
+
+def _hooks(said: ProjectSettings, root: Path) -> tuple[Hook, ...]:
+    """The hooks of a project. Raises `BadSetting`."""
+    try:
+        return project_hooks(msgspec.json.decode(said.hooks), root) if said.hooks is not None else ()
+    except BadAgent as error:
+        raise BadSetting("Forkpoint", f"hooks in {settings_of(root)}", error.why) from None
+
+
+@functools.lru_cache(maxsize=64)
+def _servers(said: ProjectSettings, root: Path) -> tuple[Offered, ...]:
+    """The MCP servers of a project. Raises `BadSetting`."""
+    try:
+        return project_servers(msgspec.json.decode(said.mcp), root) if said.mcp is not None else ()
+    except BadAgent as error:
+        raise BadSetting("Forkpoint", f"mcp in {settings_of(root)}", error.why) from None
+
+
+def _decision(wish: bool | None) -> Decision | None:
+    return None if wish is None else "trusted" if wish else "untrusted"
+
+
+def _signature(path: Path) -> _Signature:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:  # what is wrong is said when it is read
+        return (error.errno or 0,)
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev

@@ -1,0 +1,336 @@
+"""Planning a turn: who answers, with which identity, and what is written down before anything runs."""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from forkpoint.agent.agent import Agent
+from forkpoint.agent.approval import Approval
+from forkpoint.agent.binding import bind
+from forkpoint.agent.loop import stand
+from forkpoint.agent.mcp import Offered, offered_now
+from forkpoint.backend.messages import Given, said_in, split
+from forkpoint.backend.protocol import Decision, ForkOptions, How
+from forkpoint.backend.settings import Settings
+from forkpoint.engine.record_cache import Records
+from forkpoint.engine.team.rights import beneath
+from forkpoint.engine.trust import Trusting
+from forkpoint.engine.turns.missing import (
+    NOTHING,
+    allows,
+    going_on,
+    is_stand_in,
+    missing_workspace,
+    standing_in,
+    stands_for,
+)
+from forkpoint.engine.turns.prompts import Prompts
+from forkpoint.engine.turns.skills import Skills, called_for
+from forkpoint.engine.turns.transaction import Plan
+from forkpoint.engine.views import identity_of
+from forkpoint.errors import BadTool, CallNotOpen, CannotResume, NoSuchTurn
+from forkpoint.events import (
+    ApprovalDenied,
+    ApprovalGiven,
+    JsonText,
+    ManifestChanged,
+    NewEvent,
+    SettingsChanged,
+    SkillActivated,
+    StagedEvent,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from forkpoint.history.state import State
+from forkpoint.ids import new_id
+from forkpoint.llm.identity import CacheIdentity, CallContext, fork_identity, own_identity, under_manifest
+from forkpoint.llm.manifest import Manifest, manifest_note
+from forkpoint.store.protocol import Store
+from forkpoint.store.records import ConversationRecord, Head, NewFork, OpenTurn
+
+_log = logging.getLogger("forkpoint")
+
+_AGENTS = 256  # agents that are remembered for the settings that name them
+
+
+class Planner:
+    """Plans the turns of a store's conversations."""
+
+    def __init__(
+        self, store: Store, prompts: Prompts, records: Records, trusting: Trusting, skills: Skills | None = None
+    ) -> None:
+        self.skills = skills or Skills(trusting)
+        self._store = store
+        self._prompts = prompts
+        self._records = records
+        self._trusting = trusting
+        self._agents: OrderedDict[tuple[JsonText, int, frozenset[str]], tuple[Agent, Agent]] = OrderedDict()
+
+    def agent_for(self, settings: JsonText, agent: Agent, allow: frozenset[str] = NOTHING) -> Agent:
+        """The agent that a conversation's settings name, which may have changed since this one was made.
+
+        Or the one that goes on where that one has stood, without what may be missing.
+        """
+        key = (settings, id(agent), allow)  # held in the value, so that nobody else can have its id
+        if key not in self._agents:
+            document = Settings.from_json(settings).agent_json
+            if document is None or stands_for(agent, document):
+                found = agent
+            else:
+                found = bind(document, agent, same=True, without=partial(allows, allow))
+            self._agents[key] = (agent, found)
+            if len(self._agents) > _AGENTS:
+                self._agents.popitem(last=False)
+        return self._agents[key][1]
+
+    def check(self, settings: Settings, agent: Agent | None, allow: frozenset[str]) -> None:
+        """Raises `CannotResume` with everything that a turn with these settings would miss.
+
+        ``agent`` is who would answer, if that is to be looked at.
+        """
+        items = missing_workspace(settings)
+        try:
+            if agent is not None:
+                self.agent_for(settings.to_json(), agent, allow)
+        except CannotResume as refused:
+            items += refused.items
+        if refused_items := [item for item in items if not allows(allow, item)]:
+            raise CannotResume.of(refused_items)
+
+    async def plan(
+        self, turn: OpenTurn, agent: Agent, given: Sequence[Given], already: Sequence[StagedEvent], how: How
+    ) -> Plan:
+        """What a turn that this process holds needs to go on, with the steps that it has already."""
+        record = await self._records.at(turn)
+        path = turn.branch or turn.conversation  # on whose path it stands
+        settings = carried = brought(already) if how.settings is None else how.settings
+        if how.settings is None:
+            agent = self.agent_for(record.settings if settings is None else settings.to_json(), agent, how.allow)
+            stored = Settings.from_json(record.settings) if settings is None else settings
+            if (gone_on := going_on(stored, agent, how.allow)) is not stored:
+                settings, agent = self._as_strict_as_there(stored, gone_on, agent, record.family)
+        stands = Settings.from_json(record.settings) if settings is None else settings
+        served = await self.served(agent, stands.folder, record.family, begins=not already)
+        if served is not agent:
+            agent = served
+            settings = stands = replace(stands, agent=msgspec.Raw(agent.to_json().encode()))
+        if settings is not None and settings.to_json() == record.settings:
+            settings = None
+        base = await self._prompts.at(path, turn.base, agent.manifest)
+        change = await self.manifest_change(record, turn.state, agent, lost=base.losses, path=path, at=turn.base)
+        results, said = await self.answered(path, turn.base, given, record.name) if not already else ([], [])
+        is_new = not already or settings is not carried
+        is_told = turn.base.position is not None or bool(agent.mcp)  # a first turn too is resumed with its lists
+        if settings is not None and is_told and is_new:
+            change = [*await self.settings_change(path, turn.base, record.settings, settings.to_json()), *change]
+        context = self.context(record, agent, at=turn.base)
+        dropped = context.identity.to_json() if context.identity != identity_of(record) else None
+        branch = new_id()
+        folder = stands.folder
+        strict = self._trusting.strict(agent, folder, record.family)
+        if stands.sub_agent is not None:
+            strict = await beneath(self._store, stands, strict, how.above)
+        skills = await self.skills.of(agent, folder, record.family)
+        told = await self.skills_told(path, turn.base, turn.state) if skills else ()
+        called: list[NewEvent] = []
+        if not already and how.skills is not None:
+            called = [NewEvent(skill) for skill in how.skills]
+        elif not already:
+            called = await called_for(skills, said_in(given), told, folder)
+        return Plan(
+            strict,
+            context,
+            base,
+            (*results, *change, *called, *said),
+            skills=skills,
+            told=told,
+            cache=dropped,
+            settings=None if settings is None else settings.to_json(),
+            aside=None if turn.branch is None else NewFork(id=branch, cache=own_identity(branch).to_json()),
+            workspace=folder,
+            how=how,
+            sub_agent=None if stands.sub_agent is None else stands.sub_agent.path,
+            stored=agent,
+        )
+
+    async def served(
+        self, agent: Agent, folder: Path | None, family: str | None = None, *, begins: bool = True
+    ) -> Agent:
+        """The agent with its MCP servers in a folder, and what they offer to a turn that begins; itself, if that is
+        what it has. Raises `McpFailed` and `NoSecret`.
+
+        Within a turn the lists stay as they are, however often it is resumed.
+        """
+        servers = self._trusting.served(agent.mcp, folder, family, begins=begins)
+        offered = servers
+        if servers and begins:
+            offered = await offered_now(servers, workspace=folder, secrets=agent.secrets)
+        return agent if offered == agent.mcp else _offering(agent, servers, offered)
+
+    def _as_strict_as_there(
+        self, stored: Settings, settings: Settings, agent: Agent, family: str
+    ) -> tuple[Settings, Agent]:
+        """Who leaves a folder that is gone takes its rule along: what was asked about there still is."""
+        left = stored.workspace if settings.workspace is None else None
+        trust = "undecided" if left is None else self._trusting.of(left, family)
+        if trust == "undecided":
+            return settings, agent
+        asks: Approval = "risky" if trust == "untrusted" else "always"  # a project's policy is gone with its folder
+        stricter = agent.but(approval=(asks, agent.approval), unattended="deny")
+        return replace(settings, agent=msgspec.Raw(stricter.to_json().encode())), standing_in(
+            stricter, stored.agent_json
+        )
+
+    async def settings_change(self, path: str, at: Head, old: JsonText, new: JsonText) -> list[NewEvent]:
+        """The events that say that other settings hold from here on, and which did until now."""
+        events = [NewEvent(SettingsChanged(new))]
+        if at.position is None or await self._store.events(path, at=at.position, kinds=("settings_changed",)):
+            return events
+        return [NewEvent(SettingsChanged(old, "as it was until here")), *events]
+
+    async def manifest_change(
+        self,
+        record: ConversationRecord,
+        state: State,
+        agent: Agent,
+        lost: Sequence[str],
+        *,
+        path: str | None = None,
+        at: Head | None = None,
+    ) -> list[NewEvent]:
+        """The event that says that prompts begin otherwise from here on; none if they do not."""
+        new = agent.manifest
+        if state.manifest == new.hash:
+            return []
+        old: Manifest | None = None
+        if state.manifest is not None:
+            position = (at or record.head).position
+            changes = await self._store.events(path or record.id, at=position, kinds=("manifest_changed",))
+            bodies = [event.body for event in changes if isinstance(event.body, ManifestChanged)]
+            old = Manifest.from_json(bodies[-1].manifest) if bodies else None
+        note = manifest_note(old, new, lost)
+        identity = identity_of(record)
+        shown = under_manifest(identity, record.id, new.hash)
+        if shown != identity and shown.dropped:
+            note = replace(note, reason=f"{note.reason}. The cache key was {shown.dropped}")
+        return [NewEvent(note)]
+
+    async def skills_told(self, path: str, at: Head, state: State) -> tuple[str, ...]:
+        """The names of the skills that prompts of a path show: one that was forgotten can be activated again."""
+        if state.kept_from <= 1 or not state.skills:
+            return state.skills
+        kept = await self._store.events(path, at=at.position, after=state.kept_from - 1, kinds=("skill_activated",))
+        return tuple(event.body.name for event in kept if isinstance(event.body, SkillActivated))
+
+    async def answered(
+        self, path: str, at: Head, given: Sequence[Given], name: str
+    ) -> tuple[list[NewEvent], list[NewEvent]]:
+        """How a turn begins: with a result for each call that the client was handed, then what else it was given.
+
+        A call that it was not given a result for has not been answered, and that is recorded. Raises `CallNotOpen`.
+        """
+        results, others = split(given)
+        check_open(name, at.open_calls.client, results)
+        if not at.open_calls.client:
+            return [], [NewEvent(one) for one in others]
+        asked = await self._store.events(path, at=at.position, kinds=("tool_call",))
+        tools = {event.body.call_id: event.body.tool for event in asked if isinstance(event.body, ToolCall)}
+        made = []
+        missing = () if said_in(others) else (Text("The client sent no result for this call."),)
+        for call in at.open_calls.client:
+            result = results.get(call, ToolResult(call, "", missing, "not_answered"))
+            made.append(NewEvent(replace(result, tool=tools.get(call, "tool"))))
+        return made, [NewEvent(one) for one in others]
+
+    def context(self, record: ConversationRecord, agent: Agent, *, at: Head | None = None) -> CallContext:
+        """What a call shows a provider of a conversation: made for each, held by nobody."""
+        identity = under_manifest(identity_of(record), record.id, agent.manifest.hash)
+        shared = min(record.own_from, (at or record.head).ordinal)  # a turn may stand before its own part begins
+        return CallContext(identity, self._store.tenant, shared or None)
+
+    async def identity_for(
+        self, source: ConversationRecord, options: ForkOptions, agent: Agent | None
+    ) -> CacheIdentity:
+        """The cache identity of a fork. ``agent`` is the source's; without it, its last prompt says how it begins."""
+        if options.cache == "own":
+            return own_identity(options.id)
+        source_manifest = (await self._store.state(source.id)).manifest or ""
+        if agent is not None and not is_stand_in(agent):  # one that goes on without something was not shown yet
+            with suppress(CannotResume):  # a fork needs no functions: what was recorded last is as good
+                source_manifest = self.agent_for(source.settings, agent).manifest.hash
+        manifest = options.agent.manifest.hash if options.agent else source_manifest
+        return fork_identity(
+            identity_of(source),
+            source.id,
+            options.id,
+            options.cache,
+            manifest=manifest,
+            source_manifest=source_manifest,
+        )
+
+
+def check_open(conversation: str, open: Collection[str], results: Collection[str]) -> None:
+    """Raises `CallNotOpen` for a result of a call that nobody waits for."""
+    there = frozenset(open)
+    if strangers := [call for call in results if call not in there]:
+        waiting = ", ".join(list(open)[:10]) or "none"
+        raise CallNotOpen(strangers[0][:200], conversation, f"these are open: {waiting}")
+
+
+def _offering(agent: Agent, before: Sequence[Offered], offered: Sequence[Offered]) -> Agent:
+    """The agent with what its servers offer. A new list that clashes with a tool of the agent or of another server does
+    not replace the old one. Raises `BadTool` if there is none."""
+    try:
+        return agent.but(mcp=offered)
+    except BadTool:
+        lists = [new if old.tools is None else old for old, new in zip(before, offered, strict=True)]
+        if lists == list(offered):
+            raise
+    found = agent if tuple(lists) == agent.mcp else agent.but(mcp=lists)
+    for place, new in enumerate(offered):
+        try:
+            if new != lists[place]:
+                found = agent.but(mcp=[*lists[:place], new, *lists[place + 1 :]])
+                lists[place] = new
+        except BadTool as error:
+            _log.warning("the new list of the MCP server %s is not used: %s", new.server.name, error)
+    return found
+
+
+def brought(steps: Sequence[StagedEvent]) -> Settings | None:
+    """The settings that a turn has begun to bring, so that it brings them although another process ends it."""
+    said = [step.body.settings for step in steps if isinstance(step.body, SettingsChanged)]
+    return Settings.from_json(said[-1]) if said else None
+
+
+def decided(id: str, steps: Sequence[StagedEvent], decision: Decision | None) -> tuple[list[NewEvent], set[str]]:
+    """The events of a decision on calls that wait, and which calls may run now for the first time."""
+    if decision is None:
+        return [], set()
+    standing = stand(steps)
+    waiting = {call.call_id: call for call in standing.open if call.call_id in standing.waiting}
+    verb = "approve" if decision.approved else "deny"
+    if not waiting or not decision.calls:
+        raise NoSuchTurn(id, verb, "no call waits for an approval")
+    for seen in decision.calls:
+        now = waiting.get(seen.id)
+        if now is None or (seen.tool, seen.arguments) != (now.tool, now.arguments):
+            raise NoSuchTurn(id, verb, f"call {seen.id!r} does not wait as it was seen; these do: {', '.join(waiting)}")
+        if seen.response != standing.responses:
+            raise NoSuchTurn(id, verb, f"call {seen.id!r} was seen in an earlier answer than the one that waits")
+    chosen = {seen.id: seen.tool for seen in decision.calls}
+    if decision.approved:
+        return [NewEvent(ApprovalGiven(call, tool, decision.by)) for call, tool in chosen.items()], set(chosen)
+    told = (Text(f"This call was not run: {decision.reason}"),) if decision.reason else ()
+    events: list[NewEvent] = []
+    for call, tool in chosen.items():
+        events.append(NewEvent(ApprovalDenied(call, tool, decision.by, decision.reason)))
+        events.append(NewEvent(ToolResult(call, tool, told, "denied")))
+    return events, set()

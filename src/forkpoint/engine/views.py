@@ -1,0 +1,149 @@
+"""From a store's records to what callers get, and back."""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from forkpoint.backend.protocol import Draft
+from forkpoint.backend.results import Branch, Info, Isolation
+from forkpoint.backend.settings import Settings
+from forkpoint.events import Usage
+from forkpoint.llm.identity import CacheIdentity, own_identity
+from forkpoint.store.records import ConversationRecord, Head, Lineage, NewConversation, Tags
+
+
+class _Model(Struct, frozen=True):
+    model: str | None = None
+
+
+class _Agent(Struct, frozen=True):
+    """As much of a stored agent as a list shows, whatever else it has."""
+
+    llm: _Model = _Model()
+    name: str | None = None
+
+
+def identity_of(record: ConversationRecord) -> CacheIdentity:
+    """What a conversation shows a provider. One that was made without an identity has its own."""
+    return CacheIdentity.from_json(record.cache) if record.cache != "{}" else own_identity(record.id)
+
+
+def info_of(record: ConversationRecord) -> Info:
+    """A conversation, for a caller."""
+    settings = Settings.from_json(record.settings)
+    agent = _agent_of(settings)
+    tags = dict(record.tags)
+    if record.title is not None:
+        tags["title"] = record.title
+    # A fork of a sub-agent has its settings, but is nobody's sub-agent.
+    sub_agent = settings.sub_agent if record.lineage.kind == "sub_agent" else None
+    return Info(
+        id=record.id,
+        name=record.name,
+        title=record.title,
+        tags=tags,
+        status=record.status,
+        family=record.family,
+        lineage=record.lineage,
+        revision=record.revision,
+        events=record.head.ordinal,
+        inherited_events=record.own_from,
+        head=str(record.head.position) if record.head.position is not None else None,
+        digest=record.head.digest.hex(),
+        model=agent.llm.model,
+        agent=agent.name,
+        workspace=settings.workspace,
+        cache=identity_of(record),
+        open_turn=record.open_turn,
+        created=record.created,
+        updated=record.updated,
+        parent=sub_agent.parent if sub_agent is not None else None,
+        path=sub_agent.path if sub_agent is not None else None,
+        nickname=sub_agent.nickname if sub_agent is not None else None,
+        role=sub_agent.role if sub_agent is not None else None,
+        depth=sub_agent.depth if sub_agent is not None else 0,
+        isolation=isolation_of(settings, record.id, is_root=record.lineage.kind == "root"),
+    )
+
+
+def isolation_of(settings: Settings, id: str, *, is_root: bool) -> Isolation | None:
+    """How a branch stands to the folder of what it branched off; None for what is no branch, or has no folder."""
+    if settings.workspace is None or is_root:
+        return None
+    made = settings.made
+    kind: Literal["share", "path", "worktree", "copy"] = "path" if made is None else made.kind
+    if settings.placed != id:
+        kind = "share"
+    return Isolation(kind) if made is None else Isolation(kind, made.source, made.branch, made.notes)
+
+
+def _agent_of(settings: Settings) -> _Agent:
+    """What is shown of the agent. Of one that only another version can read, nothing is."""
+    if settings.agent_json is None:
+        return _Agent()
+    try:
+        agent = msgspec.json.decode(settings.agent_json, type=_Agent | str)
+    except msgspec.DecodeError:
+        return _Agent()
+    return _Agent(name=agent) if isinstance(agent, str) else agent  # a name: one of a server's own, not looked up yet
+
+
+def new_conversation(draft: Draft) -> NewConversation:
+    """A conversation that is yet to be, for a store."""
+    return NewConversation(
+        id=draft.id,
+        name=draft.name,
+        settings=draft.settings.to_json(),
+        cache=own_identity(draft.id).to_json(),
+        title=draft.title,
+        tags=stored_tags(draft.tags),
+    )
+
+
+def stored_tags(tags: Mapping[str, str]) -> Tags:
+    """Tags as a store has them."""
+    return tuple(sorted(tags.items()))
+
+
+def info_of_draft(draft: Draft) -> Info:
+    """A conversation that nothing was said in yet, for a caller."""
+    empty = ConversationRecord(
+        id=draft.id,
+        tenant="",
+        name=draft.name or draft.id,
+        family=draft.id,
+        revision=0,
+        head=Head(None, b""),
+        settings=draft.settings.to_json(),
+        cache=own_identity(draft.id).to_json(),
+        lineage=Lineage(),
+        own_from=0,
+        inherited=Usage(),
+        carries_metrics=False,
+        title=draft.title,
+        tags=stored_tags(draft.tags),
+        status="idle",
+        open_turn=None,
+        draft=True,
+        created=0,
+        updated=0,
+    )
+    return info_of(empty)
+
+
+def tree_of(infos: Iterable[Info]) -> tuple[Branch, ...]:
+    """A family as a tree. A branch whose source was deleted is a root."""
+    by_source: dict[str | None, list[Info]] = {}
+    infos = sorted(infos, key=lambda info: info.id)
+    here = {info.id for info in infos}
+    for info in infos:
+        by_source.setdefault(info.lineage.source if info.lineage.source in here else None, []).append(info)
+    order = list(by_source.get(None, ()))
+    for info in order:  # sources before what branched off them, however long the chain
+        order += by_source.get(info.id, ())
+    made: dict[str, Branch] = {}
+    for info in reversed(order):
+        made[info.id] = Branch(info, tuple(made[branch.id] for branch in by_source.get(info.id, ())))
+    return tuple(made[info.id] for info in by_source.get(None, ()))

@@ -1,0 +1,364 @@
+"""`RemoteBackend`: conversations behind a server, the same as those in a store of one's own.
+
+It holds nothing but the connection: what is asked for is read from the server, and the errors are the server's. Agents
+are sent as data. What a server sends is never imported, bound or run here.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from forkpoint.agent.agent import Agent
+from forkpoint.agent.context import AgentState
+from forkpoint.backend.protocol import Draft, ForkOptions, SpawnOptions
+from forkpoint.backend.results import Branch, Info, Member, RemovedWorkspace, Stats, Turn
+from forkpoint.backend.settings import Settings
+from forkpoint.engine.turns.missing import NOTHING
+from forkpoint.engine.views import tree_of
+from forkpoint.errors import BadArgument, BadPosition, NotFound
+from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
+from forkpoint.ids import new_id
+from forkpoint.llm.inspecting import Inspection
+from forkpoint.remote.connection import Connection, Request, Sending, quoted
+from forkpoint.remote.requests import asked, created, made_of, path_of, without
+from forkpoint.remote.turns import FollowsTurns
+from forkpoint.store.records import Page, Status, Verification
+from forkpoint.wire.documents import (
+    CondensedDocument,
+    DeletedDocument,
+    EventsDocument,
+    FamilyDocument,
+    InfoDocument,
+    MemberDocument,
+    PageDocument,
+    RewindDocument,
+    SpendingDocument,
+    StateDocument,
+    StatsDocument,
+    TeamDocument,
+    TurnDocument,
+    VerificationDocument,
+    condensed_of,
+    event_of,
+    info_of_document,
+    member_of_document,
+    spending_of,
+    stats_of,
+    turn_of,
+    verification_of,
+)
+
+D = TypeVar("D")
+T = TypeVar("T")
+
+_PAGE = 1000  # events that a server gives at once
+
+
+class _PageOfEvents(Struct, frozen=True):
+    events: list[Event]
+    next: int | None
+    head: str | None
+
+
+class RemoteBackend(FollowsTurns):
+    """Conversations behind a server, whose address is given. The key is taken from FORKPOINT_API_KEY."""
+
+    def __init__(self, url: str | Connection) -> None:
+        super().__init__(Connection(url) if isinstance(url, str) else url)
+
+    async def close(self) -> None:
+        """Cancels the turns that are followed here, and lets go of the server."""
+        await self.stop()
+        await self._connection.close()
+
+    # Conversations.
+
+    async def prepared(self, draft: Draft, agent: Agent | None) -> tuple[Draft, Agent | None]:
+        return replace(draft, asked=draft.settings), agent  # the server does that
+
+    async def trust(self, family: str, workspace: str, trusted: bool) -> None:
+        why = "it is said when a conversation is made there, and later by whoever runs the server: `forkpoint trust`"
+        raise BadArgument("trust", repr(trusted), why)
+
+    def trust_warning(self, family: str) -> str | None:
+        return None  # it is in the server's log
+
+    async def create(self, draft: Draft, *, key: str | None = None) -> Info:
+        body = {"id": draft.id, "chosen": draft.chosen} | made_of(draft)
+        request = Request(method="POST", path="/api/conversations", body=body, key=key or new_id())
+        return await self._info(request)
+
+    async def find(self, id_or_name: str) -> tuple[Info, Settings]:
+        return _with_settings(await self._info(Request(method="GET", path=path_of(id_or_name))))
+
+    async def conversations(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        tags: Mapping[str, str] | None = None,
+        status: Status | None = None,
+        sub_agents: bool = False,
+        parent: str | None = None,
+    ) -> Page[Info]:
+        query = [("limit", str(_bounded(limit))), *(("tag", f"{key}={value}") for key, value in (tags or {}).items())]
+        query += [(name, value) for name, value in (("cursor", cursor), ("status", status)) if value is not None]
+        query += [] if parent is None else [("parent", parent)]
+        query += [("sub_agents", "true")] if sub_agents else []
+        request = Request(method="GET", path="/api/conversations", query=query)
+        return await self._connection.read(request, PageDocument[InfoDocument], _page_of(info_of_document))
+
+    async def tree(self, id: str) -> tuple[Branch, ...]:
+        request = Request(method="GET", path=f"{path_of(id)}/tree")
+        family = await self._connection.read(request, FamilyDocument, lambda found: map(info_of_document, found.items))
+        return tree_of(family)
+
+    async def describe(self, id: str, *, title: str | None, tags: Mapping[str, str] | None) -> Info:
+        said: dict[str, Any] = {"title": title, "tags": None if tags is None else dict(tags)}
+        return await self._info(Request(method="PATCH", path=path_of(id), body=_given(said)))
+
+    async def fork(
+        self,
+        source: str,
+        options: ForkOptions,
+        agent: Agent | None = None,
+        *,
+        key: str | None = None,
+        if_revision: int | None = None,
+    ) -> tuple[Info, Settings]:
+        body = {
+            "id": (options.name or options.id) if options.chosen else None,
+            "at": _point(options.at),
+            "before": _point(options.before),
+            "title": options.title,
+            "tags": dict(options.tags),
+            "reset_metrics": options.reset_metrics,
+            "cache": options.cache,
+            "agent": _agent(options),
+            "workspace": options.workspace or options.isolation,
+        }
+        path = f"{path_of(source)}/fork"
+        request = Request(method="POST", path=path, body=_given(body), key=key or new_id(), revision=if_revision)
+        if options.isolation is not None:
+            request = replace(request, read=None)  # copying takes as long as it takes
+        return _with_settings(await self._info(request))
+
+    async def rewind(
+        self,
+        id: str,
+        *,
+        at: str | Position | None,
+        before: str | Position | None,
+        key: str | None = None,
+        if_revision: int | None = None,
+    ) -> tuple[Info, Settings] | None:
+        body = _given({"at": _point(at), "before": _point(before)})
+        path = f"{path_of(id)}/rewind"
+        request = Request(method="POST", path=path, body=body, key=key or new_id(), revision=if_revision)
+        aside = await self._connection.read(request, RewindDocument, _aside_of)
+        return None if aside is None else _with_settings(aside)
+
+    async def delete(self, id: str, *, if_revision: int | None = None) -> RemovedWorkspace | None:
+        sending = Sending()
+        request = Request(method="DELETE", path=path_of(id), revision=if_revision)
+        try:
+            body = await self._connection.call(request, sending)
+        except NotFound:
+            if not sending.repeated:
+                raise
+            return None  # the first of our requests did it
+        return self._connection.understood(body, DeletedDocument).workspace if body else None
+
+    async def change(self, id: str, settings: Settings, agent: Agent | None, *, if_revision: int | None = None) -> Info:
+        request = Request(
+            method="PUT", path=f"{path_of(id)}/agent", body={"agent": settings.agent}, revision=if_revision
+        )
+        return await self._info(request, twice=if_revision is None)
+
+    # Sub-agents.
+
+    async def spawn(
+        self, parent: str, options: SpawnOptions, agent: Agent | None, *, key: str | None = None
+    ) -> tuple[Info, Settings]:
+        body = {
+            "task": options.task,
+            "role": options.role,
+            "agent": _agent(options),
+            "model": options.model,
+            "nickname": options.nickname,
+            "fork": options.fork,
+            "title": options.title,
+            "tags": dict(options.tags),
+            "run": False,  # whoever asked runs it, and hears it
+        }
+        path = f"{path_of(parent)}/agents"
+        request = Request(method="POST", path=path, body=_given(body), key=key or new_id())
+        return _with_settings(await self._info(request))
+
+    async def agents(self, id: str) -> tuple[Member, ...]:
+        request = Request(method="GET", path=f"{path_of(id)}/agents")
+        return await self._connection.read(
+            request, TeamDocument, lambda team: tuple(map(member_of_document, team.items))
+        )
+
+    async def reach(self, id: str, agent: str, *, key: str | None = None) -> tuple[Info, Settings]:
+        path = f"{path_of(id)}/agents/{quoted(agent, 'agent')}/reach"
+        return _with_settings(await self._info(Request(method="POST", path=path, key=key or new_id())))
+
+    async def close_agent(self, id: str, agent: str) -> Member:
+        path = f"{path_of(id)}/agents/{quoted(agent, 'agent')}/close"
+        return await self._connection.read(Request(method="POST", path=path), MemberDocument, member_of_document)
+
+    # What is sent.
+
+    async def condense(
+        self, id: str, agent: Agent | None, *, if_revision: int | None = None, allow: frozenset[str] = NOTHING
+    ) -> Condensation | None:
+        path, body = f"{path_of(id)}/condense", without(allow, agent)
+        request = Request(method="POST", path=path, body=body, revision=if_revision, read=None)
+        return await self._connection.read(request, CondensedDocument, condensed_of, twice=False)
+
+    async def request(
+        self,
+        id: str,
+        agent: Agent | None,
+        messages: Sequence[UserMessage],
+        *,
+        draft: Draft | None = None,
+        allow: frozenset[str] = NOTHING,
+    ) -> Inspection:
+        body = asked(messages) | created(draft) | without(allow, agent)
+        request = Request(method="POST", path=f"{path_of(id)}/request", body=body)
+        return await self._connection.read(request, Inspection)
+
+    async def sent(
+        self, id: str, agent: Agent | None, turn: str | None, *, allow: frozenset[str] = NOTHING
+    ) -> Inspection:
+        query = [("allow", one) for one in sorted(allow)] + ([] if turn is None else [("turn", turn)])
+        request = Request(method="GET", path=f"{path_of(id)}/request", query=query)
+        return await self._connection.read(request, Inspection)
+
+    # Reading.
+
+    async def turns(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Turn]:
+        query = [("limit", str(_bounded(limit))), ("events", "true")]
+        return await self._turns(id, query if cursor is None else [*query, ("cursor", cursor)])
+
+    async def tries(self, id: str) -> tuple[Turn, ...]:
+        return (await self._turns(id, [("tries", "true"), ("events", "true")])).items
+
+    async def events(
+        self, id: str, *, after: int = 0, limit: int | None = None, kinds: Sequence[str] = ()
+    ) -> list[Event]:
+        if limit is not None and limit <= 0:
+            return []
+        after = max(after, 0)
+        while True:
+            with suppress(_Rewound):
+                return await self._events(id, after, limit, kinds)
+
+    async def _events(self, id: str, after: int, limit: int | None, kinds: Sequence[str]) -> list[Event]:
+        """All pages of one path. Raises `_Rewound` if the conversation has left that path meanwhile."""
+        found: list[Event] = []
+        upto = None if limit is None else after + limit
+        at: str | None = None  # where the path ends that the first page was of
+        while True:
+            most = _PAGE if upto is None else min(upto - after, _PAGE)
+            query = [("after", str(after)), ("limit", str(most)), *(("kind", kind) for kind in kinds)]
+            query += [] if at is None else [("at", at)]
+            try:
+                request = Request(method="GET", path=f"{path_of(id)}/events", query=query)
+                page = await self._connection.read(request, EventsDocument, partial(_events_of, after))
+            except (NotFound, BadPosition):
+                if at is None:
+                    raise
+                raise _Rewound from None
+            found += page.events
+            if page.next is None or (upto is not None and page.next >= upto):
+                return found
+            after, at = page.next, page.head
+
+    async def stats(self, id: str) -> Stats:
+        request = Request(method="GET", path=f"{path_of(id)}/stats")
+        return await self._connection.read(request, StatsDocument, stats_of)
+
+    async def usage(self) -> tuple[Usage, Usage]:
+        return await self._connection.read(Request(method="GET", path="/api/usage"), SpendingDocument, spending_of)
+
+    async def state(self, id: str) -> dict[str, Any]:
+        request = Request(method="GET", path=f"{path_of(id)}/state")
+        return await self._connection.read(request, StateDocument, lambda found: found.state)
+
+    async def update_state(
+        self, id: str, set: Mapping[str, Any], removed: Collection[str], *, if_revision: int | None = None
+    ) -> None:
+        checked = AgentState()
+        for key, value in set.items():
+            checked[key] = value  # raises for what has no JSON form; a number that is none would be sent as null
+        request = Request(
+            method="PATCH",
+            path=f"{path_of(id)}/state",
+            body={"set": dict(set), "remove": sorted(removed)},
+            revision=if_revision,
+        )
+        await self._connection.call(request, twice=if_revision is None)
+
+    async def verify(self, id: str | None, *, head_digest: str | None) -> Verification:
+        path = "/api/verify" if id is None else f"{path_of(id)}/verify"
+        request = Request(method="POST", path=path, body=_given({"head_digest": head_digest}), read=None)
+        return await self._connection.read(request, VerificationDocument, verification_of)
+
+    async def _info(self, request: Request, *, twice: bool = True) -> Info:
+        return await self._connection.read(request, InfoDocument, info_of_document, twice=twice)
+
+    async def _turns(self, id: str, query: Sequence[tuple[str, str]]) -> Page[Turn]:
+        request = Request(method="GET", path=f"{path_of(id)}/turns", query=query)
+        return await self._connection.read(request, PageDocument[TurnDocument], _page_of(turn_of))
+
+
+class _Rewound(Exception):
+    """The path that was being read is no longer the conversation's."""
+
+
+def _events_of(after: int, page: EventsDocument) -> _PageOfEvents:
+    events = [event for event in map(event_of, page.items) if isinstance(event, Event)]
+    next = None if page.next is None else int(page.next)
+    if next is not None and next <= after:
+        raise ValueError("a page leads to itself")
+    return _PageOfEvents(events, next, page.head)
+
+
+def _page_of(of: Callable[[D], T]) -> Callable[[PageDocument[D]], Page[T]]:
+    return lambda page: Page(tuple(map(of, page.items)), page.next)
+
+
+def _aside_of(rewound: RewindDocument) -> Info | None:
+    return None if rewound.aside is None else info_of_document(rewound.aside)
+
+
+def _with_settings(info: Info) -> tuple[Info, Settings]:
+    """A conversation with what is known here of how it is run: the agent is the server's affair."""
+    return info, Settings(workspace=info.workspace)
+
+
+def _agent(options: ForkOptions | SpawnOptions) -> Raw | str | None:
+    """Who answers in a fork or as a sub-agent, if it is to be another."""
+    if options.agent is None:
+        return options.agent_name if isinstance(options, SpawnOptions) else options.server_agent
+    return Settings.of(options.agent, None, remote=True).agent
+
+
+def _point(at: str | Position | None) -> str | None:
+    return None if at is None else str(at)
+
+
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _bounded(limit: int) -> int:
+    return min(max(limit, 1), 1000)

@@ -1,0 +1,358 @@
+"""Turns that a server runs: asked for here, heard here, to their ends.
+
+A connection may be lost at any moment, and the turn goes on. So a turn is always begun with an idempotency key: sent
+again, the same request finds the turn that runs, or how it ended. One that is resumed or decided on has no key: it is
+looked at first, and asked for again only if it stands as it stood before. A side question is never asked twice.
+
+Whoever cancels waits until the server has stopped the turn; nothing runs on unseen.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import msgspec
+from msgspec import Struct
+
+from forkpoint.agent.agent import Agent, Limits
+from forkpoint.backend.callbacks import Callback, Provisional, TurnJoined, TurnStarted
+from forkpoint.backend.messages import Given
+from forkpoint.backend.protocol import Decision, Draft
+from forkpoint.backend.results import SideAnswer, Turn
+from forkpoint.engine.turns.missing import NOTHING
+from forkpoint.engine.turns.transaction import raise_for
+from forkpoint.errors import (
+    ConversationClosed,
+    ForkpointError,
+    NoSuchTurn,
+    ServerUnreachable,
+    ShuttingDown,
+    TooMany,
+    TurnFailed,
+)
+from forkpoint.events import ToolResult, UserMessage
+from forkpoint.ids import new_id
+from forkpoint.remote.connection import Connection, Lost, Patience, Request, Sending, quoted
+from forkpoint.remote.requests import asked, created, decided, joining, path_of, resumption, streamed, without
+from forkpoint.remote.turn_log import Heard
+from forkpoint.shield import finished
+from forkpoint.sse import Frame
+from forkpoint.wire.documents import InfoDocument, SideAnswerDocument, TurnDocument, side_answer_of, turn_of
+
+STOPPING = 10.0
+"""Seconds that whoever cancels a turn waits at most for the server to stop it."""
+
+_UPDATES = {str(one.__struct_config__.tag): one for one in Provisional.__args__}
+
+
+class Snapshot(Struct, frozen=True):
+    """How a turn stands, for one who came late: all that was told of it, deltas joined."""
+
+    turn: str | None
+    updates: tuple[Provisional, ...]
+    conversation: str | None = None
+
+
+class _Running:
+    """A turn that is followed here."""
+
+    def __init__(self, conversation: str, heard: Heard) -> None:
+        self.conversation = conversation
+        self.heard = heard
+        self.sending = Sending()
+        self.scope = anyio.CancelScope()
+        self.done = anyio.Event()
+        self.begun: Turn | None = None  # a turn that nothing was heard of before it was cancelled
+
+
+class FollowsTurns:
+    """Asks a server for turns, and follows them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._running: set[_Running] = set()
+
+    def check_closable(self) -> None:
+        """A turn that runs elsewhere can be stopped from anywhere."""
+
+    async def stop(self) -> None:
+        """Cancels the turns that are followed here, and waits for their ends."""
+        running = list(self._running)
+        for one in running:
+            one.scope.cancel()
+        for one in running:
+            await one.done.wait()
+
+    async def run(
+        self,
+        id: str,
+        agent: Agent | None,
+        given: Sequence[Given],
+        *,
+        draft: Draft | None = None,
+        retry_of: str | None = None,
+        supersede: bool = False,
+        key: str | None = None,
+        if_revision: int | None = None,
+        allow: frozenset[str] = NOTHING,
+        tell: Callback,
+    ) -> Turn:
+        body: dict[str, Any] = asked(given) | created(draft)
+        if supersede:
+            body["supersede"] = True
+        if retry_of is not None:
+            body["retry_of"] = retry_of
+        path = f"{path_of(id)}/turns"
+        if retry_of is not None and any(not isinstance(one, UserMessage | ToolResult) for one in given):
+            path, body = f"{path}/{quoted(retry_of, 'turn')}/retry", {}  # the server has what it was given, history too
+        body |= without(allow, agent)
+        request = streamed(path, body, key=key or new_id(), revision=if_revision)
+        running = _Running(id, Heard(tell))
+
+        async def again() -> Request:
+            return request
+
+        async def stop() -> Turn | None:
+            heard = running.heard
+            if heard.joined:
+                return None  # it is somebody else's, who is not disturbed
+            if heard.turn is None:  # the server has it, and we do not know its id yet
+                promptly = msgspec.structs.replace(request, headers={"prefer": "respond-async"})
+                running.begun = begun = await self._connection.read(promptly, TurnDocument, turn_of)
+                return await self._stopped(begun.conversation, begun.id)
+            return await self._stopped(heard.conversation or id, heard.turn)
+
+        return await self._followed(running, request, again, stop)
+
+    async def resume(
+        self,
+        id: str,
+        turn: str,
+        agent: Agent | None,
+        *,
+        decision: Decision | None = None,
+        rerun: Collection[str] = (),
+        limits: Limits | None = None,
+        allow: frozenset[str] = NOTHING,
+        tell: Callback,
+    ) -> Turn:
+        verb, body = "resume", resumption(rerun, limits)
+        if decision is not None:
+            verb, body = "approve" if decision.approved else "deny", decided(decision)
+            if not decision.calls:  # to a server, none would be all
+                raise NoSuchTurn(id, verb, "no call waits for an approval")
+        body |= without(allow, agent)
+        before = await self.turn(id, turn)
+        path = f"{path_of(id)}/turns/{quoted(turn, 'turn')}"
+        request = streamed(f"{path}/{verb}", body)
+        running = _Running(id, Heard(tell, resumed=before))
+
+        async def again() -> Request | Turn:
+            now = await self.turn(id, turn)
+            if now.outcome == "running":
+                return joining(path)
+            return request if now == before else now
+
+        async def stop() -> Turn | None:
+            until = anyio.current_time() + STOPPING / 4
+            while True:  # the server may still be about to take what was sent
+                now = await self._stopped(id, turn)
+                if now != before or anyio.current_time() > until:
+                    return now
+                await anyio.sleep(0.1)
+
+        return await self._followed(running, request, again, stop)
+
+    async def check(self, id: str, agent: Agent | None, *, allow: frozenset[str] = NOTHING) -> None:
+        """Nothing is known here of what the server has: it says so when it is to run the turn."""
+
+    async def cancel(self, id: str) -> Turn:
+        for running in self._running:
+            heard = running.heard
+            if heard.turn is not None and id in {running.conversation, heard.conversation} and not heard.joined:
+                return await self._cancelled(id, heard.turn)
+        info = await self._connection.read(Request(method="GET", path=path_of(id)), InfoDocument)
+        if info.open_turn is None or info.status != "running":
+            raise NoSuchTurn(id, "cancel", "none is running")
+        return await self._cancelled(id, info.open_turn)
+
+    async def discard(self, id: str, turn: str) -> Turn:
+        request = Request(method="POST", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}/discard")
+        sending = Sending()
+        try:
+            return self._connection.understood(await self._connection.call(request, sending), TurnDocument, turn_of)
+        except (ServerUnreachable, TooMany, ShuttingDown):
+            raise
+        except ForkpointError:
+            if sending.repeated and (now := await self.turn(id, turn)).outcome == "cancelled":
+                return now  # the first of our requests did it
+            raise
+
+    async def settle(self, id: str, turn: str) -> Turn:
+        request = Request(method="POST", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}/settle")
+        return await self._connection.read(request, TurnDocument, turn_of)
+
+    async def turn(self, id: str, turn: str) -> Turn:
+        request = Request(method="GET", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}")
+        return await self._connection.read(request, TurnDocument, turn_of)
+
+    async def ask(
+        self,
+        id: str,
+        agent: Agent | None,
+        messages: Sequence[UserMessage],
+        *,
+        allow: frozenset[str] = NOTHING,
+        tell: Callback,
+    ) -> SideAnswer:
+        request = streamed(f"{path_of(id)}/ask", asked(messages) | without(allow, agent))
+        sending, patience = Sending(), self._connection.patience()
+
+        def each(frame: Frame) -> SideAnswer | Exception | None:
+            if frame.event == "answer":
+                return self._connection.understood(frame.data, SideAnswerDocument, side_answer_of)
+            if frame.event == "error":
+                return self._connection.told(frame.data)
+            if (update := self._update(frame)) is not None:
+                tell(update)
+            return None
+
+        while True:
+            try:
+                async with self._connection.opened(request, sending) as response:
+                    outcome: SideAnswer | Exception = await self._connection.hear(response, each)
+                    if isinstance(outcome, Exception):
+                        raise outcome
+                    return outcome
+            except Lost as lost:
+                if sending.received:  # it costs money, and its answer cannot be asked for again
+                    raise lost.error from lost.__cause__
+                await patience.again(lost)
+
+    # Below the surface.
+
+    async def _followed(
+        self,
+        running: _Running,
+        request: Request,
+        again: Callable[[], Awaitable[Request | Turn]],
+        stop: Callable[[], Awaitable[Turn | None]],
+    ) -> Turn:
+        """A turn to its end. ``again`` says how to go on after a lost connection, ``stop`` stops it."""
+        stopped: Turn | None = None
+
+        async def stopping() -> None:
+            nonlocal stopped
+            if running.sending.received:
+                with anyio.move_on_after(STOPPING):
+                    stopped = await stop()
+
+        self._running.add(running)
+        try:
+            with running.scope:
+                try:
+                    return await self._heard(running, request, again)
+                except anyio.get_cancelled_exc_class():
+                    try:
+                        await finished(lambda: _quietly(stopping))
+                    finally:
+                        if (begun := running.begun) is not None:  # what was asked for is there, and so are its messages
+                            running.heard.hear(TurnStarted(begun.id, begun.conversation, begun.input))
+                    raise
+            if stopped is None:
+                raise ConversationClosed(running.conversation)
+            running.heard.end(stopped)
+            return raise_for(stopped)
+        finally:
+            self._running.discard(running)
+            running.done.set()
+
+    async def _heard(self, running: _Running, request: Request, again: Callable[[], Awaitable[Request | Turn]]) -> Turn:
+        heard, sending, patience = running.heard, running.sending, self._connection.patience()
+        while True:
+            try:
+                async with self._connection.opened(request, sending) as response:
+                    return await self._listen(response, heard, patience)
+            except Lost as lost:
+                if heard.turn is not None and isinstance(lost.error, ServerUnreachable):
+                    lost.error = self._unreachable(f"{lost.error.detail}; turn {heard.turn} may still run there")
+                await patience.again(lost)
+                heard.lost |= sending.received
+            if sending.received:
+                next = await again()
+                if isinstance(next, Turn):
+                    heard.end(next)
+                    return raise_for(next)
+                request = next
+
+    async def _listen(self, response: Any, heard: Heard, patience: Patience) -> Turn:
+        """Hears a turn to its end. Raises what it ended with, or `Lost`."""
+
+        def each(frame: Frame) -> Turn | Exception | None:
+            patience.heard()
+            if frame.event == "turn":
+                turn = self._connection.understood(frame.data, TurnDocument, turn_of)
+                self._ended(turn, heard)
+                return turn
+            if frame.event == "error":
+                return self._error(frame, heard)
+            if frame.event == "snapshot":
+                self._join(self._connection.understood(frame.data, Snapshot), heard)
+            elif (update := self._update(frame)) is not None:
+                heard.hear(update)
+            return None
+
+        outcome: Turn | Exception = await self._connection.hear(response, each)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return raise_for(outcome)
+
+    def _join(self, snapshot: Snapshot, heard: Heard) -> None:
+        """A turn that runs already: our own, after a lost connection, or one of an earlier request with this key."""
+        started = snapshot.updates[0] if snapshot.updates else None
+        conversation = started.conversation if isinstance(started, TurnStarted | TurnJoined) else snapshot.conversation
+        if snapshot.turn is None or conversation is None:
+            return  # it runs nowhere here: what comes next is how it ended
+        if heard.turn is None and not heard.lost:
+            heard.hear(TurnJoined(snapshot.turn, conversation))
+        heard.catch_up(snapshot.updates)
+
+    def _ended(self, turn: Turn, heard: Heard) -> None:
+        if heard.turn is None and not heard.lost:
+            heard.hear(TurnJoined(turn.id, turn.conversation))
+        heard.end(turn)
+
+    def _error(self, frame: Frame, heard: Heard) -> Exception:
+        """What a turn ended with. A server that is stopping is not an end: the turn is asked for again."""
+        error = self._connection.told(frame.data)
+        if isinstance(error, TooMany | ShuttingDown):
+            return Lost(error, after=float(error.retry_after))
+        if isinstance(error, TurnFailed) and isinstance(error.turn, Turn):
+            self._ended(error.turn, heard)
+        return error
+
+    def _update(self, frame: Frame) -> Any:
+        """The update of a frame; None for one that means nothing here."""
+        kind = _UPDATES.get(frame.event)
+        return None if kind is None else self._connection.understood(frame.data, kind)
+
+    async def _stopped(self, id: str, turn: str) -> Turn:
+        """A turn after somebody has stopped it, or as it stands if there was nothing to stop."""
+        try:
+            return await self._cancelled(id, turn)
+        except ForkpointError:
+            return await self.turn(id, turn)
+
+    async def _cancelled(self, id: str, turn: str) -> Turn:
+        request = Request(method="POST", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}/cancel")
+        return await self._connection.read(request, TurnDocument, turn_of)
+
+    def _unreachable(self, why: str) -> ServerUnreachable:
+        return ServerUnreachable(self._connection.url, why)
+
+
+async def _quietly(work: Callable[[], Awaitable[None]]) -> None:
+    """Does something whose errors would only hide that somebody cancels."""
+    with suppress(ForkpointError):
+        await work()

@@ -1,0 +1,194 @@
+"""Errors as JSON, and back: what a server says went wrong is raised at its client as what it is.
+
+One envelope for everything: a stable code, a sentence, and the fields that the error was made with, so that the class
+with that code can be made again. What is nobody's business outside of the server (paths, secrets, the text of
+unforeseen exceptions) is left out here, once, for all calls.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
+
+from forkpoint.backend.results import Turn
+from forkpoint.errors import (
+    CannotResume,
+    ForkpointError,
+    Item,
+    McpFailed,
+    NoSecret,
+    ServerError,
+    StoreError,
+    TurnFailed,
+)
+from forkpoint.masking import masked
+from forkpoint.store.records import TurnError
+from forkpoint.wire.documents import TurnDocument, turn_document, turn_of
+
+INTERNAL = "internal"
+"""The code of what nobody foresaw."""
+
+_UNSAID = "Something went wrong in the server, and its log says what. Try again; if it stays, give the request id."
+_PRIVATE = (StoreError, CannotResume, McpFailed, NoSecret)  # they tell of the server's own files and programs
+_STORES = {"path": "(the server's)", "detail": "its log says more", "kind": "its log says which"}  # of a StoreError
+
+
+class ErrorDocument(Struct, frozen=True, omit_defaults=True):
+    """What went wrong. ``details`` are the error's own fields; ``cause`` is why a turn failed."""
+
+    code: str
+    message: str
+    param: str | None
+    request_id: str | None
+    details: dict[str, Any] = {}
+    cause: "ErrorDocument | None" = None
+
+
+class Problem(Struct, frozen=True):
+    """The body of every answer that is an error. With a turn that did not commit comes the turn."""
+
+    error: ErrorDocument
+    turn: TurnDocument | UnsetType = UNSET
+
+
+def problem_of(error: BaseException, *, request_id: str | None = None, param: str | None = None) -> Problem:
+    """The answer to a request that an error ended."""
+    param = param or getattr(error, "param", None)
+    document = _document(error, request_id, None if param is None else _safe(param))
+    if isinstance(error, TurnFailed) and isinstance(error.turn, Turn):
+        return Problem(document, public_turn(error.turn, events=True))
+    return Problem(document)
+
+
+def public_turn(turn: Turn, *, events: bool = False) -> TurnDocument:
+    """A turn for the outside: without the words of an error that is the server's own affair."""
+    document = turn_document(turn, events=events)
+    if document.error is None:
+        return document
+    code, said = document.error.code, document.error.message
+    return replace(document, error=TurnError(code, _UNSAID if _is_private(code) else _safe(said)))
+
+
+def error_of(problem: Problem) -> ForkpointError:
+    """The error that a server told of. One that this version does not know is a `ServerError`."""
+    error = _error(problem.error)
+    if isinstance(error, TurnFailed) and not isinstance(problem.turn, UnsetType):
+        error.turn = turn_of(problem.turn)
+    return error
+
+
+def is_foreseen(error: BaseException) -> bool:
+    """Whether an error is one that callers can meet, and no fault of the server."""
+    return isinstance(error, ForkpointError) and type(error) is not ForkpointError
+
+
+def hides(error: BaseException) -> bool:
+    """Whether the words of an error stay in the server, so that its log must have them."""
+    if isinstance(error, TurnFailed):
+        return _is_private(_code_of(error))
+    return not is_foreseen(error) or isinstance(error, _PRIVATE)
+
+
+def _document(error: BaseException, request_id: str | None, param: str | None = None) -> ErrorDocument:
+    if not isinstance(error, ForkpointError) or not is_foreseen(error):
+        return ErrorDocument(INTERNAL, _UNSAID, param, request_id)
+    made, said, cause = type(error), _fields(error), None
+    if isinstance(error, StoreError):
+        said |= {name: instead for name, instead in _STORES.items() if name in said}
+    if isinstance(error, McpFailed):
+        said["why"] = "cannot be used; the log of the server here says why"
+    if isinstance(error, NoSecret):
+        said |= {"reference": "where the server has it", "why": "its log says why"}
+    if isinstance(error, CannotResume):
+        listed = tuple(_public_item(item) for item in error.items)
+        said["missing"] = "; ".join(map(str, listed)) or "its functions are not on the server as they were"
+        said["items"] = listed
+    if isinstance(error, TurnFailed):
+        cause = None if error.cause is None else _document(error.cause, request_id)
+        if _is_private(_code_of(error)):
+            said["why"] = _UNSAID
+    return ErrorDocument(error.code, str(made(**said)), param, request_id, said, cause)
+
+
+def _public_item(item: Item) -> Item:
+    """What is missing, for the outside. Why a function is, tells of modules and their files; and where a model is, is
+    the server's to know."""
+    match item.kind:
+        case "workspace":
+            why = item.why
+        case "model":
+            why = "the agent given has another, or elsewhere"
+        case _:
+            why = "it is not on the server as it was" if item.name else "is not on the server as it was"
+    return Item(item.kind, _safe(item.name), why)
+
+
+def _fields(error: ForkpointError) -> dict[str, Any]:
+    """What an error was made with, as far as it can be sent: not a turn and not a cause, which stand beside it."""
+    given = {name: getattr(error, name) for name in getattr(error, "__match_args__", ())}
+    plain = {name: value for name, value in given.items() if isinstance(value, str | int | float | bool | None)}
+    return {name: _safe(value) if isinstance(value, str) else value for name, value in plain.items()}
+
+
+def _safe(text: str) -> str:
+    """A text that may leave: without what looks like a key or a password, and in valid Unicode."""
+    return masked(text).encode(errors="backslashreplace").decode()
+
+
+def _code_of(failed: TurnFailed) -> str:
+    """Of what a turn failed."""
+    if failed.cause is not None:
+        return failed.cause.code if isinstance(failed.cause, ForkpointError) else INTERNAL
+    kept = failed.turn.error if isinstance(failed.turn, Turn) else None
+    return kept.code if kept is not None else failed.code
+
+
+def _error(document: ErrorDocument) -> ForkpointError:
+    made, details = class_of(document.code), document.details
+    if made is None or not _fits(made, details):
+        return ServerError(document.code, document.message, document.request_id or "unknown")
+    if made is CannotResume:
+        try:
+            details = details | {"items": msgspec.convert(details.get("items", ()), tuple[Item, ...])}
+        except msgspec.ValidationError:  # another version has other kinds
+            details = {"missing": details["missing"]}
+    error = made(**details)
+    if isinstance(error, TurnFailed) and document.cause is not None:
+        error.cause = error.__cause__ = _error(document.cause)
+    return error
+
+
+def _fits(made: type[ForkpointError], details: dict[str, Any]) -> bool:
+    """Whether these are the fields of a class, each of its type. Another version may have others."""
+    fields: dict[str, dataclasses.Field[Any]] = getattr(made, "__dataclass_fields__", {})
+    needed = {name for name, field in fields.items() if field.default is dataclasses.MISSING}
+    typed = {name: field.type for name, field in fields.items() if isinstance(field.type, type)}
+    return (
+        bool(fields)
+        and needed <= set(details) <= set(fields)
+        and all(isinstance(value, typed.get(name, object)) for name, value in details.items())
+    )
+
+
+def _is_private(code: str) -> bool:
+    """Whether an error is one that nobody foresaw, or tells of the server's own files."""
+    made = class_of(code)
+    return made is None or made is ForkpointError or issubclass(made, _PRIVATE)
+
+
+def class_of(code: str) -> type[ForkpointError] | None:
+    """The class of the errors that have this code."""
+    return _CLASSES.get(code)
+
+
+def _all(of: type[ForkpointError]) -> Iterator[type[ForkpointError]]:
+    yield of
+    for sub in of.__subclasses__():
+        yield from _all(sub)
+
+
+_CLASSES = {made.code: made for made in _all(ForkpointError)}
+decode_problem = msgspec.json.Decoder(Problem).decode
