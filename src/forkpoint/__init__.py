@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         ToolContext,
         Window,
     )
-    from forkpoint.agent.team import Member
+    from forkpoint.agent.team.tools import Member
     from forkpoint.agent.tool import Tool, tool  # not by way of the package: there the name is also a module's
     from forkpoint.conversation import AsyncConversation, Conversation, Turn
     from forkpoint.conversation.visualizer import TerminalVisualizer
@@ -64,24 +64,24 @@ _HOMES = {
     "LLM": "forkpoint.llm.model",
     "Agent": "forkpoint.agent.agent",
     "AsyncConversation": "forkpoint.conversation",
-    "Condenser": "forkpoint.agent.condenser",
+    "Condenser": "forkpoint.agent.condense.condenser",
     "Conversation": "forkpoint.conversation",
     "ForkpointError": "forkpoint.errors",
-    "Hook": "forkpoint.agent.hooks",
+    "Hook": "forkpoint.agent.hooks.hook",
     "Limits": "forkpoint.agent.agent",
     "McpServer": "forkpoint.agent.mcp.servers",
-    "Member": "forkpoint.agent.team",
-    "Role": "forkpoint.agent.sub_agents",
-    "Secret": "forkpoint.agent.secrets",
-    "Skill": "forkpoint.agent.skills",
-    "SubAgents": "forkpoint.agent.sub_agents",
+    "Member": "forkpoint.agent.team.tools",
+    "Role": "forkpoint.agent.team.offer",
+    "Secret": "forkpoint.agent.secrets.secret",
+    "Skill": "forkpoint.agent.skills.skill",
+    "SubAgents": "forkpoint.agent.team.offer",
     "TerminalVisualizer": "forkpoint.conversation.visualizer",
     "Tool": "forkpoint.agent.tool",
     "ToolContext": "forkpoint.agent.context",
     "Turn": "forkpoint.conversation",
     "TurnCancelled": "forkpoint.errors",
     "TurnFailed": "forkpoint.errors",
-    "Window": "forkpoint.agent.condenser",
+    "Window": "forkpoint.agent.condense.condenser",
     "tool": "forkpoint.agent.tool",
 }
 

@@ -15,8 +15,8 @@ from tests.agent.importable import Address, Desk, Household, Options, Person, Tr
 
 from forkpoint.agent import Agent, Limits, Tool, bind, tool
 from forkpoint.agent.arguments import json_schema
-from forkpoint.agent.binding import portable_document
 from forkpoint.agent.output import OutputSchema
+from forkpoint.agent.stored.document import portable_document
 from forkpoint.errors import BadAgent, CannotResume
 from forkpoint.events import ToolCall
 from forkpoint.llm.manifest import ToolSchema

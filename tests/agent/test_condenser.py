@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from tests.llm.paths import CONTEXT, MODELS, commit, common, histories, manifest_for, mark_in, next_turn, path_of, told
 from tests.llm.provider_rules import broken_rules
 
-from forkpoint.agent.condenser import INSTRUCTIONS, TOKENS, Condenser, Condenses, Window
-from forkpoint.agent.cutting import Cut, tokens_counted, tokens_of
+from forkpoint.agent.condense.condenser import INSTRUCTIONS, TOKENS, Condenser, Condenses, Window
+from forkpoint.agent.condense.cut import Cut, tokens_counted, tokens_of
 from forkpoint.agent.transcript import shortened, tokens_in, transcript
 from forkpoint.errors import BadAgent, BadModel
 from forkpoint.events import (

@@ -14,9 +14,7 @@ import msgspec
 import pytest
 from tests.agent.journal import Memory, asked, says
 
-from forkpoint.agent.hook_running import CONTEXT, OUTPUT, Ran, run_hooks
-from forkpoint.agent.hooking import Hooking
-from forkpoint.agent.hooks import (
+from forkpoint.agent.hooks.hook import (
     Block,
     Hook,
     HookContext,
@@ -27,6 +25,8 @@ from forkpoint.agent.hooks import (
     project_hooks,
     ran_before,
 )
+from forkpoint.agent.hooks.point import Hooking
+from forkpoint.agent.hooks.run import CONTEXT, OUTPUT, Ran, run_hooks
 from forkpoint.engine.turns.journal import staged
 from forkpoint.errors import BadAgent, TurnLost
 from forkpoint.events import (

@@ -7,7 +7,7 @@ from tests.conversation.support.agents import agent_of, asks, call
 
 from forkpoint import AsyncConversation, tool
 from forkpoint.agent import Limits
-from forkpoint.agent.hooks import Block, Hook, HookContext
+from forkpoint.agent.hooks.hook import Block, Hook, HookContext
 from forkpoint.errors import HookBlocked, TurnFailed
 from forkpoint.testing import Heard, Reply
 

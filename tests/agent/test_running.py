@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.agent.importable import Address, Person
 
 from forkpoint.agent import ToolContext, run_call, tool
-from forkpoint.agent.running import THREADS, limited, parts_of
+from forkpoint.agent.calls import THREADS, limited, parts_of
 from forkpoint.events import File, Image, NewEvent, Part, Text, ToolCall, ToolResult, decode_body, encode_body
 from forkpoint.history.wholeness import check_whole
 

@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forkpoint.agent import Agent, ToolContext, bind, run_call, tool
-from forkpoint.agent.binding import portable_document
 from forkpoint.agent.builtin import shell
-from forkpoint.agent.masking_values import STARS, Masking
-from forkpoint.agent.secrets import LARGEST, Resolved, Secret, masking_of, resolve, secrets_of
+from forkpoint.agent.secrets.masking import STARS, Masking
+from forkpoint.agent.secrets.secret import LARGEST, Resolved, Secret, masking_of, resolve, secrets_of
+from forkpoint.agent.stored.document import portable_document
 from forkpoint.errors import BadAgent, BadTool, CannotResume, NoSecret
 from forkpoint.events import File, Image, StateChange, Text, ToolCall
 
@@ -155,7 +155,7 @@ async def test_what_cannot_be_had_names_the_reference_and_never_the_value(secret
 
 
 async def test_a_command_that_hangs_is_ended_within_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forkpoint.agent.secrets.TIMEOUT", 0.2)
+    monkeypatch.setattr("forkpoint.agent.secrets.secret.TIMEOUT", 0.2)
     with pytest.raises(NoSecret, match="did not end within"):
         await resolve(["T"], {"T": Secret(command=("sleep", "60"))})
 

@@ -7,8 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from forkpoint.agent.front_matter import Unusable, front_matter
-from forkpoint.agent.skill_files import (
+from forkpoint.agent.skills.files import (
     LARGEST_INSTRUCTIONS,
     Found,
     Problem,
@@ -17,7 +16,8 @@ from forkpoint.agent.skill_files import (
     skills_in,
     together,
 )
-from forkpoint.agent.skills import LARGEST, Skill, explain, named_paths, touched_paths, triggered
+from forkpoint.agent.skills.front_matter import Unusable, front_matter
+from forkpoint.agent.skills.skill import LARGEST, Skill, explain, named_paths, touched_paths, triggered
 from forkpoint.errors import BadAgent
 from forkpoint.events import NewEvent, SkillActivated, ToolCall, decode_body, encode_body
 from forkpoint.history.wholeness import check_whole
@@ -438,10 +438,10 @@ def test_a_project_s_link_does_not_lead_out_of_it_and_a_user_s_may(tmp_path: Pat
 def test_a_folder_with_too_much_in_it_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(6):
         (tmp_path / f"s{n}.md").write_text("Do.")
-    monkeypatch.setattr("forkpoint.agent.skill_files._MOST_SKILLS", 4)
+    monkeypatch.setattr("forkpoint.agent.skills.files._MOST_SKILLS", 4)
     found = skills_in(tmp_path)
     assert (names(found.skills), len(found.problems)) == (["s0", "s1", "s2", "s3"], 1)
-    monkeypatch.setattr("forkpoint.agent.skill_files._MOST_ENTRIES", 5)
+    monkeypatch.setattr("forkpoint.agent.skills.files._MOST_ENTRIES", 5)
     found = skills_in(tmp_path)
     assert (found.skills, len(found.problems)) == ((), 1)
 

@@ -14,9 +14,9 @@ from tests.agent.importable import Person
 
 from forkpoint import Agent, Role, SubAgents, tool
 from forkpoint.agent import Limits, bind
-from forkpoint.agent.binding import portable_document
-from forkpoint.agent.sub_agents import everyone
-from forkpoint.agent.team import NAMES, is_team_tool
+from forkpoint.agent.stored.document import portable_document
+from forkpoint.agent.team.offer import everyone
+from forkpoint.agent.team.tools import NAMES, is_team_tool
 from forkpoint.errors import BadAgent, BadModel, CannotResume, Item
 from forkpoint.events import ToolCall
 from forkpoint.llm.manifest import ToolSchema, differences

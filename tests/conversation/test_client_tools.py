@@ -9,7 +9,7 @@ from tests.conversation.support.agents import Watcher, agent_of, asks, call, kin
 from tests.conversation.support.homes import Home, RemoteHome
 
 from forkpoint import Agent, AsyncConversation, Conversation, TurnFailed, tool
-from forkpoint.agent.binding import portable_document
+from forkpoint.agent.stored.document import portable_document
 from forkpoint.conversation import Turn, TurnStarted
 from forkpoint.engine.engine import LocalBackend
 from forkpoint.errors import BadPosition, CallNotOpen, NothingToRun, NotWhole

@@ -11,8 +11,8 @@ from tests.conversation.support.agents import Signal, agent_of, asks, call, mess
 from tests.conversation.support.homes import Home
 
 from forkpoint import LLM, AsyncConversation, Condenser, Conversation, Window, tool
-from forkpoint.agent.binding import bind, document_of, portable_document
-from forkpoint.agent.cutting import Cut
+from forkpoint.agent.condense.cut import Cut
+from forkpoint.agent.stored.document import bind, document_of, portable_document
 from forkpoint.errors import BadAgent, CannotResume, ModelError, Stale, TurnOpen
 from forkpoint.events import AnyBody, Condensation, Event, SkillActivated, Usage
 from forkpoint.testing import Fault, Heard, Reply

@@ -6,7 +6,7 @@ from tests.conversation.support.agents import Signal, agent_of, kinds, messages_
 from tests.conversation.support.homes import Home
 
 from forkpoint import Agent, AsyncConversation, Skill, TurnFailed
-from forkpoint.agent.condenser import Condenser, Window
+from forkpoint.agent.condense.condenser import Condenser, Window
 from forkpoint.errors import NoSuchTurn
 from forkpoint.events import Condensation, Usage
 from forkpoint.testing import Fault, Heard, Reply

@@ -18,11 +18,11 @@ from msgspec import Struct, defstruct
 from tests.conversation.support.homes import Home, home_of
 
 from forkpoint import LLM, Agent, AsyncConversation, Limits, Secret, ToolContext, tool
-from forkpoint.agent.condenser import Window
-from forkpoint.agent.hooks import Hook
+from forkpoint.agent.condense.condenser import Window
+from forkpoint.agent.hooks.hook import Hook
 from forkpoint.agent.mcp import McpServer, Offered
-from forkpoint.agent.skills import Skill
-from forkpoint.agent.sub_agents import Role, SubAgents
+from forkpoint.agent.skills.skill import Skill
+from forkpoint.agent.team.offer import Role, SubAgents
 from forkpoint.backend.callbacks import Update
 from forkpoint.backend.results import Info, Isolation, Stats
 from forkpoint.backend.settings import Settings, SubAgentOf

@@ -23,7 +23,7 @@ from tests.conversation.support.tools import logged, steps
 
 from forkpoint import Agent, AsyncConversation, Hook, Role, SubAgents, TurnFailed, tool
 from forkpoint.agent import Block, HookContext
-from forkpoint.agent.binding import portable_document
+from forkpoint.agent.stored.document import portable_document
 from forkpoint.backend.messages import as_message
 from forkpoint.engine.engine import LocalBackend
 from forkpoint.errors import BadAgent, BadSetting, CannotResume, HookBlocked, TurnCancelled

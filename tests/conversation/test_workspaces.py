@@ -15,7 +15,7 @@ from tests.conversation.support.homes import Home, LocalHome
 from tests.server.support.serving import Served
 
 from forkpoint import LLM, Agent, AsyncConversation, ToolContext, tool
-from forkpoint.agent.sub_agents import SubAgents
+from forkpoint.agent.team.offer import SubAgents
 from forkpoint.backend.results import Isolation, RemovedWorkspace
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import (

@@ -11,8 +11,8 @@ from tests.agent.importable import Person
 
 from forkpoint.agent import Agent, Condenser, Hook, Limits, McpServer, Skill, Window
 from forkpoint.agent.arguments import json_schema
-from forkpoint.agent.binding import portable_document
 from forkpoint.agent.output import OutputSchema
+from forkpoint.agent.stored.document import portable_document
 from forkpoint.errors import BadAgent, BadWorkspace, CannotResume, ForkpointError, NotFound
 from forkpoint.llm.manifest import ToolSchema
 from forkpoint.llm.model import LLM, Price, Retries, Timeouts

@@ -10,7 +10,7 @@ from tests.server.support.serving import Served, served
 from tests.server.support.turning import agents_of, asks, model
 
 from forkpoint.agent import Agent
-from forkpoint.agent.binding import portable_document
+from forkpoint.agent.stored.document import portable_document
 from forkpoint.llm.manifest import ToolSchema
 from forkpoint.server.agents import Agents
 from forkpoint.server.settings import ServerSettings

@@ -11,8 +11,8 @@ import pytest
 from tests.agent import importable
 
 from forkpoint.agent import Agent, Role, SubAgents
-from forkpoint.agent.binding import portable_document
-from forkpoint.agent.sub_agents import everyone
+from forkpoint.agent.stored.document import portable_document
+from forkpoint.agent.team.offer import everyone
 from forkpoint.errors import BadAgent, CannotResume
 from forkpoint.llm.model import LLM, Retries
 from forkpoint.server.agents import Agents

@@ -1,29 +1,24 @@
 """Agents: which model, which instructions, which tools, and what they may do. Frozen data, shared by everybody.
 
-- `tool`, `arguments`: a typed Python function as a tool; its schema, and what a model writes for it.
-- `context`: what a tool sees while it runs.
-- `running`: one call, to its result.
-- `agent`: `Agent`, and its limits. `approval`: which calls wait for somebody. `sub_agents`: whom it may give tasks to.
-- `hooks`: what runs at certain moments of its turns.
-- `mcp`: MCP servers as tools.
-- `skills`: what it is told when it comes to it. `condenser`: what its prompts forget.
-- `secrets`: where values are that nobody may read. `masking_values`: how they are hidden in texts.
-- `output`: a form of answers that is only a JSON schema.
-- `binding`: an agent's JSON, and how its callables are found again.
+- `agent`: `Agent`, and its limits. `approval`: which calls wait for somebody. `output`: answers in a given form.
+- `tool`, `arguments`: a typed Python function as a tool. `context`: what it sees while it runs. `calls`: one call.
+- `loop`: ask the model, run its tools, until there is an answer. `budget`: how much a turn may still use.
+- `stored/`: an agent as JSON, and its functions found again. `team/`: sub-agents. `hooks/`, `skills/`, `secrets/`.
+- `condense/`: what prompts leave out. `mcp/`: MCP servers as tools. `builtin/`: tools that work in the workspace.
 """
 
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.approval import Approval
-from forkpoint.agent.binding import bind
-from forkpoint.agent.condenser import Condenser, Window
+from forkpoint.agent.calls import run_call
+from forkpoint.agent.condense.condenser import Condenser, Window
 from forkpoint.agent.context import AgentState, ToolContext
-from forkpoint.agent.hooks import Block, Hook, HookContext
+from forkpoint.agent.hooks.hook import Block, Hook, HookContext
 from forkpoint.agent.mcp import McpServer
 from forkpoint.agent.output import OutputSchema
-from forkpoint.agent.running import run_call
-from forkpoint.agent.secrets import Secret
-from forkpoint.agent.skills import Skill
-from forkpoint.agent.sub_agents import Role, SubAgents
+from forkpoint.agent.secrets.secret import Secret
+from forkpoint.agent.skills.skill import Skill
+from forkpoint.agent.stored.document import bind
+from forkpoint.agent.team.offer import Role, SubAgents
 from forkpoint.agent.tool import Tool, tool
 
 __all__ = [

@@ -11,13 +11,13 @@ from msgspec import Struct
 
 from forkpoint.agent.approval import Approval, approval_of, why_asked
 from forkpoint.agent.arguments import json_schema
-from forkpoint.agent.condenser import Condenses, is_condenser
-from forkpoint.agent.hooks import Hook, hooks_of
+from forkpoint.agent.condense.condenser import Condenses, is_condenser
+from forkpoint.agent.hooks.hook import Hook, hooks_of
 from forkpoint.agent.mcp import McpServer, Offered, mcp_tools, names_for, offered_of, without_served
 from forkpoint.agent.output import OutputSchema
-from forkpoint.agent.secrets import Secret, Secrets, secrets_of
-from forkpoint.agent.skills import Skill, skills_of
-from forkpoint.agent.sub_agents import SubAgents, check_free, sub_agents_of, with_team
+from forkpoint.agent.secrets.secret import Secret, Secrets, secrets_of
+from forkpoint.agent.skills.skill import Skill, skills_of
+from forkpoint.agent.team.offer import SubAgents, check_free, sub_agents_of, with_team
 from forkpoint.agent.tool import Tool, as_tool
 from forkpoint.errors import BadAgent, BadTool
 from forkpoint.events import JsonText, ToolCall
@@ -199,7 +199,7 @@ class Agent:
 
         One that was bound to a document has that very document, wherever its functions were found.
         """
-        from forkpoint.agent.binding import document_of
+        from forkpoint.agent.stored.document import document_of
 
         bound: JsonText | None = self.__dict__.get("_document")
         return document_of(self) if bound is None else bound

@@ -5,8 +5,8 @@ from typing import Any
 
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.builtin import TOOLS
-from forkpoint.agent.condenser import Condenser
-from forkpoint.agent.sub_agents import Role, SubAgents
+from forkpoint.agent.condense.condenser import Condenser
+from forkpoint.agent.team.offer import Role, SubAgents
 from forkpoint.agent.tool import Tool
 from forkpoint.llm.model import LLM
 

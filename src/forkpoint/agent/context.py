@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from forkpoint.agent.masking_values import Masking
-from forkpoint.agent.secrets import Resolved
+from forkpoint.agent.secrets.masking import Masking
+from forkpoint.agent.secrets.secret import Resolved
 from forkpoint.errors import NotWhole
 from forkpoint.events import AnyBody, JsonText, StateChange
 from forkpoint.history.state import EMPTY, State
 from forkpoint.history.wholeness import read_json
 
 if TYPE_CHECKING:
-    from forkpoint.agent.team import Agents, Team
+    from forkpoint.agent.team.tools import Agents, Team
 
 
 SHELL = "shell"
@@ -129,7 +129,7 @@ class ToolContext:
     - ``state``: the agent's state; what is set here is staged with the turn.
     - ``cancelled``: whether somebody has asked the turn to stop. A tool that works long looks at it now and then.
     - ``progress(text)``: tells whoever watches how far it is. Nothing of it is kept.
-    - ``agents``: the conversation's sub-agents, to spawn, to send messages to, to wait for (`forkpoint.agent.team`).
+    - ``agents``: the conversation's sub-agents, to spawn, to message, to wait for (`forkpoint.agent.team.tools`).
     - ``secrets``: the values of the secrets that the tool names, by name.
     - ``masking``: hides the values of secrets. What a tool returns, raises, tells or sets in the state goes through it
       anyway; a tool that writes a log or a file of its own can use it: ``ctx.masking.text(line)``.
@@ -163,7 +163,7 @@ class ToolContext:
     @property
     def agents(self) -> "Agents":
         """The sub-agents of this conversation."""
-        from forkpoint.agent.team import Agents, Caller
+        from forkpoint.agent.team.tools import Agents, Caller
 
         if self._agents is None:
             caller = Caller(self.call_id, self.key, self.events.append, self.progress)

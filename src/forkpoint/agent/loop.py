@@ -28,13 +28,13 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.arguments import decode_as
 from forkpoint.agent.budget import Budget
+from forkpoint.agent.calls import run_call
 from forkpoint.agent.context import ToolContext
-from forkpoint.agent.hooking import Hooking
-from forkpoint.agent.masking_values import MaskedStream, Masking
-from forkpoint.agent.running import run_call
-from forkpoint.agent.secrets import Resolved, masking_of, resolve
-from forkpoint.agent.skills import Skill, touched_paths, triggered
-from forkpoint.agent.team import Team
+from forkpoint.agent.hooks.point import Hooking
+from forkpoint.agent.secrets.masking import MaskedStream, Masking
+from forkpoint.agent.secrets.secret import Resolved, masking_of, resolve
+from forkpoint.agent.skills.skill import Skill, touched_paths, triggered
+from forkpoint.agent.team.tools import Team
 from forkpoint.agent.tool import Tool
 from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits, StepUpdate
 from forkpoint.errors import BadOutput, HookBlocked, LimitReached, NoSecret

@@ -7,8 +7,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.agent.loop import stand
-from forkpoint.agent.team import Member as Member
-from forkpoint.agent.team import MemberStatus as MemberStatus
+from forkpoint.agent.team.tools import Member as Member
+from forkpoint.agent.team.tools import MemberStatus as MemberStatus
 from forkpoint.backend.messages import Given, said_in
 from forkpoint.events import (
     ApprovalAsked,

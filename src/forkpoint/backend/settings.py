@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.binding import bind, portable_document
+from forkpoint.agent.stored.document import bind, portable_document
 from forkpoint.errors import BadWorkspace, CannotResume, Item
 from forkpoint.events import JsonText
 from forkpoint.workspace.made import Made

@@ -252,7 +252,7 @@ def _trust() -> tuple[State, str]:
 
 
 def _skills() -> tuple[State, str]:
-    from forkpoint.agent.skill_files import together
+    from forkpoint.agent.skills.files import together
     from forkpoint.cli.skills import places
 
     found = places()

@@ -10,7 +10,7 @@ from forkpoint.cli.output import Json, clean, display, grid, one_line, print_jso
 from forkpoint.errors import NotFound
 
 if TYPE_CHECKING:
-    from forkpoint.agent.skill_files import Found
+    from forkpoint.agent.skills.files import Found
 
 Workspace = Annotated[
     str | None, typer.Option("--workspace", metavar="PATH", help="The folder that is worked in. Default: this one.")
@@ -68,7 +68,7 @@ def explain(
     json: Json = False,
 ) -> None:
     """Say which skills a message would activate, and why."""
-    from forkpoint.agent.skills import explain, triggered
+    from forkpoint.agent.skills.skill import explain, triggered
 
     found = _found(workspace)
     already = _activated(conversation, store) if conversation is not None else set()
@@ -97,7 +97,7 @@ def places(workspace: str | None = None) -> "list[Found]":
 
     They are apart, by the folders that they are read from.
     """
-    from forkpoint.agent.skill_files import skills_in
+    from forkpoint.agent.skills.files import skills_in
     from forkpoint.backend.settings import as_workspace
     from forkpoint.engine.trust import Trusting
     from forkpoint.workspace.defaults import skills_folder
@@ -108,7 +108,7 @@ def places(workspace: str | None = None) -> "list[Found]":
 
 def _found(workspace: str | None) -> "Found":
     """All of them, each name once."""
-    from forkpoint.agent.skill_files import together
+    from forkpoint.agent.skills.files import together
 
     return together(*places(workspace))
 

@@ -10,7 +10,7 @@ from forkpoint.cli.output import Json, display, facts, one_line, print_json, tel
 from forkpoint.errors import ForkpointError, NotKept
 
 if TYPE_CHECKING:
-    from forkpoint.agent.skill_files import Told
+    from forkpoint.agent.skills.files import Told
     from forkpoint.workspace import Decision, Standing
 
 
@@ -72,7 +72,7 @@ def trust(
 
 def instructions_here(folder: str) -> "Told":
     """What ``AGENTS.md`` says in the project of a folder, down to that."""
-    from forkpoint.agent.skill_files import instructions_in
+    from forkpoint.agent.skills.files import instructions_in
     from forkpoint.workspace.made import origin_of
     from forkpoint.workspace.roots import checkout_and_root
 

@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.arguments import decode_as
-from forkpoint.agent.binding import bind as bind_to
-from forkpoint.agent.binding import portable_document
+from forkpoint.agent.stored.document import bind as bind_to
+from forkpoint.agent.stored.document import portable_document
 from forkpoint.backend.callbacks import Callback, TurnJoined, TurnStarted, Update, Visualizer, tell_all
 from forkpoint.backend.messages import Given, Message, as_message, as_result
 from forkpoint.backend.names import Point, as_answerer, as_id, as_point, as_turn, with_title

@@ -12,8 +12,8 @@ import anyio
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.condenser import Condenser, Condenses, asked_by
-from forkpoint.agent.cutting import Cut, tokens_counted
+from forkpoint.agent.condense.condenser import Condenser, Condenses, asked_by
+from forkpoint.agent.condense.cut import Cut, tokens_counted
 from forkpoint.backend.results import Turn
 from forkpoint.engine.turns.journal import staged
 from forkpoint.engine.turns.prompts import Prompts

@@ -27,9 +27,9 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.approval import Policy, policies
-from forkpoint.agent.hooks import Hook, hooks_of, project_hooks
+from forkpoint.agent.hooks.hook import Hook, hooks_of, project_hooks
 from forkpoint.agent.mcp import Offered, offered_of, project_servers
-from forkpoint.agent.skill_files import instructions_in
+from forkpoint.agent.skills.files import instructions_in
 from forkpoint.backend.protocol import Draft
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import BadAgent, BadArgument, BadSetting

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Raw
 
 from forkpoint.agent.agent import Agent, Limits
-from forkpoint.agent.binding import portable_document
+from forkpoint.agent.stored.document import portable_document
 from forkpoint.backend.messages import Given, said_in, split
 from forkpoint.backend.protocol import Decision, Draft
 from forkpoint.engine.turns.missing import allows_models

@@ -14,13 +14,13 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, Limits
-from forkpoint.agent.condenser import Condenser, Window
-from forkpoint.agent.hooks import Hook, StoredHook, from_stored, rooted_hook
+from forkpoint.agent.condense.condenser import Condenser, Window
+from forkpoint.agent.hooks.hook import Hook, StoredHook, from_stored, rooted_hook
 from forkpoint.agent.mcp import McpServer, rooted
 from forkpoint.agent.output import OutputSchema
-from forkpoint.agent.secrets import Secret
-from forkpoint.agent.skill_files import Found, skills_in, together
-from forkpoint.agent.skills import Skill
+from forkpoint.agent.secrets.secret import Secret
+from forkpoint.agent.skills.files import Found, skills_in, together
+from forkpoint.agent.skills.skill import Skill
 from forkpoint.errors import BadSetting, ForkpointError
 from forkpoint.llm.manifest import ToolSchema
 from forkpoint.server.tables import MODEL, llm_of, typed

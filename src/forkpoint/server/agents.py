@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.approval import Approval, approval_of
-from forkpoint.agent.binding import bind
-from forkpoint.agent.secrets import not_at_hand
-from forkpoint.agent.sub_agents import everyone
+from forkpoint.agent.secrets.secret import not_at_hand
+from forkpoint.agent.stored.document import bind
+from forkpoint.agent.team.offer import everyone
 from forkpoint.errors import BadAgent, BadWorkspace, ForkpointError, Item, MissingKey, NotFound
 from forkpoint.events import JsonText
 from forkpoint.llm.catalog import KEYS, WIRES, Wire

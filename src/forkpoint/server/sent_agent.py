@@ -11,11 +11,11 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.binding import ClientTool, Document, StoredRole, StoredSubAgents
-from forkpoint.agent.condenser import Condenser
-from forkpoint.agent.finding import Reference, StoredCondenser
+from forkpoint.agent.condense.condenser import Condenser
 from forkpoint.agent.output import OutputSchema
-from forkpoint.agent.sub_agents import Role, SubAgents
+from forkpoint.agent.stored.document import ClientTool, Document, StoredRole, StoredSubAgents
+from forkpoint.agent.stored.functions import Reference, StoredCondenser
+from forkpoint.agent.team.offer import Role, SubAgents
 from forkpoint.errors import BadAgent, BadDocument, BadSetting, ForkpointError
 from forkpoint.llm.model import LLM, Retries, Timeouts
 

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from forkpoint.agent.hooks import NAME
-from forkpoint.agent.masking_values import STARS
+from forkpoint.agent.hooks.hook import NAME
+from forkpoint.agent.secrets.masking import STARS
 from forkpoint.backend.results import Turn
 from forkpoint.errors import TurnFailed
 from forkpoint.events import Event, HookRun, JsonText, SettingsChanged, StagedEvent

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.sub_agents import DEPTH, MOST, Role, SubAgents
+from forkpoint.agent.team.offer import DEPTH, MOST, Role, SubAgents
 from forkpoint.errors import BadSetting, ForkpointError
 from forkpoint.llm.model import LLM
 from forkpoint.server.tables import MODEL, llm_of, typed

@@ -12,11 +12,11 @@ import pytest
 from tests.agent.builtin.calls import Calls
 
 from forkpoint.agent.builtin import edit_file, read_file, write_file
-from forkpoint.agent.builtin.failed import ToolFailed
+from forkpoint.agent.builtin.failure import ToolFailed
 from forkpoint.agent.builtin.files import FILE_LIMIT, PICTURE_LIMIT
+from forkpoint.agent.builtin.lines import LINE, SHOWN
+from forkpoint.agent.builtin.new_file import put, writable
 from forkpoint.agent.builtin.paths import Workspace
-from forkpoint.agent.builtin.reading import LINE, SHOWN
-from forkpoint.agent.builtin.writing import put, writable
 from forkpoint.agent.context import ToolContext
 from forkpoint.events import Image
 

@@ -8,9 +8,9 @@ import pytest
 from tests.agent.builtin.calls import Calls
 
 from forkpoint.agent.builtin import TOOLS, edit_file, list_files, read_file, search_files, shell, write_file
-from forkpoint.agent.builtin.failed import ToolFailed
-from forkpoint.agent.builtin.matching import Below
+from forkpoint.agent.builtin.failure import ToolFailed
 from forkpoint.agent.builtin.paths import Workspace
+from forkpoint.agent.builtin.regex_process import Below
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from forkpoint.agent.builtin.failed import ToolFailed
+from forkpoint.agent.builtin.failure import ToolFailed
 from forkpoint.agent.builtin.processes import run, supervise
 from forkpoint.agent.processes import Ended, Job
 

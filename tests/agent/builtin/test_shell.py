@@ -12,7 +12,7 @@ from forkpoint.agent import ToolContext
 from forkpoint.agent.builtin import list_files, read_file, shell
 from forkpoint.agent.builtin.environment import base
 from forkpoint.agent.builtin.output import FILE_LIMIT, FILES, FOLDER, HEAD, TAIL
-from forkpoint.agent.secrets import Resolved
+from forkpoint.agent.secrets.secret import Resolved
 from forkpoint.history.state import State
 
 pytestmark = pytest.mark.anyio

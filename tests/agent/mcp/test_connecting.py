@@ -19,10 +19,10 @@ import pytest
 from tests.agent.mcp.calling import Tools, is_there, odd
 from tests.agent.mcp.real_server import serving
 
-from forkpoint.agent.masking_values import Masking
 from forkpoint.agent.mcp import McpFailed, McpServer, connect, end_servers
 from forkpoint.agent.mcp.processes import Heard
 from forkpoint.agent.mcp.tools import offers
+from forkpoint.agent.secrets.masking import Masking
 from forkpoint.events import Image
 
 pytestmark = pytest.mark.anyio
@@ -109,7 +109,7 @@ async def test_a_little_chatter_between_messages_is_put_up_with() -> None:
 
 
 async def test_a_server_that_hangs_fails_the_call_in_time_and_is_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forkpoint.agent.mcp.connecting.PATIENCE", 0.1)
+    monkeypatch.setattr("forkpoint.agent.mcp.connections.PATIENCE", 0.1)
     first = await (await Tools.of(odd())).done("pid")
     tools = await Tools.of(odd(timeout=0.3))
     assert "did not answer within 0.3 s. It may have done part of its work" in await tools.failed("hang")
@@ -190,7 +190,7 @@ async def test_a_servers_own_schemas_are_not_followed_into_endless_work() -> Non
 
 
 async def test_connections_that_nobody_uses_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forkpoint.agent.mcp.connecting.MOST", 2)
+    monkeypatch.setattr("forkpoint.agent.mcp.connections.MOST", 2)
     tools = [await Tools.of(odd(env={"N": str(n)})) for n in range(3)]
     pids = [int(await one.done("pid")) for one in reversed(tools)]
     with anyio.fail_after(10):

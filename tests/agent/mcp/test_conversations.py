@@ -39,9 +39,9 @@ async def test_the_first_turn_asks_for_the_list_and_every_later_one_has_the_same
         await end_servers()
         await conversation.run("more")
         id = conversation.id
-        from forkpoint.agent.mcp import connecting
+        from forkpoint.agent.mcp import connections
 
-        pool = connecting._the_pool
+        pool = connections._the_pool
         assert pool is None or not [c for c in pool.connections.values() if not c.is_over], (
             "no server is started for it"
         )

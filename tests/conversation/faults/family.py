@@ -30,7 +30,7 @@ from tests.conversation.support.agents import call, said, scripted
 from tests.conversation.support.team import obedient, orders, send, spawn, told, wait
 
 from forkpoint.agent import Agent, SubAgents, tool
-from forkpoint.agent.team import NAMES
+from forkpoint.agent.team.tools import NAMES
 from forkpoint.agent.updates import Answered
 from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.messages import as_message, caller_of

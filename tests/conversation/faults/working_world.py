@@ -16,11 +16,11 @@ import anyio.lowlevel
 import msgspec
 
 from forkpoint.agent import Agent, ToolContext, tool
-from forkpoint.agent.condenser import Condenser
-from forkpoint.agent.hooks import Block, Hook, HookContext
+from forkpoint.agent.condense.condenser import Condenser
+from forkpoint.agent.hooks.hook import Block, Hook, HookContext
 from forkpoint.agent.mcp import McpServer
-from forkpoint.agent.secrets import Secret
-from forkpoint.agent.skills import Skill
+from forkpoint.agent.secrets.secret import Secret
+from forkpoint.agent.skills.skill import Skill
 from forkpoint.agent.updates import Answered
 from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.events import Text, Usage

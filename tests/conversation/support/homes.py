@@ -18,7 +18,7 @@ import anyio
 from tests.server.support.serving import Served
 
 from forkpoint.agent import Agent
-from forkpoint.agent.binding import portable_document
+from forkpoint.agent.stored.document import portable_document
 from forkpoint.errors import BadAgent
 from forkpoint.llm import LLM
 from forkpoint.server.agents import Agents, _called

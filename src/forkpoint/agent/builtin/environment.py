@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from forkpoint.agent.masking_values import Masking
 from forkpoint.agent.processes import MARK
+from forkpoint.agent.secrets.masking import Masking
 from forkpoint.masking import masked
 
 VALUE_LIMIT = 8_000

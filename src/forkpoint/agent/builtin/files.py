@@ -7,11 +7,11 @@ from typing import Annotated
 
 import msgspec
 
-from forkpoint.agent.builtin.editing import edited, lines_in, numbered
-from forkpoint.agent.builtin.failed import ToolFailed, shown, told
+from forkpoint.agent.builtin.failure import ToolFailed, shown, told
+from forkpoint.agent.builtin.lines import Lines, is_binary, lines_of, picture
+from forkpoint.agent.builtin.new_file import alone, put, writable
 from forkpoint.agent.builtin.paths import Place, workspace_of
-from forkpoint.agent.builtin.reading import Lines, is_binary, lines_of, picture
-from forkpoint.agent.builtin.writing import alone, put, writable
+from forkpoint.agent.builtin.replacement import edited, lines_in, numbered
 from forkpoint.agent.context import ToolContext
 from forkpoint.agent.tool import tool
 from forkpoint.events import Image, Part, Text

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 
-from forkpoint.agent.builtin.failed import ToolFailed
+from forkpoint.agent.builtin.failure import ToolFailed
 
 _ALTERNATIVES = 64
 _LONGEST = 1000

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from forkpoint.agent.builtin.environment import base
-from forkpoint.agent.builtin.failed import ToolFailed
-from forkpoint.agent.builtin.matching import Below
+from forkpoint.agent.builtin.failure import ToolFailed
 from forkpoint.agent.builtin.output import FOLDER
 from forkpoint.agent.builtin.paths import Place, Workspace
 from forkpoint.agent.builtin.processes import supervise
+from forkpoint.agent.builtin.regex_process import Below
 from forkpoint.agent.processes import Job
 
 ENTRIES = 200_000

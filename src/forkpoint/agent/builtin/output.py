@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from forkpoint.agent.builtin.failed import ToolFailed
+from forkpoint.agent.builtin.failure import ToolFailed
 from forkpoint.agent.builtin.paths import Workspace
 
 FOLDER = ".forkpoint/output"

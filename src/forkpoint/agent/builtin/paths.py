@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from forkpoint.agent.builtin.failed import ToolFailed, shown, told
-from forkpoint.agent.builtin.matching import Below
+from forkpoint.agent.builtin.failure import ToolFailed, shown, told
+from forkpoint.agent.builtin.regex_process import Below
 from forkpoint.agent.context import ToolContext
 
 _LINKS = 40  # that a path may lead through, as for the kernel

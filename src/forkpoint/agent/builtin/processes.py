@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from forkpoint.agent import processes
-from forkpoint.agent.builtin.failed import told
+from forkpoint.agent.builtin.failure import told
 from forkpoint.agent.processes import CannotStart, Ended, Job
 
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from forkpoint.agent.builtin import matching
-from forkpoint.agent.builtin.failed import ToolFailed, shown
+from forkpoint.agent.builtin import regex_process
+from forkpoint.agent.builtin.failure import ToolFailed, shown
 from forkpoint.agent.builtin.globs import matcher
 from forkpoint.agent.builtin.listing import Listing, files_below
 from forkpoint.agent.builtin.paths import Place, Workspace, workspace_of
@@ -122,7 +122,7 @@ def _matched(
         request.write(json.dumps({**asked, **limits}).encode())
         request.seek(0)
         job = Job(
-            command=[sys.executable, "-I", "-S", str(Path(matching.__file__)), str(folder)],
+            command=[sys.executable, "-I", "-S", str(Path(regex_process.__file__)), str(folder)],
             folder=workspace.path,
             env={name: value for name, value in os.environ.items() if name in {"PATH", "LD_LIBRARY_PATH"}},
             timeout=SECONDS,

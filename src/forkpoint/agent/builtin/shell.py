@@ -10,7 +10,7 @@ import msgspec
 
 from forkpoint.agent.builtin import environment
 from forkpoint.agent.builtin.environment import Kept
-from forkpoint.agent.builtin.failed import ToolFailed, shown
+from forkpoint.agent.builtin.failure import ToolFailed, shown
 from forkpoint.agent.builtin.output import Output
 from forkpoint.agent.builtin.paths import Workspace, workspace_of
 from forkpoint.agent.builtin.processes import run

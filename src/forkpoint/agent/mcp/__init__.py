@@ -8,7 +8,7 @@
 - `failures`: a tool that says that it has failed. A server that cannot be used is `forkpoint.errors.McpFailed`.
 """
 
-from forkpoint.agent.mcp.connecting import end_servers
+from forkpoint.agent.mcp.connections import end_servers
 from forkpoint.agent.mcp.failures import McpToolError
 from forkpoint.agent.mcp.servers import McpServer, rooted
 from forkpoint.agent.mcp.tools import (

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from forkpoint.agent.masking_values import Masking
 from forkpoint.agent.mcp.processes import MESSAGE
 from forkpoint.agent.mcp.servers import Start
+from forkpoint.agent.secrets.masking import Masking
 
 CONNECTING = 30.0
 """Seconds to reach a server, or to send it something."""

@@ -1,6 +1,6 @@
 """What goes wrong with MCP servers, beside `McpFailed`: a server that cannot be used."""
 
-from forkpoint.agent.masking_values import Masking
+from forkpoint.agent.secrets.masking import Masking
 
 
 class McpToolError(Exception):

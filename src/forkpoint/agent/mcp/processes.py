@@ -18,8 +18,8 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import ByteReceiveStream, Process
 
-from forkpoint.agent.masking_values import SHORTEST, STARS, Masking
 from forkpoint.agent.mcp.servers import BASICS, Start
+from forkpoint.agent.secrets.masking import SHORTEST, STARS, Masking
 
 MESSAGE = 16 * 1024 * 1024
 """Bytes that one message of a server may have."""

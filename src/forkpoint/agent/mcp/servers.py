@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from forkpoint.agent.masking_values import SHORTEST, Masking
+from forkpoint.agent.secrets.masking import SHORTEST, Masking
 from forkpoint.errors import BadAgent, McpFailed
 from forkpoint.events import JsonText
 from forkpoint.llm.documents import read_document

@@ -21,12 +21,12 @@ from msgspec.structs import replace
 from forkpoint import extras
 from forkpoint.agent.arguments import Arguments, BadArguments
 from forkpoint.agent.context import ToolContext
-from forkpoint.agent.masking_values import Masking
-from forkpoint.agent.mcp.connecting import call_tool, known_tools, list_tools
+from forkpoint.agent.mcp.connections import call_tool, known_tools, list_tools
 from forkpoint.agent.mcp.results import parts_of_result
 from forkpoint.agent.mcp.servers import McpServer, rooted, start_of
 from forkpoint.agent.output import OutputSchema
-from forkpoint.agent.secrets import Resolved, Secret, resolve
+from forkpoint.agent.secrets.masking import Masking
+from forkpoint.agent.secrets.secret import Resolved, Secret, resolve
 from forkpoint.agent.tool import OUTPUT_LIMIT, Tool
 from forkpoint.errors import BadAgent, BadTool, McpFailed, NoSecret
 from forkpoint.events import JsonText, Part

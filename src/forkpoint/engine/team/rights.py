@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, Unattended
 from forkpoint.agent.approval import Approval
-from forkpoint.agent.binding import StoredPolicy
-from forkpoint.agent.finding import find_hooks, find_policies
-from forkpoint.agent.hooks import Hook, StoredHook, hooks_of
+from forkpoint.agent.hooks.hook import Hook, StoredHook, hooks_of
+from forkpoint.agent.stored.document import StoredPolicy
+from forkpoint.agent.stored.functions import find_hooks, find_policies
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import NotFound
 from forkpoint.store.protocol import Store

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.budget import Budget
 from forkpoint.agent.loop import Waiting, stand
-from forkpoint.agent.team import Caller, Member, MemberStatus, Task
+from forkpoint.agent.team.tools import Caller, Member, MemberStatus, Task
 from forkpoint.backend.callbacks import Callback, TurnJoined, TurnStarted, Update
 from forkpoint.backend.messages import as_message, caller_of, write_input
 from forkpoint.backend.protocol import How

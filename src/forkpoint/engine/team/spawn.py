@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.context import SHELL
-from forkpoint.agent.hooks import hooks_of
-from forkpoint.agent.skills import LARGEST
-from forkpoint.agent.sub_agents import Role, SubAgents
-from forkpoint.agent.team import Task
+from forkpoint.agent.hooks.hook import hooks_of
+from forkpoint.agent.skills.skill import LARGEST
+from forkpoint.agent.team.offer import Role, SubAgents
+from forkpoint.agent.team.tools import Task
 from forkpoint.backend.settings import Settings, SubAgentOf
 from forkpoint.engine.trust import with_project
 from forkpoint.errors import SpawnRefused

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.budget import Budget
-from forkpoint.agent.team import Member, Task
+from forkpoint.agent.team.tools import Member, Task
 from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.messages import caller_of
 from forkpoint.backend.protocol import SpawnOptions

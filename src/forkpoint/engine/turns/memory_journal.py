@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.hooking import Hooking
+from forkpoint.agent.hooks.point import Hooking
 from forkpoint.agent.loop import Done, Loop
-from forkpoint.agent.skills import Skill
+from forkpoint.agent.skills.skill import Skill
 from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.messages import Given, said_in
 from forkpoint.backend.protocol import How

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.approval import Approval
-from forkpoint.agent.binding import bind
 from forkpoint.agent.loop import stand
 from forkpoint.agent.mcp import Offered, offered_now
+from forkpoint.agent.stored.document import bind
 from forkpoint.backend.messages import Given, said_in, split
 from forkpoint.backend.protocol import Decision, ForkOptions, How
 from forkpoint.backend.settings import Settings

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import anyio.to_thread
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.skill_files import Found, skills_in, together
-from forkpoint.agent.skills import Skill, triggered
+from forkpoint.agent.skills.files import Found, skills_in, together
+from forkpoint.agent.skills.skill import Skill, triggered
 from forkpoint.engine.trust import Trusting
 from forkpoint.events import NewEvent, Text, UserMessage
 from forkpoint.workspace.defaults import skills_folder

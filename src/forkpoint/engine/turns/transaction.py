@@ -24,10 +24,10 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.budget import Budget
-from forkpoint.agent.hooking import Hooking
+from forkpoint.agent.hooks.point import Hooking
 from forkpoint.agent.loop import Done, Loop, Waiting
-from forkpoint.agent.skills import Skill
-from forkpoint.agent.team import Team
+from forkpoint.agent.skills.skill import Skill
+from forkpoint.agent.team.tools import Team
 from forkpoint.backend.callbacks import Callback, TurnStarted
 from forkpoint.backend.messages import Given, read_input, said_in
 from forkpoint.backend.protocol import How

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import NUMBERS, Agent, Limits
 from forkpoint.agent.approval import policies
-from forkpoint.agent.team import is_team_tool
+from forkpoint.agent.team.tools import is_team_tool
 from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.results import Call as ToolCall
 from forkpoint.backend.results import Turn as TurnResult

@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.agent.arguments import typed
+from forkpoint.agent.calls import is_cancelled, is_ours, reason_of, tool_threads, valid_text
 from forkpoint.agent.commands import Finished, run_command
-from forkpoint.agent.hooks import Block, Hook, HookContext
-from forkpoint.agent.running import is_cancelled, is_ours, reason_of, tool_threads, valid_text
+from forkpoint.agent.hooks.hook import Block, Hook, HookContext
 from forkpoint.events import HookRun
 
 READ = 1024 * 1024

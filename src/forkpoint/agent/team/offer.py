@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from forkpoint.agent.team import NAMES, is_team_tool, team_tools
+from forkpoint.agent.team.tools import NAMES, is_team_tool, team_tools
 from forkpoint.agent.tool import Tool
 from forkpoint.errors import BadAgent
 from forkpoint.llm.manifest import is_text

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeGuard
 
 from msgspec import Struct
 
-from forkpoint.agent.cutting import Cut, Shown
+from forkpoint.agent.condense.cut import Cut, Shown
 from forkpoint.agent.transcript import tokens_in, transcript
 from forkpoint.errors import BadAgent
 from forkpoint.events import AnyBody, Condensation, Event

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.agent.commands import run_command
-from forkpoint.agent.masking_values import SHORTEST, Masking
+from forkpoint.agent.secrets.masking import SHORTEST, Masking
 from forkpoint.errors import BadAgent, NoSecret
 from forkpoint.events import JsonText
 from forkpoint.llm.manifest import is_text

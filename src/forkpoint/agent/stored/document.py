@@ -13,8 +13,13 @@ from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, Limits, Unattended
 from forkpoint.agent.approval import policies
-from forkpoint.agent.condenser import Condenser, Condenses, Window
-from forkpoint.agent.finding import (
+from forkpoint.agent.condense.condenser import Condenser, Condenses, Window
+from forkpoint.agent.hooks.hook import StoredHook
+from forkpoint.agent.mcp import Offered, without_served
+from forkpoint.agent.output import OutputSchema
+from forkpoint.agent.secrets.secret import Secret
+from forkpoint.agent.skills.skill import Skill
+from forkpoint.agent.stored.functions import (
     Reference,
     StoredCondenser,
     condenser_reference,
@@ -29,13 +34,8 @@ from forkpoint.agent.finding import (
     reference_of,
     schema_reference,
 )
-from forkpoint.agent.hooks import StoredHook
-from forkpoint.agent.mcp import Offered, without_served
-from forkpoint.agent.output import OutputSchema
-from forkpoint.agent.secrets import Secret
-from forkpoint.agent.skills import Skill
-from forkpoint.agent.sub_agents import DEPTH, MOST, Role, SubAgents
-from forkpoint.agent.team import is_team_tool
+from forkpoint.agent.team.offer import DEPTH, MOST, Role, SubAgents
+from forkpoint.agent.team.tools import is_team_tool
 from forkpoint.agent.tool import Tool
 from forkpoint.errors import BadAgent, CannotResume, ForkpointError, Item
 from forkpoint.events import JsonText

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forkpoint.agent.hook_running import run_hooks
-from forkpoint.agent.hooks import Hook, HookContext, Moment, left_to_run, ran_before
+from forkpoint.agent.hooks.hook import Hook, HookContext, Moment, left_to_run, ran_before
+from forkpoint.agent.hooks.run import run_hooks
 from forkpoint.events import NewEvent, ToolCall, ToolResult, UserMessage
 
 if TYPE_CHECKING:

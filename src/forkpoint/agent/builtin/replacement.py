@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forkpoint.agent.builtin.failed import ToolFailed, shown
+from forkpoint.agent.builtin.failure import ToolFailed, shown
 
 _BOM = b"\xef\xbb\xbf"
 _NAMED = 20  # places that are named

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from forkpoint.agent.builtin.matching import BINARY
+from forkpoint.agent.builtin.regex_process import BINARY
 
 LINE = 2_000
 """Characters of a line that are shown."""

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, output_schema
 from forkpoint.agent.approval import Asker, Policy, policies
-from forkpoint.agent.condenser import Condenser, Condenses, Window, is_condenser
-from forkpoint.agent.hooks import Hook, StoredHook, from_stored
+from forkpoint.agent.condense.condenser import Condenser, Condenses, Window, is_condenser
+from forkpoint.agent.hooks.hook import Hook, StoredHook, from_stored
 from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.tool import SecretNames, Tool, as_tool, path_of
 from forkpoint.errors import ForkpointError, Item

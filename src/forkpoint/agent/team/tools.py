@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from forkpoint.agent.calls import limited
 from forkpoint.agent.context import ToolContext
-from forkpoint.agent.running import limited
 from forkpoint.agent.tool import OUTPUT_LIMIT, Tool, tool
 from forkpoint.errors import SpawnRefused
 from forkpoint.events import AnyBody, Text
 
 if TYPE_CHECKING:
-    from forkpoint.agent.sub_agents import SubAgents
+    from forkpoint.agent.team.offer import SubAgents
 
 MemberStatus: TypeAlias = Literal[
     "idle", "running", "awaiting_approval", "interrupted", "failed", "cancelled", "closed"

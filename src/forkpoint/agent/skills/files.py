@@ -26,8 +26,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from forkpoint.agent.front_matter import Unusable, front_matter
-from forkpoint.agent.skills import LARGEST, Skill, complaints
+from forkpoint.agent.skills.front_matter import Unusable, front_matter
+from forkpoint.agent.skills.skill import LARGEST, Skill, complaints
 
 INSTRUCTIONS = "AGENTS.md"
 LARGEST_INSTRUCTIONS = 128 * 1024

@@ -6,7 +6,7 @@ import stat
 import threading
 from contextlib import suppress
 
-from forkpoint.agent.builtin.failed import ToolFailed, shown, told
+from forkpoint.agent.builtin.failure import ToolFailed, shown, told
 from forkpoint.agent.builtin.paths import Place, kind_of
 
 _LOCKS = [threading.Lock() for _ in range(256)]

@@ -1,0 +1,1 @@
+"""Secrets by reference (`secret`), and how their values are hidden in texts (`masking`)."""

@@ -1,0 +1,1 @@
+"""Skills: instructions that a model gets when a message or a file calls for them. `files` reads them from folders."""
