@@ -8,7 +8,7 @@ import asyncio
 from forkpoint.events import NewEvent, Text, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm import LLM, CacheIdentity, CallContext, Complete, Models, fork_identity, manifest_of, own_identity
-from forkpoint.llm.rendering import render
+from forkpoint.llm.prompt.rendering import render
 from forkpoint.store import Store, open_store
 from forkpoint.store.records import NewConversation, NewFork, OpenTurn, TurnError
 

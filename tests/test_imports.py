@@ -9,7 +9,7 @@ HEAVY = ("openai", "anthropic", "httpx2", "pydantic", "genai_prices", "mcp", "xl
 HEAVY_SERVER = ("opentelemetry", "prometheus_client", "fastapi", "starlette", "uvicorn", "jsonschema")
 
 
-MODULES = ["forkpoint", "forkpoint.llm", "forkpoint.store", "forkpoint.llm.calling", "forkpoint.conversation"]
+MODULES = ["forkpoint", "forkpoint.llm", "forkpoint.store", "forkpoint.llm.call", "forkpoint.conversation"]
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -14,7 +14,7 @@ from forkpoint.events import ModelCalled, NewEvent, StagedEvent, Text, ToolCall,
 from forkpoint.history.state import EMPTY, State, fold
 from forkpoint.llm import Models, own_identity, render
 from forkpoint.llm.catalog import Wire
-from forkpoint.llm.identity import CallContext
+from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.request import Provider
 
 

@@ -16,8 +16,8 @@ from tests.agent.importable import Address, Household, Options, Person, Tree
 from forkpoint.agent import Agent, Limits, Tool, bind, tool
 from forkpoint.errors import BadAgent, BadModel, BadSetting, BadTool, ForkpointError
 from forkpoint.events import ToolCall
-from forkpoint.llm.manifest import ToolSchema
 from forkpoint.llm.model import LLM
+from forkpoint.llm.prompt.manifest import ToolSchema
 
 ECHO = "scripted/echo"
 SECRET = "sk-never-to-be-seen-4711"

@@ -19,8 +19,8 @@ from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.stored.document import portable_document
 from forkpoint.errors import BadAgent, CannotResume
 from forkpoint.events import ToolCall
-from forkpoint.llm.manifest import ToolSchema
 from forkpoint.llm.model import LLM
+from forkpoint.llm.prompt.manifest import ToolSchema
 
 ECHO = "scripted/echo"
 SECRET = "sk-never-to-be-seen-4711"

@@ -26,8 +26,8 @@ from forkpoint.events import (
 )
 from forkpoint.history.pairing import NO_CALLS, OpenCalls, in_call_order
 from forkpoint.llm.answers import Answer
-from forkpoint.llm.hearing import Hearing
-from forkpoint.llm.manifest import ToolSchema
+from forkpoint.llm.attempt import Hearing
+from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.llm.request import Request
 from forkpoint.testing import Heard, Reply
 

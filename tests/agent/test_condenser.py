@@ -35,7 +35,7 @@ from forkpoint.history.state import fold
 from forkpoint.history.wholeness import check_whole
 from forkpoint.ids import new_id
 from forkpoint.llm import LLM, manifest_of, render
-from forkpoint.llm.blocks import common_prefix
+from forkpoint.llm.prompt.blocks import common_prefix
 from forkpoint.store import open_store
 from forkpoint.store.records import NewConversation, NewFork, OpenTurn
 

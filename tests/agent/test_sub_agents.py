@@ -19,8 +19,8 @@ from forkpoint.agent.team.offer import everyone
 from forkpoint.agent.team.tools import NAMES, is_team_tool
 from forkpoint.errors import BadAgent, BadModel, CannotResume, Item
 from forkpoint.events import ToolCall
-from forkpoint.llm.manifest import ToolSchema, differences
 from forkpoint.llm.model import LLM
+from forkpoint.llm.prompt.manifest import ToolSchema, differences
 
 ECHO = "scripted/echo"
 SECRET = "sk-never-to-be-seen-4711"

@@ -23,7 +23,7 @@ from forkpoint.events import (
 )
 from forkpoint.llm import Options, Retries
 from forkpoint.llm.answers import Restarted, TextPiece
-from forkpoint.llm.manifest import ToolSchema
+from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.testing import Fault, Heard, Reply
 
 pytestmark = pytest.mark.anyio

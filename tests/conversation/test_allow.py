@@ -15,8 +15,8 @@ from forkpoint.engine.turns.missing import allows, as_allowed
 from forkpoint.errors import BadArgument, CannotResume, Item
 from forkpoint.events import ManifestChanged, SettingsChanged, ToolCall
 from forkpoint.ids import new_id
-from forkpoint.llm.identity import own_identity
 from forkpoint.llm.model import Retries
+from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.store import open_store
 from forkpoint.store.records import Lineage, NewConversation
 from forkpoint.testing import Fault, Reply, Script, ScriptedCall

@@ -14,7 +14,7 @@ from forkpoint.conversation import Turn, TurnStarted
 from forkpoint.engine.engine import LocalBackend
 from forkpoint.errors import BadPosition, CallNotOpen, NothingToRun, NotWhole
 from forkpoint.events import AssistantMessage, Event, Image, Imported, Text, ToolResult, UserMessage
-from forkpoint.llm.manifest import ToolSchema
+from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.testing import Fault, Heard, Reply
 
 pytestmark = pytest.mark.anyio

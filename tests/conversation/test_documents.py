@@ -39,7 +39,7 @@ from forkpoint.events import (
     encode_body,
     seal,
 )
-from forkpoint.llm.identity import CacheIdentity
+from forkpoint.llm.prompt.identity import CacheIdentity
 from forkpoint.store.records import Flaw, Lineage, Outcome, Status, TurnError, Verification
 from forkpoint.wire.documents import (
     EventDocument,

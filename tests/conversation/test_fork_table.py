@@ -30,8 +30,8 @@ from forkpoint.conversation.conversation import Where
 from forkpoint.events import Condensation, HookRun, NewEvent, Opaque, SkillActivated, ToolCall, Usage
 from forkpoint.history.state import State
 from forkpoint.ids import new_id
-from forkpoint.llm.identity import CacheIdentity, own_identity
-from forkpoint.llm.manifest import ToolSchema
+from forkpoint.llm.prompt.identity import CacheIdentity, own_identity
+from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.remote.addresses import KEY
 from forkpoint.server.keys import Keyring, OneKey
 from forkpoint.store import open_store

@@ -28,7 +28,7 @@ from forkpoint.backend.messages import as_message
 from forkpoint.engine.engine import LocalBackend
 from forkpoint.errors import BadAgent, BadSetting, CannotResume, HookBlocked, TurnCancelled
 from forkpoint.events import Event, HookRun, StagedEvent
-from forkpoint.llm.identity import own_identity
+from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.store import open_store
 from forkpoint.testing import Fault, Heard, Reply
 from forkpoint.workspace import set_trust

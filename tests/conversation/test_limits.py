@@ -15,7 +15,7 @@ from forkpoint.conversation import Turn
 from forkpoint.errors import BadAgent, LimitReached
 from forkpoint.events import ApprovalAsked, TurnStopped, Usage
 from forkpoint.llm import Price
-from forkpoint.llm.manifest import ToolSchema
+from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.testing import Fault, Heard, Reply, ScriptedCall
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,7 @@ from forkpoint.backend.messages import as_message
 from forkpoint.engine.engine import LocalBackend
 from forkpoint.errors import BadSetting, McpFailed
 from forkpoint.events import ManifestChanged, Text
-from forkpoint.llm.identity import own_identity
+from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.store import open_store
 from forkpoint.testing import Fault, Heard, Reply
 from forkpoint.workspace import set_trust

@@ -21,8 +21,8 @@ from forkpoint.engine.engine import LocalBackend
 from forkpoint.errors import ConversationClosed, DiskFull, LimitReached, NotFound, OutcomeUnknown, Overloaded
 from forkpoint.events import AssistantMessage, SystemMessage, Text, ToolCall, ToolResult, Usage, UserMessage
 from forkpoint.llm import Price, TextPiece, own_identity
-from forkpoint.llm.manifest import ToolSchema
 from forkpoint.llm.options import Options
+from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.server.metrics import Metrics
 from forkpoint.store import open_store
 from forkpoint.store.protocol import Store

@@ -32,7 +32,7 @@ from forkpoint.events import (
 )
 from forkpoint.ids import new_id
 from forkpoint.llm import TextPiece
-from forkpoint.llm.manifest import ToolSchema
+from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.store import open_store
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import Head, Onto

@@ -20,8 +20,8 @@ from forkpoint.engine.engine import LocalBackend
 from forkpoint.engine.turns.prompts import KEPT, Prompts
 from forkpoint.events import Event, NewEvent, Text, UserMessage
 from forkpoint.ids import new_id
-from forkpoint.llm.manifest import manifest_of
-from forkpoint.llm.rendering import render
+from forkpoint.llm.prompt.manifest import manifest_of
+from forkpoint.llm.prompt.rendering import render
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import NewConversation, OpenTurn
 from forkpoint.store.sqlite import SqliteStore

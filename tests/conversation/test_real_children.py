@@ -18,7 +18,7 @@ from forkpoint.events import ModelCalled, ToolCall, Usage
 from forkpoint.ids import new_id
 from forkpoint.llm import Models
 from forkpoint.llm.answers import Answer
-from forkpoint.llm.hearing import Hearing
+from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.providers.local import LocalProvider
 from forkpoint.llm.request import Request
 from forkpoint.store import open_store

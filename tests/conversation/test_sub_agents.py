@@ -15,7 +15,7 @@ from forkpoint.agent.builtin import shell
 from forkpoint.conversation import AsyncConversation
 from forkpoint.errors import SpawnRefused, TurnCancelled, TurnFailed
 from forkpoint.events import Condensation, SubAgentFinished, SubAgentSpawned, Usage
-from forkpoint.llm.manifest import ToolSchema
+from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.store import Store, open_store
 from forkpoint.testing import Fault, Heard, Reply
 
@@ -658,7 +658,7 @@ async def test_deleting_a_parent_takes_its_sub_agents_along(store: Store) -> Non
 async def test_without_a_conversation_there_are_no_sub_agents(store: Store) -> None:
     from forkpoint.backend.messages import as_message
     from forkpoint.engine.engine import LocalBackend
-    from forkpoint.llm.identity import own_identity
+    from forkpoint.llm.prompt.identity import own_identity
 
     backend = LocalBackend(store, owns_store=False)
     turn = await backend.once(

@@ -16,7 +16,7 @@ from forkpoint.backend.messages import as_message
 from forkpoint.engine.engine import LocalBackend
 from forkpoint.engine.trust import Trusting
 from forkpoint.errors import BadArgument, BadSetting
-from forkpoint.llm.identity import own_identity
+from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.store import open_store
 from forkpoint.testing import Heard, Reply
 from forkpoint.workspace import set_trust, trust_of

@@ -29,8 +29,7 @@ from forkpoint.events import (
     Usage,
     seal,
 )
-from forkpoint.history.pairing import NO_CALLS, safe_cuts
-from forkpoint.history.seen import (
+from forkpoint.history.client_view import (
     ERASED,
     Match,
     Seen,
@@ -45,6 +44,7 @@ from forkpoint.history.seen import (
     seen,
     told,
 )
+from forkpoint.history.pairing import NO_CALLS, safe_cuts
 from forkpoint.testing.samples import answers, calls, exchange, remembers, returns, says, thinks
 
 quick = settings(max_examples=100, deadline=None, database=None)

@@ -50,9 +50,9 @@ from forkpoint.events import (
     encode_body,
     seal,
 )
-from forkpoint.llm.identity import CallContext, own_identity
-from forkpoint.llm.manifest import Manifest, ToolSchema, manifest_of
 from forkpoint.llm.model import LLM
+from forkpoint.llm.prompt.identity import CallContext, own_identity
+from forkpoint.llm.prompt.manifest import Manifest, ToolSchema, manifest_of
 
 Commit: TypeAlias = list[Event]
 Draw: TypeAlias = Callable[[st.SearchStrategy[Any]], Any]

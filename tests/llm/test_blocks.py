@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.llm.paths import common
 
-from forkpoint.llm.blocks import Block, Blocks, chained, common_prefix
+from forkpoint.llm.prompt.blocks import Block, Blocks, chained, common_prefix
 
 quick = with_settings(common, max_examples=60)
 

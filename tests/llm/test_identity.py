@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from forkpoint.errors import BadSetting
 from forkpoint.ids import new_id
-from forkpoint.llm.identity import (
+from forkpoint.llm.model import LLM
+from forkpoint.llm.prompt.identity import (
     LONGEST_KEY,
     CacheIdentity,
     CachePolicy,
@@ -19,8 +20,7 @@ from forkpoint.llm.identity import (
     own_identity,
     under_manifest,
 )
-from forkpoint.llm.manifest import Manifest
-from forkpoint.llm.model import LLM
+from forkpoint.llm.prompt.manifest import Manifest
 
 many = settings(max_examples=100, deadline=None, database=None)
 

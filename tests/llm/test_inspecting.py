@@ -6,13 +6,13 @@ import pytest
 from tests.llm.paths import MODELS, TOOLS, commit, erased, manifest_for, next_turn
 
 from forkpoint.events import AssistantMessage, Condensation, Text, Usage, UserMessage
-from forkpoint.llm.blocks import common_prefix
-from forkpoint.llm.calling import Models
-from forkpoint.llm.identity import CallContext, own_identity
-from forkpoint.llm.inspecting import inspect_request
-from forkpoint.llm.manifest import ToolSchema
+from forkpoint.llm.call import Models
 from forkpoint.llm.model import LLM
-from forkpoint.llm.rendering import Rendering, render
+from forkpoint.llm.prompt.blocks import common_prefix
+from forkpoint.llm.prompt.identity import CallContext, own_identity
+from forkpoint.llm.prompt.inspection import inspect_request
+from forkpoint.llm.prompt.manifest import ToolSchema
+from forkpoint.llm.prompt.rendering import Rendering, render
 from forkpoint.llm.request import Request
 
 wires = pytest.mark.parametrize("wire", list(MODELS))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from forkpoint.errors import BadSetting, BadTool, ForkpointError, UnknownRenderer
 from forkpoint.events import decode_body, encode_body
-from forkpoint.llm.manifest import Manifest, ToolSchema, differences, manifest_note, manifest_of
 from forkpoint.llm.model import LLM
-from forkpoint.llm.rendering import render
+from forkpoint.llm.prompt.manifest import Manifest, ToolSchema, differences, manifest_note, manifest_of
+from forkpoint.llm.prompt.rendering import render
 
 many = settings(max_examples=100, deadline=None, database=None)
 

@@ -12,8 +12,8 @@ from tests.llm.provider_rules import broken_rules
 from forkpoint.errors import BadSetting
 from forkpoint.events import Text, UserMessage
 from forkpoint.llm import LLM, Models, Options
-from forkpoint.llm.manifest import manifest_of
-from forkpoint.llm.rendering import Rendering, render
+from forkpoint.llm.prompt.manifest import manifest_of
+from forkpoint.llm.prompt.rendering import Rendering, render
 
 all_wires = pytest.mark.parametrize("wire", list(ALL_MODELS))
 HELLO = UserMessage((Text("hello"),))

@@ -47,11 +47,11 @@ from forkpoint.events import (
     Usage,
     UserMessage,
 )
-from forkpoint.llm.identity import CallContext, own_identity
-from forkpoint.llm.manifest import Manifest, ToolSchema, manifest_of
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
-from forkpoint.llm.rendering import render
+from forkpoint.llm.prompt.identity import CallContext, own_identity
+from forkpoint.llm.prompt.manifest import Manifest, ToolSchema, manifest_of
+from forkpoint.llm.prompt.rendering import render
 from forkpoint.llm.wires.wording import ERASED, STARTS_HERE
 
 wires = pytest.mark.parametrize("wire", list(MODELS))

@@ -42,9 +42,9 @@ from forkpoint.events import (
     UserMessage,
 )
 from forkpoint.history.pairing import NO_CALLS
-from forkpoint.llm.blocks import common_prefix
-from forkpoint.llm.identity import CallContext, own_identity
-from forkpoint.llm.rendering import Rendering, render
+from forkpoint.llm.prompt.blocks import common_prefix
+from forkpoint.llm.prompt.identity import CallContext, own_identity
+from forkpoint.llm.prompt.rendering import Rendering, render
 
 quick = settings(common, max_examples=25)
 few = settings(common, max_examples=15)

@@ -47,9 +47,9 @@ from forkpoint.events import (
     ToolResult,
     UserMessage,
 )
-from forkpoint.llm.identity import CallContext, own_identity
 from forkpoint.llm.model import LLM
-from forkpoint.llm.rendering import Rendering, render
+from forkpoint.llm.prompt.identity import CallContext, own_identity
+from forkpoint.llm.prompt.rendering import Rendering, render
 
 quick = settings(common, max_examples=30)
 few = settings(common, max_examples=20)

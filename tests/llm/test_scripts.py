@@ -39,13 +39,13 @@ from forkpoint.events import (
 )
 from forkpoint.llm import scripts
 from forkpoint.llm.answers import Answer, CallPiece, Piece, ReasoningPiece, TextPiece
-from forkpoint.llm.hearing import Hearing
-from forkpoint.llm.identity import CallContext, own_identity
-from forkpoint.llm.manifest import manifest_of
+from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
+from forkpoint.llm.prompt.identity import CallContext, own_identity
+from forkpoint.llm.prompt.manifest import manifest_of
+from forkpoint.llm.prompt.rendering import render
 from forkpoint.llm.providers.scripted import ScriptedProvider
-from forkpoint.llm.rendering import render
 from forkpoint.llm.request import Request
 from forkpoint.llm.scripts import Fault, FaultKind, Heard, Reply, Script, ScriptedCall, last_words, script_named
 

@@ -25,7 +25,7 @@ from forkpoint.errors import (
 )
 from forkpoint.events import AssistantMessage, NewEvent, Reasoning, Text, ToolCall, Usage, encode_body, seal
 from forkpoint.llm.answers import Answer, CallPiece, Piece, ReasoningPiece, TextPiece
-from forkpoint.llm.hearing import Hearing
+from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.streams.chat import ChatStream
 from forkpoint.llm.streams.messages import MessagesStream
 from forkpoint.llm.streams.parts import mended

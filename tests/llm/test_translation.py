@@ -10,9 +10,9 @@ from tests.llm.paths import CONTEXT, MODELS, Commit, commit, common, histories, 
 from tests.llm.provider_rules import broken_rules
 
 from forkpoint.events import AnyBody, AssistantMessage, Event, Image, Reasoning, Text, ToolCall, ToolResult, UserMessage
-from forkpoint.llm.blocks import common_prefix
-from forkpoint.llm.manifest import manifest_note
-from forkpoint.llm.rendering import Rendering, render
+from forkpoint.llm.prompt.blocks import common_prefix
+from forkpoint.llm.prompt.manifest import manifest_note
+from forkpoint.llm.prompt.rendering import Rendering, render
 
 few = settings(common, max_examples=25)
 

@@ -14,8 +14,8 @@ from forkpoint.agent.arguments import json_schema
 from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.stored.document import portable_document
 from forkpoint.errors import BadAgent, BadWorkspace, CannotResume, ForkpointError, NotFound
-from forkpoint.llm.manifest import ToolSchema
 from forkpoint.llm.model import LLM, Price, Retries, Timeouts
+from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.server.agents import AgentItem, Agents
 from forkpoint.server.sent_agent import CLIENT_TOOLS, SIZE, SKILLS
 

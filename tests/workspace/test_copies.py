@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from forkpoint.workspace import files
+from forkpoint.workspace.folders import record_of
 from forkpoint.workspace.isolation import Made, NotMade, Removed, copy, origin_of, remove, workspaces_folder
-from forkpoint.workspace.made import record_of
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="what git takes a copy for is looked at")
 
@@ -285,7 +285,7 @@ def test_a_failure_half_way_leaves_nothing_behind(source: Path, monkeypatch: pyt
 
 def test_a_place_that_cannot_be_made_is_said(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORKPOINT_WORKSPACES", str(source / "a.txt" / "x"))
-    monkeypatch.setattr("forkpoint.workspace.made.workspaces_folder", lambda: tmp_path / "file" / "x")
+    monkeypatch.setattr("forkpoint.workspace.folders.workspaces_folder", lambda: tmp_path / "file" / "x")
     (tmp_path / "file").touch()
     with pytest.raises(NotMade, match="Not a directory"):
         copy(source, "try")

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from forkpoint.workspace import project_root, set_trust, standing
+from forkpoint.workspace.folders import record_of
 from forkpoint.workspace.git import Git
 from forkpoint.workspace.isolation import (
     Kind,
@@ -24,7 +25,6 @@ from forkpoint.workspace.isolation import (
     workspaces_folder,
     worktree,
 )
-from forkpoint.workspace.made import record_of
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="a worktree is git's")
 

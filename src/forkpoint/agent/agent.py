@@ -21,8 +21,8 @@ from forkpoint.agent.team.offer import SubAgents, check_free, sub_agents_of, wit
 from forkpoint.agent.tool import Tool, as_tool
 from forkpoint.errors import BadAgent, BadTool
 from forkpoint.events import JsonText, ToolCall
-from forkpoint.llm.manifest import Manifest, ToolSchema, is_text, manifest_of
 from forkpoint.llm.model import LLM, as_llm
+from forkpoint.llm.prompt.manifest import Manifest, ToolSchema, is_text, manifest_of
 
 Unattended: TypeAlias = Literal["deny", "run"]
 """What becomes of a call that would wait for an approval where nobody can be asked."""

@@ -60,10 +60,10 @@ from forkpoint.events import (
 )
 from forkpoint.history.state import State
 from forkpoint.llm.answers import Complete, Failed, Said
-from forkpoint.llm.calling import Models
-from forkpoint.llm.identity import CallContext
+from forkpoint.llm.call import Models
 from forkpoint.llm.options import Options
-from forkpoint.llm.rendering import Rendering
+from forkpoint.llm.prompt.identity import CallContext
+from forkpoint.llm.prompt.rendering import Rendering
 
 CORRECTIONS = 2
 """How often a model is told that its answer does not have the form that was asked for."""

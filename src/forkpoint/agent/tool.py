@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeAlias, overload
 from forkpoint.agent.arguments import Arguments, typed
 from forkpoint.agent.context import ToolContext
 from forkpoint.errors import BadTool
-from forkpoint.llm.manifest import ToolSchema
+from forkpoint.llm.prompt.manifest import ToolSchema
 
 OUTPUT_LIMIT = 100_000
 """Characters of a result that a model is shown, if a tool does not say otherwise."""

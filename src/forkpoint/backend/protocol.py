@@ -15,11 +15,11 @@ from forkpoint.backend.messages import Given
 from forkpoint.backend.results import Branch, Call, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.backend.settings import Settings
 from forkpoint.events import Condensation, Event, Position, SkillActivated, Usage, UserMessage
-from forkpoint.llm.identity import CachePolicy
-from forkpoint.llm.inspecting import Inspection
 from forkpoint.llm.options import Options
+from forkpoint.llm.prompt.identity import CachePolicy
+from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.store.records import Onto, Page, Status, Verification
-from forkpoint.workspace.made import Kind
+from forkpoint.workspace.folders import Kind
 
 
 class Draft(Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from forkpoint.events import (
     Usage,
     UserMessage,
 )
-from forkpoint.llm.identity import CacheIdentity
+from forkpoint.llm.prompt.identity import CacheIdentity
 from forkpoint.store.records import Lineage, Outcome, Status, TurnError
 
 CallStatus: TypeAlias = Literal["done", "failed", "unknown", "denied", "not_run", "not_answered", "waiting", "handed"]

@@ -10,7 +10,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.stored.document import bind, portable_document
 from forkpoint.errors import BadWorkspace, CannotResume, Item
 from forkpoint.events import JsonText
-from forkpoint.workspace.made import Made
+from forkpoint.workspace.folders import Made
 
 
 class SubAgentOf(Struct, frozen=True, omit_defaults=True):

@@ -12,7 +12,7 @@ from forkpoint.cli.showing import names_of, whose
 
 if TYPE_CHECKING:
     from forkpoint.conversation import Info
-    from forkpoint.llm.inspecting import Inspection
+    from forkpoint.llm.prompt.inspection import Inspection
 
 
 def request(
@@ -78,7 +78,7 @@ def _facts(seen: "Inspection", info: "Info", names: dict[str, str]) -> "list[tup
 
 def _key_of(key: str, info: "Info", names: dict[str, str]) -> str:
     """Whose a key is that a request has."""
-    from forkpoint.llm.identity import own_identity
+    from forkpoint.llm.prompt.identity import own_identity
 
     if key == info.cache.key:
         return whose(info.cache, names)

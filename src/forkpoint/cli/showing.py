@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from forkpoint.conversation import Call, Info, Stats, Turn
-    from forkpoint.llm.identity import CacheIdentity
+    from forkpoint.llm.prompt.identity import CacheIdentity
 
 MOST = 50
 """How many turns or events are shown, unless somebody wants more."""

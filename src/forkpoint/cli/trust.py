@@ -73,7 +73,7 @@ def trust(
 def instructions_here(folder: str) -> "Told":
     """What ``AGENTS.md`` says in the project of a folder, down to that."""
     from forkpoint.agent.skills.files import instructions_in
-    from forkpoint.workspace.made import origin_of
+    from forkpoint.workspace.folders import origin_of
     from forkpoint.workspace.roots import checkout_and_root
 
     here = origin_of(folder)

@@ -52,12 +52,12 @@ from forkpoint.errors import (
     TurnFailed,
 )
 from forkpoint.events import Condensation, Event, ToolResult, UserMessage
-from forkpoint.llm.identity import CacheIdentity, CachePolicy
-from forkpoint.llm.inspecting import Inspection
 from forkpoint.llm.model import LLM
+from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
+from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import Page, Status, Verification
-from forkpoint.workspace.made import Kind
+from forkpoint.workspace.folders import Kind
 
 Where: TypeAlias = str | os.PathLike[str] | Store | None
 """Where conversations live: an address, a path of a SQLite file, an open store, or None for the default."""

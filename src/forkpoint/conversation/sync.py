@@ -20,9 +20,9 @@ from forkpoint.conversation.conversation import AsyncConversation, Events, Where
 from forkpoint.conversation.portal import inside, wait_for
 from forkpoint.conversation.stream import TurnStream
 from forkpoint.events import Condensation, ToolResult, UserMessage
-from forkpoint.llm.identity import CacheIdentity, CachePolicy
-from forkpoint.llm.inspecting import Inspection
 from forkpoint.llm.model import LLM
+from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
+from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.store.records import Page, Status, Verification
 
 

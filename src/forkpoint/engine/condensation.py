@@ -21,10 +21,10 @@ from forkpoint.errors import ForkpointError, OutcomeUnknown, Stale, StoreError
 from forkpoint.events import Condensation, Event, ModelCalled, NewEvent, SkillActivated, Text, Usage, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm.answers import Complete, Failed
-from forkpoint.llm.calling import Models
-from forkpoint.llm.identity import CallContext, own_identity
-from forkpoint.llm.manifest import manifest_of
-from forkpoint.llm.rendering import render
+from forkpoint.llm.call import Models
+from forkpoint.llm.prompt.identity import CallContext, own_identity
+from forkpoint.llm.prompt.manifest import manifest_of
+from forkpoint.llm.prompt.rendering import render
 from forkpoint.shield import finished
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import Committed, ConversationRecord

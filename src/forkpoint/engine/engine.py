@@ -47,10 +47,10 @@ from forkpoint.events import (
 )
 from forkpoint.ids import new_id
 from forkpoint.llm.answers import Failed
-from forkpoint.llm.calling import Models
-from forkpoint.llm.identity import CallContext, own_identity, under_manifest
-from forkpoint.llm.inspecting import Inspection
+from forkpoint.llm.call import Models
 from forkpoint.llm.options import Options
+from forkpoint.llm.prompt.identity import CallContext, own_identity, under_manifest
+from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.shield import finished
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import (
@@ -62,7 +62,7 @@ from forkpoint.store.records import (
     TurnRecord,
     Verification,
 )
-from forkpoint.workspace.made import Made
+from forkpoint.workspace.folders import Made
 
 
 class LocalBackend(RunsTeams):

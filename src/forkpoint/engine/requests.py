@@ -14,12 +14,12 @@ from forkpoint.agent.agent import Agent
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import NoSuchTurn
 from forkpoint.events import Event, JsonText, ManifestChanged, ModelCalled, SettingsChanged, StagedEvent
-from forkpoint.llm.calling import Models
-from forkpoint.llm.identity import CallContext
-from forkpoint.llm.inspecting import Inspection, inspect_request
-from forkpoint.llm.manifest import Manifest, manifest_of
+from forkpoint.llm.call import Models
 from forkpoint.llm.model import LLM
-from forkpoint.llm.rendering import render
+from forkpoint.llm.prompt.identity import CallContext
+from forkpoint.llm.prompt.inspection import Inspection, inspect_request
+from forkpoint.llm.prompt.manifest import Manifest, manifest_of
+from forkpoint.llm.prompt.rendering import render
 from forkpoint.llm.request import Request
 
 

@@ -35,7 +35,7 @@ from forkpoint.backend.settings import Settings
 from forkpoint.errors import BadAgent, BadArgument, BadSetting
 from forkpoint.workspace import Decision, ProjectSettings, Standing, Trust, set_trust, settings_at, standing
 from forkpoint.workspace.defaults import settings_file
-from forkpoint.workspace.made import origin_of
+from forkpoint.workspace.folders import origin_of
 from forkpoint.workspace.project import settings_of
 from forkpoint.workspace.roots import checkout_and_root
 

@@ -10,7 +10,7 @@ from forkpoint.backend.protocol import Draft
 from forkpoint.backend.results import Branch, Info, Isolation
 from forkpoint.backend.settings import Settings
 from forkpoint.events import Usage
-from forkpoint.llm.identity import CacheIdentity, own_identity
+from forkpoint.llm.prompt.identity import CacheIdentity, own_identity
 from forkpoint.store.records import ConversationRecord, Head, Lineage, NewConversation, Tags
 
 

@@ -19,8 +19,8 @@ from forkpoint.errors import CannotResume, ForkpointError, WorkspaceNotMade
 from forkpoint.events import JsonText
 from forkpoint.shield import finished
 from forkpoint.store.protocol import Store
+from forkpoint.workspace.folders import printable
 from forkpoint.workspace.isolation import Kind, Made, NotMade, Removed, make, remove
-from forkpoint.workspace.made import printable
 
 _AT_ONCE = 4  # folders that are made or removed; copying more at once is no faster
 

@@ -3,12 +3,9 @@
 The way of a call, and where to read about each step:
 
 - `model`: `LLM`, which model and how to ask it. Frozen data that holds nothing of a conversation.
-- `manifest`: what a prompt has before its history, and its hash.
-- `rendering`, `blocks`, `wires`: from a manifest and a path to the exact bytes of a request.
-- `identity`: the cache key that a conversation shows a provider, and why.
-- `calling`: `Models.call`, from a rendering to an outcome; retries, timeouts, usage.
-- `providers`, `streams`, `failures`: each wire's way of being asked, of answering and of failing.
-- `inspecting`: what was or would be sent, where its cached part ends, and why.
+- `prompt/`, `wires/`: from a manifest and a path to the exact bytes of a request, with the cache key it shows.
+- `call`: `Models.call`, from a rendering to an outcome; retries, time limits, usage. `attempt`: one try of it.
+- `providers/`, `streams/`, `failures`: how each wire is asked, answers and fails.
 
 Nothing here knows of stores. The SDKs, the price list and llama.cpp are loaded when they are first used.
 """
@@ -24,13 +21,20 @@ from forkpoint.llm.answers import (
     Restarted,
     TextPiece,
 )
-from forkpoint.llm.calling import Models
-from forkpoint.llm.identity import CacheIdentity, CachePolicy, CallContext, fork_identity, own_identity, under_manifest
-from forkpoint.llm.inspecting import Inspection, inspect_request
-from forkpoint.llm.manifest import Manifest, ToolSchema, manifest_note, manifest_of
+from forkpoint.llm.call import Models
 from forkpoint.llm.model import LLM, Price, Retries, Timeouts, as_llm
 from forkpoint.llm.options import Options
-from forkpoint.llm.rendering import Rendering, render
+from forkpoint.llm.prompt.identity import (
+    CacheIdentity,
+    CachePolicy,
+    CallContext,
+    fork_identity,
+    own_identity,
+    under_manifest,
+)
+from forkpoint.llm.prompt.inspection import Inspection, inspect_request
+from forkpoint.llm.prompt.manifest import Manifest, ToolSchema, manifest_note, manifest_of
+from forkpoint.llm.prompt.rendering import Rendering, render
 from forkpoint.llm.request import Provider, Request
 
 __all__ = [

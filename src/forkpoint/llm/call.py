@@ -15,15 +15,15 @@ import anyio.to_thread
 from forkpoint.errors import BadPrompt, BadSetting, ForkpointError, ModelError, ModelTimeout
 from forkpoint.events import ModelCalled, Usage
 from forkpoint.llm.answers import Answer, Complete, Failed, Outcome, Piece, Restarted
+from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.catalog import Wire
 from forkpoint.llm.failures import names_the_cache_key
-from forkpoint.llm.hearing import Hearing
-from forkpoint.llm.identity import CallContext
-from forkpoint.llm.manifest import manifest_of
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
 from forkpoint.llm.prices import load_list, needs_list, priced, unpriced
-from forkpoint.llm.rendering import Rendering
+from forkpoint.llm.prompt.identity import CallContext
+from forkpoint.llm.prompt.manifest import manifest_of
+from forkpoint.llm.prompt.rendering import Rendering
 from forkpoint.llm.request import Provider, Request
 
 

@@ -11,8 +11,8 @@ from msgspec.structs import force_setattr, replace
 from forkpoint.errors import BadSetting
 from forkpoint.events import JsonText
 from forkpoint.llm.catalog import OPTIONS, SAMPLING, Wire
-from forkpoint.llm.manifest import is_text
 from forkpoint.llm.model import LLM
+from forkpoint.llm.prompt.manifest import is_text
 
 
 class Options(Struct, frozen=True, omit_defaults=True):

@@ -5,11 +5,11 @@ from typing import Protocol
 from msgspec import Struct
 
 from forkpoint.llm.answers import Answer
-from forkpoint.llm.hearing import Hearing
-from forkpoint.llm.identity import CallContext
+from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
-from forkpoint.llm.rendering import Rendering
+from forkpoint.llm.prompt.identity import CallContext
+from forkpoint.llm.prompt.rendering import Rendering
 
 
 class Request(Struct, frozen=True):

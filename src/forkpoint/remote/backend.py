@@ -22,7 +22,7 @@ from forkpoint.engine.views import tree_of
 from forkpoint.errors import BadArgument, BadPosition, NotFound
 from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
 from forkpoint.ids import new_id
-from forkpoint.llm.inspecting import Inspection
+from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.remote.connection import Connection, Request, Sending, quoted
 from forkpoint.remote.requests import asked, created, made_of, path_of, without
 from forkpoint.remote.turns import FollowsTurns

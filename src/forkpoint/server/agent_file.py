@@ -22,7 +22,7 @@ from forkpoint.agent.secrets.secret import Secret
 from forkpoint.agent.skills.files import Found, skills_in, together
 from forkpoint.agent.skills.skill import Skill
 from forkpoint.errors import BadSetting, ForkpointError
-from forkpoint.llm.manifest import ToolSchema
+from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.server.tables import MODEL, llm_of, typed
 from forkpoint.server.team_file import Team, read_team, without_end
 

@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from forkpoint.errors import BadRequest, ForkpointError, Invalid, NoSuchCall, NotAllowed
-from forkpoint.llm.calling import Models
+from forkpoint.llm.call import Models
 from forkpoint.server import openapi
 from forkpoint.server.agents import Agents
 from forkpoint.server.call import JSON

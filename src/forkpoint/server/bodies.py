@@ -10,7 +10,7 @@ from forkpoint.agent.agent import Limits
 from forkpoint.backend.messages import Given, as_message, as_result
 from forkpoint.errors import BadRequest, Invalid, NothingToRun, TooLarge
 from forkpoint.events import Part, UserMessage
-from forkpoint.llm.identity import CachePolicy
+from forkpoint.llm.prompt.identity import CachePolicy
 
 B = TypeVar("B", bound=Struct)
 

@@ -71,7 +71,7 @@ from forkpoint.errors import (
     WorkspaceNotMade,
 )
 from forkpoint.events import AssistantMessage, Condensation, Envelope, Event, Position, Text, Usage, UserMessage
-from forkpoint.llm.identity import own_identity
+from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.server.chat.answers import Said, completion
 from forkpoint.store.records import Lineage, TurnError, Verification
 from forkpoint.wire.documents import (

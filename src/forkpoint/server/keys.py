@@ -33,9 +33,9 @@ from forkpoint.errors import (
     NoSuchKey,
     Unauthorized,
 )
+from forkpoint.file_lock import FileLock
 from forkpoint.server.settings import History
 from forkpoint.store.records import DEFAULT_TENANT, check_name
-from forkpoint.store.sqlite.locks import FileLock
 
 VERSION = 1
 """The version of the file that is written."""

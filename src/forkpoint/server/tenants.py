@@ -7,7 +7,7 @@ from forkpoint.backend.callbacks import Callback
 from forkpoint.engine.engine import LocalBackend
 from forkpoint.engine.trust import Trusting
 from forkpoint.engine.turns.prompts import Prompts
-from forkpoint.llm.calling import Models
+from forkpoint.llm.call import Models
 from forkpoint.store.protocol import Store
 
 

@@ -37,7 +37,7 @@ from forkpoint.events import (
     decode_body,
     encode_body,
 )
-from forkpoint.llm.identity import CacheIdentity
+from forkpoint.llm.prompt.identity import CacheIdentity
 from forkpoint.store.records import Flaw, Lineage, Outcome, Status, TurnError, Verification
 
 D = TypeVar("D")

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from forkpoint.store.sqlite.locks import FileLock
+from forkpoint.file_lock import FileLock
 
 _LARGEST = 16 * 1024 * 1024
 _PATIENCE = 10.0  # seconds that a change waits for another

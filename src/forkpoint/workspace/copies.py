@@ -4,8 +4,7 @@ import os
 from pathlib import Path
 
 from forkpoint.workspace.files import Copying, fingerprint, walk
-from forkpoint.workspace.git import Git
-from forkpoint.workspace.made import (
+from forkpoint.workspace.folders import (
     Made,
     NotMade,
     Removed,
@@ -17,6 +16,7 @@ from forkpoint.workspace.made import (
     room_for,
     some,
 )
+from forkpoint.workspace.git import Git
 
 
 def copy(source: Path, name: str) -> Made:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
-from forkpoint.workspace.made import counted, printable, some
+from forkpoint.workspace.folders import counted, printable, some
 
 try:
     import fcntl

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
 
-from forkpoint.workspace.made import NotMade, printable
+from forkpoint.workspace.folders import NotMade, printable
 
 try:
     import fcntl

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from forkpoint.workspace.copies import copy, remove_copy
-from forkpoint.workspace.made import Kind, Made, NotMade, Removed, forget, origin_of, record_of, workspaces_folder
+from forkpoint.workspace.folders import Kind, Made, NotMade, Removed, forget, origin_of, record_of, workspaces_folder
 from forkpoint.workspace.worktrees import remove_worktree, worktree
 
 __all__ = [

@@ -11,7 +11,7 @@ from msgspec import Struct
 from forkpoint.errors import BadSetting
 from forkpoint.events import JsonText
 from forkpoint.workspace import config
-from forkpoint.workspace.made import origin_of
+from forkpoint.workspace.folders import origin_of
 from forkpoint.workspace.roots import project_root
 from forkpoint.workspace.trust import Trust
 

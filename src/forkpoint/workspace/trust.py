@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from forkpoint.workspace import config as settings
 from forkpoint.workspace.edits import with_trust
-from forkpoint.workspace.made import origin_of, sources_of
+from forkpoint.workspace.folders import origin_of, sources_of
 from forkpoint.workspace.roots import checkout_and_root
 from forkpoint.workspace.roots import project_root as project_root
 

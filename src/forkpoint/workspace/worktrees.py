@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from forkpoint.workspace.files import Copying, fingerprint
-from forkpoint.workspace.git import Git, GitFailed, alone
-from forkpoint.workspace.made import (
+from forkpoint.workspace.folders import (
     Made,
     NotMade,
     Removed,
@@ -25,6 +24,7 @@ from forkpoint.workspace.made import (
     room_for,
     some,
 )
+from forkpoint.workspace.git import Git, GitFailed, alone
 from forkpoint.workspace.roots import checkout_and_root, project_root
 
 _MERGE = ("MERGE_HEAD", "MERGE_MODE", "MERGE_MSG")

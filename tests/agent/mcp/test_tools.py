@@ -16,7 +16,7 @@ from forkpoint.agent.mcp import McpFailed, McpServer, Offer, Offered, connect, i
 from forkpoint.agent.mcp.tools import SchemaArguments, plain_names
 from forkpoint.errors import ExtraMissing
 from forkpoint.events import File, Image, Text, ToolResult
-from forkpoint.llm.manifest import PLAIN_NAME
+from forkpoint.llm.prompt.manifest import PLAIN_NAME
 from forkpoint.testing import Reply
 
 pytestmark = pytest.mark.anyio

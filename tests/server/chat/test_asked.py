@@ -23,8 +23,8 @@ from forkpoint.events import (
     UserMessage,
 )
 from forkpoint.history.wholeness import check_whole
-from forkpoint.llm.manifest import ToolSchema
 from forkpoint.llm.options import Options
+from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.server.chat.asked import Asked, digest_of, read_request
 from forkpoint.server.chat.heard import Heard
 

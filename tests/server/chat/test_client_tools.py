@@ -23,7 +23,7 @@ from tests.server.chat.lists_of_messages import (
 from tests.server.support.serving import served
 
 from forkpoint.agent import Agent, tool
-from forkpoint.llm.manifest import ToolSchema
+from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.server.agents import Agents
 from forkpoint.testing import ModelServer, Script
 

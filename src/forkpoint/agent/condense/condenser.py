@@ -18,8 +18,8 @@ from forkpoint.agent.condense.cut import Cut, Shown
 from forkpoint.agent.transcript import tokens_in, transcript
 from forkpoint.errors import BadAgent
 from forkpoint.events import AnyBody, Condensation, Event
-from forkpoint.llm.manifest import is_text
 from forkpoint.llm.model import LLM, as_llm
+from forkpoint.llm.prompt.manifest import is_text
 
 TOKENS = 100_000
 """The limit of a condenser that is given none, or three quarters of what its model takes if that is known and less."""

@@ -38,7 +38,7 @@ from forkpoint.events import (
     ToolResult,
     UserMessage,
 )
-from forkpoint.llm.manifest import is_text
+from forkpoint.llm.prompt.manifest import is_text
 
 Moment: TypeAlias = Literal["turn_start", "user_message", "before_tool", "after_tool", "turn_end"]
 """When a hook runs."""

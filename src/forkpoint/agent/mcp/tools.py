@@ -30,7 +30,7 @@ from forkpoint.agent.secrets.secret import Resolved, Secret, resolve
 from forkpoint.agent.tool import OUTPUT_LIMIT, Tool
 from forkpoint.errors import BadAgent, BadTool, McpFailed, NoSecret
 from forkpoint.events import JsonText, Part
-from forkpoint.llm.manifest import ToolSchema
+from forkpoint.llm.prompt.manifest import ToolSchema
 
 TOOLS = 256
 """Tools that one server may add to an agent."""

@@ -23,7 +23,7 @@ from msgspec.structs import force_setattr
 
 from forkpoint.errors import BadAgent
 from forkpoint.events import SkillActivated, ToolCall
-from forkpoint.llm.manifest import is_text
+from forkpoint.llm.prompt.manifest import is_text
 
 LARGEST = 256 * 1024
 """Bytes that a skill may have; and that all skills may have that are activated at one moment, but for the first."""

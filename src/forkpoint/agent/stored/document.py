@@ -39,8 +39,8 @@ from forkpoint.agent.team.tools import is_team_tool
 from forkpoint.agent.tool import Tool
 from forkpoint.errors import BadAgent, CannotResume, ForkpointError, Item
 from forkpoint.events import JsonText
-from forkpoint.llm.manifest import ToolSchema
 from forkpoint.llm.model import LLM, as_llm
+from forkpoint.llm.prompt.manifest import ToolSchema
 
 StoredPolicy: TypeAlias = Literal["never", "always", "risky"] | Reference
 """A policy in a stored agent: its word, or a function by its path."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from forkpoint.agent.team.tools import NAMES, is_team_tool, team_tools
 from forkpoint.agent.tool import Tool
 from forkpoint.errors import BadAgent
-from forkpoint.llm.manifest import is_text
 from forkpoint.llm.model import LLM, as_llm
+from forkpoint.llm.prompt.manifest import is_text
 
 if TYPE_CHECKING:
     from forkpoint.agent.agent import Agent

@@ -39,8 +39,8 @@ from forkpoint.events import (
 )
 from forkpoint.history.roster import Known, free_nickname
 from forkpoint.history.state import State
-from forkpoint.llm.identity import CacheIdentity, fork_identity, own_identity
-from forkpoint.llm.manifest import is_text
+from forkpoint.llm.prompt.identity import CacheIdentity, fork_identity, own_identity
+from forkpoint.llm.prompt.manifest import is_text
 
 SEEN = ("user_message", "condensation", "skill_activated")
 """The kinds of events by which `window` knows what can be seen of a path."""

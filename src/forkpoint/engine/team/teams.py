@@ -48,7 +48,7 @@ from forkpoint.errors import (
 from forkpoint.events import NewEvent, Position, SubAgentFinished, SubAgentSpawned, Usage
 from forkpoint.history.roster import Known, find, roster
 from forkpoint.ids import new_id
-from forkpoint.llm.identity import own_identity
+from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import (
     ConversationRecord,

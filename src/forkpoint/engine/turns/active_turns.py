@@ -58,8 +58,8 @@ from forkpoint.events import (
     UserMessage,
 )
 from forkpoint.ids import new_id
-from forkpoint.llm.calling import Models
-from forkpoint.llm.identity import CacheIdentity, CallContext
+from forkpoint.llm.call import Models
+from forkpoint.llm.prompt.identity import CacheIdentity, CallContext
 from forkpoint.shield import finished
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import (

@@ -14,9 +14,9 @@ from forkpoint.engine.turns.journal import staged
 from forkpoint.engine.turns.skills import called_for
 from forkpoint.events import NewEvent, StagedEvent, Usage
 from forkpoint.history.state import EMPTY, State, fold
-from forkpoint.llm.calling import Models
-from forkpoint.llm.identity import CallContext
-from forkpoint.llm.rendering import render
+from forkpoint.llm.call import Models
+from forkpoint.llm.prompt.identity import CallContext
+from forkpoint.llm.prompt.rendering import render
 
 
 class Passing:

@@ -50,8 +50,8 @@ from forkpoint.events import (
 )
 from forkpoint.history.state import State
 from forkpoint.ids import new_id
-from forkpoint.llm.identity import CacheIdentity, CallContext, fork_identity, own_identity, under_manifest
-from forkpoint.llm.manifest import Manifest, manifest_note
+from forkpoint.llm.prompt.identity import CacheIdentity, CallContext, fork_identity, own_identity, under_manifest
+from forkpoint.llm.prompt.manifest import Manifest, manifest_note
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import ConversationRecord, Head, NewFork, OpenTurn
 

@@ -9,8 +9,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from forkpoint.events import Event
-from forkpoint.llm.manifest import Manifest
-from forkpoint.llm.rendering import Rendering, render
+from forkpoint.llm.prompt.manifest import Manifest
+from forkpoint.llm.prompt.rendering import Rendering, render
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import Head
 

@@ -23,7 +23,7 @@ from forkpoint.backend.results import Turn
 from forkpoint.errors import ForkpointError
 from forkpoint.events import ModelCalled, ToolCall, ToolResult, Usage
 from forkpoint.llm.answers import Restarted
-from forkpoint.llm.manifest import PLAIN_NAME
+from forkpoint.llm.prompt.manifest import PLAIN_NAME
 
 if TYPE_CHECKING:  # loading it takes longer than a turn, and most programs have no use for it
     from opentelemetry.context import Context

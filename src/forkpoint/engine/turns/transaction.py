@@ -45,9 +45,9 @@ from forkpoint.errors import (
     TurnOpen,
 )
 from forkpoint.events import Event, JsonText, NewEvent, StagedEvent
-from forkpoint.llm.calling import Models
-from forkpoint.llm.identity import CallContext
-from forkpoint.llm.rendering import Rendering
+from forkpoint.llm.call import Models
+from forkpoint.llm.prompt.identity import CallContext
+from forkpoint.llm.prompt.rendering import Rendering
 from forkpoint.shield import finished
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import Committed, NewFork, OpenTurn, Outcome, TurnError

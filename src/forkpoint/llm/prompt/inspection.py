@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from forkpoint.events import Usage
-from forkpoint.llm.blocks import Block, common_prefix
-from forkpoint.llm.manifest import differences
+from forkpoint.llm.prompt.blocks import Block, common_prefix
+from forkpoint.llm.prompt.manifest import differences
 from forkpoint.llm.request import Request
 
 Change: TypeAlias = Literal["kept", "added", "removed"]

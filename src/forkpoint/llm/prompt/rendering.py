@@ -37,11 +37,12 @@ from forkpoint.events import (
     TurnStopped,
     UserMessage,
 )
-from forkpoint.llm.blocks import Block, Blocks, chained
-from forkpoint.llm.identity import CallContext
-from forkpoint.llm.manifest import Manifest
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
+from forkpoint.llm.prompt.blocks import Block, Blocks, chained
+from forkpoint.llm.prompt.identity import CallContext
+from forkpoint.llm.prompt.manifest import Manifest
+from forkpoint.llm.wires.body import is_plain
 from forkpoint.llm.wires.chat import ChatWire
 from forkpoint.llm.wires.messages import MessagesWire
 from forkpoint.llm.wires.responses import ResponsesWire
@@ -55,7 +56,6 @@ from forkpoint.llm.wires.wording import (
     stopped_words,
     summary_words,
 )
-from forkpoint.llm.wires.writing import is_plain
 
 RENDERERS: dict[int, dict[str, Wire]] = {
     1: {

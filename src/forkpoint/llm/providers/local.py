@@ -3,7 +3,7 @@
 import msgspec
 
 from forkpoint.llm.answers import Answer
-from forkpoint.llm.hearing import Hearing
+from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.local.engine import Progress, engine_for, leave
 from forkpoint.llm.local.weights import find
 from forkpoint.llm.request import Request

@@ -22,8 +22,8 @@ import msgspec
 
 from forkpoint.errors import AnswerMalformed, ConnectionLost, ModelTimeout
 from forkpoint.llm.answers import Answer
+from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.failures import error_for_status, error_in_answer
-from forkpoint.llm.hearing import Hearing
 from forkpoint.llm.key import masked
 from forkpoint.llm.providers.clients import Clients, load
 from forkpoint.llm.request import Request

@@ -7,8 +7,8 @@ import msgspec
 from forkpoint.errors import AnswerMalformed, ContentRefused
 from forkpoint.events import Reasoning, ToolCall, Usage
 from forkpoint.llm.answers import Answer, CallPiece, Finish, ReasoningPiece, Said, TextPiece
+from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.failures import error_in_answer
-from forkpoint.llm.hearing import Hearing
 from forkpoint.llm.streams.parts import Speech, as_json, count, field, mended, name, spoken, whole_answer, words
 
 _FINISH: dict[str, Finish] = {

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from forkpoint.events import File, Image, JsonText
-from forkpoint.llm.blocks import Blocks
-from forkpoint.llm.manifest import PLAIN_NAME
 from forkpoint.llm.model import LLM
+from forkpoint.llm.prompt.blocks import Blocks
+from forkpoint.llm.prompt.manifest import PLAIN_NAME
 
 
 def json(value: Any) -> bytes:

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from forkpoint.events import AssistantMessage, File, Image, Part, Reasoning, Text, ToolCall, ToolResult
-from forkpoint.llm.blocks import Block
-from forkpoint.llm.manifest import Manifest
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
+from forkpoint.llm.prompt.blocks import Block
+from forkpoint.llm.prompt.manifest import Manifest
+from forkpoint.llm.wires.body import given, json, raw, texts_of, tool_name, with_extra
 from forkpoint.llm.wires.wire import Draft, Lose, Response, Sending
 from forkpoint.llm.wires.wording import STARTS_HERE, instead_of, lost_part, spoken_parts, system_words, words_of
-from forkpoint.llm.wires.writing import given, json, raw, texts_of, tool_name, with_extra
 
 _PICTURES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
 

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 
 from forkpoint.events import AssistantMessage, File, Image, Part, Reasoning, Text, ToolCall, ToolResult
-from forkpoint.llm.blocks import Block
-from forkpoint.llm.manifest import Manifest
+from forkpoint.llm.prompt.blocks import Block
+from forkpoint.llm.prompt.manifest import Manifest
+from forkpoint.llm.wires.body import data_url, given, is_closed, json, raw, texts_of, tool_name, with_extra
 from forkpoint.llm.wires.wire import Draft, Lose, Response, Sending
 from forkpoint.llm.wires.wording import marked_words_of, spoken_parts, text_of
-from forkpoint.llm.wires.writing import data_url, given, is_closed, json, raw, texts_of, tool_name, with_extra
 
 
 class ResponsesWire:

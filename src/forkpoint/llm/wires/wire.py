@@ -6,11 +6,11 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 from forkpoint.events import AssistantMessage, Part, Reasoning, ToolCall, ToolResult
-from forkpoint.llm.blocks import Block, Blocks, Place
-from forkpoint.llm.identity import CallContext
-from forkpoint.llm.manifest import Manifest
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
+from forkpoint.llm.prompt.blocks import Block, Blocks, Place
+from forkpoint.llm.prompt.identity import CallContext
+from forkpoint.llm.prompt.manifest import Manifest
 
 Lose: TypeAlias = Callable[[str], None]
 """Told what could not be carried over to this wire."""

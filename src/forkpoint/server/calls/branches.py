@@ -28,7 +28,7 @@ from forkpoint.server.bodies import Fork, Rewind
 from forkpoint.server.call import Call, CallMade, Calls, Conversation, answer, etag
 from forkpoint.server.calls.conversations import AGENT, created, is_chosen
 from forkpoint.wire.documents import FamilyDocument, InfoDocument, RewindDocument, info_document
-from forkpoint.workspace.made import Kind
+from forkpoint.workspace.folders import Kind
 
 calls = Calls("branches")
 

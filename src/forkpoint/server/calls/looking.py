@@ -24,7 +24,7 @@ from forkpoint.errors import (
     TooLarge,
     TurnOpen,
 )
-from forkpoint.llm.inspecting import Inspection
+from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.server.bodies import ChangeState, PreviewRequest, Verify, messages_of
 from forkpoint.server.call import CallMade, Calls, Conversation, answer
 from forkpoint.server.calls.conversations import MAKING, target_of

@@ -12,7 +12,7 @@ from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.protocol import How
 from forkpoint.backend.results import Turn
 from forkpoint.errors import BadRequest, ForkpointError
-from forkpoint.llm.identity import own_identity
+from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.server.answering import first_of
 from forkpoint.server.call import JSON, Call
 from forkpoint.server.chat.answers import Chunks, Said, completion, finish_of, handed, visible

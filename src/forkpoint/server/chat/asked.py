@@ -8,8 +8,8 @@ from msgspec.json import Decoder
 
 from forkpoint.agent.output import OutputSchema
 from forkpoint.errors import Invalid
-from forkpoint.llm.manifest import ToolSchema
 from forkpoint.llm.options import Options
+from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.server.chat.fields import Fields
 from forkpoint.server.chat.heard import Heard, read_messages
 from forkpoint.server.chat.wanted import BOOL, TEXT, read_options, read_output, read_tools, refuse_impossible

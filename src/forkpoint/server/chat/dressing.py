@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.output import OutputSchema
 from forkpoint.backend.settings import Settings
-from forkpoint.llm.manifest import ToolSchema
+from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.server.agents import Agents
 from forkpoint.server.chat.kept import Kept
 

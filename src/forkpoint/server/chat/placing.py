@@ -9,7 +9,7 @@ from forkpoint.backend.results import Turn
 from forkpoint.engine.engine import LocalBackend
 from forkpoint.engine.turns.plan import check_open
 from forkpoint.events import AssistantMessage, Event, Text, ToolResult
-from forkpoint.history.seen import Match, Seen, after, extended, match, seen, told
+from forkpoint.history.client_view import Match, Seen, after, extended, match, seen, told
 from forkpoint.server.chat.answers import handed, visible
 from forkpoint.server.chat.hot import Entry, Key
 from forkpoint.server.chat.lists import Listed, imported, outline_of

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from forkpoint.errors import ForkpointError
-from forkpoint.history.seen import Seen
+from forkpoint.history.client_view import Seen
 from forkpoint.server.agents import Agents
 from forkpoint.server.chat.dressing import Wardrobe
 from forkpoint.server.chat.hot import Entry, HotSet, Key

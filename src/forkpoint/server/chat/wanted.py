@@ -12,8 +12,8 @@ from msgspec.json import Decoder
 from forkpoint.agent.output import OutputSchema
 from forkpoint.errors import BadAgent, BadSetting, BadTool, Invalid, Unsupported
 from forkpoint.events import JsonText
-from forkpoint.llm.manifest import PLAIN_NAME, ToolSchema
 from forkpoint.llm.options import Options
+from forkpoint.llm.prompt.manifest import PLAIN_NAME, ToolSchema
 from forkpoint.server.chat.fields import Fields, is_null, text_of
 
 MOST_TOOLS = 512

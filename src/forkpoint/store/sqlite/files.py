@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from forkpoint.errors import BadStoreUrl, NetworkFileSystem, NotAStore, ReadOnly, StoreDamaged, StoreNewer
+from forkpoint.file_lock import FileLock
 from forkpoint.store.sql import migrations
 from forkpoint.store.sqlite.connection import Connection, code_of, connect, translated
-from forkpoint.store.sqlite.locks import FileLock
 
 APPLICATION_ID = 0x466B5074
 """Marks a SQLite file as Forkpoint's ("FkPt")."""

@@ -9,7 +9,7 @@ dead at once, and not only when its heartbeat runs out.
 import os
 from pathlib import Path
 
-from forkpoint.store.sqlite.locks import HAS_LOCKS, FileLock
+from forkpoint.file_lock import HAS_LOCKS, FileLock
 
 
 class Holder:

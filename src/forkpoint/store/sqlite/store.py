@@ -30,6 +30,7 @@ from forkpoint.errors import (
     TurnLost,
 )
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
+from forkpoint.file_lock import FileLock, NoLock
 from forkpoint.history.paths import Path
 from forkpoint.history.state import State
 from forkpoint.ids import new_id
@@ -56,18 +57,17 @@ from forkpoint.store.records import (
     check_id,
     check_name,
 )
-from forkpoint.store.sqlite import care, commits, conversations, deletion, history, spending, turns
 from forkpoint.store.sqlite.connection import MEMORY, SQL, Connect, Connection, connect, connect_reader, translated
 from forkpoint.store.sqlite.engine import DEFAULTS, SECOND, Engine, Settings
 from forkpoint.store.sqlite.files import lock_path, make_tables, prepare
 from forkpoint.store.sqlite.holders import Holder
-from forkpoint.store.sqlite.locks import FileLock, NoLock
+from forkpoint.store.sqlite.operations import care, commits, conversations, deletion, history, spending, turns
 from forkpoint.store.sqlite.pulse import Pulse
 from forkpoint.store.sqlite.reader import Readers, SharedReaders
 from forkpoint.store.sqlite.rows import Scope, head_of
-from forkpoint.store.sqlite.wakeup import finish_in_thread
 from forkpoint.store.sqlite.writer import Job, Writer
 from forkpoint.store.staging import Staged, placed, stage
+from forkpoint.wakeup import finish_in_thread
 
 T = TypeVar("T")
 

@@ -28,9 +28,9 @@ import msgspec
 from anyio.lowlevel import checkpoint
 
 from forkpoint.errors import ForkpointError, OutcomeUnknown, StoreClosed, StoreDamaged, StoreUnavailable
+from forkpoint.file_lock import FileLock
 from forkpoint.store.sqlite.connection import MEMORY, PATIENCE, SQL, Connect, Connection, code_of, translate
-from forkpoint.store.sqlite.locks import FileLock
-from forkpoint.store.sqlite.wakeup import Wakeup
+from forkpoint.wakeup import Wakeup
 
 T = TypeVar("T")
 

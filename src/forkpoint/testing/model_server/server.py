@@ -12,9 +12,9 @@ import h11
 
 from forkpoint.events import Usage
 from forkpoint.llm.scripts import PromptCache, Reply, Script
-from forkpoint.testing.model_server.answering import Cut, answer, send_error
 from forkpoint.testing.model_server.chat import Chat
 from forkpoint.testing.model_server.connection import Connection, Request
+from forkpoint.testing.model_server.delivery import Cut, answer, send_error
 from forkpoint.testing.model_server.messages import Messages
 from forkpoint.testing.model_server.recording import PATIENCE, Recorded, Recording
 from forkpoint.testing.model_server.responses import Responses

@@ -15,9 +15,9 @@ from forkpoint.history.paths import Span
 from forkpoint.history.state import EMPTY, State
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.records import Collected, Flaw, Verification
-from forkpoint.store.sqlite import conversations
 from forkpoint.store.sqlite.connection import SQL, Connection
-from forkpoint.store.sqlite.history import head_at, read_path, read_state
+from forkpoint.store.sqlite.operations import conversations
+from forkpoint.store.sqlite.operations.history import head_at, read_path, read_state
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, load_calls, load_state, load_usage, unpack
 
 BATCH = 500

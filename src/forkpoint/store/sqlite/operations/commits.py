@@ -8,13 +8,13 @@ from forkpoint.errors import KeyReused, Stale
 from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
 from forkpoint.ids import id_to_bytes
 from forkpoint.store.records import Committed, Head, NewFork, OpenTurn
-from forkpoint.store.sqlite import conversations
 from forkpoint.store.sqlite.connection import SQL, Connection
-from forkpoint.store.sqlite.conversations import Spend
-from forkpoint.store.sqlite.history import head_at, read_sealed
-from forkpoint.store.sqlite.leaving import leave_head
+from forkpoint.store.sqlite.operations import conversations
+from forkpoint.store.sqlite.operations.conversations import Spend
+from forkpoint.store.sqlite.operations.departure import leave_head
+from forkpoint.store.sqlite.operations.history import head_at, read_sealed
+from forkpoint.store.sqlite.operations.turns import find, lost, open_turn
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, dumps, head_columns, pack, unpack
-from forkpoint.store.sqlite.turns import find, lost, open_turn
 from forkpoint.store.staging import Sealed, Staged, chain
 
 

@@ -24,9 +24,9 @@ from forkpoint.store.records import (
     Status,
     Tags,
 )
-from forkpoint.store.sqlite import idempotency
 from forkpoint.store.sqlite.connection import SQL, Connection
-from forkpoint.store.sqlite.history import head_at, resolve
+from forkpoint.store.sqlite.operations import idempotency
+from forkpoint.store.sqlite.operations.history import head_at, resolve
 from forkpoint.store.sqlite.rows import (
     Parameters,
     Scope,

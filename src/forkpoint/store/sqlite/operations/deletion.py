@@ -5,8 +5,8 @@ import sqlite3
 from forkpoint.errors import Busy
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.records import Deleted
-from forkpoint.store.sqlite import conversations, idempotency, spending, turns
 from forkpoint.store.sqlite.connection import SQL, Connection
+from forkpoint.store.sqlite.operations import conversations, idempotency, spending, turns
 from forkpoint.store.sqlite.rows import Scope
 
 

@@ -3,10 +3,10 @@
 from forkpoint.errors import BadArgument
 from forkpoint.history.paths import common_ancestor
 from forkpoint.store.records import Lineage, NewFork, OpenTurn
-from forkpoint.store.sqlite import conversations
 from forkpoint.store.sqlite.connection import Connection
-from forkpoint.store.sqlite.conversations import Spend
-from forkpoint.store.sqlite.history import read_path
+from forkpoint.store.sqlite.operations import conversations
+from forkpoint.store.sqlite.operations.conversations import Spend
+from forkpoint.store.sqlite.operations.history import read_path
 from forkpoint.store.sqlite.rows import Scope, head_of
 
 

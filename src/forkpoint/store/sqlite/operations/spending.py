@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from forkpoint.errors import KeyReused
 from forkpoint.events import Usage
 from forkpoint.ids import id_to_bytes
-from forkpoint.store.sqlite import conversations, turns
 from forkpoint.store.sqlite.connection import SQL, Connection
+from forkpoint.store.sqlite.operations import conversations, turns
 from forkpoint.store.sqlite.rows import Scope, dumps, load_usage
 
 NONE = b""

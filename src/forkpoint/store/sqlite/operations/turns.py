@@ -29,9 +29,9 @@ from forkpoint.store.records import (
     TurnError,
     TurnRecord,
 )
-from forkpoint.store.sqlite import conversations, idempotency
 from forkpoint.store.sqlite.connection import SQL, Connection
-from forkpoint.store.sqlite.history import head_at, read_spans, read_state, read_steps, resolve
+from forkpoint.store.sqlite.operations import conversations, idempotency
+from forkpoint.store.sqlite.operations.history import head_at, read_spans, read_state, read_steps, resolve
 from forkpoint.store.sqlite.rows import (
     ORDINALS,
     Scope,
