@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.program import Program, one_line
 
-from forkpoint.server.keys import Keys
+from forkpoint.server.http.keys import Keys
 
 
 @pytest.fixture

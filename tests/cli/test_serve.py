@@ -13,7 +13,7 @@ import pytest
 from tests.cli.program import Program, one_line
 from tests.server.support.serving import free_port
 
-from forkpoint.server.listening import listen
+from forkpoint.server.http.address import listen
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from forkpoint.ids import new_id
 from forkpoint.llm.prompt.identity import CacheIdentity, own_identity
 from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.remote.addresses import KEY
-from forkpoint.server.keys import Keyring, OneKey
+from forkpoint.server.http.keys import Keyring, OneKey
 from forkpoint.store import open_store
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import ConversationRecord, Head, Lineage, NewConversation

@@ -23,7 +23,7 @@ from forkpoint.events import AssistantMessage, SystemMessage, Text, ToolCall, To
 from forkpoint.llm import Price, TextPiece, own_identity
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.manifest import ToolSchema
-from forkpoint.server.metrics import Metrics
+from forkpoint.server.http.metrics import Metrics
 from forkpoint.store import open_store
 from forkpoint.store.protocol import Store
 from forkpoint.testing import Fault, Heard, Reply

@@ -37,7 +37,7 @@ from forkpoint.remote.addresses import server_url
 from forkpoint.remote.backend import RemoteBackend
 from forkpoint.remote.connection import Connection, Request
 from forkpoint.remote.turn_log import LOST, Heard
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.testing import Fault, Reply
 
 pytestmark = pytest.mark.anyio

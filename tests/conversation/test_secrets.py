@@ -25,7 +25,7 @@ from forkpoint.agent.builtin import shell
 from forkpoint.agent.updates import CallProgress
 from forkpoint.errors import BadAgent, BadSetting, TurnFailed
 from forkpoint.events import HookRun, Text, ToolResult
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 
 pytestmark = pytest.mark.anyio
 

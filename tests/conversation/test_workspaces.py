@@ -28,7 +28,7 @@ from forkpoint.errors import (
     Stale,
     WorkspaceNotMade,
 )
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.testing import Reply, Script, ScriptedCall
 from forkpoint.workspace import set_trust
 from forkpoint.workspace.isolation import Kind

@@ -16,8 +16,8 @@ from forkpoint.agent.stored.document import portable_document
 from forkpoint.errors import BadAgent, BadWorkspace, CannotResume, ForkpointError, NotFound
 from forkpoint.llm.model import LLM, Price, Retries, Timeouts
 from forkpoint.llm.prompt.manifest import ToolSchema
-from forkpoint.server.agents import AgentItem, Agents
-from forkpoint.server.sent_agent import CLIENT_TOOLS, SIZE, SKILLS
+from forkpoint.server.agents.catalog import AgentItem, Agents
+from forkpoint.server.agents.sent import CLIENT_TOOLS, SIZE, SKILLS
 
 ECHO = "scripted/echo"
 SECRET = "sk-never-to-be-seen-4711"

@@ -14,7 +14,7 @@ from forkpoint.agent import Agent, Limits, tool
 from forkpoint.conversation import AsyncConversation
 from forkpoint.errors import BadArgument, CannotResume, Item
 from forkpoint.llm import LLM
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.server.settings import ServerSettings
 
 UNTOLD = "it is not on the server as it was"

@@ -10,7 +10,7 @@ from tests.server.support.serving import Served, served
 
 from forkpoint.agent import Agent, tool
 from forkpoint.ids import new_id
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.testing import Fault, Heard, Reply, Script
 
 PLACE = "/api/conversations"

@@ -7,7 +7,7 @@ import pytest
 from tests.server.support.contract import checked
 from tests.server.support.serving import Served, served
 
-from forkpoint.server.keys import Key, Keyring, OneKey
+from forkpoint.server.http.keys import Key, Keyring, OneKey
 from forkpoint.server.settings import ConversationHeader, ServerSettings
 
 PLACE = "/api/conversations"

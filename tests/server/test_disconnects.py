@@ -19,7 +19,7 @@ from tests.server.support.turning import PATIENCE, Api, Gate, Visits, agents_of,
 
 from forkpoint.agent import Agent
 from forkpoint.llm import LLM, Retries
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script
 
 RUN = "POST /api/conversations/{id}/turns"

@@ -18,8 +18,8 @@ from tests.server.support.contract import checked
 from tests.server.support.serving import Served, served
 
 from forkpoint.agent import Agent, tool
-from forkpoint.server.agents import Agents
-from forkpoint.server.logs import bound
+from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.http.logs import bound
 from forkpoint.testing import Fault, Heard, Reply, Script, ScriptedCall
 
 PLACE = "/api/conversations"

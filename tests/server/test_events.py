@@ -8,7 +8,7 @@ import pytest
 from tests.server.support.contract import checked
 from tests.server.support.serving import Served, served
 
-from forkpoint.server.calls import events as calls
+from forkpoint.server.api import events as calls
 
 PLACE = "/api/conversations"
 

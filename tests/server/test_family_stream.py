@@ -28,9 +28,9 @@ from forkpoint.backend.results import Turn
 from forkpoint.events import Position, Usage
 from forkpoint.ids import new_id
 from forkpoint.llm.answers import TextPiece
-from forkpoint.server.agents import Agents
-from forkpoint.server.family import read_cursor
-from forkpoint.server.keys import Keyring, Keys, add_key, revoke_key
+from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.http.keys import Keyring, Keys, add_key, revoke_key
+from forkpoint.server.live.family import read_cursor
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Heard, Reply, ScriptedCall
 

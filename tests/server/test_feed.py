@@ -11,11 +11,11 @@ from starlette.types import Message
 
 from forkpoint.events import NewEvent, Position
 from forkpoint.ids import new_id
-from forkpoint.server.feed import ENDS, MOST_BYTES, Item, Mailbox, Said
-from forkpoint.server.following import PAGE, PAGE_BYTES, Follower
-from forkpoint.server.shown import event_frame
-from forkpoint.server.sse import OPENING, EventStream, frame
-from forkpoint.server.timed import timed
+from forkpoint.server.api.public import event_frame
+from forkpoint.server.http.timed_store import timed
+from forkpoint.server.live.feed import ENDS, MOST_BYTES, Item, Mailbox, Said
+from forkpoint.server.live.follower import PAGE, PAGE_BYTES, Follower
+from forkpoint.server.live.stream import OPENING, EventStream, frame
 from forkpoint.store.opening import open_store
 from forkpoint.store.records import NewConversation, NewFork
 from forkpoint.testing.samples import says

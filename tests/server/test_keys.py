@@ -22,7 +22,7 @@ from forkpoint.errors import (
     NoSuchKey,
     Unauthorized,
 )
-from forkpoint.server.keys import (
+from forkpoint.server.http.keys import (
     Key,
     Keyring,
     Keys,
@@ -509,7 +509,7 @@ def test_open_keys_outlive_their_file_with_one_warning(
 
 ADD = """
 import sys
-from forkpoint.server.keys import add_key
+from forkpoint.server.http.keys import add_key
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(20):
@@ -623,6 +623,6 @@ def test_the_default_file_is_among_the_users_settings_unless_the_environment_nam
 
 def test_keys_load_no_web_framework() -> None:
     web = ("fastapi", "starlette", "uvicorn", "pydantic", "httpx", "openai", "anthropic")
-    code = f"import sys, forkpoint.server.keys; print([name for name in {web} if name in sys.modules])"
+    code = f"import sys, forkpoint.server.http.keys; print([name for name in {web} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

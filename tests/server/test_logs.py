@@ -14,7 +14,7 @@ from _pytest.logging import LogCaptureHandler
 from opentelemetry.sdk.trace import TracerProvider
 
 from forkpoint.masking import masked
-from forkpoint.server.logs import Format, JsonLines, bind, bound, configure
+from forkpoint.server.http.logs import Format, JsonLines, bind, bound, configure
 
 pytestmark = pytest.mark.anyio
 

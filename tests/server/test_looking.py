@@ -17,7 +17,7 @@ from tests.server.support.turning import two_tenants
 from forkpoint.agent import Agent, Hook, McpServer, Role, Secret, SubAgents, ToolContext, tool
 from forkpoint.ids import new_id
 from forkpoint.llm.model import LLM
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.testing import ModelServer, Reply, Script, ScriptedCall
 
 PLACE = "/api/conversations"

@@ -12,7 +12,7 @@ from forkpoint.backend.callbacks import Callback, TurnStarted, Update
 from forkpoint.backend.results import Turn
 from forkpoint.events import ModelCalled, ToolCall, ToolResult, Usage
 from forkpoint.llm import Price
-from forkpoint.server.metrics import VALUES, Metrics, _Watch
+from forkpoint.server.http.metrics import VALUES, Metrics, _Watch
 from forkpoint.testing import Fault, Reply
 
 pytestmark = pytest.mark.anyio

@@ -30,12 +30,12 @@ from tests.test_public_names import (
 )
 
 from forkpoint.errors import ForkpointError
-from forkpoint.server import openapi
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.api import operations
 from forkpoint.server.app import FAMILIES, create_app
-from forkpoint.server.calls import operations
-from forkpoint.server.door import refusal
-from forkpoint.server.examples import ERRORS, plain
+from forkpoint.server.http import openapi
+from forkpoint.server.http.door import refusal
+from forkpoint.server.http.examples import ERRORS, plain
 from forkpoint.server.settings import ServerSettings
 from forkpoint.store.opening import open_store
 

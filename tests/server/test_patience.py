@@ -9,14 +9,15 @@ import pytest
 from tests.server.support.serving import Served, served
 from tests.server.support.turning import PATIENCE, using
 
-from forkpoint.server import door, sse, wire
+from forkpoint.server.http import door, protocol
+from forkpoint.server.live import stream as server_stream
 
 START = b"POST /api/conversations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setattr(wire, "SLOWEST_HEAD", 0.3)
+    monkeypatch.setattr(protocol, "SLOWEST_HEAD", 0.3)
     monkeypatch.setattr(door, "SLOWEST_BODY", 0.3)
     with served() as running:
         yield running
@@ -77,7 +78,7 @@ def test_what_follows_a_body_is_not_kept(server: Served) -> None:
 
 
 def test_a_reader_that_takes_nothing_is_given_up_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "STALLED", 0.3)
+    monkeypatch.setattr(server_stream, "STALLED", 0.3)
     with served() as server, using(server.url) as api:
         conversation = api.create()
         for n in range(4):

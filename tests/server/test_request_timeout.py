@@ -8,7 +8,7 @@ from tests.server.support.serving import Served, served
 from tests.server.support.turning import Api, model, using
 
 from forkpoint.agent import Agent, Limits
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Fault, Heard, Reply
 

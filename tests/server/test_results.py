@@ -12,7 +12,7 @@ from tests.server.support.turning import agents_of, asks, model
 from forkpoint.agent import Agent
 from forkpoint.agent.stored.document import portable_document
 from forkpoint.llm.prompt.manifest import ToolSchema
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Fault, Heard, Reply, ScriptedCall
 

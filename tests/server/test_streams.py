@@ -18,7 +18,7 @@ from tests.server.support.streaming import PATIENCE, Copy, Reader, Told
 from tests.server.support.turning import Api, Gate, Visits, agents_of, asks, holds, obedient, two_tenants, using
 
 from forkpoint.agent import ToolContext, tool
-from forkpoint.server.keys import Keyring, Keys, add_key, revoke_key
+from forkpoint.server.http.keys import Keyring, Keys, add_key, revoke_key
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Fault, Heard, Reply
 

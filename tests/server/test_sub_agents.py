@@ -14,7 +14,7 @@ from tests.server.support.turning import PATIENCE, Api, Gate, holds, model, obed
 from forkpoint.agent import Agent, Role, SubAgents
 from forkpoint.ids import new_id
 from forkpoint.llm import LLM, Retries
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script
 

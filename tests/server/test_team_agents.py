@@ -15,8 +15,8 @@ from forkpoint.agent.stored.document import portable_document
 from forkpoint.agent.team.offer import everyone
 from forkpoint.errors import BadAgent, CannotResume
 from forkpoint.llm.model import LLM, Retries
-from forkpoint.server.agents import Agents
-from forkpoint.server.sent_agent import TEAM, TEAM_DEPTH, TEAM_MOST
+from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.sent import TEAM, TEAM_DEPTH, TEAM_MOST
 
 ECHO = "scripted/echo"
 SECRET = "sk-never-to-be-seen-4711"

@@ -13,8 +13,8 @@ from tests.server.support.serving import Served, served
 
 from forkpoint.agent import Agent
 from forkpoint.ids import new_id
-from forkpoint.server.agents import Agents
-from forkpoint.server.keys import Key, Keyring, Keys, OneKey, add_key, revoke_key
+from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.http.keys import Key, Keyring, Keys, OneKey, add_key, revoke_key
 
 PLACE = "/api/conversations"
 ACME, ZETA, ALSO_ACME = "acme-" * 8, "zeta-" * 8, "also-" * 8

@@ -7,8 +7,8 @@ import pytest
 
 from forkpoint.clock import Clock
 from forkpoint.errors import NotFound
-from forkpoint.server.metrics import Metrics
-from forkpoint.server.timed import OPERATIONS, TimedStore, timed
+from forkpoint.server.http.metrics import Metrics
+from forkpoint.server.http.timed_store import OPERATIONS, TimedStore, timed
 from forkpoint.store import Store, open_store
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.testing.conformance import StoreConformance

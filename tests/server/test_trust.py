@@ -16,7 +16,7 @@ from tests.server.support.turning import Api, two_tenants, using
 from forkpoint import Agent, Conversation
 from forkpoint.errors import BadArgument, TrustRefused
 from forkpoint.ids import new_id
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall
 

@@ -20,7 +20,7 @@ from tests.server.support.turning import (
 
 from forkpoint.agent import Agent, Limits, tool
 from forkpoint.llm import Timeouts
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Fault, Heard, Reply, ScriptedCall
 

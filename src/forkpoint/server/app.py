@@ -14,22 +14,22 @@ from starlette.requests import ClientDisconnect
 
 from forkpoint.errors import BadRequest, ForkpointError, Invalid, NoSuchCall, NotAllowed
 from forkpoint.llm.call import Models
-from forkpoint.server import openapi
-from forkpoint.server.agents import Agents
-from forkpoint.server.call import JSON
-from forkpoint.server.calls import agents as sub_agents
-from forkpoint.server.calls import branches, chat, conversations, events, looking, operations, turns
-from forkpoint.server.chat.service import Chat
-from forkpoint.server.door import GONE, Door, refusal
-from forkpoint.server.feed import encode
-from forkpoint.server.keys import Keyring
-from forkpoint.server.metrics import Metrics
+from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.api import branches, conversations, events, inspection, operations, sub_agents, turns
+from forkpoint.server.http import openapi
+from forkpoint.server.http.call import JSON
+from forkpoint.server.http.door import GONE, Door, refusal
+from forkpoint.server.http.keys import Keyring
+from forkpoint.server.http.metrics import Metrics
+from forkpoint.server.http.tenants import Tenants
+from forkpoint.server.http.timed_store import timed
+from forkpoint.server.live.feed import encode
+from forkpoint.server.live.runs import Turns
+from forkpoint.server.live.watch import Watching
 from forkpoint.server.services import Services
 from forkpoint.server.settings import ServerSettings
-from forkpoint.server.tenants import Tenants
-from forkpoint.server.timed import timed
-from forkpoint.server.turns import Turns
-from forkpoint.server.watching import Watching
+from forkpoint.server.wires.chat import route
+from forkpoint.server.wires.chat.service import Chat
 from forkpoint.store.protocol import Store
 from forkpoint.version import __version__
 
@@ -39,8 +39,8 @@ FAMILIES = (
     events.calls,
     branches.calls,
     sub_agents.calls,
-    looking.calls,
-    chat.calls,
+    inspection.calls,
+    route.calls,
     operations.calls,
 )
 

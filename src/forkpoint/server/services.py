@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from forkpoint.server.agents import Agents
-from forkpoint.server.chat.service import Chat
-from forkpoint.server.keys import Keyring
-from forkpoint.server.metrics import Metrics
+from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.http.keys import Keyring
+from forkpoint.server.http.metrics import Metrics
+from forkpoint.server.http.tenants import Tenants
+from forkpoint.server.live.runs import Turns
+from forkpoint.server.live.watch import Watching
 from forkpoint.server.settings import ServerSettings
-from forkpoint.server.tenants import Tenants
-from forkpoint.server.turns import Turns
-from forkpoint.server.watching import Watching
+from forkpoint.server.wires.chat.service import Chat
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tests.server.support.turning import PATIENCE, Api, two_tenants, using
 
 from forkpoint.agent import Agent, tool
 from forkpoint.llm import LLM, Retries
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.testing import Heard, ModelServer, Reply, Script
 
 MODEL = "helper"

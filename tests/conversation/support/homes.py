@@ -21,8 +21,8 @@ from forkpoint.agent import Agent
 from forkpoint.agent.stored.document import portable_document
 from forkpoint.errors import BadAgent
 from forkpoint.llm import LLM
-from forkpoint.server.agents import Agents, _called
-from forkpoint.server.keys import Keyring
+from forkpoint.server.agents.catalog import Agents, _called
+from forkpoint.server.http.keys import Keyring
 from forkpoint.server.settings import ServerSettings
 from forkpoint.store import open_store
 from forkpoint.store.protocol import Store

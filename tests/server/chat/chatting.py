@@ -19,7 +19,7 @@ from tests.store.conftest import WatchedConnection
 
 from forkpoint.agent import Agent
 from forkpoint.llm import LLM, Retries
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Connection, connect
 from forkpoint.testing import ModelServer

@@ -16,7 +16,7 @@ from tests.server.support.turning import PATIENCE
 
 from forkpoint.agent import Agent, Tool, tool
 from forkpoint.llm import LLM, Retries
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.testing import Fault, Heard, Reply, Script, ScriptedCall
 
 Message: TypeAlias = dict[str, Any]

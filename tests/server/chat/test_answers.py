@@ -25,7 +25,7 @@ from forkpoint.events import (
     UserMessage,
     seal,
 )
-from forkpoint.server.chat.answers import (
+from forkpoint.server.wires.chat.answers import (
     DONE,
     KEEP_ALIVE,
     Chunks,

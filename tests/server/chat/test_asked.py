@@ -25,8 +25,8 @@ from forkpoint.events import (
 from forkpoint.history.wholeness import check_whole
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.manifest import ToolSchema
-from forkpoint.server.chat.asked import Asked, digest_of, read_request
-from forkpoint.server.chat.heard import Heard
+from forkpoint.server.wires.chat.asked import Asked, digest_of, read_request
+from forkpoint.server.wires.chat.heard import Heard
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 PIXEL = base64.b64encode(b"not really a picture").decode()

@@ -12,10 +12,10 @@ from forkpoint.agent.output import PATTERN, OutputSchema
 from forkpoint.engine.turns.plan import check_open
 from forkpoint.errors import BadAgent, BadRequest, CallNotOpen, Invalid
 from forkpoint.events import Text, ToolCall, ToolResult, UserMessage
-from forkpoint.server.chat.asked import Asked, read_request
-from forkpoint.server.chat.heard import MOST_CALLS
-from forkpoint.server.chat.lists import imported, paired, read_list
-from forkpoint.server.chat.wanted import MOST_TOOLS
+from forkpoint.server.wires.chat.asked import Asked, read_request
+from forkpoint.server.wires.chat.heard import MOST_CALLS
+from forkpoint.server.wires.chat.lists import imported, paired, read_list
+from forkpoint.server.wires.chat.wanted import MOST_TOOLS
 
 MANY = 2_000
 

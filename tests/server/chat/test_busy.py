@@ -33,7 +33,7 @@ from tests.server.chat.chatting import (
 from tests.server.support.serving import Served, served
 from tests.server.support.turning import PATIENCE, Api, Visits, left_nothing, using
 
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.testing import Fault, ModelServer, Reply, Script
 
 STREAMING = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

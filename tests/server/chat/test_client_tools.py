@@ -24,7 +24,7 @@ from tests.server.support.serving import served
 
 from forkpoint.agent import Agent, tool
 from forkpoint.llm.prompt.manifest import ToolSchema
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.testing import ModelServer, Script
 
 WEATHER, TIME = function("weather", city="string"), function("time")

@@ -12,9 +12,9 @@ from tests.server.test_openapi import DOCUMENT
 
 from forkpoint.agent import Agent
 from forkpoint.errors import Invalid, Unsupported
-from forkpoint.server.agents import Agents
-from forkpoint.server.chat.asked import read_request
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.server.settings import ServerSettings
+from forkpoint.server.wires.chat.asked import read_request
 from forkpoint.testing import Fault, Heard, Reply, Script
 
 CONTRACT = Contract(DOCUMENT)

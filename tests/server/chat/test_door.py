@@ -8,9 +8,9 @@ import httpx2
 import pytest
 from fastapi import FastAPI, Request
 
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.server.app import create_app
-from forkpoint.server.keys import Keyring, Keys, add_key
+from forkpoint.server.http.keys import Keyring, Keys, add_key
 from forkpoint.server.settings import ServerSettings
 from forkpoint.store.opening import open_store
 

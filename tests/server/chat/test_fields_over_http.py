@@ -25,7 +25,7 @@ from tests.server.chat.lists_of_messages import (
 from tests.server.support.serving import served
 
 from forkpoint.events import Usage
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script, ScriptedCall
 

@@ -19,7 +19,7 @@ from tests.server.chat.lists_of_messages import (
     user,
 )
 
-from forkpoint.server.keys import Key, Keyring, OneKey
+from forkpoint.server.http.keys import Key, Keyring, OneKey
 from forkpoint.server.settings import ConversationHeader, ServerSettings
 
 

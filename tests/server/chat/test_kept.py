@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forkpoint.server.chat.kept import Kept
+from forkpoint.server.wires.chat.kept import Kept
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:

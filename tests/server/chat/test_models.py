@@ -5,8 +5,8 @@ import pytest
 from forkpoint.agent import Agent
 from forkpoint.errors import NoSuchModel
 from forkpoint.llm.model import LLM
-from forkpoint.server.agents import Agents
-from forkpoint.server.chat.models import ModelNames
+from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.wires.chat.models import ModelNames
 
 AWAY = "http://127.0.0.1:9/v1"
 

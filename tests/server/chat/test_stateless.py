@@ -31,7 +31,7 @@ from tests.server.support.turning import two_tenants
 from forkpoint import LLM, Agent, ToolContext, tool
 from forkpoint.events import Usage
 from forkpoint.llm.model import Retries
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script, ScriptedCall
 
 

@@ -19,7 +19,7 @@ from tests.server.support.turning import Api, asks, left_nothing, obedient, usin
 
 from forkpoint.agent import Agent, Limits, tool
 from forkpoint.llm import LLM, Retries, Timeouts
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Fault, ModelServer, Reply, Script, ScriptedCall
 

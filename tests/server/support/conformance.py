@@ -12,8 +12,8 @@ from schemathesis.engine import events, from_schema
 from tests.server.support.serving import served
 
 from forkpoint.agent import Agent
-from forkpoint.server.agents import Agents
-from forkpoint.server.keys import Key, Keyring, OneKey
+from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.http.keys import Key, Keyring, OneKey
 
 SEED = 5
 ENDLESS = ("follow_events", "follow_family")  # their answers end only when the reader goes; test_streams reads them

@@ -15,12 +15,12 @@ from typing import Any, Self
 
 import httpx2
 
-from forkpoint.server.agents import Agents
+from forkpoint.server.agents.catalog import Agents
 from forkpoint.server.app import create_app
-from forkpoint.server.keys import Keyring
-from forkpoint.server.listening import listen
+from forkpoint.server.http.address import listen
+from forkpoint.server.http.keys import Keyring
+from forkpoint.server.lifecycle import Listening
 from forkpoint.server.services import Services
-from forkpoint.server.serving import Listening
 from forkpoint.server.settings import ServerSettings
 from forkpoint.store.opening import open_store
 

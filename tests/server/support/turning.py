@@ -17,8 +17,8 @@ from tests.server.support.serving import Served
 
 from forkpoint.agent import Agent, Tool, ToolContext, tool
 from forkpoint.llm import LLM, Retries
-from forkpoint.server.agents import Agents
-from forkpoint.server.keys import Key, Keyring, OneKey
+from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.http.keys import Key, Keyring, OneKey
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall
 
 PATIENCE = 20

@@ -1,0 +1,131 @@
+"""``forkpoint keys``: who may call a server."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+import typer
+
+from forkpoint.cli import figures
+from forkpoint.cli.output import Json, console, display, grid, print_json, tell
+
+if TYPE_CHECKING:
+    from forkpoint.server.http.keys import Key
+
+app = typer.Typer(no_args_is_help=True, help="The keys that a server of yours accepts: who may call it.")
+
+File: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--file",
+        metavar="FILE",
+        help="The file of keys. Default: FORKPOINT_KEYS, else keys.json in your folder for settings.",
+    ),
+]
+
+
+@app.command()
+def add(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Whose key it is, or what it is for.", show_default=False)
+    ],
+    tenant: Annotated[
+        str, typer.Option("--tenant", metavar="TENANT", help="Whose conversations it opens, and no others.")
+    ] = "default",
+    history: Annotated[
+        Literal["latest", "full"] | None,
+        typer.Option(
+            "--history",
+            metavar="WHICH",
+            help="What counts of the messages in its chat completions: the latest alone, or the full list. "
+            "Default: latest.",
+        ),
+    ] = None,
+    file: File = None,
+    json: Json = False,
+) -> None:
+    """Make a key, and print it.
+
+    It is shown this once: the file holds only its hash. A server that is running accepts it within a second.
+
+    \b
+    Examples:
+      forkpoint keys add ann
+      forkpoint keys add ci --tenant builds --file /etc/forkpoint/keys.json
+      forkpoint keys add open-webui --history full
+      export FORKPOINT_API_KEY=$(forkpoint keys add laptop)
+    """
+    from forkpoint.server.http.keys import add_key
+
+    path = _path(file)
+    made = add_key(path, name, tenant, history=history)
+    if json:
+        print_json(_document(made.key) | {"key": made.token, "file": str(path)})
+        return
+    print(made.token, flush=True)
+    tell(f"Key {made.key.id} ({made.key.name}) for tenant {made.key.tenant} is in {path}. It is not shown again.")
+
+
+@app.command(name="list")
+def list_(file: File = None, json: Json = False) -> None:
+    """Show the keys that there are, without their secrets.
+
+    \b
+    Example:
+      forkpoint keys list
+    """
+    from forkpoint.server.http.keys import list_keys
+
+    path = _path(file)
+    found = list_keys(path)
+    if json:
+        print_json({"items": [_document(key) for key in found], "file": str(path)})
+        return
+    if not found:
+        console(stderr=True).print(f"No keys in {path}.", style="dim")
+        return
+    table = grid(header=True)
+    said = any(key.history is not None for key in found)
+    for column in ("id", "name", "tenant", *(["history"] if said else []), "created"):
+        table.add_column(column, no_wrap=column in ("id", "history", "created"), overflow="fold")
+    for key in found:
+        made = "" if key.created is None else figures.ago(key.created)
+        table.add_row(key.id, key.name, key.tenant, *([key.history or ""] if said else []), made)
+    display(table)
+
+
+@app.command()
+def revoke(
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="Its id or its name, or the key itself.", show_default=False)
+    ],
+    file: File = None,
+    json: Json = False,
+) -> None:
+    """Remove a key. A server that is running refuses it within a second.
+
+    Conversations stay as they are: they belong to the tenant.
+
+    \b
+    Examples:
+      forkpoint keys revoke ann
+      forkpoint keys revoke k3v9x2mq
+    """
+    from forkpoint.server.http.keys import revoke_key
+
+    path = _path(file)
+    revoked = revoke_key(path, key)
+    if json:
+        print_json({"revoked": _document(revoked), "file": str(path)})
+    else:
+        print(f"Revoked {revoked.id} ({revoked.name}) of tenant {revoked.tenant}.")
+
+
+def _path(file: Path | None) -> Path:
+    from forkpoint.server.http.keys import default_keys_file
+
+    return default_keys_file() if file is None else file
+
+
+def _document(key: "Key") -> dict[str, str | int | None]:
+    document = {"id": key.id, "name": key.name, "tenant": key.tenant, "created": key.created}
+    return document | ({} if key.history is None else {"history": key.history})

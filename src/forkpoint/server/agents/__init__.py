@@ -1,0 +1,1 @@
+"""Who may answer on a server: its own agents from a file, and what clients may send instead of a name."""

@@ -1,0 +1,320 @@
+"""The file of a server's agents, TOML or JSON. Everything that is wrong with it is found in one go."""
+
+import functools
+import importlib
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from forkpoint.agent.agent import Agent, Limits
+from forkpoint.agent.condense.condenser import Condenser, Window
+from forkpoint.agent.hooks.hook import Hook, StoredHook, from_stored, rooted_hook
+from forkpoint.agent.mcp import McpServer, rooted
+from forkpoint.agent.output import OutputSchema
+from forkpoint.agent.secrets.secret import Secret
+from forkpoint.agent.skills.files import Found, skills_in, together
+from forkpoint.agent.skills.skill import Skill
+from forkpoint.errors import BadSetting, ForkpointError
+from forkpoint.llm.prompt.manifest import ToolSchema
+from forkpoint.server.agents.tables import MODEL, llm_of, typed
+from forkpoint.server.agents.team_file import Team, read_team, without_end
+
+
+class _ClientTool(Struct, frozen=True, forbid_unknown_fields=True):
+    """A client's tool as a file has it."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] | None = None
+    strict: bool = False
+
+    def schema(self) -> ToolSchema:
+        schema = ToolSchema(self.name, self.description, strict=self.strict)
+        if self.parameters is None:
+            return schema
+        return msgspec.structs.replace(schema, parameters=msgspec.json.encode(self.parameters).decode())
+
+
+_TOP: dict[str, Any] = {
+    "agents": dict[str, dict[str, Any]],
+    "default": str,
+    "allow_models": tuple[str, ...],
+    "workspaces": tuple[str, ...],
+    "allow_isolation": bool,
+}
+_TABLE: dict[str, Any] = MODEL | {
+    "agent": str,
+    "instructions": str,
+    "instructions_file": str,
+    "output": dict[str, Any],
+    "output_file": str,
+    "limits": Limits,
+    "approval": Literal["never", "always", "risky"],
+    "client_tools": tuple[_ClientTool, ...],
+    "unattended": Literal["deny", "run"],
+    "workspace": str,
+    "sub_agents": bool | dict[str, Any],
+    "hooks": tuple[StoredHook, ...],
+    "skills": tuple[Skill, ...],
+    "skills_folder": str,
+    "condenser": dict[str, Any],
+    "mcp": tuple[McpServer, ...],
+    "secrets": dict[str, Secret],
+}
+
+
+class AgentsFile(Struct, frozen=True):
+    """What stands in a file of agents, as far as it can be used, and what is wrong with the rest."""
+
+    agents: dict[str, Agent]
+    named: frozenset[str]  # also those that cannot be used
+    default: str | None
+    allow_models: tuple[str, ...]
+    roots: tuple[str, ...]
+    workspaces: dict[str, str]
+    problems: tuple[str, ...]
+    allow_isolation: bool = False
+
+
+def read_agents(path: str | os.PathLike[str]) -> AgentsFile:
+    """What stands in a file. Paths in it are relative to its folder."""
+    file = Path(path)
+    problems: list[str] = []
+    fields = typed(_read(file, problems), _TOP, "", problems)
+    tables: dict[str, dict[str, Any]] = fields.get("agents", {})
+    folder = file.absolute().parent
+    workspaces: dict[str, str] = {}
+    tabled: dict[str, _Tabled] = {}
+    for name, table in tables.items():
+        before = len(problems)
+        said = typed(table, _TABLE, f"agents.{name}", problems)
+        if "workspace" in said:
+            workspaces[name] = str(folder / Path(said.pop("workspace")).expanduser())
+        team = read_team(said.pop("sub_agents", False), name, tables, problems)
+        tabled[name] = _Tabled(said, team, len(problems) == before)
+    problems += without_end({name: one.team for name, one in tabled.items()})
+    made: dict[str, Agent | None] = {}
+    for name in tables:
+        _make(name, tabled, folder, problems, made)
+    agents = {name: agent for name in tables if (agent := made[name]) is not None}
+    default = fields.get("default")
+    if default is not None and default not in tables:
+        problems.append(f"default: there is no agent {default!r}")
+    roots = tuple(str(folder / Path(root).expanduser()) for root in fields.get("workspaces", ()))
+    return AgentsFile(
+        agents,
+        frozenset(tables),
+        default,
+        fields.get("allow_models", ()),
+        roots,
+        workspaces,
+        tuple(problems),
+        fields.get("allow_isolation", False),
+    )
+
+
+class _Tabled(Struct, frozen=True):
+    """An agent's table, as far as it can be used."""
+
+    said: dict[str, Any]
+    team: Team | None
+    whole: bool  # nothing of it was wrong
+
+
+def _make(
+    name: str, tabled: dict[str, _Tabled], folder: Path, problems: list[str], made: dict[str, Agent | None]
+) -> Agent | None:
+    """The agent of this name, after those that it names. One that cannot be made has been complained about."""
+    if name not in made:
+        made[name] = None  # so that what leads back to it, and is complained about, ends here
+        team = tabled[name].team
+        for other in team.names() if team is not None else ():
+            _make(other, tabled, folder, problems, made)
+        made[name] = _agent(name, tabled[name], folder, problems, made)
+    return made[name]
+
+
+def _read(file: Path, problems: list[str]) -> Any:
+    try:
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".json":
+            return json.loads(text, object_pairs_hook=_once)
+        return tomllib.loads(text)
+    except OSError as error:
+        problems.append(f"it cannot be read ({error.strerror})")
+    except (ValueError, RecursionError) as error:
+        problems.append(f"it is not {'JSON' if file.suffix == '.json' else 'TOML'} ({error})")
+    return {}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} stands there twice")
+    return made
+
+
+def _agent(
+    name: str, table: _Tabled, folder: Path, problems: list[str], others: dict[str, Agent | None]
+) -> Agent | None:
+    said, where = table.said, f"agents.{name}"
+    before = len(problems)
+    if "agent" in said:
+        if more := sorted((said.keys() | ({"sub_agents"} if table.team is not None else set())) - {"agent"}):
+            problems.append(f"{where}: agent names all of it already; leave out {', '.join(more)}")
+        found = _imported(said["agent"], folder, f"{where}.agent", problems)
+        return found if found is None or found.name == name else found.but(name=name)
+    instructions = _instructions(said, folder, where, problems)
+    schema = _schema(name, said, folder, where, problems)
+    skills = _skills(said, folder, where, problems)
+    condenser = _condenser(said, where, problems)
+    hooks = _hooks(said.get("hooks", ()), folder, f"{where}.hooks", problems)
+    if "model" not in said and table.whole:
+        problems.append(f"{where}: it has neither model nor agent")
+    if "model" not in said or not table.whole:
+        return None
+    try:
+        model = llm_of(said)
+        output = OutputSchema(*schema) if schema is not None else None
+        made = Agent(
+            model,
+            instructions=instructions,
+            output=output,
+            limits=said.get("limits", Limits()),
+            approval=said.get("approval", "never"),
+            name=name,
+            client_tools=[tool.schema() for tool in said.get("client_tools", ())],
+            unattended=said.get("unattended", "deny"),
+            sub_agents=table.team.sub_agents(others) if table.team is not None else None,
+            hooks=hooks,
+            skills=skills,
+            condenser=condenser,
+            mcp=[rooted(server, folder) for server in said.get("mcp", ())],
+            secrets=said.get("secrets", {}),
+        )
+    except BadSetting as error:
+        problems.append(f"{where}.{error.setting}: {error.why}")
+        return None
+    except ForkpointError as error:
+        problems.append(f"{where}: {error}")
+        return None
+    return made if len(problems) == before else None
+
+
+def _instructions(said: dict[str, Any], folder: Path, where: str, problems: list[str]) -> str:
+    if "instructions_file" not in said:
+        return str(said.get("instructions", ""))
+    if "instructions" in said:
+        problems.append(f"{where}: instructions and instructions_file are both there, and one must decide")
+    return _text(folder / said["instructions_file"], f"{where}.instructions_file", problems) or ""
+
+
+def _skills(said: dict[str, Any], folder: Path, where: str, problems: list[str]) -> tuple[Skill, ...]:
+    """The skills of its tables, and those of its folder, which is read now. What cannot be used is complained about."""
+    own = Found(said.get("skills", ()))
+    if "skills_folder" not in said:
+        return own.skills
+    place = folder / Path(said["skills_folder"]).expanduser()
+    if not place.is_dir():
+        problems.append(f"{where}.skills_folder: there is no folder {place}")
+    found = together(own, skills_in(place))
+    problems += [f"{where}.skills_folder: {problem}" for problem in found.problems]
+    return found.skills
+
+
+def _condenser(said: dict[str, Any], where: str, problems: list[str]) -> Condenser | Window | None:
+    """The condenser of a table: one that asks a model, unless its kind says otherwise."""
+    if "condenser" not in said:
+        return None
+    table, before = {"kind": "condenser"} | said["condenser"], len(problems)
+    if isinstance(table.get("llm"), dict):
+        model = typed(table["llm"], MODEL, f"{where}.condenser.llm", problems)
+    try:
+        if isinstance(table.get("llm"), dict) and len(problems) == before:
+            table["llm"] = llm_of(model)
+        if len(problems) == before:
+            return msgspec.convert(table, Condenser | Window)
+    except msgspec.ValidationError as error:
+        problems.append(f"{where}.condenser: {error}")
+    except ForkpointError as error:
+        problems.append(f"{where}.condenser: {getattr(error, 'why', error)}")
+    return None
+
+
+def _schema(name: str, said: dict[str, Any], folder: Path, where: str, problems: list[str]) -> tuple[str, str] | None:
+    """What the form of the answer is called, and its JSON schema, written in one way however the file has it."""
+    schema: Any = said.get("output")
+    if "output_file" in said:
+        if schema is not None:
+            problems.append(f"{where}: output and output_file are both there, and one must decide")
+        text = _text(folder / said["output_file"], f"{where}.output_file", problems)
+        if text is None:
+            return None
+        try:
+            schema = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            problems.append(f"{where}.output_file: it is not JSON ({error})")
+            return None
+    if schema is None:
+        return None
+    title = schema.get("title") if isinstance(schema, dict) else None
+    return title if isinstance(title, str) and title else name, msgspec.json.encode(schema).decode()
+
+
+def _text(file: Path, where: str, problems: list[str]) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        problems.append(f"{where}: {file} cannot be read ({error.strerror})")
+    except ValueError:
+        problems.append(f"{where}: {file} is not a text in UTF-8")
+    return None
+
+
+def _hooks(stored: Iterable[StoredHook], folder: Path, where: str, problems: list[str]) -> list[Hook]:
+    """The hooks of a table. A program with a relative path is in the file's folder, a function in operators' code."""
+    made: list[Hook] = []
+    for one in stored:
+        try:
+            made.append(rooted_hook(from_stored(one), folder))
+            if one.function is not None:
+                _can_import(folder)
+                made[-1].find()
+        except ForkpointError as error:
+            problems.append(f"{where}: {getattr(error, 'why', error)}")
+        except (Exception, SystemExit) as error:  # somebody's module may raise anything while it is imported
+            problems.append(f"{where}: {one.function} cannot be imported ({type(error).__name__}: {error})")
+    return made
+
+
+def _can_import(folder: Path) -> None:
+    for place in (str(folder), os.getcwd()):  # last, so that no file that lies there takes the place of a library
+        if place not in sys.path:
+            sys.path.append(place)
+
+
+def _imported(path: str, folder: Path, where: str, problems: list[str]) -> Agent | None:
+    """The agent at ``module:name``, in the operator's own code."""
+    module, _, names = path.partition(":")
+    if not module or not names:
+        problems.append(f"{where}: {path!r} is not of the form MODULE:NAME")
+        return None
+    _can_import(folder)
+    try:
+        found = functools.reduce(getattr, names.split("."), importlib.import_module(module))
+    except (Exception, SystemExit) as error:  # somebody's module may raise anything while it is imported
+        problems.append(f"{where}: {path} cannot be imported ({type(error).__name__}: {error})")
+        return None
+    if not isinstance(found, Agent):
+        problems.append(f"{where}: {path} is of the class {type(found).__name__}, and not an Agent")
+        return None
+    return found

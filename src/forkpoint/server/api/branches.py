@@ -1,0 +1,156 @@
+"""Branches: forks, rewinds, and the family as a whole."""
+
+from typing import Annotated
+
+from fastapi import Query, Response
+
+from forkpoint.backend.names import as_id, as_point, with_title
+from forkpoint.backend.protocol import ForkOptions
+from forkpoint.backend.results import Branch
+from forkpoint.backend.settings import Settings
+from forkpoint.errors import (
+    AlreadyExists,
+    BadArgument,
+    BadName,
+    BadPosition,
+    Busy,
+    CannotResume,
+    KeyReused,
+    NoAgent,
+    NotFound,
+    NotWhole,
+    Stale,
+    TooLarge,
+    TurnOpen,
+    WorkspaceNotMade,
+)
+from forkpoint.server.api.bodies import Fork, Rewind
+from forkpoint.server.api.conversations import AGENT, created, is_chosen
+from forkpoint.server.http.call import Call, CallMade, Calls, Conversation, answer, etag
+from forkpoint.wire.documents import FamilyDocument, InfoDocument, RewindDocument, info_document
+from forkpoint.workspace.folders import Kind
+
+calls = Calls("branches")
+
+
+@calls(
+    "POST",
+    "/api/conversations/{id}/fork",
+    takes=Fork,
+    gives=InfoDocument,
+    status=201,
+    once=True,
+    if_match=True,
+    locates=True,
+    tags=True,
+    raises=(
+        NotFound,
+        AlreadyExists,
+        BadName,
+        BadPosition,
+        CannotResume,
+        NoAgent,
+        KeyReused,
+        NotWhole,
+        TooLarge,
+        Stale,
+        BadArgument,
+        WorkspaceNotMade,
+        *AGENT,
+    ),
+)
+async def fork_conversation(call: CallMade, id: Conversation) -> Response:
+    """A new conversation that shares this one's history up to a point, and nothing else.
+
+    Never waits for a turn that runs. Costs the same however long the history is. It works in the same folder, unless
+    `workspace` says otherwise: `isolation` of what is answered says which it is.
+    """
+    body = await call.body(Fork)
+    isolation = _isolation(body)
+    workspace = None if isolation is not None or body.workspace == "share" else body.workspace
+    source, theirs, placed = id, None, workspace is not None and body.agent is None
+    try:
+        info, settings = await call.found(id)
+        source = info.id
+        _check_may_isolate(call, isolation, settings)
+        if placed or (body.cache == "inherit" and settings.agent_json is not None):
+            theirs = call.agent_of(info, settings)
+    except NotFound:
+        if call.key is None or placed:
+            raise  # else a repeat finds what the first one made, though its source is gone
+    agent = None if body.agent is None else call.agent_given(body.agent)
+    fork, name = as_id(body.id)
+    title, others = with_title(body.title, body.tags)
+    if workspace is not None and (answers := agent or theirs) is not None:
+        workspace = call.services.agents.workspace_for(workspace, answers)
+    options = ForkOptions(
+        id=fork,
+        name=body.name or name,
+        chosen=is_chosen(body),
+        at=as_point(body.at),
+        before=as_point(body.before),
+        agent=agent,
+        title=title,
+        tags=others,
+        reset_metrics=body.reset_metrics,
+        cache=body.cache,
+        workspace=workspace,
+        isolation=isolation,
+    )
+    made, _ = await call.backend.fork(source, options, theirs, key=call.key, if_revision=call.if_revision)
+    return created(made)
+
+
+@calls(
+    "POST",
+    "/api/conversations/{id}/rewind",
+    takes=Rewind,
+    optional=False,
+    gives=RewindDocument,
+    once=True,
+    if_match=True,
+    tags=True,
+    raises=(NotFound, BadPosition, Busy, TurnOpen, KeyReused, Stale),
+)
+async def rewind_conversation(call: CallMade, id: Conversation) -> Response:
+    """Move the head back. What stood after that point is kept in a branch that is set aside."""
+    body = await call.body(Rewind)
+    info, _ = await call.found(id)
+    aside = await call.backend.rewind(
+        info.id, at=as_point(body.at), before=as_point(body.before), key=call.key, if_revision=call.if_revision
+    )
+    call.services.watching.moved(call.tenant, info.id)
+    now, _ = await call.found(info.id)
+    kept = None if aside is None else info_document(aside[0])
+    return answer(RewindDocument(info_document(now), kept), ETag=etag(now))
+
+
+@calls("GET", "/api/conversations/{id}/tree", gives=FamilyDocument, raises=(NotFound,))
+async def get_tree(
+    call: CallMade,
+    id: Conversation,
+    asides: Annotated[bool, Query(description="With what rewinds have set aside.")] = True,
+    agents: Annotated[bool, Query(description="With sub-agents, and what branched off them.")] = True,
+) -> Response:
+    """Its family: forks, sub-agents and set-aside branches, sources before what branched off them.
+
+    `lineage.kind` tells them apart. A sub-agent has a `parent`, a `path`, a `nickname`, a `role` and a `depth`;
+    its `lineage` has the turn and the call that spawned it.
+    """
+    info, _ = await call.found(id)
+    family: list[Branch] = [branch for branch in await call.backend.tree(info.id) if agents or not branch.is_sub_agent]
+    for branch in family:  # grows while it is walked: sources first
+        family += (one for one in branch.branches if agents or not one.is_sub_agent)
+    shown = [branch.info for branch in family if asides or branch.info.lineage.kind != "aside"]
+    return answer(FamilyDocument(tuple(map(info_document, shown))))
+
+
+def _isolation(body: Fork) -> Kind | None:
+    return "worktree" if body.workspace == "worktree" else "copy" if body.workspace == "copy" else None
+
+
+def _check_may_isolate(call: Call, isolation: Kind | None, settings: Settings) -> None:
+    """Raises `WorkspaceNotMade` where no folders are made for clients: they cost the server's disk."""
+    if isolation is not None and not call.services.agents.allow_isolation:
+        why = "this server makes no folders for its clients (--allow-isolation)"
+        raise WorkspaceNotMade(isolation, settings.workspace or "its workspace", why)

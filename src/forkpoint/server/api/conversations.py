@@ -1,0 +1,250 @@
+"""Conversations: made, listed, read, described, deleted; who answers in them."""
+
+from typing import Annotated
+
+from fastapi import Query, Response
+from msgspec import Struct
+from msgspec.structs import replace
+from pydantic import StringConstraints
+
+from forkpoint.agent.agent import Agent
+from forkpoint.backend.names import as_id, with_title
+from forkpoint.backend.protocol import Draft
+from forkpoint.backend.results import Info
+from forkpoint.backend.settings import Settings
+from forkpoint.engine.trust import check_trust, taken_over
+from forkpoint.errors import (
+    AlreadyExists,
+    BadAgent,
+    BadArgument,
+    BadCursor,
+    BadModel,
+    BadName,
+    BadSetting,
+    BadWorkspace,
+    Busy,
+    Invalid,
+    KeyReused,
+    NotFound,
+    NotWhole,
+    Stale,
+    TooLarge,
+    TrustRefused,
+    TurnOpen,
+)
+from forkpoint.server.agents.catalog import AgentItem
+from forkpoint.server.api.bodies import (
+    ChangeAgent,
+    CreateConversation,
+    DescribeConversation,
+    FirstTurn,
+    Fork,
+    PreviewRequest,
+    RunTurn,
+)
+from forkpoint.server.http.call import Call, CallMade, Calls, Conversation, answer, etag
+from forkpoint.store.records import Status
+from forkpoint.wire.documents import DeletedDocument, InfoDocument, PageDocument, info_document
+
+calls = Calls("conversations")
+
+AGENT = (BadAgent, BadModel, BadWorkspace)
+MAKING = (*AGENT, BadArgument, BadSetting, TrustRefused)
+"""What is wrong with a conversation that is to be made: its agent, its workspace, or what is said of its trust."""
+
+
+class AgentsDocument(Struct, frozen=True):
+    """The agents that the server offers."""
+
+    items: tuple[AgentItem, ...]
+
+
+@calls("GET", "/api/agents", gives=AgentsDocument)
+async def list_agents(call: CallMade) -> Response:
+    """The agents that the server offers, by name."""
+    return answer(AgentsDocument(call.services.agents.items()))
+
+
+@calls(
+    "POST",
+    "/api/conversations",
+    takes=CreateConversation,
+    gives=InfoDocument,
+    status=201,
+    once=True,
+    locates=True,
+    tags=True,
+    raises=(AlreadyExists, BadName, KeyReused, NotFound, NotWhole, *MAKING),
+)
+async def create_conversation(call: CallMade) -> Response:
+    """Make a conversation. It stays, even if no turn ever commits."""
+    body = await call.body(CreateConversation)
+    draft = await draft_of(call, body, body.id, chosen=is_chosen(body))
+    return created(await call.backend.create(draft, key=call.key))
+
+
+@calls("GET", "/api/conversations", gives=PageDocument[InfoDocument], raises=(BadCursor, NotFound))
+async def list_conversations(
+    call: CallMade,
+    cursor: Annotated[str | None, Query(description="`next` of an earlier page.", max_length=512)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 50,
+    status: Annotated[Status | None, Query(description="Only those that stand so.")] = None,
+    tag: Annotated[
+        list[Annotated[str, StringConstraints(pattern="^[^=]+=", max_length=4096)]] | None,
+        Query(description="KEY=VALUE; all given ones must match.", examples=[["kind=debug"]]),
+    ] = None,
+    sub_agents: Annotated[bool, Query(description="With sub-agents.")] = False,
+    parent: Annotated[
+        str | None,
+        Query(description="Only the sub-agents of this conversation, by its id or name.", max_length=256),
+    ] = None,
+) -> Response:
+    """Conversations, the newest first. Sub-agents are left out unless they are asked for."""
+    page = await call.backend.conversations(
+        cursor=cursor,
+        limit=limit,
+        tags=_tags(tag or ()),
+        status=status,
+        sub_agents=sub_agents,
+        parent=None if parent is None else (await call.found(parent))[0].id,
+    )
+    return answer({"items": [info_document(info) for info in page.items], "next": page.next})
+
+
+@calls("GET", "/api/conversations/{id}", gives=InfoDocument, tags=True, raises=(NotFound,))
+async def get_conversation(call: CallMade, id: Conversation) -> Response:
+    """One conversation."""
+    info, _ = await call.found(id)
+    return answer(info_document(info), ETag=etag(info))
+
+
+@calls(
+    "PATCH",
+    "/api/conversations/{id}",
+    takes=DescribeConversation,
+    gives=InfoDocument,
+    tags=True,
+    raises=(NotFound, NotWhole, TooLarge),
+)
+async def describe_conversation(call: CallMade, id: Conversation) -> Response:
+    """Give it a title or tags. A turn that runs is not disturbed."""
+    body = await call.body(DescribeConversation)
+    info, _ = await call.found(id)
+    title, others = with_title(body.title, body.tags)
+    info = await call.backend.describe(info.id, title=title, tags=None if body.tags is None else others)
+    return answer(info_document(info), ETag=etag(info))
+
+
+@calls(
+    "DELETE",
+    "/api/conversations/{id}",
+    status=204,
+    if_match=True,
+    also_gives=DeletedDocument,
+    raises=(NotFound, Busy, Stale),
+)
+async def delete_conversation(call: CallMade, id: Conversation) -> Response:
+    """Delete it and its sub-agents, never a fork. What was spent stays counted in the family.
+
+    If a folder was made for it, or for what it shares one with, the answer says whether that was removed too, or why it
+    stays.
+    """
+    info, _ = await call.found(id)
+    left = await call.backend.delete(info.id, if_revision=call.if_revision)
+    call.services.watching.moved(call.tenant, info.id)
+    return Response(status_code=204) if left is None else answer(DeletedDocument(left))
+
+
+@calls(
+    "PUT",
+    "/api/conversations/{id}/agent",
+    takes=ChangeAgent,
+    optional=False,
+    gives=InfoDocument,
+    tags=True,
+    if_match=True,
+    raises=(NotFound, Busy, TurnOpen, Stale, *AGENT),
+)
+async def change_agent(call: CallMade, id: Conversation) -> Response:
+    """Another agent answers from here on. Recorded in the history; the conversation must have no open turn."""
+    body = await call.body(ChangeAgent)
+    agent = call.agent_given(body.agent)
+    info, settings = await call.found(id)
+    changed, agent = taken_over(replace(settings, system=None), agent)
+    info = await call.backend.change(info.id, changed, agent, if_revision=call.if_revision)
+    call.services.watching.moved(call.tenant, info.id)
+    return answer(info_document(info), ETag=etag(info))
+
+
+def created(info: Info) -> Response:
+    """The answer to whoever made a conversation."""
+    return answer(info_document(info), 201, Location=f"/api/conversations/{info.id}", ETag=etag(info))
+
+
+def is_chosen(body: CreateConversation | Fork) -> bool:
+    """Whether somebody chose what it is to be called, so that a repeat with the same key must say the same."""
+    return body.chosen and (body.id is not None or body.name is not None)
+
+
+async def draft_of(call: Call, body: CreateConversation | FirstTurn, given: str | None, *, chosen: bool) -> Draft:
+    """A conversation that is to be made as a body says, with what its project tells. Nothing is made or kept yet."""
+    _check_may_trust(call, body)
+    id, name = as_id(given)
+    agent = call.agent_given(body.agent)
+    workspace = call.services.agents.workspace_for(body.workspace, agent)
+    check_trust(body.trust, workspace, "a new conversation")
+    title, others = with_title(body.title, body.tags)
+    draft = Draft(
+        id=id,
+        name=body.name or name,
+        settings=Settings.of(agent, workspace),
+        chosen=chosen,
+        title=title,
+        tags=others,
+        trust=body.trust,
+    )
+    return (await call.backend.prepared(draft, agent))[0]
+
+
+def _check_may_trust(call: Call, body: CreateConversation | FirstTurn) -> None:
+    """Raises `TrustRefused` where it is not for clients to say what is trusted."""
+    if body.trust is not None and not call.services.settings.allow_trust:
+        why = "this server does not leave that to its clients (--allow-trust)"
+        raise TrustRefused((body.workspace or "its workspace")[:200], why)
+
+
+def _tags(given: "list[str] | tuple[str, ...]") -> dict[str, str]:
+    tags = {}
+    for one in given:
+        key, equals, value = one.partition("=")
+        if not equals or not key:
+            raise Invalid("tag", "it is not of the form KEY=VALUE")
+        tags[key] = value
+    return tags
+
+
+class Target(Struct, frozen=True):
+    """Where a turn runs: in a conversation that is there, or in one that it makes."""
+
+    conversation: str
+    agent: Agent
+    draft: Draft | None = None
+    allow: frozenset[str] = frozenset()  # what may be missing there
+
+
+async def target_of(call: Call, id: str, body: RunTurn | PreviewRequest) -> Target:
+    """The conversation that is meant. One that is not there is to be made as ``create`` says, if it says anything."""
+    create = body.create
+    if create is not None:
+        _check_may_trust(call, create)
+    if create is None or not create.chosen:
+        try:
+            info, settings = await call.found(id)
+            agent, allow = call.going_on(info, settings, body)
+            return Target(info.id, agent, allow=allow)
+        except NotFound:
+            if create is None:
+                raise
+    draft = await draft_of(call, create, id, chosen=create.chosen)
+    await call.backend.make_way(draft.name or draft.id)
+    return Target(draft.id, call.services.agents.bound(draft.settings.agent_json or ""), draft)

@@ -1,0 +1,148 @@
+"""Looking into a conversation: what it used, what its tools keep, what is sent, and whether anybody changed it.
+
+And at all of them together: what was spent, and whether anybody changed any.
+"""
+
+from typing import Annotated
+
+from fastapi import Query, Response
+from msgspec.structs import replace
+
+from forkpoint.agent.agent import Agent
+from forkpoint.engine.turns.missing import as_allowed
+from forkpoint.errors import (
+    BadArgument,
+    Busy,
+    CannotResume,
+    Invalid,
+    NoAgent,
+    NoSuchTurn,
+    NotFound,
+    NothingToRun,
+    NotWhole,
+    Stale,
+    TooLarge,
+    TurnOpen,
+)
+from forkpoint.llm.prompt.inspection import Inspection
+from forkpoint.server.api.bodies import ChangeState, PreviewRequest, Verify, messages_of
+from forkpoint.server.api.conversations import MAKING, target_of
+from forkpoint.server.http.call import CallMade, Calls, Conversation, answer
+from forkpoint.wire.documents import (
+    SpendingDocument,
+    StateDocument,
+    StatsDocument,
+    VerificationDocument,
+    spending_document,
+    stats_document,
+    verification_document,
+)
+
+calls = Calls("looking")
+
+
+@calls("GET", "/api/conversations/{id}/stats", gives=StatsDocument, raises=(NotFound,))
+async def get_stats(call: CallMade, id: Conversation) -> Response:
+    """Tokens, dollars and cached share: its own, what it inherited, and its family's."""
+    info, _ = await call.found(id)
+    return answer(stats_document(await call.backend.stats(info.id)))
+
+
+@calls("GET", "/api/usage", gives=SpendingDocument)
+async def get_usage(call: CallMade) -> Response:
+    """All that you ever spent, deleted conversations included, and what of it beside any conversation.
+
+    Each token is counted once, however many forks share it. Beside conversations are chat completions without one.
+    """
+    return answer(spending_document(*await call.backend.usage()))
+
+
+@calls("GET", "/api/conversations/{id}/state", gives=StateDocument, raises=(NotFound,))
+async def get_state(call: CallMade, id: Conversation) -> Response:
+    """What tools have set, as it is committed."""
+    info, _ = await call.found(id)
+    return answer(StateDocument(await call.backend.state(info.id)))
+
+
+@calls(
+    "PATCH",
+    "/api/conversations/{id}/state",
+    takes=ChangeState,
+    gives=StateDocument,
+    if_match=True,
+    raises=(NotFound, Busy, TurnOpen, Stale, NotWhole, TooLarge),
+)
+async def change_state(call: CallMade, id: Conversation) -> Response:
+    """Change the agent's state from outside, as a note of its own. The conversation must have no open turn."""
+    body = await call.body(ChangeState)
+    if not body.set.keys().isdisjoint(body.remove):
+        raise Invalid("remove", "one of these keys is set too")
+    info, _ = await call.found(id)
+    await call.backend.update_state(info.id, body.set, body.remove, if_revision=call.if_revision)
+    call.services.watching.moved(call.tenant, info.id)
+    return answer(StateDocument(await call.backend.state(info.id)))
+
+
+@calls(
+    "POST",
+    "/api/conversations/{id}/request",
+    takes=PreviewRequest,
+    optional=False,
+    gives=Inspection,
+    raises=(NotFound, NothingToRun, NotWhole, TooLarge, NoAgent, CannotResume, *MAKING),
+)
+async def preview_request(call: CallMade, id: Conversation) -> Response:
+    """What a turn with these messages would send, to the byte, beside the request before it. Nothing is sent."""
+    body = await call.body(PreviewRequest)
+    messages = messages_of(body, id, call.services.settings.max_messages)
+    target = await target_of(call, id, body)
+    request = await call.backend.request(
+        target.conversation, target.agent, messages, draft=target.draft, allow=target.allow
+    )
+    return answer(_shown(request, target.agent))
+
+
+@calls(
+    "GET",
+    "/api/conversations/{id}/request",
+    gives=Inspection,
+    raises=(NotFound, NoSuchTurn, NoAgent, CannotResume, BadArgument),
+)
+async def get_request(
+    call: CallMade,
+    id: Conversation,
+    turn: Annotated[str | None, Query(description="The turn that sent it; by default the last one.")] = None,
+    allow: Annotated[list[str] | None, Query(description="What may be missing, as for a turn.")] = None,
+) -> Response:
+    """What was sent, to the byte, beside the request before it: why a cache was missed."""
+    info, settings = await call.found(id)
+    allowed = as_allowed(allow or (), "a request")
+    agent = call.agent_of(info, settings, allowed)
+    return answer(_shown(await call.backend.sent(info.id, agent, turn, allow=allowed), agent))
+
+
+@calls(
+    "POST",
+    "/api/conversations/{id}/verify",
+    takes=Verify,
+    gives=VerificationDocument,
+    raises=(NotFound, BadArgument),
+)
+async def verify_conversation(call: CallMade, id: Conversation) -> Response:
+    """Check that nobody changed its history."""
+    body = await call.body(Verify)
+    info, _ = await call.found(id)
+    return answer(verification_document(await call.backend.verify(info.id, head_digest=body.head_digest)))
+
+
+@calls("POST", "/api/verify", takes=Verify, gives=VerificationDocument, raises=(BadArgument,))
+async def verify_all(call: CallMade) -> Response:
+    """Check that nobody changed the history of any of your conversations."""
+    body = await call.body(Verify)
+    return answer(verification_document(await call.backend.verify(None, head_digest=body.head_digest)))
+
+
+def _shown(request: Inspection, agent: Agent) -> Inspection:
+    """A request without the headers that are between the server and its provider: they may hold a secret."""
+    routed = {name.lower() for name in agent.llm.session_headers}
+    return replace(request, headers=tuple(header for header in request.headers if header[0].lower() in routed))

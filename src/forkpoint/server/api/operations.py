@@ -1,0 +1,61 @@
+"""Operations: whether it lives, whether it is ready, and what it counts."""
+
+import ipaddress
+from typing import Literal
+
+from fastapi import Request, Response
+from msgspec import Struct
+
+from forkpoint.errors import NoSuchCall, ShuttingDown, StoreUnavailable
+from forkpoint.server.http.call import Calls, answer
+from forkpoint.server.services import Services
+from forkpoint.version import __version__
+
+calls = Calls("operations")
+
+
+class Health(Struct, frozen=True):
+    """A process that lives."""
+
+    status: Literal["ok"]
+    version: str
+
+
+class Ready(Struct, frozen=True):
+    """A server that can serve."""
+
+    status: Literal["ready"]
+
+
+@calls("GET", "/health", gives=Health, open=True)
+async def health() -> Response:
+    """Says that the process lives."""
+    return answer(Health("ok", __version__))
+
+
+@calls("GET", "/ready", gives=Ready, open=True, raises=(ShuttingDown, StoreUnavailable))
+async def ready(request: Request) -> Response:
+    """Says that it can serve: the store answers, in the format that it should have, and it is not stopping."""
+    services: Services = request.app.state.services
+    if services.turns.draining:
+        raise ShuttingDown()
+    await services.tenants.store.pulse()
+    return answer(Ready("ready"))
+
+
+@calls("GET", "/metrics", texts=("text/plain", "application/openmetrics-text"), open=True, raises=(NoSuchCall,))
+async def metrics(request: Request) -> Response:
+    """What it counts, for Prometheus."""
+    services: Services = request.app.state.services
+    allowed = services.settings.metrics
+    if allowed == "off" or (allowed == "loopback" and not _is_loopback(request)):
+        raise NoSuchCall("GET", "/metrics")
+    body, sort = services.metrics.render(request.headers.get("accept"))
+    return Response(body, media_type=sort)
+
+
+def _is_loopback(request: Request) -> bool:
+    try:
+        return request.client is None or ipaddress.ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False

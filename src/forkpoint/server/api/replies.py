@@ -1,0 +1,95 @@
+"""How a turn is answered: as JSON when it has ended, as a stream while it runs, or at once and read later.
+
+The turn runs apart from the request either way; what differs is who waits for what.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from fastapi import Response
+
+from forkpoint.backend.results import SideAnswer, Turn
+from forkpoint.engine.turns.transaction import raise_for
+from forkpoint.errors import ForkpointError
+from forkpoint.server.api.public import public_turn
+from forkpoint.server.http.call import Call, answer
+from forkpoint.server.http.door import GONE
+from forkpoint.server.live.feed import Feed
+from forkpoint.server.live.runs import Act
+from forkpoint.server.live.stream import HEARTBEAT, OPENING, EventStream, until_gone
+from forkpoint.wire.documents import side_answer_document
+
+
+async def run(call: Call, act: Act, *, stop: bool, is_turn: bool = True) -> Response:
+    """Runs something apart from this request, and answers as it was asked for."""
+    turns, backend = call.services.turns, call.backend
+    feed, joined = await turns.start(call.tenant, act, is_turn=is_turn)
+    cancel = (lambda: turns.abandon(call.tenant, feed, backend.cancel)) if stop and not joined else None
+    if call.wants_async and (turn := feed.turn or feed.joined) is not None and feed.conversation is not None:
+        found = await backend.turn(feed.conversation, turn)
+        if found.outcome == "running":  # or it is answered at once, as it ended
+            place = f"/api/conversations/{feed.conversation}/turns/{turn}"
+            return answer(public_turn(found, events=True), 202, Location=place, Preference_Applied="respond-async")
+    if call.wants_stream:
+        return stream(call, feed, late=joined, gone=cancel)
+    await first_of(feed.ended.wait(), until_gone(call.request.receive))
+    if not feed.ended.is_set():
+        if cancel is not None:
+            cancel()
+        return Response(status_code=GONE)
+    if feed.error is not None:
+        raise feed.error
+    if isinstance(feed.result, SideAnswer):
+        return answer(side_answer_document(feed.result))
+    assert feed.result is not None
+    return answer(public_turn(feed.result, events=True))
+
+
+def stream(call: Call, feed: Feed, *, late: bool, gone: Callable[[], None] | None = None) -> Response:
+    """What is told of a turn, as it is told."""
+    settings = call.services.settings
+    frames = feed.frames(most=settings.buffer, heartbeat=settings.heartbeat, request_id=call.id, late=late)
+    return EventStream(frames, gone=gone)
+
+
+async def first_of(*waits: Awaitable[object]) -> None:
+    """Waits for the first of these, and lets the others go."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def runs_here(call: Call, conversation: str, turn: str) -> Feed | None:
+    """What is told of a turn, if it runs in this server."""
+    feed = call.services.turns.feed(call.tenant, conversation)
+    return feed if feed is not None and feed.turn == turn else None
+
+
+async def ended(call: Call, conversation: str, turn: str) -> Turn:
+    """A turn once it has ended, whichever process runs it; or as it stands when this server stops."""
+    while (found := await call.backend.turn(conversation, turn)).outcome == "running":
+        if call.services.turns.draining:
+            break
+        await asyncio.sleep(call.services.settings.poll)
+    return found
+
+
+async def from_elsewhere(call: Call, conversation: str, turn: str) -> AsyncIterator[bytes]:
+    """A turn that does not run here, as a stream: nothing is heard of it but its end."""
+    yield OPENING
+    end = asyncio.ensure_future(ended(call, conversation, turn))
+    try:
+        while not (await asyncio.wait((end,), timeout=call.services.settings.heartbeat))[0]:
+            yield HEARTBEAT
+    finally:
+        end.cancel()
+    feed = Feed()
+    try:
+        feed.end(raise_for(end.result()), None)
+    except ForkpointError as error:
+        feed.end(None, error)
+    yield feed.last(call.id)

@@ -1,0 +1,449 @@
+"""Turns: run, read and steered. Each as JSON, as a stream, or asynchronously."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Annotated, TypeAlias
+
+from fastapi import Query, Response
+from msgspec.structs import replace
+
+from forkpoint.agent.agent import NUMBERS, Agent, Limits
+from forkpoint.agent.approval import policies
+from forkpoint.agent.team.tools import is_team_tool
+from forkpoint.backend.callbacks import Callback
+from forkpoint.backend.results import Call as ToolCall
+from forkpoint.backend.results import Turn as TurnResult
+from forkpoint.conversation.conversation import AsyncConversation
+from forkpoint.engine.trust import with_project
+from forkpoint.errors import (
+    AlreadyExists,
+    BadAgent,
+    BadArgument,
+    BadCursor,
+    BadName,
+    Busy,
+    CallNotOpen,
+    CannotResume,
+    ForkpointError,
+    KeyReused,
+    MissingKey,
+    ModelError,
+    ModelTimeout,
+    NoAgent,
+    NoSuchTurn,
+    NotFound,
+    NothingToRun,
+    NotResumable,
+    NotWhole,
+    OutcomeUnknown,
+    RateLimited,
+    ShuttingDown,
+    Stale,
+    TooLarge,
+    TooMany,
+    TurnCancelled,
+    TurnFailed,
+    TurnOpen,
+)
+from forkpoint.server.api.bodies import (
+    Approve,
+    AskAside,
+    Condense,
+    Deny,
+    GoesOn,
+    Nothing,
+    ResumeTurn,
+    RetryTurn,
+    RunTurn,
+    SeenCall,
+    given_in,
+    messages_of,
+)
+from forkpoint.server.api.conversations import MAKING, Target, target_of
+from forkpoint.server.api.public import public_turn
+from forkpoint.server.api.replies import ended, first_of, from_elsewhere, run, runs_here, stream
+from forkpoint.server.http.call import Call, CallMade, Calls, Conversation, Turn, answer
+from forkpoint.server.live.feed import tell_end
+from forkpoint.server.live.stream import EventStream, until_gone
+from forkpoint.wire.documents import (
+    CondensedDocument,
+    PageDocument,
+    SideAnswerDocument,
+    TurnDocument,
+    condensed_document,
+)
+
+calls = Calls("turns")
+
+Errors: TypeAlias = tuple[type[ForkpointError], ...]
+
+RUNNING: Errors = (
+    Busy,
+    TurnOpen,
+    NoAgent,
+    CannotResume,
+    BadArgument,
+    BadAgent,
+    MissingKey,
+    ShuttingDown,
+    TooMany,
+    TurnFailed,
+    TurnCancelled,
+    ModelError,
+    ModelTimeout,
+    RateLimited,
+    OutcomeUnknown,
+)
+STREAM = "what happens in the turn as it happens, provisionally; the last event is `turn` or `error`"
+
+
+@calls(
+    "POST",
+    "/api/conversations/{id}/turns",
+    takes=RunTurn,
+    optional=False,
+    gives=TurnDocument,
+    streams=STREAM,
+    asynchronous=True,
+    once=True,
+    if_match=True,
+    raises=(
+        NotFound,
+        AlreadyExists,
+        BadName,
+        KeyReused,
+        Stale,
+        NothingToRun,
+        NotWhole,
+        TooLarge,
+        CallNotOpen,
+        *MAKING,
+        *RUNNING,
+    ),
+)
+async def run_turn(call: CallMade, id: Conversation) -> Response:
+    """Run a turn: it commits, waits for an approval, or fails and nothing has moved.
+
+    By default the turn goes on if the client disconnects, and can be fetched or joined.
+    """
+    body = await call.body(RunTurn)
+    given = given_in(body, id, call.services.settings.max_messages)
+    key, if_revision, backend = call.key, call.if_revision, call.backend
+    target = await target_of(call, id, body)
+    if body.retry_of is not None:
+        await backend.turn(target.conversation, body.retry_of)  # raises if there is no such turn
+
+    async def begin(target: Target, tell: Callback) -> TurnResult:
+        return await backend.run(
+            target.conversation,
+            target.agent,
+            given,
+            draft=target.draft,
+            retry_of=body.retry_of,
+            supersede=body.supersede,
+            key=key,
+            if_revision=if_revision,
+            allow=target.allow,
+            tell=tell,
+        )
+
+    async def act(tell: Callback) -> TurnResult:
+        try:
+            return await begin(target, tell)
+        except (AlreadyExists, KeyReused):
+            if target.draft is None:
+                raise
+        # It was not there when we looked, and somebody has made it since: perhaps the same request, sent twice.
+        return await begin(await target_of(call, id, body), tell)
+
+    return await run(call, act, stop=body.cancel_on_disconnect)
+
+
+@calls("GET", "/api/conversations/{id}/turns", gives=PageDocument[TurnDocument], raises=(NotFound, BadCursor))
+async def list_turns(
+    call: CallMade,
+    id: Conversation,
+    cursor: Annotated[str | None, Query(description="`next` of an earlier page.", max_length=512)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 50,
+    events: Annotated[bool, Query(description="With the events of each turn.")] = False,
+    tries: Annotated[bool, Query(description="Only those at the head that are not history.")] = False,
+) -> Response:
+    """Its turns in order, with the tries that did not commit: what they cost and what their tools did."""
+    info, _ = await call.found(id)
+    if tries:
+        items, after = await call.backend.tries(info.id), None
+    else:
+        page = await call.backend.turns(info.id, cursor=cursor, limit=limit)
+        items, after = page.items, page.next
+    return answer({"items": [public_turn(turn, events=events) for turn in items], "next": after})
+
+
+@calls(
+    "GET",
+    "/api/conversations/{id}/turns/{turn}",
+    gives=TurnDocument,
+    streams="the turn that runs, from how it stands now to its end",
+    raises=(NotFound, NoSuchTurn),
+)
+async def get_turn(
+    call: CallMade,
+    id: Conversation,
+    turn: Turn,
+    wait: Annotated[float, Query(ge=0, le=60, description="Seconds to wait for its end, if it runs.")] = 0,
+) -> Response:
+    """One turn, with its events. As a stream it is joined."""
+    info, _ = await call.found(id)
+    feed = runs_here(call, info.id, turn)
+    if call.wants_stream:
+        if feed is not None:
+            return stream(call, feed, late=True)
+        await call.backend.turn(info.id, turn)  # raises if there is no such turn
+        return EventStream(from_elsewhere(call, info.id, turn))
+    if wait:
+        end = feed.ended.wait() if feed is not None else ended(call, info.id, turn)
+        await first_of(asyncio.wait_for(end, wait), until_gone(call.request.receive))
+    return answer(public_turn(await call.backend.turn(info.id, turn), events=True))
+
+
+@calls(
+    "POST",
+    "/api/conversations/{id}/turns/{turn}/cancel",
+    takes=Nothing,
+    gives=TurnDocument,
+    raises=(NotFound, Busy, NoSuchTurn),
+)
+async def cancel_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
+    """Cancel a turn that runs, and wait for its outcome. Too late, it says `committed`."""
+    await call.body(Nothing)
+    info, _ = await call.found(id)
+    if (feed := runs_here(call, info.id, turn)) is not None:
+        with suppress(NoSuchTurn):  # it has just ended
+            await call.backend.cancel(info.id)
+        await feed.ended.wait()
+        return answer(public_turn(feed.outcome or await call.backend.turn(info.id, turn), events=True))
+    found = await call.backend.turn(info.id, turn)
+    if found.outcome == "running":
+        raise Busy(info.id, turn)  # in another process, which alone can stop it
+    if found.outcome in {"awaiting_approval", "interrupted"}:
+        raise NoSuchTurn(info.id, "cancel", f"turn {turn} does not run; discard it")
+    return answer(public_turn(found, events=True))
+
+
+@calls(
+    "POST",
+    "/api/conversations/{id}/turns/{turn}/discard",
+    takes=Nothing,
+    gives=TurnDocument,
+    raises=(NotFound, Busy, NoSuchTurn, NotResumable),
+)
+async def discard_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
+    """End an open turn that nobody runs. What its tools did stays visible."""
+    await call.body(Nothing)
+    info, _ = await call.found(id)
+    discarded = await call.backend.discard(info.id, turn)
+    tell_end(discarded, call.services.watching.mailboxes(call.tenant, info.id))
+    return answer(public_turn(discarded, events=True))
+
+
+@calls(
+    "POST",
+    "/api/conversations/{id}/turns/{turn}/settle",
+    takes=Nothing,
+    gives=TurnDocument,
+    raises=(NotFound, NoSuchTurn, OutcomeUnknown),
+)
+async def settle_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
+    """After `outcome_unknown`: the turn as it turned out."""
+    await call.body(Nothing)
+    info, _ = await call.found(id)
+    settled = await call.backend.settle(info.id, turn)
+    call.services.watching.moved(call.tenant, info.id)
+    return answer(public_turn(settled, events=True))
+
+
+@calls(
+    "POST",
+    "/api/conversations/{id}/turns/{turn}/approve",
+    takes=Approve,
+    gives=TurnDocument,
+    streams=STREAM,
+    asynchronous=True,
+    raises=(NotFound, NoSuchTurn, NotResumable, *RUNNING),
+)
+async def approve_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
+    """Let calls that wait run, and go on."""
+    body = await call.body(Approve)
+    this, waiting = await _waiting(call, id, turn, "approve", body)
+    chosen = _meant(body, waiting)
+    return await run(call, lambda tell: this(tell).approve(*chosen, by=body.by), stop=body.cancel_on_disconnect)
+
+
+@calls(
+    "POST",
+    "/api/conversations/{id}/turns/{turn}/deny",
+    takes=Deny,
+    gives=TurnDocument,
+    streams=STREAM,
+    asynchronous=True,
+    raises=(NotFound, NoSuchTurn, NotResumable, *RUNNING),
+)
+async def deny_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
+    """Refuse calls that wait, and go on: the model is told, with the reason."""
+    body = await call.body(Deny)
+    this, waiting = await _waiting(call, id, turn, "deny", body)
+    chosen = _meant(body, waiting)
+    return await run(
+        call,
+        lambda tell: this(tell).deny(*chosen, by=body.by, reason=body.reason),
+        stop=body.cancel_on_disconnect,
+    )
+
+
+@calls(
+    "POST",
+    "/api/conversations/{id}/turns/{turn}/retry",
+    takes=RetryTurn,
+    gives=TurnDocument,
+    streams=STREAM,
+    asynchronous=True,
+    once=True,
+    raises=(NotFound, NoSuchTurn, KeyReused, *RUNNING),
+)
+async def retry_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
+    """Run the input of a turn again, from the last good state. One that is still open is discarded."""
+    body = await call.body(RetryTurn)
+    key, this = call.key, await _opened(call, id, body)
+    return await run(call, lambda tell: this(tell).retry(turn, key=key), stop=body.cancel_on_disconnect)
+
+
+@calls(
+    "POST",
+    "/api/conversations/{id}/turns/{turn}/resume",
+    takes=ResumeTurn,
+    gives=TurnDocument,
+    streams=STREAM,
+    asynchronous=True,
+    raises=(NotFound, NoSuchTurn, NotResumable, *RUNNING),
+)
+async def resume_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
+    """Go on with a turn that failed, was cancelled or interrupted, after its last finished step."""
+    body = await call.body(ResumeTurn)
+    this = await _opened(call, id, body)
+    return await run(
+        call,
+        lambda tell: this(tell).resume(turn, rerun=body.rerun, limits=_limits(call, this(tell), body.limits)),
+        stop=body.cancel_on_disconnect,
+    )
+
+
+@calls(
+    "POST",
+    "/api/conversations/{id}/ask",
+    takes=AskAside,
+    optional=False,
+    gives=SideAnswerDocument,
+    streams="pieces of the answer as they come; the last event is `answer` or `error`",
+    raises=(NotFound, NothingToRun, NotWhole, TooLarge, *RUNNING),
+)
+async def ask(call: CallMade, id: Conversation) -> Response:
+    """A side question: answered from the history as it is, and nothing of it is kept but what it cost.
+
+    It stops when the client disconnects, for nobody could fetch its answer.
+    """
+    body = await call.body(AskAside)
+    messages = messages_of(body, id, call.services.settings.max_messages)
+    info, settings = await call.found(id)
+    (agent, allow), backend = call.going_on(info, settings, body), call.backend
+    return await run(
+        call,
+        lambda tell: backend.ask(info.id, agent, messages, allow=allow, tell=tell),
+        stop=True,
+        is_turn=False,
+    )
+
+
+@calls(
+    "POST",
+    "/api/conversations/{id}/condense",
+    takes=Condense,
+    gives=CondensedDocument,
+    if_match=True,
+    raises=(NotFound, Stale, *RUNNING),
+)
+async def condense(call: CallMade, id: Conversation) -> Response:
+    """Let prompts forget the older part of the conversation at once. Recorded as a note; no turn may be open.
+
+    Its agent's condenser does it; for an agent without one, its model writes a summary. A client that goes away changes
+    nothing: it is done all the same.
+    """
+    body = await call.body(Condense)
+    info, settings = await call.found(id)
+    agent, allow = call.going_on(info, settings, body)
+    made = await call.backend.condense(info.id, agent, if_revision=call.if_revision, allow=allow)
+    call.services.watching.moved(call.tenant, info.id)
+    return answer(condensed_document(made))
+
+
+# Steering.
+
+
+async def _opened(call: Call, id: str, body: GoesOn) -> Callable[[Callback], AsyncConversation]:
+    """The conversation that is meant, for whoever is told of its next turn."""
+    info, settings = await call.found(id)
+    agent, allow = call.going_on(info, settings, body)
+    return lambda tell: AsyncConversation.over(call.backend, info, settings, agent, callbacks=[tell], allow=allow)
+
+
+async def _waiting(
+    call: Call, id: str, turn: str, verb: str, body: GoesOn
+) -> tuple[Callable[[Callback], AsyncConversation], tuple[ToolCall, ...]]:
+    """The conversation, and what waits in the turn that is meant: it must be the one that is open."""
+    this = await _opened(call, id, body)
+    info, _ = await call.found(id)
+    if info.open_turn != turn:
+        await call.backend.turn(info.id, turn)  # raises if there is no such turn at all
+        raise NoSuchTurn(info.id, verb, f"turn {turn} is not open")
+    if not (waiting := (await call.backend.turn(info.id, turn)).waiting):
+        raise NoSuchTurn(info.id, verb, "no call waits for an approval")
+    return this, waiting
+
+
+def _meant(body: Approve, waiting: tuple[ToolCall, ...]) -> list[str | ToolCall]:
+    """The calls that a body means, as they wait now: none is meant that comes to wait before the decision is made.
+
+    One that was seen otherwise than it waits is named as it was seen, and refused for that.
+    """
+    if not body.calls:
+        return list(waiting)
+    chosen: list[str | ToolCall] = []
+    for given in body.calls:
+        if isinstance(given, SeenCall):
+            seen = ToolCall(given.id, given.tool, given.arguments, "waiting", response=given.response)
+            same = [one for one in waiting if replace(one, reason=None) == seen]
+            chosen.append(same[0] if same else seen)
+        else:
+            chosen.append(given)
+    return chosen
+
+
+def _limits(call: Call, this: AsyncConversation, limits: Limits | None) -> Limits | None:
+    """Other limits for a turn that goes on: whatever the caller says, unless the agent is the server's own."""
+    agent = this.agent
+    if limits is None or agent is None or agent.name not in call.services.agents.names():
+        return limits
+    own = with_project(call.services.agents.named(agent.name), this._settings.project)
+    is_own = own.but(mcp=agent.mcp, llm=agent.llm).to_json() == agent.to_json()  # whatever its servers offer
+    if not is_own and not _has_functions(agent):
+        return limits
+    for name in NUMBERS:
+        most, wanted = getattr(own.limits, name), getattr(limits, name)
+        if most is not None and (wanted is None or wanted > most):
+            why = f"the limits of agent {agent.name!r} are the server's ({name}: {most:g})"
+            raise BadArgument("resume", f"limits.{name}", why)
+    return limits
+
+
+def _has_functions(agent: Agent) -> bool:
+    """Whether an agent has functions, which only the server's own have: a client's is data alone."""
+    return any(not is_team_tool(one) for one in agent.tools) or any(map(callable, policies(agent.approval)))

@@ -1,1 +1,0 @@
-"""The calls of the native API, under ``/api``: one file for each family of them."""

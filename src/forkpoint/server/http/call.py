@@ -1,0 +1,203 @@
+"""One call: what a request says, who says it, and how it is answered. And how calls are described.
+
+A description stands beside each function that answers a call: what it takes, what it gives, and every error that it
+can end in. `openapi` makes the document of it.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
+
+from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi.routing import APIRoute
+from msgspec import Struct
+from starlette.routing import Match
+from starlette.types import Scope
+
+from forkpoint.agent.agent import Agent
+from forkpoint.backend.results import Info
+from forkpoint.backend.settings import Settings
+from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.turns.missing import NOTHING, allows, as_allowed, missing_workspace, reopened
+from forkpoint.errors import BadRequest, CannotResume, ForkpointError, NoAgent, NotFound
+from forkpoint.server.api.bodies import B, GoesOn, read_body
+from forkpoint.server.live.feed import encode
+from forkpoint.server.live.stream import TYPE
+from forkpoint.server.services import Services
+
+JSON = "application/json"
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_REVISION = re.compile(r'"(-?[0-9]{1,18})"')
+
+
+class Description(Struct, frozen=True, kw_only=True):
+    """What there is to know about a call."""
+
+    takes: type | None = None  # its body
+    optional: bool = True  # whether the body may be left out
+    gives: type | None = None  # None: nothing
+    status: int = 200
+    also_gives: type | None = None  # with 200, where there is something to say that mostly is not
+    raises: tuple[type[ForkpointError], ...] = ()
+    streams: str | None = None  # what its event stream is, if it has one
+    only_streams: bool = False
+    of_family: bool = False  # whether its stream is of several conversations
+    asynchronous: bool = False  # whether it may be answered before it is done
+    once: bool = False  # whether it takes an Idempotency-Key
+    if_match: bool = False
+    cursor: bool = False  # whether it takes Last-Event-ID
+    locates: bool = False  # whether its answer has a Location
+    tags: bool = False  # whether its answer has an ETag
+    texts: tuple[str, ...] = ()  # the types of its answer, if that is plain text
+    open: bool = False  # whether it needs no key
+    openai: bool = False  # whether it refuses in OpenAI's envelope
+    chunks: type | None = None  # what the frames of its stream are, if they are data and no events
+    asks: tuple[tuple[str, str, str | None], ...] = ()  # further headers that it takes: name, meaning, pattern
+    says: tuple[tuple[str, str, bool], ...] = ()  # those that its answer may have: name, meaning, also in a refusal
+
+
+class Answers(Protocol):
+    """A function that answers a call."""
+
+    __name__: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Response]: ...
+
+
+F = TypeVar("F", bound=Answers)
+
+
+class Calls:
+    """A family of calls."""
+
+    def __init__(self, family: str) -> None:
+        self.router = APIRouter(tags=[family])
+        self.described: dict[str, Description] = {}  # by the name of the function
+
+    def __call__(self, method: str, path: str, **description: Any) -> Callable[[F], F]:
+        """Makes a function answer a call, and keeps how it is described. Its docstring is the call's."""
+
+        def add(function: F) -> F:
+            described = self.described[function.__name__] = Description(**description)
+            self.router.add_api_route(
+                path,
+                function,
+                methods=[method],
+                operation_id=function.__name__,
+                status_code=described.status,
+                response_class=Response,
+                response_model=None,
+            )
+            return function
+
+        return add
+
+    def methods(self, scope: Scope) -> set[str]:
+        """With which methods its calls answer at the path that a request is for."""
+        here = [route for route in self.router.routes if isinstance(route, APIRoute)]
+        return {method for route in here if route.matches(scope)[0] != Match.NONE for method in route.methods or ()}
+
+
+class Call:
+    """A request, and what all calls need to know of it."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.services: Services = request.app.state.services
+        self.tenant: str = request.scope["forkpoint.tenant"]
+        self.id: str = request.scope["forkpoint.request_id"]
+
+    @property
+    def backend(self) -> LocalBackend:
+        """The place that the caller sees."""
+        return self.services.tenants.backend(self.tenant)
+
+    async def body(self, type: type[B]) -> B:
+        """The body of the request. Raises `BadRequest` or `Invalid`."""
+        body = await self.request.body()
+        sort = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if body and sort != JSON:  # a web page of anybody can send other types here without being asked
+            raise BadRequest(f"its Content-Type must be {JSON}")
+        return read_body(type, body)
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key."""
+        given = self.request.headers.get("idempotency-key")
+        if given is not None and not _KEY.fullmatch(given):
+            raise BadRequest("its Idempotency-Key must have 1 to 255 printable characters")
+        return given
+
+    @property
+    def if_revision(self) -> int | None:
+        """The revision that the conversation must be at."""
+        given = self.request.headers.get("if-match", "*").strip()
+        if given == "*":
+            return None
+        if (found := _REVISION.fullmatch(given)) is None:
+            raise BadRequest('its If-Match must be the ETag of an earlier answer, such as "3"')
+        return int(found[1])
+
+    @property
+    def wants_stream(self) -> bool:
+        return TYPE in self.request.headers.get("accept", "")
+
+    @property
+    def wants_async(self) -> bool:
+        return "respond-async" in self.request.headers.get("prefer", "")
+
+    async def found(self, id: str) -> tuple[Info, Settings]:
+        """The conversation that is meant, with its settings. Raises `NotFound`."""
+        info, settings = await self.backend.find(id)
+        if id != info.id and await self.backend.is_left_behind(info.id):
+            raise NotFound("conversation", id)
+        return info, settings
+
+    def agent_of(self, info: Info, settings: Settings, allow: frozenset[str] = NOTHING) -> Agent:
+        """Who answers in a conversation. Raises `NoAgent` or `CannotResume`."""
+        if settings.agent_json is None:
+            raise NoAgent(info.id, "it was made without an agent")
+        try:
+            return self.services.agents.bound(settings.agent_json)
+        except CannotResume:
+            if not allow:
+                raise
+        return self.services.agents.bound_without(settings.agent_json, partial(allows, allow))
+
+    def going_on(self, info: Info, settings: Settings, body: GoesOn) -> tuple[Agent, frozenset[str]]:
+        """Who answers in a conversation from here on, and what may be missing. Raises as `agent_of`, with everything
+        that is missing."""
+        allow = as_allowed(body.allow, "a request")
+        model = None if body.agent is None else self.agent_given(body.agent).llm
+        if model is None and not missing_workspace(settings):
+            return self.agent_of(info, settings, allow), allow
+        if (agent := reopened(settings, self.services.agents.bound_without, allow, model=model).agent) is None:
+            raise NoAgent(info.id, "it was made without an agent")
+        return agent, allow
+
+    def agent_given(self, given: str | dict[str, Any] | None) -> Agent:
+        """The agent that a body names or sends; the server's default if it says nothing."""
+        agents = self.services.agents
+        return agents.named(agents.default) if given is None else agents.received(encode(given))
+
+
+async def call_of(request: Request) -> Call:
+    return Call(request)
+
+
+CallMade: TypeAlias = Annotated[Call, Depends(call_of)]
+Conversation: TypeAlias = Annotated[
+    str, Path(description="A conversation's id or name.", examples=["build-1234"], max_length=256)
+]
+Turn: TypeAlias = Annotated[str, Path(description="A turn's id.", max_length=64)]
+
+
+def answer(document: object, status: int = 200, **headers: str) -> Response:
+    """A document as the answer to a call."""
+    said = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(encode(document), status, said, media_type=JSON)
+
+
+def etag(info: Info) -> str:
+    return f'"{info.revision}"'

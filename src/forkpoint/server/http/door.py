@@ -1,0 +1,211 @@
+"""The door: what every request goes through, whatever it asks for.
+
+It gives the request an id, finds out who sends it, refuses what is too large or comes from a web page that may not
+call, turns every error into the one envelope (under /v1 into OpenAI's), and writes one line to the log. It is plain
+ASGI: a stream that waits for hours costs it nothing.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import re
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from forkpoint.errors import ForeignOrigin, TooLarge, TooSlow, TurnFailed
+from forkpoint.ids import new_id
+from forkpoint.server.api.public import problem_of
+from forkpoint.server.http.keys import Key
+from forkpoint.server.http.logs import bind
+from forkpoint.server.http.span import request_span
+from forkpoint.server.http.statuses import retry_after, status_of
+from forkpoint.server.live.feed import encode
+from forkpoint.server.live.stream import PARKED
+from forkpoint.server.services import Services
+from forkpoint.server.wires.chat import problems
+from forkpoint.store.records import DEFAULT_TENANT
+from forkpoint.wire.problems import INTERNAL, hides
+
+_log = logging.getLogger("forkpoint.server")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_CHAT = "/v1"  # what OpenAI's clients call
+_OPEN = {"/health", "/ready", "/metrics", "/openapi.json"}  # for everybody
+SLOWEST_BODY = 60.0
+"""Seconds between two pieces of a request's body."""
+GONE = 499  # the client went before there was an answer; only the log sees it
+_QUIET = {"/health", "/ready", "/metrics"}  # asked every few seconds, and no news
+
+
+class Door:
+    """The outermost part of the app, but for CORS."""
+
+    def __init__(self, app: ASGIApp, services: Callable[[], Services]) -> None:
+        self._app = app
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        id = given if _REQUEST_ID.fullmatch(given) else new_id()
+        scope["forkpoint.request_id"] = id
+        with bind(request_id=id), request_span(scope["method"], scope["headers"]) as span:
+            visit = _Visit(id, scope["path"], send)
+            started = time.perf_counter()
+            try:
+                await self._enter(scope, headers, receive, visit)
+            finally:
+                route = getattr(scope.get("route"), "path", None)
+                seconds = time.perf_counter() - started
+                span.answered(route, visit.status)
+                self._services().metrics.request(scope["method"], route, visit.status, seconds)
+                level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO
+                _log.log(
+                    level,
+                    "%s %s %d",
+                    scope["method"],
+                    route or "(no such call)",
+                    visit.status,
+                    extra={"fields": {"seconds": round(seconds, 6), "tenant": scope.get("forkpoint.tenant")}},
+                )
+
+    async def _enter(self, scope: Scope, headers: Headers, receive: Receive, visit: "_Visit") -> None:
+        try:
+            services = self._services()
+            key = _caller(services, scope["path"], headers)
+            scope["forkpoint.key"] = key
+            scope["forkpoint.tenant"] = tenant = key.tenant if key is not None else DEFAULT_TENANT
+            with bind(tenant=tenant):
+                limited = _limited(receive, headers, services.settings.max_body)
+                inner: Scope = {**scope, PARKED: []}  # a copy: what the framework puts there goes when it is done
+                if scope["method"] == "HEAD" and scope["path"] in _QUIET:  # as load balancers ask; no body is sent
+                    inner["method"] = "GET"
+                try:
+                    await self._app(inner, limited, visit.send)
+                finally:
+                    scope["route"] = inner.get("route")
+                streams = inner[PARKED]
+                inner.clear()
+                for stream in streams:
+                    await stream.follow(limited, visit.send)
+        except ClientDisconnect:  # while its body was read: nobody is there to be told anything
+            visit.status = visit.status or GONE
+        except Exception as error:
+            if hides(error) and not isinstance(error, TurnFailed):  # a turn's reason was logged when it ended
+                _log.exception("a request failed")
+            await visit.refuse(error)
+
+
+class _Visit:
+    """One request on its way through."""
+
+    def __init__(self, id: str, path: str, send: Send) -> None:
+        self.id = id
+        self._path = path
+        self.status = 0
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            MutableHeaders(scope=message)["x-request-id"] = self.id
+        await self._send(message)
+
+    async def refuse(self, error: BaseException) -> None:
+        """Says what went wrong, if nothing was said yet. An answer that has begun is cut off instead."""
+        if self.status:
+            raise error
+        status, body, headers = refusal(error, self.id, self._path)
+        headers["Content-Length"] = str(len(body))
+        raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        await self.send({"type": "http.response.start", "status": status, "headers": raw})
+        await self.send({"type": "http.response.body", "body": body})
+
+
+def refusal(error: BaseException, request_id: str, path: str = "") -> tuple[int, bytes, dict[str, str]]:
+    """The answer to a request that an error ended: status, body and headers.
+
+    Here it is decided, for all of them, in which envelope: those who call /v1 read OpenAI's.
+    """
+    if path == _CHAT or path.startswith(f"{_CHAT}/"):
+        return problems.refusal(error, request_id)
+    status = status_of(error)
+    headers = {"Content-Type": "application/json"}
+    if (wait := retry_after(error)) is not None and status in {429, 503}:
+        headers["Retry-After"] = str(wait)
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    problem = problem_of(error, request_id=request_id)
+    if problem.error.code == INTERNAL:
+        status = 500
+    return status, encode(problem), headers
+
+
+def _caller(services: Services, path: str, headers: Headers) -> Key | None:
+    """Who is calling. Raises `Unauthorized`; or `ForeignOrigin`, where nothing but the address keeps strangers out."""
+    if path in _OPEN:
+        return None
+    if services.keyring is not None:
+        return services.keyring.check(headers.get("authorization"))
+    _check_origin(services, headers)
+    return None
+
+
+def _check_origin(services: Services, headers: Headers) -> None:
+    """Without keys, a web page of a stranger must not reach this server through the user's own browser.
+
+    Browsers say where a page is from; and by which name they call, which a page's owner can point at loopback.
+    """
+    origin, host = headers.get("origin"), headers.get("host", "").lower()
+    allowed, name = services.settings.cors, _name_in(host)
+    if not _is_loopback(name) and name not in services.settings.hosts:
+        raise ForeignOrigin(host)
+    own = {f"http://{host}", f"https://{host}"}
+    if origin is not None and "*" not in allowed and origin not in allowed and origin.lower() not in own:
+        raise ForeignOrigin(origin)
+
+
+def _name_in(host: str) -> str:
+    """The name in a Host header, without the port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:  # 127.0.0.1.elsewhere.example is a name like any other
+        return False
+
+
+def _limited(receive: Receive, headers: Headers, most: int) -> Receive:
+    """The request's body, refused once it is too large."""
+    said = headers.get("content-length", "")
+    if said.isdigit() and int(said) > most:
+        raise TooLarge("request", int(said), most)
+    read, more = 0, True
+
+    async def limited() -> Message:
+        nonlocal read, more
+        try:
+            async with asyncio.timeout(SLOWEST_BODY if more else None):
+                message = await receive()
+        except TimeoutError:
+            raise TooSlow("body", SLOWEST_BODY) from None
+        if message["type"] == "http.request":
+            more = message.get("more_body", False)
+            read += len(message.get("body", b""))
+            if read > most:
+                raise TooLarge("request", read, most)
+        return message
+
+    return limited

@@ -1,0 +1,345 @@
+"""Examples for the OpenAPI document, made of the very structs that are sent."""
+
+from typing import Any
+
+import msgspec
+
+from forkpoint.backend.results import Info, Member, SideAnswer, Stats, Turn
+from forkpoint.errors import (
+    AgentClosed,
+    AlreadyExists,
+    AnswerEmpty,
+    AnswerMalformed,
+    BadAgent,
+    BadArgument,
+    BadCursor,
+    BadModel,
+    BadName,
+    BadOutput,
+    BadPosition,
+    BadRequest,
+    BadSetting,
+    BadTool,
+    BadWorkspace,
+    Busy,
+    CallNotOpen,
+    CannotResume,
+    ConnectionLost,
+    ContentRefused,
+    ContextTooLong,
+    DiskFull,
+    ForeignOrigin,
+    ForkpointError,
+    HookBlocked,
+    Invalid,
+    Item,
+    KeyRefused,
+    KeyReused,
+    LimitReached,
+    McpFailed,
+    MissingKey,
+    ModelError,
+    ModelTimeout,
+    NoAgent,
+    NoNewMessage,
+    NoSuchAgent,
+    NoSuchCall,
+    NoSuchModel,
+    NoSuchTurn,
+    NotFound,
+    NothingToRun,
+    NotResumable,
+    NotWhole,
+    OutcomeUnknown,
+    Overloaded,
+    QuotaSpent,
+    RateLimited,
+    RequestRefused,
+    ShuttingDown,
+    SpawnRefused,
+    Stale,
+    StoreUnavailable,
+    TooLarge,
+    TooMany,
+    TooSlow,
+    TrustRefused,
+    TurnCancelled,
+    TurnFailed,
+    TurnOpen,
+    Unauthorized,
+    Unsupported,
+    WorkspaceNotMade,
+)
+from forkpoint.events import AssistantMessage, Condensation, Envelope, Event, Position, Text, Usage, UserMessage
+from forkpoint.llm.prompt.identity import own_identity
+from forkpoint.server.wires.chat.answers import Said, completion
+from forkpoint.store.records import Lineage, TurnError, Verification
+from forkpoint.wire.documents import (
+    condensed_document,
+    event_document,
+    info_document,
+    member_document,
+    side_answer_document,
+    spending_document,
+    stats_document,
+    turn_document,
+    verification_document,
+)
+
+ID = "01a8f6e0-3f6c-7b1a-9d2e-5c8b7a6f4e3d"
+_TURN = "01a8f6e0-4a10-7c3e-8f01-2b9d6e5a4c7b"
+_TIME = 1_800_000_000_000_000
+_USAGE = Usage(calls=1, input=1200, cached=1100, output=80, nanodollars=1_450_000)
+
+_INFO = Info(
+    id=ID,
+    name="build-1234",
+    title="Why did it fail?",
+    tags={"kind": "debug", "title": "Why did it fail?"},
+    status="idle",
+    family=ID,
+    lineage=Lineage(),
+    revision=1,
+    events=3,
+    inherited_events=0,
+    head="1-3",
+    digest="9f" * 32,
+    model="openai/gpt-5.6",
+    agent="support",
+    workspace=None,
+    cache=own_identity(ID),
+    open_turn=None,
+    created=_TIME,
+    updated=_TIME,
+)
+_SAID = UserMessage((Text("Why did build 1234 fail?"),))
+_EVENTS = (
+    Event(Position(1, 1), _TURN, Envelope("user_message", _TIME, "user", parts=("text",)), _SAID),
+    Event(
+        Position(1, 2),
+        _TURN,
+        Envelope("assistant_message", _TIME, "assistant", parts=("text",), response=1),
+        AssistantMessage((Text("The disk was full."),)),
+    ),
+)
+_DONE = Turn(_TURN, ID, "committed", (_SAID,), _EVENTS, _USAGE, started=_TIME, ended=_TIME)
+
+
+def _failed(cause: ForkpointError) -> TurnFailed:
+    """A turn that ended so."""
+    error = TurnError(cause.code, str(cause))
+    turn = Turn(_TURN, ID, "failed", (_SAID,), (), Usage(), error=error, started=_TIME, ended=_TIME)
+    return TurnFailed(_TURN, str(cause), turn=turn, cause=cause)
+
+
+def plain(value: Any) -> Any:
+    """A value as its readers have it."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+_INFO_DOCUMENT = plain(info_document(_INFO))
+_TURN_DOCUMENT = plain(turn_document(_DONE, events=True))
+_CHILD = "01a8f6e0-5b21-7d4f-9a12-3cae7f6b5d8c"
+_MEMBER = Member(
+    conversation=_CHILD,
+    path="/root/explorer",
+    nickname="explorer",
+    role="reader",
+    depth=1,
+    task="Read the log of build 1234, and say why it failed.",
+    status="idle",
+    answer="The disk was full.",
+    turn=_TURN,
+)
+_SPAWNED = msgspec.structs.replace(
+    _INFO,
+    id=_CHILD,
+    name=_CHILD,
+    title=None,
+    tags={},
+    status="running",
+    lineage=Lineage("sub_agent", source=ID),
+    revision=0,
+    events=0,
+    head=None,
+    cache=own_identity(_CHILD),
+    open_turn=_TURN,
+    parent=ID,
+    path=_MEMBER.path,
+    nickname=_MEMBER.nickname,
+    role=_MEMBER.role,
+    depth=1,
+)
+_MEMBER_DOCUMENT = plain(member_document(_MEMBER))
+_MODEL_DOCUMENT = {"id": "support", "object": "model", "created": _TIME // 1_000_000, "owned_by": "forkpoint"}
+
+EXAMPLES: dict[str, Any] = {
+    "InfoDocument": _INFO_DOCUMENT,
+    "TurnDocument": _TURN_DOCUMENT,
+    "PageDocument_InfoDocument": {"items": [_INFO_DOCUMENT], "next": None},
+    "PageDocument_TurnDocument": {"items": [plain(turn_document(_DONE))], "next": None},
+    "AgentsDocument": {
+        "items": [{"name": "support", "model": "openai/gpt-5.6", "tools": ["search"], "default": True}],
+    },
+    "EventsDocument": {"items": [plain(event_document(event)) for event in _EVENTS], "next": None, "head": "1-2"},
+    "SpawnedDocument": plain(info_document(_SPAWNED)) | {"turn": _TURN},
+    "MemberDocument": _MEMBER_DOCUMENT,
+    "TeamDocument": {"items": [_MEMBER_DOCUMENT]},
+    "FamilyDocument": {"items": [_INFO_DOCUMENT, plain(info_document(_SPAWNED))]},
+    "RewindDocument": {"conversation": _INFO_DOCUMENT, "aside": None},
+    "DeletedDocument": {
+        "workspace": {
+            "path": "/srv/forkpoint/workspaces/second-try",
+            "removed": False,
+            "why": "it has 1 change that no commit has: build.toml",
+        }
+    },
+    "StatsDocument": plain(stats_document(Stats(_USAGE, Usage(), _USAGE, 3))),
+    "SpendingDocument": plain(spending_document(_USAGE + _USAGE, _USAGE)),
+    "SideAnswerDocument": plain(side_answer_document(SideAnswer("Yes.", _USAGE))),
+    "StateDocument": {"state": {"open_tickets": 3}},
+    "CondensedDocument": plain(condensed_document(Condensation("The build of 1234 failed: the disk was full.", 812))),
+    "VerificationDocument": plain(verification_document(Verification(1, 3, 0, ()))),
+    "CreateConversation": {"id": "build-1234", "agent": "support", "tags": {"kind": "debug"}},
+    "DescribeConversation": {"title": "The disk was full"},
+    "ChangeAgent": {"agent": "support"},
+    "RunTurn": {"message": "Why did build 1234 fail?"},
+    "AskAside": {"message": "Was it the disk?"},
+    "PreviewRequest": {"message": "And now?"},
+    "Approve": {"by": "ann"},
+    "Deny": {"by": "ann", "reason": "not on a Friday"},
+    "RetryTurn": {},
+    "Condense": {},
+    "ResumeTurn": {"rerun": []},
+    "Fork": {"title": "Try the other fix", "tags": {"kind": "debug"}},
+    "Rewind": {"at": "1-2"},
+    "Spawn": {"task": _MEMBER.task, "role": "reader", "nickname": "explorer"},
+    "TellAgent": {"message": "And build 1235?"},
+    "ChangeState": {"set": {"open_tickets": 4}, "remove": []},
+    "Verify": {},
+    "Nothing": {},
+    "Health": {"status": "ok", "version": "1.0"},
+    "Ready": {"status": "ready"},
+    "ChatRequest": {
+        "model": "support",
+        "messages": [
+            {"role": "system", "content": "You are brief."},
+            {"role": "user", "content": "Why did build 1234 fail?"},
+        ],
+        "tools": [
+            {
+                "type": "function",
+                "function": {
+                    "name": "read_log",
+                    "description": "The log of a build.",
+                    "parameters": {"type": "object", "properties": {"build": {"type": "integer"}}},
+                },
+            }
+        ],
+    },
+    "ChatCompletion": msgspec.json.decode(
+        completion(
+            Said(
+                id=f"chatcmpl-{_TURN}",
+                model="support",
+                created=_TIME // 1_000_000,
+                text="The disk was full.",
+                usage=_USAGE,
+            ),
+            reasoning_field=True,
+        )
+    ),
+    "ModelDocument": _MODEL_DOCUMENT,
+    "ModelsDocument": {"object": "list", "data": [_MODEL_DOCUMENT, _MODEL_DOCUMENT | {"id": "support:side"}]},
+    "Inspection": {
+        "body": "{}",
+        "headers": [],
+        "key": "fp_0123456789abcdef",
+        "prefix": "9f" * 32,
+        "manifest": "3c" * 32,
+        "blocks": 1,
+        "bytes": 2,
+        "shared": 0,
+        "shared_bytes": 0,
+        "why": "there is no request before it",
+        "cached": None,
+        "lines": [{"index": 0, "change": "added", "place": "history", "role": "user", "text": "{}"}],
+    },
+}
+
+_MODEL = "openai/gpt-5.6"
+
+_ERRORS: tuple[ForkpointError, ...] = (
+    AgentClosed("explorer"),
+    AlreadyExists("conversation", "build-1234"),
+    BadAgent("tools: a client's own Python tools cannot run on the server"),
+    BadArgument("update_state()", "remove=['open_tickets']", "the same key is set"),
+    BadCursor("yesterday"),
+    BadModel("gpt", "there is no provider before a slash"),
+    BadName("name", "build 1234"),
+    BadPosition("1-3", "a call has no result yet", "1-2, 1-4"),
+    BadTool("search", "another tool of the agent has the same name"),
+    BadRequest("its body is not JSON in UTF-8"),
+    BadSetting("Forkpoint", "/srv/shop/.forkpoint/config.toml", "it is not valid TOML"),
+    BadWorkspace("elsewhere", "it is not a folder that clients may choose"),
+    Busy(ID, _TURN),
+    CallNotOpen("call_1", "build-1234", "it is answered already"),
+    CannotResume.of([Item("tool", "read_log", "it is not on the server as it was")]),
+    ForeignOrigin("https://elsewhere.example"),
+    Invalid("limit", "Input should be less than or equal to 1000"),
+    KeyReused("order-77"),
+    MissingKey(_MODEL, "OPENAI_API_KEY"),
+    ModelError(_MODEL, "the provider gave status 500"),
+    ModelTimeout(_MODEL, "no answer within 60 s"),
+    NoAgent(ID, "it was made without an agent"),
+    NoNewMessage("the last message is the assistant's own"),
+    NoSuchAgent("explorer", "build-1234", "reader, tester"),
+    NoSuchCall("GET", "/metrics"),
+    NoSuchModel("gpt"),
+    NoSuchTurn(ID, "approve", f"turn {_TURN} is not open"),
+    NotFound("conversation", "build-1234"),
+    NotResumable(_TURN, "committed", "it is committed"),
+    NotWhole("user_message", "it has no text"),
+    NothingToRun(ID, ": in `message`"),
+    OutcomeUnknown("", "turn", _TURN, "disk I/O error"),
+    RateLimited(_MODEL, "the provider gave status 429", retry_after=20),
+    ShuttingDown(),
+    SpawnRefused("16 sub-agents are open already; close one first"),
+    Stale(ID, 3, 4),
+    StoreUnavailable("", "the database is locked"),
+    TooLarge("request", 40_000_000, 33_554_432),
+    TooMany("turns", 1000),
+    TooSlow("body", 60.0),
+    TrustRefused("/srv/shop", "this server does not leave it to its clients"),
+    WorkspaceNotMade("worktree", "/srv/shop", "it is in no git repository; use a copy"),
+    TurnCancelled(_TURN, "somebody cancelled it."),
+    TurnOpen(ID, _TURN, "awaiting_approval"),
+    Unauthorized("there is none"),
+    Unsupported("n", "there is one answer to a request; send it several times for more"),
+    _failed(ModelError(_MODEL, "the provider gave status 500")),
+)
+ERRORS = {type(error): error for error in _ERRORS}
+
+FAILED = [
+    _failed(cause)
+    for cause in (
+        LimitReached("steps", "100"),
+        LimitReached("seconds", "60"),
+        HookBlocked("start", "no passwords, please"),
+        ContextTooLong(_MODEL, "it has 410,000 tokens, and 400,000 are possible"),
+        ContentRefused(_MODEL, "its policy forbids it"),
+        RateLimited(_MODEL, "the provider gave status 429", retry_after=20),
+        QuotaSpent(_MODEL, "the provider gave status 429"),
+        Overloaded(_MODEL, "the provider gave status 529", retry_after=5),
+        KeyRefused(_MODEL, "the provider gave status 401"),
+        RequestRefused(_MODEL, "the provider gave status 400"),
+        ConnectionLost(_MODEL, "it ended in the middle of the answer"),
+        AnswerMalformed(_MODEL, "it is not JSON"),
+        AnswerEmpty(_MODEL, "it has no text and no calls"),
+        ModelTimeout(_MODEL, "no answer within 60 s"),
+        BadOutput(3, "it is not JSON"),
+        McpFailed("search", "did not start within 60 s"),
+        DiskFull("", "disk I/O error"),
+    )
+]
+"""A failed turn has the status of its cause: one for each status that there is, and for OpenAI's clients its code."""

@@ -1,0 +1,157 @@
+"""Running a server: listening, and stopping without losing anything.
+
+The first signal (SIGTERM, Ctrl-C) makes it stop gracefully: it begins no new turn, lets running ones finish within the
+grace time, cancels the rest, and answers everybody who waits. A second one shortens the grace time to nothing; a third
+one ends the process, whatever a tool still does.
+"""
+
+import asyncio
+import atexit
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from forkpoint.llm.prices import load_list
+from forkpoint.llm.providers.clients import load
+from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.app import create_app, stop
+from forkpoint.server.http.address import BACKLOG, listen
+from forkpoint.server.http.keys import Keyring
+from forkpoint.server.http.protocol import Wire
+from forkpoint.server.services import Services
+from forkpoint.server.settings import ServerSettings
+from forkpoint.store.opening import open_store
+
+THREADS = 1.0
+"""Seconds that tools have to return once everything else has ended."""
+
+_log = logging.getLogger("forkpoint.server")
+
+
+def run(
+    store: str,
+    agents: Agents,
+    keyring: Keyring | None,
+    settings: ServerSettings,
+    *,
+    host: str,
+    port: int,
+    told: Callable[[str], None],
+) -> None:
+    """Serves until it is told to stop. ``told`` gets the server's address when it listens."""
+
+    _load_sdks(agents)
+
+    async def serve() -> None:
+        listening = listen(host, port)
+        try:
+            app = create_app(await open_store(store), agents, keyring=keyring, settings=settings)
+            url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+            await Listening(app, lambda: told(url)).serve(sockets=[listening])
+        finally:
+            listening.close()
+
+    with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+        runner.run(serve())
+    _leave_threads_behind()
+
+
+class Listening(uvicorn.Server):
+    """A server that stops in the right order: turns first, then connections."""
+
+    def __init__(self, app: FastAPI, told: Callable[[], None] = lambda: None) -> None:
+        self._told = told  # when it listens
+        self._services: Services = app.state.services
+        self._hurry: asyncio.Event | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        config = uvicorn.Config(
+            app,
+            http=Wire,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=True,
+            timeout_graceful_shutdown=3,  # by then turns and streams have ended
+            timeout_keep_alive=75,  # longer than proxies keep theirs
+            lifespan="on",
+            backlog=BACKLOG,
+        )
+        super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        if not self.should_exit:
+            self._told()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._loop is None:
+            super().handle_exit(sig, frame)
+        else:
+            self._loop.call_soon_threadsafe(self._stop, sig)
+
+    def _stop(self, sig: int) -> None:
+        if self._stopping is None:
+            grace = self._services.settings.grace
+            _log.info("stopping (%s): running turns have %g s to finish", signal.Signals(sig).name, grace)
+            self._hurry = asyncio.Event()
+            self._stopping = asyncio.create_task(self._stop_gracefully(grace))
+        elif self._hurry is not None and not self._hurry.is_set():
+            self._hurry.set()
+        else:
+            _log.warning("stopped at once: turns that still ran are interrupted, and can be resumed")
+            os._exit(1)
+
+    async def _stop_gracefully(self, grace: float) -> None:
+        assert self._hurry is not None
+        drained = asyncio.create_task(self._services.turns.drain(grace))
+        hurried = asyncio.create_task(self._hurry.wait())
+        try:
+            await asyncio.wait((drained, hurried), return_when=asyncio.FIRST_COMPLETED)
+            await stop(self._services, grace=0)
+        finally:
+            hurried.cancel()
+            drained.cancel()
+            self.should_exit = True
+
+
+def _leave_threads_behind() -> None:
+    """Ends the process although a tool still runs: its turn was cancelled, and nobody can stop a thread."""
+    deadline = time.monotonic() + THREADS
+    others = [one for one in threading.enumerate() if one is not threading.current_thread() and not one.daemon]
+    for thread in others:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if stuck := [thread for thread in others if thread.is_alive()]:
+        _log.warning("%d tools did not stop with their turns, and are left behind", len(stuck))
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _load_sdks(agents: Agents) -> None:
+    """Loads what the first turn would load: that takes a second or two, in which nothing else would go on."""
+    kinds = {agents.named(name).llm.kind for name in agents.names()} & {"openai", "anthropic"}
+    for kind in kinds:
+        load(kind)
+    if kinds:
+        load_list()
+
+
+def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where there is one; None is Python's own."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return None
+    return uvloop.new_event_loop

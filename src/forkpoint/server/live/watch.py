@@ -1,0 +1,199 @@
+"""Who watches which conversation, and waking them when it moves: at once if this server moved it, soon if another
+process did.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Collection
+from contextlib import AbstractContextManager
+from typing import TypeAlias
+
+from forkpoint.errors import ForkpointError, ShuttingDown, TooMany
+from forkpoint.server.http.metrics import Metrics
+from forkpoint.server.live.feed import Mailbox
+from forkpoint.server.settings import ServerSettings
+from forkpoint.store.protocol import Store
+from forkpoint.store.records import ConversationRecord
+
+GONE = -1
+"""The revision of a conversation that was deleted."""
+
+_log = logging.getLogger("forkpoint.server")
+
+Counted: TypeAlias = AbstractContextManager[None]
+"""What counts a stream as open, until it is left."""
+
+
+class Watching:
+    """The open streams of a server."""
+
+    def __init__(self, settings: ServerSettings, store: Store, metrics: Metrics) -> None:
+        self._settings = settings
+        self._store = store
+        self._metrics = metrics
+        self._stores: dict[str, Store] = {}  # by tenant; these come from keys, so there are few
+        # By tenant and conversation. One that hears of several is counted once.
+        self._boxes: dict[str, dict[str, dict[Mailbox, Counted | None]]] = {}
+        self._others: dict[Mailbox, set[str]] = {}  # of which conversations it hears besides
+        self._families: dict[tuple[str, str], dict[Mailbox, None]] = {}  # those who want to hear of new members
+        self._members: dict[tuple[str, str], frozenset[str]] = {}  # who was in them when somebody looked last
+        self._known: dict[tuple[str, str], int] = {}  # at which revision each was when somebody looked last
+        self._open: Counter[str] = Counter()
+        self._someone = asyncio.Event()
+        self.closing = False
+
+    def store(self, tenant: str) -> Store:
+        """The store as a tenant sees it, the same for all of the tenant's streams."""
+        if (found := self._stores.get(tenant)) is None:
+            found = self._stores[tenant] = self._store.within(tenant)
+        return found
+
+    def mailboxes(self, tenant: str, conversation: str | None) -> Collection[Mailbox]:
+        """Of all who watch a conversation."""
+        return self._boxes.get(tenant, {}).get(conversation or "", ())
+
+    def watch(self, tenant: str, conversation: str, revision: int, *, provisional: bool = True) -> Mailbox:
+        """A mailbox that hears of everything in a conversation until it is left, or only of what is not provisional.
+
+        ``revision`` is one that the conversation had: whoever reads it from now on finds that, or later ones. Raises
+        `TooMany` or `ShuttingDown`.
+        """
+        most, each = self._settings.max_streams, self._settings.max_streams_per_tenant
+        if self.closing:
+            raise ShuttingDown()
+        if self._open.total() >= most:
+            self._metrics.refused("streams")
+            raise TooMany("streams", most, retry_after=10)
+        if each is not None and self._open[tenant] >= each:
+            self._metrics.refused("streams")
+            raise TooMany("streams of yours", each, retry_after=10)
+        mailbox = Mailbox(self._settings.buffer, provisional=provisional)
+        counted = self._metrics.stream()
+        counted.__enter__()
+        self._boxes.setdefault(tenant, {}).setdefault(conversation, {})[mailbox] = counted
+        self._known.setdefault((tenant, conversation), revision)
+        self._open[tenant] += 1
+        self._someone.set()
+        return mailbox
+
+    def watch_also(self, tenant: str, conversation: str, revision: int, mailbox: Mailbox) -> None:
+        """A mailbox hears of another conversation too. ``revision`` as in `watch`: whoever does this reads it then."""
+        if mailbox not in self.mailboxes(tenant, conversation):
+            self._boxes.setdefault(tenant, {}).setdefault(conversation, {})[mailbox] = None
+            self._known.setdefault((tenant, conversation), revision)
+            self._others.setdefault(mailbox, set()).add(conversation)
+
+    def watch_family(self, tenant: str, family: str, mailbox: Mailbox) -> None:
+        """A mailbox is told to look when a family may have a member more, or one less."""
+        self._families.setdefault((tenant, family), {})[mailbox] = None
+
+    def leave_one(self, tenant: str, conversation: str, mailbox: Mailbox) -> None:
+        """A mailbox that hears of several conversations need not hear of this one any more."""
+        if conversation in self._others.get(mailbox, ()):
+            self._others[mailbox].remove(conversation)
+            self._let_go(tenant, conversation, mailbox)
+
+    def leave(self, tenant: str, conversation: str, mailbox: Mailbox) -> None:
+        """Nobody reads this mailbox any more."""
+        for other in self._others.pop(mailbox, ()):
+            self._let_go(tenant, other, mailbox)
+        for key in [key for key, boxes in self._families.items() if mailbox in boxes]:
+            del self._families[key][mailbox]
+            if not self._families[key]:
+                del self._families[key]
+                self._members.pop(key, None)
+        counted = self._let_go(tenant, conversation, mailbox)
+        assert counted is not None
+        counted.__exit__(None, None, None)
+        self._open[tenant] -= 1
+        if not self._open[tenant]:
+            del self._open[tenant]
+
+    def _let_go(self, tenant: str, conversation: str, mailbox: Mailbox) -> Counted | None:
+        watched = self._boxes[tenant][conversation]
+        counted = watched.pop(mailbox)
+        if not watched:
+            del self._boxes[tenant][conversation]
+            del self._known[tenant, conversation]
+        if not self._boxes[tenant]:
+            del self._boxes[tenant]
+        return counted
+
+    def knows(self, tenant: str, conversation: str, revision: int) -> None:
+        """A turn of this server has moved a conversation, and tells its watchers itself: nobody need look for that.
+
+        Whoever does not have all that stood before the turn looks then, so what others committed is not missed.
+        """
+        key = (tenant, conversation)
+        if self._known.get(key, revision) < revision:
+            self._known[key] = revision
+
+    def moved(self, tenant: str, conversation: str) -> None:
+        """A conversation is not as it was: whoever watches it looks."""
+        for mailbox in self.mailboxes(tenant, conversation):
+            mailbox.put(None)
+
+    def begun(self, tenant: str, conversation: str) -> None:
+        """A turn begins in a conversation that may be new: who follows a family and does not know it looks."""
+        here = self.mailboxes(tenant, conversation)
+        for (whose, _), mailboxes in self._families.items():
+            if whose == tenant:
+                for mailbox in mailboxes:
+                    if mailbox not in here:
+                        mailbox.put(None)
+
+    def close(self) -> None:
+        """Ends all streams."""
+        self.closing = True
+        for conversations in self._boxes.values():
+            for mailboxes in conversations.values():
+                for mailbox in mailboxes:
+                    mailbox.put(None)
+
+    async def poll(self) -> None:
+        """Looks for what other processes commit, for as long as somebody watches. Never ends by itself."""
+        pulse: int | None = None
+        while True:
+            if not self._boxes:
+                self._someone.clear()
+                await self._someone.wait()
+            try:
+                if (now := await self._store.pulse()) != pulse:
+                    await self._look()
+                    pulse = now
+            except ForkpointError as error:
+                _log.warning("cannot see what other processes commit: %s", error)
+            except Exception:  # whatever it is, streams of this process go on, and the next look may succeed
+                _log.exception("cannot see what other processes commit")
+            await asyncio.sleep(self._settings.poll)
+
+    async def _look(self) -> None:
+        """Wakes those whose conversation is at another revision than it was known to be at."""
+        for tenant, conversations in list(self._boxes.items()):
+            watched = list(conversations)
+            revisions = await self.store(tenant).revisions(watched)
+            for conversation in watched:
+                revision = revisions.get(conversation, GONE)
+                known = self._known.get((tenant, conversation), revision)  # nobody watches it any more
+                if known != revision:
+                    self._known[tenant, conversation] = revision
+                    self.moved(tenant, conversation)
+        for (tenant, family), mailboxes in list(self._families.items()):
+            members = frozenset(record.id for record in await members_of(self.store(tenant), family))
+            if self._members.get((tenant, family)) != members and (tenant, family) in self._families:
+                self._members[tenant, family] = members
+                for mailbox in mailboxes:
+                    mailbox.put(None)
+
+
+async def members_of(store: Store, family: str) -> list[ConversationRecord]:
+    """All conversations of a family that are no drafts, the newest first."""
+    found: list[ConversationRecord] = []
+    cursor: str | None = None
+    while True:
+        page = await store.conversations(cursor=cursor, limit=1000, family=family)
+        found += page.items
+        cursor = page.next
+        if cursor is None:
+            return found

@@ -1,0 +1,1 @@
+"""The APIs of vendors, which existing clients speak. One folder for each."""

@@ -1,0 +1,124 @@
+"""Chat completions, as OpenAI's clients ask for them; and the models that they see."""
+
+from typing import Annotated
+
+from fastapi import Path, Response
+
+from forkpoint.errors import (
+    AlreadyExists,
+    BadAgent,
+    BadName,
+    BadPosition,
+    BadTool,
+    Busy,
+    CallNotOpen,
+    KeyReused,
+    MissingKey,
+    NoNewMessage,
+    NoSuchModel,
+    NotFound,
+    OutcomeUnknown,
+    ShuttingDown,
+    TooMany,
+    TurnCancelled,
+    TurnFailed,
+    TurnOpen,
+    Unsupported,
+)
+from forkpoint.server.http.call import CallMade, Calls, answer
+from forkpoint.server.wires.chat.answering import Answering
+from forkpoint.server.wires.chat.documents import ChatChunk, ChatCompletion, ModelDocument, ModelsDocument
+from forkpoint.server.wires.chat.identity import CREATE, FORK_FROM, HISTORY, IGNORED, RETRIES, STATUS, TURN
+from forkpoint.server.wires.chat.requests import ChatRequest
+
+calls = Calls("chat completions")
+
+NAMED = "X-Conversation-Id"
+ASKS = (
+    (
+        NAMED,
+        "The conversation that this is a turn of, which may be new. `--conversation-header` sets how this is called.",
+        "^([A-Za-z0-9._:-]{1,128})?$",
+    ),
+    (CREATE, "`true`: a new conversation, whose name the server makes up.", "^(true|false|1|0|yes|no)?$"),
+    (
+        FORK_FROM,
+        "NAME or NAME@TURN: the conversation is to be a fork of that one, at its head or after that turn.",
+        "^([A-Za-z0-9._:-]{1,128}(@.*)?)?$",
+    ),
+    (
+        HISTORY,
+        "`latest`: only the list's end is new. `full`: all of it holds; what it departs from is kept in a branch.",
+        "^(latest|full)?$",
+    ),
+    (
+        "Idempotency-Key",
+        "In a conversation, one key is one effect: the same key and body give the same result.",
+        "^[!-~]{1,255}$",
+    ),
+    (RETRIES, "OpenAI's packages count here: from 1 on, the same body joins the turn that it has begun before.", None),
+)
+SAYS = (
+    (NAMED, "The conversation's name, under the header that it was named with.", True),
+    (STATUS, "`created` or `continued`, in a conversation.", False),
+    (TURN, "The turn, in a conversation.", True),
+    (IGNORED, "Fields of the request that had no effect, if there are any.", False),
+)
+
+
+@calls(
+    "POST",
+    "/v1/chat/completions",
+    openai=True,
+    takes=ChatRequest,
+    optional=False,
+    gives=ChatCompletion,
+    streams="chunks until one has a finish reason, which is on disk then, and `[DONE]`; or, if it fails after it has "
+    "begun, an error as the last one, without finish reason and `[DONE]`. Only with `stream` in the body",
+    chunks=ChatChunk,
+    asks=ASKS,
+    says=SAYS,
+    raises=(
+        BadName,
+        Unsupported,
+        NoNewMessage,
+        CallNotOpen,
+        BadTool,
+        BadAgent,
+        BadPosition,
+        KeyReused,
+        NoSuchModel,
+        NotFound,
+        AlreadyExists,
+        Busy,
+        TurnOpen,
+        TurnCancelled,
+        TooMany,
+        MissingKey,
+        ShuttingDown,
+        OutcomeUnknown,
+        TurnFailed,
+    ),
+)
+async def create_chat_completion(call: CallMade) -> Response:
+    """Answer a list of messages, as OpenAI's chat completions do.
+
+    With `X-Conversation-Id` it is a turn of that conversation: it commits, or the conversation is as it was. Without,
+    nothing is kept. If the agent calls tools of the client's, the answer ends there, and the next request has their
+    results.
+    """
+    return await Answering(call, await call.request.body()).answer()
+
+
+@calls("GET", "/v1/models", openai=True, gives=ModelsDocument)
+async def list_models(call: CallMade) -> Response:
+    """The models that can be asked for: the server's agents, and the models that they have; each on the side too."""
+    return answer({"object": "list", "data": call.services.chat.models.listed()})
+
+
+@calls("GET", "/v1/models/{model:path}", openai=True, gives=ModelDocument, raises=(NoSuchModel,))
+async def get_model(
+    call: CallMade, model: Annotated[str, Path(description="A model's name.", examples=["gpt-5.6"], max_length=512)]
+) -> Response:
+    """One of the models that can be asked for, by any name that it has."""
+    return answer(call.services.chat.models.one(model))

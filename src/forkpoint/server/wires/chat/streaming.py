@@ -1,0 +1,182 @@
+"""A chat completion as a stream: deltas as the model speaks, and the end only when it is on disk."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from forkpoint.agent.agent import Agent
+from forkpoint.agent.updates import Answered, CallStarted
+from forkpoint.backend.callbacks import Update
+from forkpoint.backend.results import Turn
+from forkpoint.llm.answers import CallPiece, ReasoningPiece, TextPiece
+from forkpoint.server.live.feed import Feed
+from forkpoint.server.wires.chat.answers import (
+    BETWEEN,
+    DONE,
+    KEEP_ALIVE,
+    Chunks,
+    error_frame,
+    finish_of,
+    handed,
+    visible,
+)
+from forkpoint.server.wires.chat.problems import document
+
+FIRST = 5.0
+"""Seconds after which an answer begins, though no model has said anything."""
+
+SILENCE = 10.0
+"""Seconds of silence after which a stream says that it is alive."""
+
+
+class Speech:
+    """What is heard of a turn while it runs, as chunks for a client.
+
+    An answer that must have a form is not told before it has it: what is wrong with it would have been said already.
+    """
+
+    def __init__(self, *, holds: bool) -> None:
+        self.spoke = asyncio.Event()  # a model said something
+        self.ran_tools = False  # tools of ours, whose work stays done
+        self.holds = holds
+        self._agent: Agent | None = None
+        self._chunks: Chunks | None = None
+        self._pieces: list[TextPiece | ReasoningPiece | CallPiece] = []
+        self._news = asyncio.Event()
+        self._words = _Row()
+        self._thoughts = _Row()
+        self._calls: dict[str, _Call] = {}  # those that the client was told of
+        self._owners: dict[str, int] = {}  # of this response: which call has an id, for a provider may give one twice
+
+    def hear(self, update: Update) -> None:
+        """The callback that the turn is run with."""
+        match update:
+            case TextPiece() | ReasoningPiece() | CallPiece():
+                if not self.holds:
+                    self._pieces.append(update)
+                    self._news.set()
+            case CallStarted():
+                self.ran_tools = True
+                return
+            case Answered():  # told of failed calls too: what a model said came in pieces before
+                self._pieces.append(_PAUSE)
+                return
+            case _:
+                return
+        self.spoke.set()
+
+    async def frames(
+        self, feed: Feed, chunks: Chunks, agent: Agent | None, request_id: str, *, usage: bool
+    ) -> AsyncIterator[bytes]:
+        """The stream, to its end. ``feed`` says when that is; ``agent`` which of its tools are the client's."""
+        self._agent, self._chunks = agent, chunks
+        end = asyncio.ensure_future(feed.ended.wait())
+        end.add_done_callback(lambda _: self._news.set())
+        try:
+            yield chunks.role()
+            while not feed.ended.is_set():
+                if not self._pieces and not await self._wait():
+                    yield KEEP_ALIVE
+                elif frames := self._take():
+                    yield frames
+            yield self._take() + self._last(feed, request_id, usage=usage)
+        finally:
+            end.cancel()
+
+    async def _wait(self) -> bool:
+        """Waits for something new. Says whether anything came before it was silent for too long."""
+        self._news.clear()
+        try:
+            async with asyncio.timeout(SILENCE):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _take(self) -> bytes:
+        pieces, self._pieces = self._pieces, []
+        return b"".join(map(self._frame, pieces))
+
+    def _frame(self, piece: TextPiece | ReasoningPiece | CallPiece) -> bytes:
+        assert self._chunks is not None
+        match piece:
+            case CallPiece() if piece is _PAUSE:
+                self._words.pause()
+                self._thoughts.pause()
+                self._owners.clear()
+                return b""
+            case TextPiece(text=text):
+                said = self._words.next(text)
+                return self._chunks.text(said) if said else b""
+            case ReasoningPiece(text=text):
+                thought = self._thoughts.next(text)
+                return self._chunks.reasoning(thought) if thought else b""
+            case CallPiece(call_id=id, tool=tool, index=index):
+                # One without an id, or with another's, is told at the end, by the id that it has in the history.
+                is_its_own = bool(id) and self._owners.setdefault(id, index) == index
+                is_told = self._agent is not None and self._agent.is_client_tool(tool)  # ours is nobody else's affair
+                return self._call(self._chunks, id, tool, piece.arguments) if is_its_own and is_told else b""
+
+    def _call(self, chunks: Chunks, id: str, tool: str, arguments: str) -> bytes:
+        if (told := self._calls.get(id)) is None:
+            told = self._calls[id] = _Call(len(self._calls))
+            told.has_arguments = bool(arguments)
+            return chunks.call(told.number, id, tool, arguments)
+        told.has_arguments = told.has_arguments or bool(arguments)
+        return chunks.arguments(told.number, arguments)
+
+    def _last(self, feed: Feed, request_id: str, *, usage: bool) -> bytes:
+        """The end: why the answer ends, or what went wrong."""
+        chunks, turn = self._chunks, feed.result
+        assert chunks is not None
+        if feed.error is not None or not isinstance(turn, Turn):
+            return error_frame(document(feed.error or RuntimeError("it did not end"), request_id))
+        end = self._rest(chunks, turn) + chunks.finish(finish_of(turn.events))
+        return end + (chunks.usage(turn.usage) if usage else b"") + DONE
+
+    def _rest(self, chunks: Chunks, turn: Turn) -> bytes:
+        """What of an answer was not told while it came: it was held back, or the turn is one that was joined."""
+        text, thoughts = visible(turn.events, only_last=self.holds)
+        calls = [
+            self._call(chunks, call.call_id, call.tool, call.arguments)
+            for call in handed(turn.events)
+            if (told := self._calls.get(call.call_id)) is None or not told.has_arguments  # a tool that takes none
+        ]
+        said = b"" if self._words.any or not text else chunks.text(text)
+        thought = b"" if self._thoughts.any or not thoughts else chunks.reasoning(thoughts)
+        return b"".join((thought, said, *calls))
+
+
+class _Call:
+    """A call that the client was told of."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.has_arguments = False  # whether any were told
+
+
+class _Row:
+    """What several responses said one after the other: with a blank line between two of them.
+
+    White space that a response begins with waits for what follows. If nothing does, it was none of its words.
+    """
+
+    def __init__(self) -> None:
+        self.any = False
+        self._is_new = True  # a response begins
+        self._blank: list[str] = []
+
+    def pause(self) -> None:
+        self._is_new, self._blank = True, []
+
+    def next(self, text: str) -> str:
+        if not self._is_new:
+            return text
+        self._blank.append(text)
+        if not text.strip():
+            return ""
+        text = (BETWEEN if self.any else "") + "".join(self._blank)
+        self.any, self._is_new, self._blank = True, False, []
+        return text
+
+
+_PAUSE = CallPiece(-1, "", "", "")  # between two responses
