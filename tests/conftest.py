@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from forkpoint.cli.local import bring_library
+from forkpoint.cli.commands.local import bring_library
 from forkpoint.errors import LibraryMissing
 
 

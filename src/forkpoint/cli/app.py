@@ -9,23 +9,23 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from forkpoint.cli import (
+from forkpoint.cli import chat
+from forkpoint.cli.commands import (
     agents,
-    chat,
     conversations,
     demo,
     doctor,
     keys,
     local,
-    requests,
-    running,
+    request,
+    run,
     serve,
-    showing,
+    show,
     skills,
-    spending,
     tree,
     trust,
     turns,
+    usage,
 )
 from forkpoint.cli.output import print_error
 from forkpoint.errors import ForkpointError
@@ -72,9 +72,9 @@ def _add(section: str, **commands: Callable[..., None]) -> None:
     _SECTIONS.setdefault(section, []).extend(commands)
 
 
-_add("Talk", demo=demo.demo, run=running.run, chat=chat.chat, ask=turns.ask)
-_add("Look", list=conversations.list_conversations, show=showing.show, tree=tree.tree, request=requests.request)
-_add("Look", usage=spending.usage)
+_add("Talk", demo=demo.demo, run=run.run, chat=chat.chat, ask=turns.ask)
+_add("Look", list=conversations.list_conversations, show=show.show, tree=tree.tree, request=request.request)
+_add("Look", usage=usage.usage)
 _SECTIONS["Look"].append("skills")
 _add("Branch", fork=tree.fork, rewind=tree.rewind)
 _SECTIONS["Branch"].append("agents")

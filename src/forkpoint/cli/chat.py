@@ -11,12 +11,12 @@ import msgspec
 import typer
 
 from forkpoint.cli import figures
+from forkpoint.cli.commands.local import bring_library_for
+from forkpoint.cli.commands.run import Workspace, existing, here_for, new
 from forkpoint.cli.common import AgentPath, Allow, Approval, Instructions, Model, Store, all_turns, opened
-from forkpoint.cli.ending import INTERRUPTED, command, document
-from forkpoint.cli.local import bring_library_for
+from forkpoint.cli.outcome import INTERRUPTED, command, document
 from forkpoint.cli.output import clean, console, grid, one_line
-from forkpoint.cli.running import Workspace, existing, here_for, new
-from forkpoint.cli.trusting import TrustGiven, asked, place_of
+from forkpoint.cli.trust_question import TrustGiven, asked, place_of
 from forkpoint.errors import ForkpointError, NoSuchTurn, TurnFailed, TurnOpen
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class _Chat:
         return {"turns": [document(turn, self._this.name) for turn in turns]}
 
     def _tree(self, _: str) -> dict[str, Any]:
-        from forkpoint.cli.tree import draw, stats_of, walk
+        from forkpoint.cli.commands.tree import draw, stats_of, walk
         from forkpoint.wire.documents import info_document, plain
 
         branches = self._this.tree() if self._kept else ()

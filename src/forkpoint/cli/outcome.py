@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from forkpoint.cli.local import bring_library_for
+from forkpoint.cli.commands.local import bring_library_for
 from forkpoint.cli.output import WAITING, console, grid, one_line, print_error, print_json, summary
 from forkpoint.errors import TurnFailed, TurnOpen
 

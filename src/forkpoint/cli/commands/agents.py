@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from forkpoint.cli.common import Id, Store, Tags, Tools, imported_agent, opened, tags_from
-from forkpoint.cli.ending import Telling, document
+from forkpoint.cli.outcome import Telling, document
 from forkpoint.cli.output import WAITING, Json, clean, console, display, grid, one_line, print_json, summary
 
 if TYPE_CHECKING:

@@ -113,7 +113,7 @@ def delete(
     Example:
       forkpoint delete build-1234 --yes
     """
-    from forkpoint.cli.tree import walk
+    from forkpoint.cli.commands.tree import walk
 
     with opened(conversation, store) as this:
         info = this.info()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from forkpoint.cli import figures
+from forkpoint.cli.commands.local import Yes, bring_library
 from forkpoint.cli.common import Store, all_turns
-from forkpoint.cli.ending import command, document
-from forkpoint.cli.local import Yes, bring_library
+from forkpoint.cli.outcome import command, document
 from forkpoint.cli.output import Json, console, grid, print_json, tell
 from forkpoint.errors import TurnFailed
 
@@ -115,7 +115,7 @@ class _Demo:
         main.run("What is the capital of Italy?")
 
         self._chapter("The family", "What each branch has used by itself; failed tries are counted too.")
-        from forkpoint.cli.tree import draw
+        from forkpoint.cli.commands.tree import draw
 
         self._out.print(draw(main.tree()))
         self._out.print()

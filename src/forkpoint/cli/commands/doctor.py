@@ -134,7 +134,7 @@ def verify(
 
 
 def _verify_all(store: str | None, head_digest: str | None) -> "Verification":
-    from forkpoint.cli.looking import is_there, look
+    from forkpoint.cli.glance import is_there, look
     from forkpoint.conversation import Conversation
 
     if not is_there(store):  # nothing is as good as new, but a wrong address is more likely
@@ -230,7 +230,7 @@ def _flaw_of(projects: Any) -> str | None:
 def _trust() -> tuple[State, str]:
     from pathlib import Path
 
-    from forkpoint.cli.trust import instructions_here
+    from forkpoint.cli.commands.trust import instructions_here
     from forkpoint.workspace import settings_at, standing
     from forkpoint.workspace.defaults import settings_file
 
@@ -253,7 +253,7 @@ def _trust() -> tuple[State, str]:
 
 def _skills() -> tuple[State, str]:
     from forkpoint.agent.skills.files import together
-    from forkpoint.cli.skills import places
+    from forkpoint.cli.commands.skills import places
 
     found = places()
     skills = together(*found).skills
@@ -266,7 +266,7 @@ def _skills() -> tuple[State, str]:
 
 
 def _store(store: str | None) -> tuple[State, str]:
-    from forkpoint.cli.looking import look
+    from forkpoint.cli.glance import look
 
     found = look(store)
     where = f"{found.address} ({found.source})"
@@ -346,7 +346,7 @@ def _extra(extra: str, what: str) -> tuple[State, str]:
 
 
 def _model(name: str) -> tuple[State, str]:
-    from forkpoint.cli.reaching import address_of, reached
+    from forkpoint.cli.reach import address_of, reached
     from forkpoint.llm.model import LLM
 
     _usable(name)
@@ -357,13 +357,13 @@ def _model(name: str) -> tuple[State, str]:
 
 
 def _reached(url: str) -> tuple[State, str]:
-    from forkpoint.cli.reaching import reached
+    from forkpoint.cli.reach import reached
 
     return "good", reached(url)
 
 
 def _check_address(text: str) -> None:
-    from forkpoint.cli.reaching import is_address
+    from forkpoint.cli.reach import is_address
 
     if not is_address(text):
         raise typer.BadParameter("it is not an address like https://host:port/path", param_hint="--reach")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forkpoint.cli import figures
+from forkpoint.cli.commands.show import names_of, whose
 from forkpoint.cli.common import Allow, Id, Store, Tools, only_one, opened
 from forkpoint.cli.output import Json, clean, console, display, facts, print_json
-from forkpoint.cli.showing import names_of, whose
 
 if TYPE_CHECKING:
     from forkpoint.conversation import Info

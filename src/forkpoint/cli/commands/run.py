@@ -19,9 +19,9 @@ from forkpoint.cli.common import (
     is_built_in,
     opened,
 )
-from forkpoint.cli.ending import Telling
+from forkpoint.cli.outcome import Telling
 from forkpoint.cli.output import Json, one_line
-from forkpoint.cli.trusting import TrustGiven, model_of, place_of
+from forkpoint.cli.trust_question import TrustGiven, model_of, place_of
 from forkpoint.errors import NotFound
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def existing(
 
     An option that would have no effect on it is refused.
     """
-    from forkpoint.cli.looking import is_remote
+    from forkpoint.cli.glance import is_remote
 
     try:
         other = model if agent is None and _is_other(given, store, model, allow) else None

@@ -8,8 +8,8 @@ import typer
 
 from forkpoint import extras
 from forkpoint.cli import completions
+from forkpoint.cli.commands.local import bring_library
 from forkpoint.cli.common import Instructions, Store, only_one
-from forkpoint.cli.local import bring_library
 from forkpoint.cli.output import Json, tell
 
 if TYPE_CHECKING:

@@ -105,7 +105,7 @@ def _heading(info: "Info") -> "Text":
 
 
 def _facts(info: "Info", stats: "Stats", names: dict[str, str]) -> "list[tuple[str, str]]":
-    from forkpoint.cli.tree import folder_of, origin, own_events
+    from forkpoint.cli.commands.tree import folder_of, origin, own_events
 
     history = figures.counted(info.events, "event")
     if info.lineage.kind != "root":

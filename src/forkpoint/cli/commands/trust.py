@@ -82,7 +82,7 @@ def instructions_here(folder: str) -> "Told":
 
 def _told(folder: str) -> list[tuple[str, list[str]]]:
     """What agents come to in a trusted project, beside its settings: each with the files that say it."""
-    from forkpoint.cli.skills import places
+    from forkpoint.cli.commands.skills import places
 
     told, (*found, _) = instructions_here(folder), places(folder)
     skills = [skill.source or skill.name for place in found for skill in place.skills]

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forkpoint.cli.commands.local import bring_library_for
 from forkpoint.cli.common import Allow, Id, Store, Tools, opened
-from forkpoint.cli.ending import Telling
-from forkpoint.cli.local import bring_library_for
+from forkpoint.cli.outcome import Telling
 from forkpoint.cli.output import Json, clean, console, print_json, tell
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ def usage(store: Store = None, json: Json = False) -> None:
 
 def _spent(store: str | None) -> "tuple[Usage, Usage]":
     """All, and what of it beside conversations. In a store that is not there it is nothing, and none is made."""
-    from forkpoint.cli.looking import is_there
+    from forkpoint.cli.glance import is_there
     from forkpoint.conversation.portal import wait_for
     from forkpoint.events import Usage
 
