@@ -35,8 +35,8 @@ from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiec
 from forkpoint.remote import connection as client
 from forkpoint.remote.addresses import server_url
 from forkpoint.remote.backend import RemoteBackend
-from forkpoint.remote.connection import Connection, Request
-from forkpoint.remote.turn_log import LOST, Heard
+from forkpoint.remote.connection import ServerConnection, ServerRequest
+from forkpoint.remote.turn_log import LOST, TurnLog
 from forkpoint.server.agents.catalog import Agents
 from forkpoint.testing import Fault, Reply
 
@@ -612,9 +612,9 @@ async def test_the_default_store_may_be_a_server(tmp_path: Path, monkeypatch: py
 
 async def test_a_connection_says_whether_the_server_may_have_got_something() -> None:
     async with canned(None) as (url, asked):
-        connection = Connection(url, patience=0)
+        connection = ServerConnection(url, patience=0)
         with pytest.raises(ServerUnreachable):
-            await connection.call(Request(method="POST", path="/x", body={}), twice=False)
+            await connection.call(ServerRequest(method="POST", path="/x", body={}), twice=False)
         await connection.close()
         assert len(asked) == 1
 
@@ -622,9 +622,9 @@ async def test_a_connection_says_whether_the_server_may_have_got_something() -> 
 # What was heard, and what is still to be told.
 
 
-def heard(*updates: Any) -> tuple[Heard, list[Any]]:
+def heard(*updates: Any) -> tuple[TurnLog, list[Any]]:
     told: list[Any] = []
-    made = Heard(told.append)
+    made = TurnLog(told.append)
     for update in updates:
         made.hear(update)
     told.clear()

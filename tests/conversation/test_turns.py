@@ -65,7 +65,7 @@ from forkpoint.events import Event, ManifestChanged, SettingsChanged, StagedEven
 from forkpoint.ids import new_id
 from forkpoint.llm import LLM, Price, TextPiece, Timeouts
 from forkpoint.store.sqlite import SqliteStore
-from forkpoint.store.sqlite.connection import Connection, connect
+from forkpoint.store.sqlite.connection import Database, connect
 from forkpoint.testing import Fault, ModelServer, Reply, Script
 
 pytestmark = pytest.mark.anyio
@@ -272,14 +272,14 @@ class Disk:
         self.waits.set()
         self.reached = threading.Event()
 
-    def open(self, path: str) -> Connection:
+    def open(self, path: str) -> Database:
         db = connect(path)
         db.__class__ = WatchedConnection
         assert isinstance(db, WatchedConnection)
         db.watch = self._watch
         return db
 
-    def _watch(self, db: Connection, sql: str, execute: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
+    def _watch(self, db: Database, sql: str, execute: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
         if sql.startswith("COMMIT"):
             if not self.waits.is_set():
                 self.reached.set()

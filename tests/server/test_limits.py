@@ -10,7 +10,7 @@ from tests.server.support.contract import checked
 from tests.server.support.serving import Served, served
 
 from forkpoint.server.settings import ServerSettings
-from forkpoint.store.records import Limits
+from forkpoint.store.records import StoreLimits
 
 PLACE = "/api/conversations"
 JSON = {"Content-Type": "application/json"}
@@ -102,7 +102,7 @@ def test_a_turn_needs_a_message_and_takes_it_in_one_way_only(client: httpx2.Clie
 
 @pytest.mark.parametrize("way", ["create", "describe", "fork", "first turn"])
 def test_titles_and_tags_have_a_size(client: httpx2.Client, way: str) -> None:
-    most = Limits()
+    most = StoreLimits()
     for body in (
         {"title": "é" * (most.title // 2 + 1)},
         {"tags": {f"tag-{one}": "" for one in range(most.tags + 1)}},

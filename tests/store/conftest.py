@@ -6,9 +6,9 @@ from typing import Any, Self, TypeAlias
 
 import pytest
 
-from forkpoint.store.sqlite.connection import Connect, Connection, connect
+from forkpoint.store.sqlite.connection import Connect, Database, connect
 
-Watch: TypeAlias = Callable[[Connection, str, Callable[[], sqlite3.Cursor]], sqlite3.Cursor]
+Watch: TypeAlias = Callable[[Database, str, Callable[[], sqlite3.Cursor]], sqlite3.Cursor]
 """Is called with the connection, the statement, and what executes it; returns what that returns, or raises."""
 
 
@@ -24,7 +24,7 @@ class WatchedCursor(sqlite3.Cursor):
         return self
 
 
-class WatchedConnection(Connection):
+class WatchedConnection(Database):
     watch: Watch
 
     def cursor(self, factory: Any = WatchedCursor) -> Any:
@@ -44,7 +44,7 @@ def watched() -> Callable[[Watch], Connect]:
     """Makes what `SqliteStore.open` takes as ``connect``: the store's own connections, with a watch on each."""
 
     def with_watch(watch: Watch) -> Connect:
-        def make(path: str) -> Connection:
+        def make(path: str) -> Database:
             db = connect(path)
             db.__class__ = WatchedConnection  # the very connection that the store would use, set up by the store
             assert isinstance(db, WatchedConnection)

@@ -24,7 +24,7 @@ from forkpoint.file_lock import HAS_LOCKS, FileLock
 from forkpoint.ids import new_id
 from forkpoint.store.records import NewConversation, NewFork, Onto, OpenTurn, TurnError
 from forkpoint.store.sqlite import SqliteStore
-from forkpoint.store.sqlite.connection import Connect, Connection
+from forkpoint.store.sqlite.connection import Connect, Database
 from forkpoint.store.sqlite.files import lock_path
 from forkpoint.testing.samples import exchange, says
 
@@ -34,7 +34,7 @@ pytestmark = [
 ]
 
 PATIENCE = 10.0  # seconds after which a test gives up on something that should come at once
-Watched: TypeAlias = Callable[[Callable[[Connection, str, Callable[[], sqlite3.Cursor]], sqlite3.Cursor]], Connect]
+Watched: TypeAlias = Callable[[Callable[[Database, str, Callable[[], sqlite3.Cursor]], sqlite3.Cursor]], Connect]
 
 
 @pytest.fixture(params=["asyncio, a cancel scope", "asyncio, task.cancel()", "trio, a cancel scope"])
@@ -65,7 +65,7 @@ class Held:
         finally:
             released.set()
 
-    def _execute(self, db: Connection, sql: str, execute: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
+    def _execute(self, db: Database, sql: str, execute: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
         if self._stops and sql.startswith(self._stops[0][0]):
             _, reached, released = self._stops.pop(0)
             reached.set()

@@ -14,7 +14,7 @@ from forkpoint.file_lock import FileLock
 from forkpoint.ids import new_id
 from forkpoint.store.records import ConversationRecord, Lineage, NewConversation, Onto, OpenTurn
 from forkpoint.store.sqlite import SqliteStore
-from forkpoint.store.sqlite.connection import Connect, Connection
+from forkpoint.store.sqlite.connection import Connect, Database
 from forkpoint.store.sqlite.files import lock_path
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import begin, create, run
@@ -22,7 +22,7 @@ from forkpoint.testing.samples import answers, exchange, says
 
 pytestmark = pytest.mark.anyio
 
-Watch = Callable[[Connection, str, Callable[[], sqlite3.Cursor]], sqlite3.Cursor]
+Watch = Callable[[Database, str, Callable[[], sqlite3.Cursor]], sqlite3.Cursor]
 
 
 class Disk:
@@ -31,7 +31,7 @@ class Disk:
     def __init__(self) -> None:
         self.fails: str | None = None
 
-    def __call__(self, db: Connection, sql: str, execute: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
+    def __call__(self, db: Database, sql: str, execute: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
         if self.fails is None or not sql.startswith("COMMIT"):
             return execute()
         landed, self.fails = self.fails == "landed", None

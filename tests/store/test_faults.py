@@ -35,12 +35,12 @@ from forkpoint.store.records import (
     TurnError,
 )
 from forkpoint.store.sqlite import SqliteStore
-from forkpoint.store.sqlite.connection import Connect, Connection
+from forkpoint.store.sqlite.connection import Connect, Database
 from forkpoint.store.sqlite.files import lock_path
 from forkpoint.testing.samples import answers, calls, exchange, remembers, returns, says
 
 PATIENCE = 60.0  # seconds for one scenario; a writer that died would let its callers wait for good
-Watched: TypeAlias = Callable[[Callable[[Connection, str, Callable[[], sqlite3.Cursor]], sqlite3.Cursor]], Connect]
+Watched: TypeAlias = Callable[[Callable[[Database, str, Callable[[], sqlite3.Cursor]], sqlite3.Cursor]], Connect]
 Rows: TypeAlias = dict[str, set[tuple[object, ...]]]
 More: TypeAlias = Literal["again", "anew", "next", "next, anew"]
 Answer: TypeAlias = Literal["done", "refused", "unknown"]
@@ -97,7 +97,7 @@ class Disk:
         self._reached = threading.Event()
         self._release: threading.Event | None = None
 
-    def connect(self, path: str) -> Connection:
+    def connect(self, path: str) -> Database:
         if fault := self._strikes("a new connection"):
             raise fault.error()
         return self._open(path)
@@ -130,7 +130,7 @@ class Disk:
         finally:
             self._release.set()
 
-    def _execute(self, db: Connection, sql: str, execute: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
+    def _execute(self, db: Database, sql: str, execute: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
         if self._release is not None and not self._reached.is_set():
             self._reached.set()
             self._release.wait(PATIENCE)
@@ -768,10 +768,10 @@ def test_a_full_disk_refuses_what_does_not_fit_and_takes_it_once_there_is_space(
 ) -> None:
     """No fault is made up here: SQLite itself runs out of the pages that it may use."""
     path = tmp_path / "store.db"
-    connections: list[Connection] = []
+    connections: list[Database] = []
     connect = watched(lambda db, sql, execute: execute())
 
-    def connect_to_a_small_disk(path: str) -> Connection:
+    def connect_to_a_small_disk(path: str) -> Database:
         db = connect(path)
         db.execute("PRAGMA max_page_count = 100")
         connections.append(db)

@@ -14,17 +14,17 @@ from forkpoint.events import NewEvent, Opaque, Position, StateChange, Text, User
 from forkpoint.ids import new_id
 from forkpoint.store.records import (
     IdempotencyKey,
-    Limits,
     Lineage,
     NewConversation,
     NewFork,
     Onto,
     OpenTurn,
+    StoreLimits,
     TurnError,
     check_name,
 )
-from forkpoint.store.sqlite import Settings, SqliteStore
-from forkpoint.store.sqlite.connection import Connection, connect
+from forkpoint.store.sqlite import SqliteSettings, SqliteStore
+from forkpoint.store.sqlite.connection import Database, connect
 from forkpoint.testing.samples import answers, exchange, says
 
 pytestmark = pytest.mark.anyio
@@ -36,19 +36,19 @@ Attempt: TypeAlias = Callable[[SqliteStore, str], Awaitable[Any]]
 """Something to try with a store and a conversation in it."""
 
 
-databases: dict[SqliteStore, Connection] = {}
+databases: dict[SqliteStore, Database] = {}
 
 
 @asynccontextmanager
-async def opened(limits: Limits = Limits()) -> AsyncIterator[SqliteStore]:
+async def opened(limits: StoreLimits = StoreLimits()) -> AsyncIterator[SqliteStore]:
     """A store in memory whose whole database can be looked at."""
-    made: list[Connection] = []
+    made: list[Database] = []
 
-    def remember(path: str) -> Connection:
+    def remember(path: str) -> Database:
         made.append(connect(path))
         return made[-1]
 
-    async with await SqliteStore.open(None, settings=Settings(limits=limits), connect=remember) as store:
+    async with await SqliteStore.open(None, settings=SqliteSettings(limits=limits), connect=remember) as store:
         databases[store] = made[0]
         yield store
         del databases[store]
@@ -308,7 +308,7 @@ async def test_a_payload_of_50_mb_is_refused_by_default_and_the_turn_goes_on(
             assert isinstance(error, TooLarge)
             assert error.what == "payload"
             assert error.size > 50 * MB
-            assert error.limit == Limits().payload
+            assert error.limit == StoreLimits().payload
     turn = await store.journal(turn, [says("small")])
     done = await store.commit(turn, [answers("fine")])
     assert done.head.ordinal == 4
@@ -317,7 +317,7 @@ async def test_a_payload_of_50_mb_is_refused_by_default_and_the_turn_goes_on(
 
 async def test_a_payload_of_50_mb_is_accepted_with_a_raised_limit_and_comes_back_exactly() -> None:
     text = "é" * (25 * MB)
-    async with opened(Limits(payload=60 * MB)) as store:
+    async with opened(StoreLimits(payload=60 * MB)) as store:
         made = await store.create(NewConversation(id=new_id()))
         turn = await begun(store, made.id)
         await store.commit(turn, [says(text)])
@@ -344,7 +344,7 @@ def at_the_limit(limit: int, mark: str) -> NewEvent:
 
 @pytest.mark.parametrize("mark", ["x", "é", "😀"])
 async def test_the_limit_of_a_payload_counts_bytes_and_includes_the_last(mark: str) -> None:
-    async with opened(Limits(payload=1000)) as store:
+    async with opened(StoreLimits(payload=1000)) as store:
         made = await store.create(NewConversation(id=new_id()))
         await store.note(made.id, new_id(), [at_the_limit(1000, mark)])
         error = await refused(store.note, made.id, new_id(), [at_the_limit(1001, mark)])
@@ -354,7 +354,7 @@ async def test_the_limit_of_a_payload_counts_bytes_and_includes_the_last(mark: s
 
 @pytest.mark.parametrize("mark", ["x", "é", "😀"])
 async def test_the_limit_of_a_commit_counts_bytes_whatever_the_text(mark: str) -> None:
-    async with opened(Limits(payload=1000, commit=4000)) as store:
+    async with opened(StoreLimits(payload=1000, commit=4000)) as store:
         made = await store.create(NewConversation(id=new_id()))
         with unchanged(store):
             error = await refused(store.note, made.id, new_id(), [at_the_limit(1000, mark)] * 5)

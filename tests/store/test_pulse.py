@@ -11,7 +11,7 @@ from tests.store.conftest import Watch
 
 from forkpoint.errors import StoreClosed, StoreUnavailable
 from forkpoint.store.sqlite import SqliteStore
-from forkpoint.store.sqlite.connection import Connect, Connection
+from forkpoint.store.sqlite.connection import Connect, Database
 from forkpoint.store.sqlite.pulse import Pulse
 from forkpoint.testing.conformance.base import create, run
 
@@ -62,7 +62,7 @@ async def test_a_number_that_cannot_be_had_counts_as_a_change(
 ) -> None:
     broken = False
 
-    def watch(db: Connection, sql: str, execute: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
+    def watch(db: Database, sql: str, execute: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
         if broken and "data_version" in sql:
             error = sqlite3.OperationalError("not now")
             error.sqlite_errorcode = code

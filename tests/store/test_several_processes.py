@@ -22,7 +22,7 @@ from forkpoint.errors import Busy, NotFound, TurnLost
 from forkpoint.events import AssistantMessage, Event, NewEvent, Text, ToolResult, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.store.records import NewConversation, NewFork, OpenTurn, TurnError
-from forkpoint.store.sqlite import Settings, SqliteStore
+from forkpoint.store.sqlite import SqliteSettings, SqliteStore
 from forkpoint.testing.samples import answers, calls, exchange, returns, says
 
 pytestmark = pytest.mark.anyio
@@ -112,7 +112,7 @@ def text_of(event: Event) -> str:
     return part.text
 
 
-EXPIRED = Settings().expiry + 1
+EXPIRED = SqliteSettings().expiry + 1
 
 
 async def test_two_processes_write_to_one_file_and_every_history_is_whole(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import forkpoint
 from forkpoint.store.sql import migrations, statements
-from forkpoint.store.sqlite.connection import MEMORY, SQL, Connection, connect
+from forkpoint.store.sqlite.connection import MEMORY, SQL, Database, connect
 from forkpoint.store.sqlite.files import make_tables
 
 FILES = sorted(
@@ -63,7 +63,7 @@ class Dummies(dict[str, None]):
 
 
 @pytest.fixture(scope="module")
-def db() -> Iterator[Connection]:
+def db() -> Iterator[Database]:
     """A fresh database of the current format."""
     connection = connect(MEMORY)
     make_tables(connection)
@@ -71,7 +71,7 @@ def db() -> Iterator[Connection]:
     connection.close()
 
 
-def explain(db: Connection, prefix: str, name: str) -> list[sqlite3.Row]:
+def explain(db: Database, prefix: str, name: str) -> list[sqlite3.Row]:
     """What SQLite says of a statement, without running it."""
     sql = SQL[name]
     parameters = (None,) * sql.count("?") if "?" in sql else Dummies()
@@ -141,12 +141,12 @@ def test_no_sql_hides_in_the_code() -> None:
 
 
 @each_statement
-def test_every_statement_compiles_against_a_fresh_database(db: Connection, name: str) -> None:
+def test_every_statement_compiles_against_a_fresh_database(db: Database, name: str) -> None:
     assert explain(db, "EXPLAIN", name)
 
 
 @pytest.mark.parametrize("name", HOT)
-def test_no_hot_statement_looks_at_every_row_of_a_table(db: Connection, name: str) -> None:
+def test_no_hot_statement_looks_at_every_row_of_a_table(db: Database, name: str) -> None:
     assert name in SQL, f"{name} was renamed or removed: say so in HOT"
     tables = {row["name"] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     plan = [row["detail"] for row in explain(db, "EXPLAIN QUERY PLAN", name)]
@@ -155,7 +155,7 @@ def test_no_hot_statement_looks_at_every_row_of_a_table(db: Connection, name: st
 
 
 @pytest.mark.parametrize("name", ["path_events", "path_spans", "turns_in_span", "read_steps", "links_between"])
-def test_no_statement_that_reads_in_order_sorts(db: Connection, name: str) -> None:
+def test_no_statement_that_reads_in_order_sorts(db: Database, name: str) -> None:
     plan = [row["detail"] for row in explain(db, "EXPLAIN QUERY PLAN", name)]
     assert not [step for step in plan if "TEMP B-TREE" in step], f"{name} sorts what an index has in order: {plan}"
 

@@ -104,11 +104,11 @@ class _Agents(Struct, frozen=True):
 
 
 async def _agents_of_server(url: str) -> tuple[AgentThere, ...]:
-    from forkpoint.remote.connection import Connection, Request
+    from forkpoint.remote.connection import ServerConnection, ServerRequest
 
-    connection = Connection(url)
+    connection = ServerConnection(url)
     try:
-        return (await connection.read(Request(method="GET", path="/api/agents"), _Agents)).items
+        return (await connection.read(ServerRequest(method="GET", path="/api/agents"), _Agents)).items
     finally:
         await connection.close()
 
@@ -116,13 +116,13 @@ async def _agents_of_server(url: str) -> tuple[AgentThere, ...]:
 async def _look_at_server(url: str) -> tuple[str, bool]:
     """The version of a server that is ready and lets us in, and whether it was shown a key. Raises what is wrong."""
     from forkpoint.remote.backend import RemoteBackend
-    from forkpoint.remote.connection import Connection, Request, api_key
+    from forkpoint.remote.connection import ServerConnection, ServerRequest, api_key
 
-    connection = Connection(url)
+    connection = ServerConnection(url)
     server = RemoteBackend(connection)
     try:
-        health = await connection.read(Request(method="GET", path="/health"), _Health)
-        await connection.call(Request(method="GET", path="/ready"))
+        health = await connection.read(ServerRequest(method="GET", path="/health"), _Health)
+        await connection.call(ServerRequest(method="GET", path="/ready"))
         await server.conversations(limit=1)
     finally:
         await server.close()

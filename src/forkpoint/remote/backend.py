@@ -23,7 +23,7 @@ from forkpoint.errors import BadArgument, BadPosition, NotFound
 from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm.prompt.inspection import Inspection
-from forkpoint.remote.connection import Connection, Request, Sending, quoted
+from forkpoint.remote.connection import Delivery, ServerConnection, ServerRequest, quoted
 from forkpoint.remote.requests import asked, created, made_of, path_of, without
 from forkpoint.remote.turns import FollowsTurns
 from forkpoint.store.records import Page, Status, Verification
@@ -67,8 +67,8 @@ class _PageOfEvents(Struct, frozen=True):
 class RemoteBackend(FollowsTurns):
     """Conversations behind a server, whose address is given. The key is taken from FORKPOINT_API_KEY."""
 
-    def __init__(self, url: str | Connection) -> None:
-        super().__init__(Connection(url) if isinstance(url, str) else url)
+    def __init__(self, url: str | ServerConnection) -> None:
+        super().__init__(ServerConnection(url) if isinstance(url, str) else url)
 
     async def close(self) -> None:
         """Cancels the turns that are followed here, and lets go of the server."""
@@ -89,11 +89,11 @@ class RemoteBackend(FollowsTurns):
 
     async def create(self, draft: Draft, *, key: str | None = None) -> Info:
         body = {"id": draft.id, "chosen": draft.chosen} | made_of(draft)
-        request = Request(method="POST", path="/api/conversations", body=body, key=key or new_id())
+        request = ServerRequest(method="POST", path="/api/conversations", body=body, key=key or new_id())
         return await self._info(request)
 
     async def find(self, id_or_name: str) -> tuple[Info, Settings]:
-        return _with_settings(await self._info(Request(method="GET", path=path_of(id_or_name))))
+        return _with_settings(await self._info(ServerRequest(method="GET", path=path_of(id_or_name))))
 
     async def conversations(
         self,
@@ -109,17 +109,17 @@ class RemoteBackend(FollowsTurns):
         query += [(name, value) for name, value in (("cursor", cursor), ("status", status)) if value is not None]
         query += [] if parent is None else [("parent", parent)]
         query += [("sub_agents", "true")] if sub_agents else []
-        request = Request(method="GET", path="/api/conversations", query=query)
+        request = ServerRequest(method="GET", path="/api/conversations", query=query)
         return await self._connection.read(request, PageDocument[InfoDocument], _page_of(info_of_document))
 
     async def tree(self, id: str) -> tuple[Branch, ...]:
-        request = Request(method="GET", path=f"{path_of(id)}/tree")
+        request = ServerRequest(method="GET", path=f"{path_of(id)}/tree")
         family = await self._connection.read(request, FamilyDocument, lambda found: map(info_of_document, found.items))
         return tree_of(family)
 
     async def describe(self, id: str, *, title: str | None, tags: Mapping[str, str] | None) -> Info:
         said: dict[str, Any] = {"title": title, "tags": None if tags is None else dict(tags)}
-        return await self._info(Request(method="PATCH", path=path_of(id), body=_given(said)))
+        return await self._info(ServerRequest(method="PATCH", path=path_of(id), body=_given(said)))
 
     async def fork(
         self,
@@ -142,7 +142,7 @@ class RemoteBackend(FollowsTurns):
             "workspace": options.workspace or options.isolation,
         }
         path = f"{path_of(source)}/fork"
-        request = Request(method="POST", path=path, body=_given(body), key=key or new_id(), revision=if_revision)
+        request = ServerRequest(method="POST", path=path, body=_given(body), key=key or new_id(), revision=if_revision)
         if options.isolation is not None:
             request = replace(request, read=None)  # copying takes as long as it takes
         return _with_settings(await self._info(request))
@@ -158,13 +158,13 @@ class RemoteBackend(FollowsTurns):
     ) -> tuple[Info, Settings] | None:
         body = _given({"at": _point(at), "before": _point(before)})
         path = f"{path_of(id)}/rewind"
-        request = Request(method="POST", path=path, body=body, key=key or new_id(), revision=if_revision)
+        request = ServerRequest(method="POST", path=path, body=body, key=key or new_id(), revision=if_revision)
         aside = await self._connection.read(request, RewindDocument, _aside_of)
         return None if aside is None else _with_settings(aside)
 
     async def delete(self, id: str, *, if_revision: int | None = None) -> RemovedWorkspace | None:
-        sending = Sending()
-        request = Request(method="DELETE", path=path_of(id), revision=if_revision)
+        sending = Delivery()
+        request = ServerRequest(method="DELETE", path=path_of(id), revision=if_revision)
         try:
             body = await self._connection.call(request, sending)
         except NotFound:
@@ -174,7 +174,7 @@ class RemoteBackend(FollowsTurns):
         return self._connection.understood(body, DeletedDocument).workspace if body else None
 
     async def change(self, id: str, settings: Settings, agent: Agent | None, *, if_revision: int | None = None) -> Info:
-        request = Request(
+        request = ServerRequest(
             method="PUT", path=f"{path_of(id)}/agent", body={"agent": settings.agent}, revision=if_revision
         )
         return await self._info(request, twice=if_revision is None)
@@ -196,22 +196,22 @@ class RemoteBackend(FollowsTurns):
             "run": False,  # whoever asked runs it, and hears it
         }
         path = f"{path_of(parent)}/agents"
-        request = Request(method="POST", path=path, body=_given(body), key=key or new_id())
+        request = ServerRequest(method="POST", path=path, body=_given(body), key=key or new_id())
         return _with_settings(await self._info(request))
 
     async def agents(self, id: str) -> tuple[Member, ...]:
-        request = Request(method="GET", path=f"{path_of(id)}/agents")
+        request = ServerRequest(method="GET", path=f"{path_of(id)}/agents")
         return await self._connection.read(
             request, TeamDocument, lambda team: tuple(map(member_of_document, team.items))
         )
 
     async def reach(self, id: str, agent: str, *, key: str | None = None) -> tuple[Info, Settings]:
         path = f"{path_of(id)}/agents/{quoted(agent, 'agent')}/reach"
-        return _with_settings(await self._info(Request(method="POST", path=path, key=key or new_id())))
+        return _with_settings(await self._info(ServerRequest(method="POST", path=path, key=key or new_id())))
 
     async def close_agent(self, id: str, agent: str) -> Member:
         path = f"{path_of(id)}/agents/{quoted(agent, 'agent')}/close"
-        return await self._connection.read(Request(method="POST", path=path), MemberDocument, member_of_document)
+        return await self._connection.read(ServerRequest(method="POST", path=path), MemberDocument, member_of_document)
 
     # What is sent.
 
@@ -219,7 +219,7 @@ class RemoteBackend(FollowsTurns):
         self, id: str, agent: Agent | None, *, if_revision: int | None = None, allow: frozenset[str] = NOTHING
     ) -> Condensation | None:
         path, body = f"{path_of(id)}/condense", without(allow, agent)
-        request = Request(method="POST", path=path, body=body, revision=if_revision, read=None)
+        request = ServerRequest(method="POST", path=path, body=body, revision=if_revision, read=None)
         return await self._connection.read(request, CondensedDocument, condensed_of, twice=False)
 
     async def request(
@@ -232,14 +232,14 @@ class RemoteBackend(FollowsTurns):
         allow: frozenset[str] = NOTHING,
     ) -> Inspection:
         body = asked(messages) | created(draft) | without(allow, agent)
-        request = Request(method="POST", path=f"{path_of(id)}/request", body=body)
+        request = ServerRequest(method="POST", path=f"{path_of(id)}/request", body=body)
         return await self._connection.read(request, Inspection)
 
     async def sent(
         self, id: str, agent: Agent | None, turn: str | None, *, allow: frozenset[str] = NOTHING
     ) -> Inspection:
         query = [("allow", one) for one in sorted(allow)] + ([] if turn is None else [("turn", turn)])
-        request = Request(method="GET", path=f"{path_of(id)}/request", query=query)
+        request = ServerRequest(method="GET", path=f"{path_of(id)}/request", query=query)
         return await self._connection.read(request, Inspection)
 
     # Reading.
@@ -271,7 +271,7 @@ class RemoteBackend(FollowsTurns):
             query = [("after", str(after)), ("limit", str(most)), *(("kind", kind) for kind in kinds)]
             query += [] if at is None else [("at", at)]
             try:
-                request = Request(method="GET", path=f"{path_of(id)}/events", query=query)
+                request = ServerRequest(method="GET", path=f"{path_of(id)}/events", query=query)
                 page = await self._connection.read(request, EventsDocument, partial(_events_of, after))
             except (NotFound, BadPosition):
                 if at is None:
@@ -283,14 +283,16 @@ class RemoteBackend(FollowsTurns):
             after, at = page.next, page.head
 
     async def stats(self, id: str) -> Stats:
-        request = Request(method="GET", path=f"{path_of(id)}/stats")
+        request = ServerRequest(method="GET", path=f"{path_of(id)}/stats")
         return await self._connection.read(request, StatsDocument, stats_of)
 
     async def usage(self) -> tuple[Usage, Usage]:
-        return await self._connection.read(Request(method="GET", path="/api/usage"), SpendingDocument, spending_of)
+        return await self._connection.read(
+            ServerRequest(method="GET", path="/api/usage"), SpendingDocument, spending_of
+        )
 
     async def state(self, id: str) -> dict[str, Any]:
-        request = Request(method="GET", path=f"{path_of(id)}/state")
+        request = ServerRequest(method="GET", path=f"{path_of(id)}/state")
         return await self._connection.read(request, StateDocument, lambda found: found.state)
 
     async def update_state(
@@ -299,7 +301,7 @@ class RemoteBackend(FollowsTurns):
         checked = AgentState()
         for key, value in set.items():
             checked[key] = value  # raises for what has no JSON form; a number that is none would be sent as null
-        request = Request(
+        request = ServerRequest(
             method="PATCH",
             path=f"{path_of(id)}/state",
             body={"set": dict(set), "remove": sorted(removed)},
@@ -309,14 +311,14 @@ class RemoteBackend(FollowsTurns):
 
     async def verify(self, id: str | None, *, head_digest: str | None) -> Verification:
         path = "/api/verify" if id is None else f"{path_of(id)}/verify"
-        request = Request(method="POST", path=path, body=_given({"head_digest": head_digest}), read=None)
+        request = ServerRequest(method="POST", path=path, body=_given({"head_digest": head_digest}), read=None)
         return await self._connection.read(request, VerificationDocument, verification_of)
 
-    async def _info(self, request: Request, *, twice: bool = True) -> Info:
+    async def _info(self, request: ServerRequest, *, twice: bool = True) -> Info:
         return await self._connection.read(request, InfoDocument, info_of_document, twice=twice)
 
     async def _turns(self, id: str, query: Sequence[tuple[str, str]]) -> Page[Turn]:
-        request = Request(method="GET", path=f"{path_of(id)}/turns", query=query)
+        request = ServerRequest(method="GET", path=f"{path_of(id)}/turns", query=query)
         return await self._connection.read(request, PageDocument[TurnDocument], _page_of(turn_of))
 
 

@@ -26,7 +26,7 @@ from forkpoint.llm.key import is_sendable
 from forkpoint.remote.addresses import KEY, server_url
 from forkpoint.sse import Frame, frames
 from forkpoint.store.checks import check_size
-from forkpoint.store.records import Limits as StoreLimits
+from forkpoint.store.records import StoreLimits
 from forkpoint.wire.problems import Problem, decode_problem, error_of
 
 PATIENCE = 30.0
@@ -48,7 +48,7 @@ T = TypeVar("T")
 Query: TypeAlias = Sequence[tuple[str, str]]
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class ServerRequest(Struct, frozen=True, kw_only=True):
     """What is asked of a server."""
 
     method: str
@@ -61,7 +61,7 @@ class Request(Struct, frozen=True, kw_only=True):
     read: float | None = _READ  # seconds between two signs of life
 
 
-class Sending:
+class Delivery:
     """How far a request got. ``received``: the server may have it, however little came back."""
 
     received = False
@@ -81,7 +81,7 @@ class Lost(Exception):
         self.refused = refused
 
 
-class Connection:
+class ServerConnection:
     """A server, by its address. Opens what it needs when it is first asked for something."""
 
     def __init__(self, url: str, *, patience: float | None = None) -> None:
@@ -107,10 +107,10 @@ class Connection:
         """How long one thing is tried."""
         return Patience(lambda: self._patience if self._reached else self._at_first)
 
-    async def call(self, request: Request, sending: Sending | None = None, *, twice: bool = True) -> bytes:
+    async def call(self, request: ServerRequest, sending: Delivery | None = None, *, twice: bool = True) -> bytes:
         """The body of the answer. Without ``twice`` it is not sent again once the server may have it."""
         patience = self.patience()
-        sending = sending or Sending()
+        sending = sending or Delivery()
         while True:
             try:
                 async with self.opened(request, sending) as response:
@@ -122,12 +122,12 @@ class Connection:
                 await patience.again(lost)
 
     @overload
-    async def read(self, request: Request, type: type[D], *, twice: bool = True) -> D: ...
+    async def read(self, request: ServerRequest, type: type[D], *, twice: bool = True) -> D: ...
 
     @overload
-    async def read(self, request: Request, type: type[D], of: Callable[[D], T], *, twice: bool = True) -> T: ...
+    async def read(self, request: ServerRequest, type: type[D], of: Callable[[D], T], *, twice: bool = True) -> T: ...
 
-    async def read(self, request: Request, type: Any, of: Any = None, *, twice: bool = True) -> Any:
+    async def read(self, request: ServerRequest, type: Any, of: Any = None, *, twice: bool = True) -> Any:
         """The answer as what it is to be: a document, or what that is a document of."""
         return self.understood(await self.call(request, twice=twice), type, of)
 
@@ -150,7 +150,7 @@ class Connection:
         return self.understood(problem, Problem, error_of)
 
     @asynccontextmanager
-    async def opened(self, request: Request, sending: Sending) -> AsyncIterator[Any]:
+    async def opened(self, request: ServerRequest, sending: Delivery) -> AsyncIterator[Any]:
         """The answer, as it comes in. Raises `Lost`, or the very error that the server told of."""
 
         sent = "send_request_headers.started" if request.body is None else "send_request_body.started"
@@ -298,7 +298,7 @@ def _sendable(key: str) -> str:
     return key if _KEY.fullmatch(key) else f"sha256-{hashlib.sha256(key.encode()).hexdigest()}"
 
 
-def _headers(request: Request) -> dict[str, str]:
+def _headers(request: ServerRequest) -> dict[str, str]:
     headers = dict(request.headers)
     if request.body is not None:
         headers["content-type"] = "application/json"

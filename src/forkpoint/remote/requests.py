@@ -10,7 +10,7 @@ from forkpoint.agent.stored.document import portable_document
 from forkpoint.backend.messages import Given, said_in, split
 from forkpoint.backend.protocol import Decision, Draft
 from forkpoint.engine.turns.missing import allows_models
-from forkpoint.remote.connection import HEARTBEAT, Request, quoted
+from forkpoint.remote.connection import HEARTBEAT, ServerRequest, quoted
 
 _STREAM = {"accept": "text/event-stream"}
 _SILENCE = 2.5 * HEARTBEAT  # seconds after which a stream that says nothing is lost
@@ -63,14 +63,16 @@ def without(allow: Collection[str], agent: Agent | None) -> dict[str, Any]:
     return named
 
 
-def streamed(path: str, body: Any, *, key: str | None = None, revision: int | None = None) -> Request:
+def streamed(path: str, body: Any, *, key: str | None = None, revision: int | None = None) -> ServerRequest:
     """Something that is told as it happens."""
-    return Request(method="POST", path=path, body=body, key=key, revision=revision, headers=_STREAM, read=_SILENCE)
+    return ServerRequest(
+        method="POST", path=path, body=body, key=key, revision=revision, headers=_STREAM, read=_SILENCE
+    )
 
 
-def joining(path: str) -> Request:
+def joining(path: str) -> ServerRequest:
     """A turn that runs already, told from here on."""
-    return Request(method="GET", path=path, headers=_STREAM, read=_SILENCE)
+    return ServerRequest(method="GET", path=path, headers=_STREAM, read=_SILENCE)
 
 
 def resumption(rerun: Collection[str], limits: Limits | None) -> dict[str, Any]:

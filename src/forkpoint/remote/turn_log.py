@@ -19,7 +19,7 @@ LOST = "connection_lost"
 """Why an answer is void whose beginning was heard, and which turns out to be another."""
 
 
-class Heard:
+class TurnLog:
     """A turn as far as it was told, to somebody who is to be told everything once."""
 
     def __init__(self, tell: Callback, *, resumed: Turn | None = None) -> None:

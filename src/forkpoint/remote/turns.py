@@ -33,9 +33,9 @@ from forkpoint.errors import (
 )
 from forkpoint.events import ToolResult, UserMessage
 from forkpoint.ids import new_id
-from forkpoint.remote.connection import Connection, Lost, Patience, Request, Sending, quoted
+from forkpoint.remote.connection import Delivery, Lost, Patience, ServerConnection, ServerRequest, quoted
 from forkpoint.remote.requests import asked, created, decided, joining, path_of, resumption, streamed, without
-from forkpoint.remote.turn_log import Heard
+from forkpoint.remote.turn_log import TurnLog
 from forkpoint.shield import finished
 from forkpoint.sse import Frame
 from forkpoint.wire.documents import InfoDocument, SideAnswerDocument, TurnDocument, side_answer_of, turn_of
@@ -54,13 +54,13 @@ class Snapshot(Struct, frozen=True):
     conversation: str | None = None
 
 
-class _Running:
+class _FollowedTurn:
     """A turn that is followed here."""
 
-    def __init__(self, conversation: str, heard: Heard) -> None:
+    def __init__(self, conversation: str, heard: TurnLog) -> None:
         self.conversation = conversation
         self.heard = heard
-        self.sending = Sending()
+        self.sending = Delivery()
         self.scope = anyio.CancelScope()
         self.done = anyio.Event()
         self.begun: Turn | None = None  # a turn that nothing was heard of before it was cancelled
@@ -69,9 +69,9 @@ class _Running:
 class FollowsTurns:
     """Asks a server for turns, and follows them."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
-        self._running: set[_Running] = set()
+        self._running: set[_FollowedTurn] = set()
 
     def check_closable(self) -> None:
         """A turn that runs elsewhere can be stopped from anywhere."""
@@ -108,9 +108,9 @@ class FollowsTurns:
             path, body = f"{path}/{quoted(retry_of, 'turn')}/retry", {}  # the server has what it was given, history too
         body |= without(allow, agent)
         request = streamed(path, body, key=key or new_id(), revision=if_revision)
-        running = _Running(id, Heard(tell))
+        running = _FollowedTurn(id, TurnLog(tell))
 
-        async def again() -> Request:
+        async def again() -> ServerRequest:
             return request
 
         async def stop() -> Turn | None:
@@ -146,9 +146,9 @@ class FollowsTurns:
         before = await self.turn(id, turn)
         path = f"{path_of(id)}/turns/{quoted(turn, 'turn')}"
         request = streamed(f"{path}/{verb}", body)
-        running = _Running(id, Heard(tell, resumed=before))
+        running = _FollowedTurn(id, TurnLog(tell, resumed=before))
 
-        async def again() -> Request | Turn:
+        async def again() -> ServerRequest | Turn:
             now = await self.turn(id, turn)
             if now.outcome == "running":
                 return joining(path)
@@ -172,14 +172,14 @@ class FollowsTurns:
             heard = running.heard
             if heard.turn is not None and id in {running.conversation, heard.conversation} and not heard.joined:
                 return await self._cancelled(id, heard.turn)
-        info = await self._connection.read(Request(method="GET", path=path_of(id)), InfoDocument)
+        info = await self._connection.read(ServerRequest(method="GET", path=path_of(id)), InfoDocument)
         if info.open_turn is None or info.status != "running":
             raise NoSuchTurn(id, "cancel", "none is running")
         return await self._cancelled(id, info.open_turn)
 
     async def discard(self, id: str, turn: str) -> Turn:
-        request = Request(method="POST", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}/discard")
-        sending = Sending()
+        request = ServerRequest(method="POST", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}/discard")
+        sending = Delivery()
         try:
             return self._connection.understood(await self._connection.call(request, sending), TurnDocument, turn_of)
         except (ServerUnreachable, TooMany, ShuttingDown):
@@ -190,11 +190,11 @@ class FollowsTurns:
             raise
 
     async def settle(self, id: str, turn: str) -> Turn:
-        request = Request(method="POST", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}/settle")
+        request = ServerRequest(method="POST", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}/settle")
         return await self._connection.read(request, TurnDocument, turn_of)
 
     async def turn(self, id: str, turn: str) -> Turn:
-        request = Request(method="GET", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}")
+        request = ServerRequest(method="GET", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}")
         return await self._connection.read(request, TurnDocument, turn_of)
 
     async def ask(
@@ -207,7 +207,7 @@ class FollowsTurns:
         tell: Callback,
     ) -> SideAnswer:
         request = streamed(f"{path_of(id)}/ask", asked(messages) | without(allow, agent))
-        sending, patience = Sending(), self._connection.patience()
+        sending, patience = Delivery(), self._connection.patience()
 
         def each(frame: Frame) -> SideAnswer | Exception | None:
             if frame.event == "answer":
@@ -234,9 +234,9 @@ class FollowsTurns:
 
     async def _followed(
         self,
-        running: _Running,
-        request: Request,
-        again: Callable[[], Awaitable[Request | Turn]],
+        running: _FollowedTurn,
+        request: ServerRequest,
+        again: Callable[[], Awaitable[ServerRequest | Turn]],
         stop: Callable[[], Awaitable[Turn | None]],
     ) -> Turn:
         """A turn to its end. ``again`` says how to go on after a lost connection, ``stop`` stops it."""
@@ -268,7 +268,9 @@ class FollowsTurns:
             self._running.discard(running)
             running.done.set()
 
-    async def _heard(self, running: _Running, request: Request, again: Callable[[], Awaitable[Request | Turn]]) -> Turn:
+    async def _heard(
+        self, running: _FollowedTurn, request: ServerRequest, again: Callable[[], Awaitable[ServerRequest | Turn]]
+    ) -> Turn:
         heard, sending, patience = running.heard, running.sending, self._connection.patience()
         while True:
             try:
@@ -286,7 +288,7 @@ class FollowsTurns:
                     return raise_for(next)
                 request = next
 
-    async def _listen(self, response: Any, heard: Heard, patience: Patience) -> Turn:
+    async def _listen(self, response: Any, heard: TurnLog, patience: Patience) -> Turn:
         """Hears a turn to its end. Raises what it ended with, or `Lost`."""
 
         def each(frame: Frame) -> Turn | Exception | None:
@@ -308,7 +310,7 @@ class FollowsTurns:
             raise outcome
         return raise_for(outcome)
 
-    def _join(self, snapshot: Snapshot, heard: Heard) -> None:
+    def _join(self, snapshot: Snapshot, heard: TurnLog) -> None:
         """A turn that runs already: our own, after a lost connection, or one of an earlier request with this key."""
         started = snapshot.updates[0] if snapshot.updates else None
         conversation = started.conversation if isinstance(started, TurnStarted | TurnJoined) else snapshot.conversation
@@ -318,12 +320,12 @@ class FollowsTurns:
             heard.hear(TurnJoined(snapshot.turn, conversation))
         heard.catch_up(snapshot.updates)
 
-    def _ended(self, turn: Turn, heard: Heard) -> None:
+    def _ended(self, turn: Turn, heard: TurnLog) -> None:
         if heard.turn is None and not heard.lost:
             heard.hear(TurnJoined(turn.id, turn.conversation))
         heard.end(turn)
 
-    def _error(self, frame: Frame, heard: Heard) -> Exception:
+    def _error(self, frame: Frame, heard: TurnLog) -> Exception:
         """What a turn ended with. A server that is stopping is not an end: the turn is asked for again."""
         error = self._connection.told(frame.data)
         if isinstance(error, TooMany | ShuttingDown):
@@ -345,7 +347,7 @@ class FollowsTurns:
             return await self.turn(id, turn)
 
     async def _cancelled(self, id: str, turn: str) -> Turn:
-        request = Request(method="POST", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}/cancel")
+        request = ServerRequest(method="POST", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}/cancel")
         return await self._connection.read(request, TurnDocument, turn_of)
 
     def _unreachable(self, why: str) -> ServerUnreachable:

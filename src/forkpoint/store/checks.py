@@ -7,10 +7,10 @@ from forkpoint.events import JsonText
 from forkpoint.history.wholeness import is_json
 from forkpoint.store.records import (
     IdempotencyKey,
-    Limits,
     Lineage,
     NewConversation,
     NewFork,
+    StoreLimits,
     Tags,
     check_id,
     check_name,
@@ -20,7 +20,7 @@ from forkpoint.store.records import (
 class Checks(Struct, frozen=True):
     """The checks of a store with these limits."""
 
-    limits: Limits
+    limits: StoreLimits
 
     def new(self, new: NewConversation | NewFork) -> None:
         check_id("conversation", new.id)

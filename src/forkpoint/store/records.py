@@ -196,7 +196,7 @@ class Capabilities(Struct, frozen=True):
     notify: bool  # tells other processes of commits by itself
 
 
-class Limits(Struct, frozen=True):
+class StoreLimits(Struct, frozen=True):
     """How large things may be. A store refuses what is larger, with nothing changed."""
 
     payload: int = 32 * 1024 * 1024

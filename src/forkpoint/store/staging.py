@@ -14,7 +14,7 @@ from forkpoint.history.digests import Link, forge
 from forkpoint.history.pairing import OpenCalls, in_call_order
 from forkpoint.history.state import State
 from forkpoint.history.wholeness import check_whole
-from forkpoint.store.records import Limits, OpenTurn
+from forkpoint.store.records import OpenTurn, StoreLimits
 
 
 class Sealed(Struct, frozen=True):
@@ -34,7 +34,7 @@ class Staged(Struct, frozen=True):
     size: int  # bytes of payload and envelope
 
 
-def stage(events: Sequence[NewEvent], *, calls: OpenCalls, state: State, now: int, limits: Limits) -> Staged:
+def stage(events: Sequence[NewEvent], *, calls: OpenCalls, state: State, now: int, limits: StoreLimits) -> Staged:
     """The events, ready to be stored. Raises `NotWhole`, `Unpaired` or `TooLarge`."""
     sealed = []
     size = 0

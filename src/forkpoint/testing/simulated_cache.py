@@ -27,7 +27,7 @@ _ROUTED_BY = 256  # tokens at the start of a prompt that OpenAI routes by
 _LONG = "1h"  # the ttl of a mark that is kept twelve times as long
 
 
-class Request(Protocol):
+class RecordedRequest(Protocol):
     """What `SimulatedCache.count` takes of a request that a server recorded."""
 
     @property
@@ -67,7 +67,7 @@ class SimulatedCache:
 
     def count(
         self,
-        request: Request | Sequence[bytes],
+        request: RecordedRequest | Sequence[bytes],
         *,
         key: str | None = None,
         wire: str | None = None,

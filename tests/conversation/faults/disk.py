@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from msgspec import Struct
 from tests.conversation.faults.points import Point
 
-from forkpoint.store.sqlite.connection import Connection, connect
+from forkpoint.store.sqlite.connection import Database, connect
 
 
 class Flaw(Struct, frozen=True):
@@ -48,7 +48,7 @@ class Disk:
         self._broken: Flaw | None = None
         self._kill_after = False
 
-    def connect(self, path: str) -> Connection:
+    def connect(self, path: str) -> Database:
         """What `SqliteStore.open` takes: the connection that the store would use, watched."""
         if self._broken is not None:
             raise _error(self._broken)
@@ -69,7 +69,7 @@ class Disk:
     def mend(self) -> None:
         self._next = self._broken = None
 
-    def execute(self, db: Connection, sql: str, execute: Callable[[], Any]) -> None:
+    def execute(self, db: Database, sql: str, execute: Callable[[], Any]) -> None:
         self._meets(sql)
         flaw, self._next = self._next or self._broken, None
         if flaw is None:
@@ -106,7 +106,7 @@ class _WatchedCursor(sqlite3.Cursor):
         return self
 
 
-class _WatchedConnection(Connection):
+class _WatchedConnection(Database):
     disk: Disk
 
     def cursor(self, factory: Any = _WatchedCursor) -> Any:

@@ -21,7 +21,7 @@ from forkpoint.agent import Agent
 from forkpoint.llm import LLM, Retries
 from forkpoint.server.agents.catalog import Agents
 from forkpoint.store.sqlite import SqliteStore
-from forkpoint.store.sqlite.connection import Connection, connect
+from forkpoint.store.sqlite.connection import Database, connect
 from forkpoint.testing import ModelServer
 
 PATH = "/v1/chat/completions"
@@ -203,14 +203,14 @@ class Disk:
         assert url.startswith("sqlite:///"), "only a file has a disk"
         return await SqliteStore.open(url.removeprefix("sqlite:///"), connect=self._connect)
 
-    def _connect(self, path: str) -> Connection:
+    def _connect(self, path: str) -> Database:
         db = connect(path)
         db.__class__ = WatchedConnection
         assert isinstance(db, WatchedConnection)
         db.watch = self._watch
         return db
 
-    def _watch(self, db: Connection, sql: str, execute: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
+    def _watch(self, db: Database, sql: str, execute: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
         if sql.startswith("COMMIT") and not self._is_broken:
             how, self.fails = self.fails, None
             if how == "landed":

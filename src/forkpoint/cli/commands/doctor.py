@@ -33,7 +33,7 @@ _STYLES = {"good": ("✓", "green"), "absent": ("·", "dim"), "bad": ("✗", "re
 State: TypeAlias = Literal["good", "absent", "bad"]
 
 
-class Finding(Struct, frozen=True):
+class Check(Struct, frozen=True):
     """What was found of one thing. What is absent is no problem: nobody has asked for it."""
 
     what: str
@@ -153,7 +153,7 @@ def _check_hex(text: str) -> None:
 # What the doctor looks at.
 
 
-def _examined(store: str | None, reach: str | None, model: str | None) -> Iterator[Finding]:
+def _examined(store: str | None, reach: str | None, model: str | None) -> Iterator[Check]:
     yield _program()
     settings = _settings()
     yield settings
@@ -175,23 +175,23 @@ def _examined(store: str | None, reach: str | None, model: str | None) -> Iterat
         yield _found("reach", lambda: _reached(reach))
 
 
-def _found(what: str, check: Callable[[], tuple[State, str]]) -> Finding:
+def _found(what: str, check: Callable[[], tuple[State, str]]) -> Check:
     """What a check finds; what it raises is what is wrong."""
     try:
         state, said = check()
     except ForkpointError as error:
         state, said = "bad", str(error)
-    return Finding(what, state, said)
+    return Check(what, state, said)
 
 
-def _program() -> Finding:
+def _program() -> Check:
     import sqlite3
 
     said = f"{__version__}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
-    return Finding("forkpoint", "good", said)
+    return Check("forkpoint", "good", said)
 
 
-def _settings() -> Finding:
+def _settings() -> Check:
     import tomllib
 
     from forkpoint.workspace.defaults import settings_file
@@ -200,19 +200,19 @@ def _settings() -> Finding:
     try:
         named = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return Finding("settings", "absent", f"{path} is not there")
+        return Check("settings", "absent", f"{path} is not there")
     except (OSError, ValueError) as error:
-        return Finding("settings", "bad", f"{path} cannot be read ({error})")
+        return Check("settings", "bad", f"{path} cannot be read ({error})")
     if unknown := named.keys() - _SETTINGS:
-        return Finding("settings", "bad", f"{path} sets what is not known: {', '.join(sorted(unknown))}")
+        return Check("settings", "bad", f"{path} sets what is not known: {', '.join(sorted(unknown))}")
     projects = named.pop("projects", {})
     if wrong := [name for name, value in named.items() if not isinstance(value, str)]:
-        return Finding("settings", "bad", f"{path}: {', '.join(wrong)} must be a text")
+        return Check("settings", "bad", f"{path}: {', '.join(wrong)} must be a text")
     if (flaw := _flaw_of(projects)) is not None:
-        return Finding("settings", "bad", f"{path}: {flaw}")
+        return Check("settings", "bad", f"{path}: {flaw}")
     if projects:
         named["projects"] = projects
-    return Finding("settings", "good", f"{path} sets {', '.join(sorted(named)) or 'nothing'}")
+    return Check("settings", "good", f"{path} sets {', '.join(sorted(named)) or 'nothing'}")
 
 
 def _flaw_of(projects: Any) -> str | None:
@@ -313,12 +313,12 @@ def _usable(name: str) -> None:
         script_named(llm.name)
 
 
-def _variables() -> Iterator[Finding]:
+def _variables() -> Iterator[Check]:
     """Which variables are set. Never what they hold: some are keys."""
     others = sorted(name for name in os.environ if name.startswith("FORKPOINT_") and name not in _VARIABLES)
     for name in (*_VARIABLES, *others):
         there = bool(os.environ.get(name, "").strip())
-        yield Finding(name, "good" if there else "absent", "set" if there else "not set")
+        yield Check(name, "good" if there else "absent", "set" if there else "not set")
 
 
 def _local() -> tuple[State, str]:

@@ -26,16 +26,16 @@ PATIENCE = 5.0
 MEMORY = ":memory:"
 
 
-class Connection(sqlite3.Connection):
+class Database(sqlite3.Connection):
     """A connection that knows which file it is to."""
 
     path: str
 
 
-Connect: TypeAlias = Callable[[str], Connection]
+Connect: TypeAlias = Callable[[str], Database]
 
 
-def connect(path: str) -> Connection:
+def connect(path: str) -> Database:
     """A connection for reading and writing in explicit transactions, set up for durability."""
     db = sqlite3.connect(
         path,
@@ -43,7 +43,7 @@ def connect(path: str) -> Connection:
         isolation_level=None,
         check_same_thread=False,
         cached_statements=256,
-        factory=Connection,
+        factory=Database,
     )
     db.path = path
     db.row_factory = sqlite3.Row
@@ -55,7 +55,7 @@ def connect(path: str) -> Connection:
     return db
 
 
-def connect_reader(path: str) -> Connection:
+def connect_reader(path: str) -> Database:
     """A connection that can only read."""
     db = connect(path)
     db.execute("PRAGMA query_only = ON")

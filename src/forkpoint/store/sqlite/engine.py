@@ -7,21 +7,21 @@ from msgspec import Struct
 
 from forkpoint.clock import Clock
 from forkpoint.events import Usage
-from forkpoint.store.records import Limits
-from forkpoint.store.sqlite.connection import SQL, Connection
+from forkpoint.store.records import StoreLimits
+from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.holders import Holder
 from forkpoint.store.sqlite.pulse import Pulse
 from forkpoint.store.sqlite.reader import Readers
-from forkpoint.store.sqlite.writer import Job, Writer
+from forkpoint.store.sqlite.writer import WriteJob, Writer
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class SqliteSettings(Struct, frozen=True, kw_only=True):
     """How a SQLite store behaves. Times are in microseconds."""
 
-    limits: Limits = Limits()
+    limits: StoreLimits = StoreLimits()
     readers: int = 4  # reads at once
     heartbeat: int = 10 * SECOND
     expiry: int = 60 * SECOND  # after which a silent process may lose its turns
@@ -29,15 +29,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     keep_keys: int = 7 * 24 * HOUR
 
 
-DEFAULTS = Settings()
+DEFAULTS = SqliteSettings()
 
 
 @dataclass
-class Engine:
+class OpenFile:
     """What the views of one open store share, whatever tenant they are seen from."""
 
     path: str
-    settings: Settings
+    settings: SqliteSettings
     clock: Clock
     holder: Holder
     writer: Writer = field(init=False)
@@ -49,11 +49,11 @@ class Engine:
     unsettled: dict[tuple[str, str], tuple[bytes, Usage]] = field(default_factory=dict)
     closed: bool = False
 
-    def beat(self) -> Job[Any] | None:
+    def beat(self) -> WriteJob[Any] | None:
         """The heartbeat, while there is something to hold."""
         if not self.running:
             return None
-        return Job("heartbeat", "", self.say_alive, landed=lambda db: True, durable=False)
+        return WriteJob("heartbeat", "", self.say_alive, landed=lambda db: True, durable=False)
 
     def let_go(self) -> None:
         """Closes everything, in an order in which nothing is used after it is gone."""
@@ -66,7 +66,7 @@ class Engine:
         """Whether at most one turn is open here, so that no other could share its transaction."""
         return len(self.running) <= 1
 
-    def say_alive(self, db: Connection) -> int:
+    def say_alive(self, db: Database) -> int:
         now = self.clock()
         db.execute(SQL["beat"], {"id": self.holder.id, "now": now})
         return now

@@ -9,7 +9,7 @@ from pathlib import Path
 from forkpoint.errors import BadStoreUrl, NetworkFileSystem, NotAStore, ReadOnly, StoreDamaged, StoreNewer
 from forkpoint.file_lock import FileLock
 from forkpoint.store.sql import migrations
-from forkpoint.store.sqlite.connection import Connection, code_of, connect, translated
+from forkpoint.store.sqlite.connection import Database, code_of, connect, translated
 
 APPLICATION_ID = 0x466B5074
 """Marks a SQLite file as Forkpoint's ("FkPt")."""
@@ -67,7 +67,7 @@ def lock_path(path: Path) -> Path:
     return Path(f"{path}-write")
 
 
-def make_tables(db: Connection) -> None:
+def make_tables(db: Database) -> None:
     """Brings a database to the current format in one transaction. Raises before it touches a newer one."""
     found = format_of(db)
     if found >= FORMAT:
@@ -121,7 +121,7 @@ def _mounts() -> str:
         return ""  # not Linux: there is no portable way to ask
 
 
-def format_of(db: Connection) -> int:
+def format_of(db: Database) -> int:
     """The format of a store, 0 for an empty database. Raises if it is not ours, or not ours to write."""
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     marked = db.execute("PRAGMA application_id").fetchone()[0]
@@ -156,7 +156,7 @@ def _check(path: Path) -> None:
 
 def _look(path: Path) -> None:
     """Refuses what is not ours to write, through a connection that cannot even move a log into its database."""
-    db = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, factory=Connection)
+    db = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, factory=Database)
     db.path = str(path)
     db.row_factory = sqlite3.Row
     try:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from forkpoint.errors import NotAStore
 from forkpoint.store.records import DEFAULT_TENANT
-from forkpoint.store.sqlite.connection import SQL, Connection, translated
+from forkpoint.store.sqlite.connection import SQL, Database, translated
 from forkpoint.store.sqlite.files import format_of
 
 
@@ -28,7 +28,7 @@ def glance(path: Path) -> Glance:
     written = log.stat().st_size if log.exists() else 0
     # Without a log nobody writes there: then SQLite is told so, or it would put an empty log beside the file.
     address = f"{path.as_uri()}?{'mode=ro' if written else 'mode=ro&immutable=1'}"
-    with translated(str(path)), closing(sqlite3.connect(address, uri=True, factory=Connection)) as db:
+    with translated(str(path)), closing(sqlite3.connect(address, uri=True, factory=Database)) as db:
         db.path = str(path)
         db.row_factory = sqlite3.Row
         format = format_of(db)

@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 
 from forkpoint.errors import StoreClosed
-from forkpoint.store.sqlite.connection import MEMORY, Connect, Connection, code_of, translated
+from forkpoint.store.sqlite.connection import MEMORY, Connect, Database, code_of, translated
 from forkpoint.store.sqlite.writer import Writer
 
 
@@ -21,7 +21,7 @@ class Pulse:
         self._path = path
         self._connect = connect
         self._writer = writer
-        self._db: Connection | None = None
+        self._db: Database | None = None
         self._seen: int | None = None  # SQLite's own number, which means nothing to another connection
         self._count = 0
         self._closed = False

@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 
 from forkpoint.errors import StoreClosed
-from forkpoint.store.sqlite.connection import Connect, Connection, translated
+from forkpoint.store.sqlite.connection import Connect, Database, translated
 from forkpoint.store.sqlite.writer import Writer
 
 T = TypeVar("T")
@@ -25,12 +25,12 @@ class Readers:
     def __init__(self, path: str, connect: Connect, most: int) -> None:
         self._path = path
         self._connect = connect
-        self._idle: deque[Connection] = deque()
+        self._idle: deque[Database] = deque()
         self._limiter: anyio.CapacityLimiter | None = None
         self._most = most
         self._closed = False
 
-    async def run(self, read: Callable[[Connection], T]) -> T:
+    async def run(self, read: Callable[[Database], T]) -> T:
         """What a function reads from one snapshot."""
         if self._closed:
             raise StoreClosed(self._path)
@@ -43,7 +43,7 @@ class Readers:
         while self._idle:
             self._idle.pop().close()
 
-    def _run(self, read: Callable[[Connection], T]) -> T:
+    def _run(self, read: Callable[[Database], T]) -> T:
         with translated(self._path):
             try:
                 db = self._idle.pop()
@@ -71,7 +71,7 @@ class SharedReaders(Readers):
         super().__init__("memory:", lambda path: writer.connection, most=1)
         self._writer = writer
 
-    def _run(self, read: Callable[[Connection], T]) -> T:
+    def _run(self, read: Callable[[Database], T]) -> T:
         with translated(self._path), self._writer.writing:
             return read(self._writer.connection)
 

@@ -57,15 +57,15 @@ from forkpoint.store.records import (
     check_id,
     check_name,
 )
-from forkpoint.store.sqlite.connection import MEMORY, SQL, Connect, Connection, connect, connect_reader, translated
-from forkpoint.store.sqlite.engine import DEFAULTS, SECOND, Engine, Settings
+from forkpoint.store.sqlite.connection import MEMORY, SQL, Connect, Database, connect, connect_reader, translated
+from forkpoint.store.sqlite.engine import DEFAULTS, SECOND, OpenFile, SqliteSettings
 from forkpoint.store.sqlite.files import lock_path, make_tables, prepare
 from forkpoint.store.sqlite.holders import Holder
 from forkpoint.store.sqlite.operations import care, commits, conversations, deletion, history, spending, turns
 from forkpoint.store.sqlite.pulse import Pulse
 from forkpoint.store.sqlite.reader import Readers, SharedReaders
 from forkpoint.store.sqlite.rows import Scope, head_of
-from forkpoint.store.sqlite.writer import Job, Writer
+from forkpoint.store.sqlite.writer import WriteJob, Writer
 from forkpoint.store.staging import Staged, placed, stage
 from forkpoint.wakeup import finish_in_thread
 
@@ -75,7 +75,7 @@ T = TypeVar("T")
 class SqliteStore:
     """Conversations in a SQLite file, or in memory. Open it with `open` or `forkpoint.store.open_store`."""
 
-    def __init__(self, engine: Engine, tenant: str, *, owner: bool = True) -> None:
+    def __init__(self, engine: OpenFile, tenant: str, *, owner: bool = True) -> None:
         self._engine = engine
         self._tenant = tenant
         self._owner = owner  # a view from another tenant does not close what it looks at
@@ -87,7 +87,7 @@ class SqliteStore:
         path: str | os.PathLike[str] | None,
         *,
         tenant: str = DEFAULT_TENANT,
-        settings: Settings = DEFAULTS,
+        settings: SqliteSettings = DEFAULTS,
         clock: Clock = system_clock,
         connect: Connect = connect,
     ) -> Self:
@@ -100,7 +100,7 @@ class SqliteStore:
 
     @classmethod
     def _open(
-        cls, path: str | os.PathLike[str] | None, tenant: str, settings: Settings, clock: Clock, connect: Connect
+        cls, path: str | os.PathLike[str] | None, tenant: str, settings: SqliteSettings, clock: Clock, connect: Connect
     ) -> Self:
         try:
             name = MEMORY if path is None else os.path.realpath(path)
@@ -109,7 +109,7 @@ class SqliteStore:
         if path is not None:
             prepare(FilePath(name))
         holder = Holder(None if path is None else name, settings.expiry)
-        engine = Engine(name, settings, clock, holder)
+        engine = OpenFile(name, settings, clock, holder)
         lock = NoLock() if path is None else FileLock(lock_path(FilePath(name)))
         with translated(name):
             engine.writer = Writer(
@@ -144,7 +144,7 @@ class SqliteStore:
             if engine.beaten is not None:
                 leave = partial(_leave, holder=engine.holder.id)
                 with suppress(ForkpointError):  # the lock of its holder says the same
-                    await engine.writer.finish(Job("leave", "", leave, landed=lambda db: True, durable=False))
+                    await engine.writer.finish(WriteJob("leave", "", leave, landed=lambda db: True, durable=False))
         finally:
             await finish_in_thread(engine.let_go)
 
@@ -173,7 +173,7 @@ class SqliteStore:
         note = new_id(self._engine.clock())
         told = new.id
 
-        def run(db: Connection, scope: Scope) -> ConversationRecord:
+        def run(db: Database, scope: Scope) -> ConversationRecord:
             nonlocal told
             made = conversations.made_before(db, scope, new, key)
             told = new.id if made is None else made.id
@@ -185,7 +185,7 @@ class SqliteStore:
             self._note(db, scope, new.id, note, events)
             return conversations.read(db, scope, new.id)
 
-        def landed(db: Connection, scope: Scope) -> bool:
+        def landed(db: Database, scope: Scope) -> bool:
             return conversations.exists(db, scope, told)  # and with it its note, which is of the same transaction
 
         return await self._write("conversation", new.id, run, landed=landed)
@@ -298,7 +298,7 @@ class SqliteStore:
         conversations.key_of(id)
         check_id("note", note)
 
-        def run(db: Connection, scope: Scope) -> Committed:
+        def run(db: Database, scope: Scope) -> Committed:
             return self._note(
                 db, scope, id, note, events, settings=settings, cache=cache, usage=usage, if_revision=if_revision
             )
@@ -394,7 +394,7 @@ class SqliteStore:
             aside=aside,
         )
 
-        def landed(db: Connection, scope: Scope) -> bool:
+        def landed(db: Database, scope: Scope) -> bool:
             return turns.settle(db, scope, turn.id, turn.token, usage) == "committed"
 
         def not_landed(error: Exception) -> CommitFailed:
@@ -432,7 +432,7 @@ class SqliteStore:
             return (await self.turn(turn)).outcome
         token, usage = unsettled
 
-        def run(db: Connection, scope: Scope) -> Outcome:
+        def run(db: Database, scope: Scope) -> Outcome:
             _raise_barrier(db, scope)
             return turns.settle(db, scope, turn, token, usage)
 
@@ -448,7 +448,7 @@ class SqliteStore:
         return await self._read(partial(turns.read, id=id))
 
     async def whole_turn(self, id: str) -> tuple[TurnRecord, tuple[Event, ...] | tuple[StagedEvent, ...]]:
-        def read(db: Connection, scope: Scope) -> tuple[TurnRecord, tuple[Event, ...] | tuple[StagedEvent, ...]]:
+        def read(db: Database, scope: Scope) -> tuple[TurnRecord, tuple[Event, ...] | tuple[StagedEvent, ...]]:
             record = turns.read(db, scope, id)
             if record.end is None:
                 return record, tuple(history.read_steps(db, id))
@@ -483,7 +483,7 @@ class SqliteStore:
     # History.
 
     async def path(self, conversation: str) -> Path:
-        def read(db: Connection, scope: Scope) -> Path:
+        def read(db: Database, scope: Scope) -> Path:
             row = conversations.row_of(db, scope, conversation)
             return history.read_path(db, scope, row["family"], head_of(row).position)
 
@@ -498,7 +498,7 @@ class SqliteStore:
         limit: int | None = None,
         kinds: Sequence[str] = (),
     ) -> list[Event]:
-        def read(db: Connection, scope: Scope) -> list[Event]:
+        def read(db: Database, scope: Scope) -> list[Event]:
             row = conversations.row_of(db, scope, conversation)
             head = head_of(row).position
             if at is not None and at != head:
@@ -513,7 +513,7 @@ class SqliteStore:
         return await self._read(read)
 
     async def tail(self, conversation: str, count: int) -> list[Event]:
-        def read(db: Connection, scope: Scope) -> list[Event]:
+        def read(db: Database, scope: Scope) -> list[Event]:
             row = conversations.row_of(db, scope, conversation)
             head = head_of(row)
             after = max(head.ordinal - max(count, 0), 0)
@@ -522,14 +522,14 @@ class SqliteStore:
         return await self._read(read)
 
     async def steps(self, turn: str) -> list[StagedEvent]:
-        def read(db: Connection, scope: Scope) -> list[StagedEvent]:
+        def read(db: Database, scope: Scope) -> list[StagedEvent]:
             turns.read(db, scope, turn)
             return history.read_steps(db, turn)
 
         return await self._read(read)
 
     async def state(self, conversation: str) -> State:
-        def read(db: Connection, scope: Scope) -> State:
+        def read(db: Database, scope: Scope) -> State:
             return history.read_state(db, head_of(conversations.row_of(db, scope, conversation)))
 
         return await self._read(read)
@@ -544,7 +544,7 @@ class SqliteStore:
 
     async def heartbeat(self) -> None:
         engine = self._engine
-        beat = Job("heartbeat", "", engine.say_alive, landed=lambda db: True, durable=False)
+        beat = WriteJob("heartbeat", "", engine.say_alive, landed=lambda db: True, durable=False)
         engine.beaten = await engine.writer.submit(beat)
 
     async def verify(self, conversation: str | None = None, *, head_digest: bytes | None = None) -> Verification:
@@ -590,7 +590,7 @@ class SqliteStore:
 
         return Scope(self._tenant, now, holder.id, alive)
 
-    async def _read(self, operation: Callable[[Connection, Scope], T]) -> T:
+    async def _read(self, operation: Callable[[Database, Scope], T]) -> T:
         if self._engine.writer.in_doubt:
             # What is not there now might be there after a crash, until a barrier is on disk: never a guess.
             await self._write("barrier", "", _raise_barrier, landed=lambda db, scope: True)
@@ -601,15 +601,15 @@ class SqliteStore:
         self,
         what: str,
         id: str,
-        operation: Callable[[Connection, Scope], T],
+        operation: Callable[[Database, Scope], T],
         *,
-        landed: Callable[[Connection, Scope], bool],
+        landed: Callable[[Database, Scope], bool],
         not_landed: Callable[[Exception], ForkpointError] | None = None,
         durable: bool = True,
         size: int = 0,
     ) -> T:
         scope = self._scope()
-        job = Job(
+        job = WriteJob(
             what,
             id,
             lambda db: operation(db, scope),
@@ -639,7 +639,7 @@ class SqliteStore:
         return done
 
     async def _hold(
-        self, turn: str, token: bytes, *, begun: bool, operation: Callable[[Connection, Scope], OpenTurn | TurnRecord]
+        self, turn: str, token: bytes, *, begun: bool, operation: Callable[[Database, Scope], OpenTurn | TurnRecord]
     ) -> OpenTurn | TurnRecord:
         """Begins or takes over a turn. Need not reach the disk: it must survive a dead process, not a power cut."""
         engine = self._engine
@@ -648,7 +648,7 @@ class SqliteStore:
         except OSError as error:
             raise ReadOnly(engine.path, error.strerror or str(error)) from error
 
-        def run(db: Connection, scope: Scope) -> tuple[OpenTurn | TurnRecord, int | None]:
+        def run(db: Database, scope: Scope) -> tuple[OpenTurn | TurnRecord, int | None]:
             beaten = engine.say_alive(db) if engine.is_silent() else engine.beaten
             return operation(db, scope), beaten
 
@@ -671,12 +671,12 @@ class SqliteStore:
         """The caller was cancelled while it took a turn: if it got it, nobody else would ever give it back."""
         run = partial(turns.let_go, scope=self._scope(), id=turn, token=token, begun=begun)
 
-        def landed(db: Connection) -> bool:
+        def landed(db: Database) -> bool:
             run(db)  # whether it was done or not: it is now
             return True
 
         with suppress(ForkpointError):  # then it is interrupted when this process ends, and can be discarded
-            await self._engine.writer.finish(Job("turn", turn, run, landed=landed, durable=False))
+            await self._engine.writer.finish(WriteJob("turn", turn, run, landed=landed, durable=False))
 
     async def _end(self, turn: OpenTurn, operation: Callable[..., TurnRecord], usage: Usage) -> TurnRecord:
         run = partial(operation, turn=turn, usage=usage)
@@ -685,7 +685,7 @@ class SqliteStore:
 
     def _note(
         self,
-        db: Connection,
+        db: Database,
         scope: Scope,
         id: str,
         note: str,
@@ -713,15 +713,15 @@ class SqliteStore:
         )
 
 
-def _raise_barrier(db: Connection, scope: Scope) -> None:
+def _raise_barrier(db: Database, scope: Scope) -> None:
     db.execute(SQL["raise_barrier"])
 
 
-def _leave(db: Connection, holder: bytes) -> None:
+def _leave(db: Database, holder: bytes) -> None:
     db.execute(SQL["leave"], {"id": holder})
 
 
-def _dry_run(db: Connection, scope: Scope, drafts_before: int, keys_before: int) -> Collected:
+def _dry_run(db: Database, scope: Scope, drafts_before: int, keys_before: int) -> Collected:
     total = Collected(
         drafts=len(care.old_drafts(db, scope, drafts_before)), keys=care.count_old_keys(db, scope, keys_before)
     )

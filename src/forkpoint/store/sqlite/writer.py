@@ -29,7 +29,7 @@ from anyio.lowlevel import checkpoint
 
 from forkpoint.errors import ForkpointError, OutcomeUnknown, StoreClosed, StoreDamaged, StoreUnavailable
 from forkpoint.file_lock import FileLock
-from forkpoint.store.sqlite.connection import MEMORY, PATIENCE, SQL, Connect, Connection, code_of, translate
+from forkpoint.store.sqlite.connection import MEMORY, PATIENCE, SQL, Connect, Database, code_of, translate
 from forkpoint.wakeup import Wakeup
 
 T = TypeVar("T")
@@ -43,16 +43,16 @@ CHECKPOINT_BYTES = 4 << 20
 _OVERHEAD_BYTES = 40 << 10  # about what one small transaction adds to the log
 
 
-class Job(Generic[T]):
+class WriteJob(Generic[T]):
     """Something to write, and what came of it."""
 
     def __init__(
         self,
         what: str,
         id: str,
-        run: Callable[[Connection], T],
+        run: Callable[[Database], T],
         *,
-        landed: Callable[[Connection], bool],
+        landed: Callable[[Database], bool],
         not_landed: Callable[[Exception], ForkpointError] | None = None,
         durable: bool = True,
         size: int = 0,
@@ -85,7 +85,7 @@ class Writer:
         connect: Connect,
         lock: FileLock,
         *,
-        beat: Callable[[], Job[Any] | None],
+        beat: Callable[[], WriteJob[Any] | None],
         every: float,
         alone: Callable[[], bool],
     ) -> None:
@@ -102,14 +102,14 @@ class Writer:
         self.commits = 0  # groups that were committed, or may have been
         self._logged = 0  # bytes, roughly, since the last checkpoint
         self._last_beat = time.monotonic()
-        self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()  # None: stop once all before it are done
+        self._jobs: SimpleQueue[WriteJob[Any] | None] = SimpleQueue()  # None: stop once all before it are done
         self._deciding = threading.Lock()  # who takes a job, and whether one may still be queued
         self._closing = False
         self.writing = threading.Lock()  # between this thread and jobs that run in place
         self._thread = threading.Thread(target=self._work, name=f"forkpoint writer {path}", daemon=True)
         self._thread.start()
 
-    def _connections(self) -> tuple[Connection, Connection]:
+    def _connections(self) -> tuple[Database, Database]:
         """One whose commits reach the disk, and one whose commits survive a dead process but not a power cut."""
         with ExitStack() as opened:
             durable = quick = opened.enter_context(closing(self._connect(self._path)))
@@ -122,11 +122,11 @@ class Writer:
         return durable, quick
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> Database:
         """The connection that writes; to be read from only while `writing` is held."""
         return self._db
 
-    async def submit(self, job: Job[T]) -> T:
+    async def submit(self, job: WriteJob[T]) -> T:
         """Runs a job and returns its result when that is certain.
 
         Cancelled while the job is queued, it is withdrawn and has no effect. Once the writer has taken it, the
@@ -144,7 +144,7 @@ class Writer:
             raise
         return job.outcome()
 
-    async def finish(self, job: Job[T]) -> T:
+    async def finish(self, job: WriteJob[T]) -> T:
         """Runs a job to its end although the caller is being cancelled; the cancellation then goes on."""
         await self._enqueue(job).wait_shielded()
         return job.outcome()
@@ -166,7 +166,7 @@ class Writer:
                     self._gate.release()
         self._gate.close()
 
-    def _enqueue(self, job: Job[Any]) -> Wakeup:
+    def _enqueue(self, job: WriteJob[Any]) -> Wakeup:
         job._wakeup = Wakeup()
         with self._deciding:
             if self._closing:
@@ -184,7 +184,7 @@ class Writer:
             if self._logged > CHECKPOINT_BYTES:
                 self._checkpoint()
 
-    def _run_next(self, first: Job[Any]) -> list[Job[Any]]:
+    def _run_next(self, first: WriteJob[Any]) -> list[WriteJob[Any]]:
         """Runs the next group of jobs, once it is this process's turn to write."""
         try:
             self._gate.acquire()  # a job that waits for another process can still be withdrawn
@@ -200,18 +200,18 @@ class Writer:
         finally:
             self._gate.release()
 
-    def _arrival(self) -> Job[Any] | None:
+    def _arrival(self) -> WriteJob[Any] | None:
         """The next job; after a while, a reason to look at the clock; None when it is time to stop."""
         try:
             return self._jobs.get(timeout=self._every)
         except Empty:
             return _LOOK_UP
 
-    def _group(self, first: Job[Any]) -> list[Job[Any]]:
+    def _group(self, first: WriteJob[Any]) -> list[WriteJob[Any]]:
         """The jobs that share the next transaction: those that have queued up, and the heartbeat if it is due."""
-        group: list[Job[Any]] = []
+        group: list[WriteJob[Any]] = []
         size = 0
-        job: Job[Any] | None = first
+        job: WriteJob[Any] | None = first
         with suppress(Empty):
             while job is not None:
                 if job is not _LOOK_UP and self._take(job):
@@ -228,7 +228,7 @@ class Writer:
                 group.append(beat)
         return group
 
-    def _take(self, job: Job[Any]) -> bool:
+    def _take(self, job: WriteJob[Any]) -> bool:
         """Decides between the writer, who would run a job, and its caller, who would withdraw it: once."""
         with self._deciding:
             taken, job.taken = job.taken, True
@@ -246,7 +246,7 @@ class Writer:
     def _alone_and_quick(self) -> bool:
         return self._pace < QUICK and self._alone()
 
-    def _run_in_place(self, job: Job[Any]) -> bool:
+    def _run_in_place(self, job: WriteJob[Any]) -> bool:
         """Runs a job if nobody else is writing; False if it has to queue."""
         if not self._jobs.empty() or not self.writing.acquire(blocking=False):
             return False
@@ -271,7 +271,7 @@ class Writer:
 
     # On either, with `writing` held.
 
-    def _run_group(self, group: Sequence[Job[Any]]) -> None:
+    def _run_group(self, group: Sequence[WriteJob[Any]]) -> None:
         try:
             self._transact(group)
             deadline = time.monotonic() + PATIENCE
@@ -284,14 +284,14 @@ class Writer:
                 job.error = job.error or error
         self._translate(group)
 
-    def _translate(self, group: Sequence[Job[Any]]) -> None:
+    def _translate(self, group: Sequence[WriteJob[Any]]) -> None:
         for job in group:
             if isinstance(job.error, sqlite3.Error):
                 job.error = translate(job.error, self._path)
             elif isinstance(job.error, msgspec.DecodeError):
                 job.error = StoreDamaged(self._path, f"a row cannot be read ({job.error})")
 
-    def _transact(self, group: Sequence[Job[Any]]) -> None:
+    def _transact(self, group: Sequence[WriteJob[Any]]) -> None:
         """Runs jobs in one transaction; afterwards each has its result or its error."""
         if not group:
             return
@@ -328,14 +328,14 @@ class Writer:
         if durable:
             self._pace += (time.perf_counter() - started - self._pace) / 8
 
-    def _run_alone(self, db: Connection, job: Job[Any]) -> None:
+    def _run_alone(self, db: Database, job: WriteJob[Any]) -> None:
         try:
             job.result = job.run(db)
         except BaseException as error:
             job.error = error
             self._rollback(db)
 
-    def _run_together(self, db: Connection, group: Sequence[Job[Any]]) -> bool:
+    def _run_together(self, db: Database, group: Sequence[WriteJob[Any]]) -> bool:
         """Runs jobs one after the other. False if one failed half-way, and all that was done is undone.
 
         Why no savepoint for each: it would add two statements to every job, and refusals, which are the common
@@ -352,7 +352,7 @@ class Writer:
                     return False
         return True
 
-    def _rollback(self, db: Connection) -> None:
+    def _rollback(self, db: Database) -> None:
         if db.in_transaction:
             with suppress(sqlite3.Error):
                 db.execute("ROLLBACK")
@@ -360,7 +360,7 @@ class Writer:
 
     # After a failed COMMIT.
 
-    def _commit_failed(self, jobs: Sequence[Job[Any]], error: sqlite3.Error) -> None:
+    def _commit_failed(self, jobs: Sequence[WriteJob[Any]], error: sqlite3.Error) -> None:
         if code_of(error) == sqlite3.SQLITE_FULL:
             # Only a write says "full", never an fsync; and the frame that commits is written last. So it is
             # certain that it is not in the log, and no space is needed to find out.
@@ -401,9 +401,9 @@ class Writer:
                 db.close()
 
 
-_LOOK_UP: Job[None] = Job("nothing", "", lambda db: None, landed=lambda db: True)
+_LOOK_UP: WriteJob[None] = WriteJob("nothing", "", lambda db: None, landed=lambda db: True)
 """Wakes the thread up, which then sees that a checkpoint or a heartbeat is due."""
 
 
-def _is_busy(job: Job[Any]) -> bool:
+def _is_busy(job: WriteJob[Any]) -> bool:
     return isinstance(job.error, sqlite3.Error) and code_of(job.error) == sqlite3.SQLITE_BUSY

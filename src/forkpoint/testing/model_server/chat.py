@@ -7,8 +7,8 @@ from typing import Any
 from forkpoint.events import Usage
 from forkpoint.llm.scripts import Fault
 from forkpoint.testing.model_server.openai_errors import openai_error, openai_problem, openai_refused
-from forkpoint.testing.model_server.speech import Ending, Event, Part, Speech, sse
-from forkpoint.testing.model_server.wire import Problem
+from forkpoint.testing.model_server.speech import Ending, Part, Speech, StreamEvent, sse
+from forkpoint.testing.model_server.wire import Refusal
 
 _FINISH: dict[Ending, str] = {
     "stop": "stop",
@@ -18,20 +18,20 @@ _FINISH: dict[Ending, str] = {
 }
 
 
-class Chat:
+class SpokenChat:
     name = "chat"
     path = "/v1/chat/completions"
     required: tuple[str, ...] = ("model", "messages")
     piece_event = ""
     refuses_prompts = True
 
-    def problem(self, fault: Fault) -> Problem:
+    def problem(self, fault: Fault) -> Refusal:
         return openai_problem(fault, prompt="messages")
 
-    def refused(self, message: str, *, code: str | None = None, param: str | None = None) -> Problem:
+    def refused(self, message: str, *, code: str | None = None, param: str | None = None) -> Refusal:
         return openai_refused(message, code=code, param=param)
 
-    def error(self, problem: Problem, request_id: str) -> dict[str, Any]:
+    def error(self, problem: Refusal, request_id: str) -> dict[str, Any]:
         return openai_error(problem)
 
     def whole(self, speech: Speech) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Chat:
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(speech)}
         return {**_head(speech, "chat.completion"), "choices": [choice], "usage": _usage(speech.usage)}
 
-    def stream(self, speech: Speech) -> Iterator[Event]:
+    def stream(self, speech: Speech) -> Iterator[StreamEvent]:
         options = speech.request.json.get("stream_options")
         counted = isinstance(options, dict) and options.get("include_usage") is True
         head = _head(speech, "chat.completion.chunk")
@@ -69,9 +69,9 @@ class Chat:
         yield sse(chunk({}, _finish(speech)), "ending")
         if counted:
             yield sse({**head, "choices": [], "usage": _usage(speech.usage)}, "ending")
-        yield Event(b"data: [DONE]\n\n", "ending")
+        yield StreamEvent(b"data: [DONE]\n\n", "ending")
 
-    def broken(self, problem: Problem, speech: Speech, sent: int) -> Event:
+    def broken(self, problem: Refusal, speech: Speech, sent: int) -> StreamEvent:
         return sse(openai_error(problem), "ending")
 
 

@@ -14,14 +14,14 @@ _READ = 1 << 16
 Headers = Sequence[tuple[str, str]]
 
 
-class Request(Struct, frozen=True):
+class HttpRequest(Struct, frozen=True):
     method: str
     target: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
 
 
-class Connection:
+class Peer:
     """One client's connection. It is used for one request after another until either side ends it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -29,7 +29,7 @@ class Connection:
         self._writer = writer
         self._http = h11.Connection(h11.SERVER)
 
-    async def request(self) -> Request | None:
+    async def request(self) -> HttpRequest | None:
         """The next request; None if the client has no more. Raises `h11.RemoteProtocolError` if it is not HTTP."""
         if self._http.our_state is h11.MUST_CLOSE:
             return None
@@ -101,6 +101,6 @@ class Connection:
             await self._writer.drain()
 
 
-def _request(head: h11.Request, body: bytes) -> Request:
+def _request(head: h11.Request, body: bytes) -> HttpRequest:
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in head.headers.raw_items())
-    return Request(head.method.decode(), head.target.decode("latin-1"), headers, body)
+    return HttpRequest(head.method.decode(), head.target.decode("latin-1"), headers, body)

@@ -13,25 +13,25 @@ import msgspec
 
 from forkpoint.events import Usage
 from forkpoint.llm.scripts import Fault, Reply
-from forkpoint.testing.model_server.connection import Connection
+from forkpoint.testing.model_server.connection import Peer
 from forkpoint.testing.model_server.recording import Recorded
 from forkpoint.testing.model_server.speech import Speech, speech_of
-from forkpoint.testing.model_server.wire import Problem, Wire
+from forkpoint.testing.model_server.wire import ModelWire, Refusal
 
 ERRORS = frozenset({"authentication", "quota", "rate_limit", "context_too_long", "bad_request", "overloaded", "status"})
 _BREAKS = ERRORS | {"hang", "cut", "malformed", "unfinished"}
 
 
-class Cut(Exception):
+class CutHere(Exception):
     """The connection is to be cut here."""
 
 
 async def answer(
-    connection: Connection, wire: Wire, request: Recorded, reply: Reply, count: Callable[[], Usage]
+    connection: Peer, wire: ModelWire, request: Recorded, reply: Reply, count: Callable[[], Usage]
 ) -> None:
     """Sends the reply to a request. ``count`` says what the prompt used, if it comes to that.
 
-    Raises `Cut` if the connection is to be cut, and never returns if nothing more is to come.
+    Raises `CutHere` if the connection is to be cut, and never returns if nothing more is to come.
     """
     await _sleep(reply.delay)
     streamed = request.json.get("stream") is True
@@ -50,7 +50,7 @@ async def answer(
 
 
 async def send_error(
-    connection: Connection, wire: Wire, request: Recorded, problem: Problem, fault: Fault | None = None
+    connection: Peer, wire: ModelWire, request: Recorded, problem: Refusal, fault: Fault | None = None
 ) -> None:
     """An error status, with the provider's wish when to come again."""
     headers = _headers(request)
@@ -61,7 +61,7 @@ async def send_error(
     await connection.send_json(problem.status, wire.error(problem, _request_id(request)), headers)
 
 
-def _refusal(fault: Fault | None, wire: Wire, request: Recorded, streamed: bool) -> Problem | None:
+def _refusal(fault: Fault | None, wire: ModelWire, request: Recorded, streamed: bool) -> Refusal | None:
     """Why there is no answer at all, if that is so."""
     if fault is None:
         return None
@@ -75,7 +75,7 @@ def _refusal(fault: Fault | None, wire: Wire, request: Recorded, streamed: bool)
     return wire.problem(fault) if refused else None
 
 
-async def _stream(connection: Connection, wire: Wire, speech: Speech, fault: Fault | None, pace: float) -> None:
+async def _stream(connection: Peer, wire: ModelWire, speech: Speech, fault: Fault | None, pace: float) -> None:
     await connection.start_stream(_headers(speech.request))
     pieces = 0
     for sent, event in enumerate(wire.stream(speech)):
@@ -89,7 +89,7 @@ async def _stream(connection: Connection, wire: Wire, speech: Speech, fault: Fau
     await connection.end_stream()
 
 
-async def _break_off(connection: Connection, wire: Wire, speech: Speech, fault: Fault, sent: int) -> None:
+async def _break_off(connection: Peer, wire: ModelWire, speech: Speech, fault: Fault, sent: int) -> None:
     await _stay_away(fault)
     if fault.kind == "malformed":
         name = f"event: {wire.piece_event}\n" if wire.piece_event else ""
@@ -98,7 +98,7 @@ async def _break_off(connection: Connection, wire: Wire, speech: Speech, fault: 
         await connection.send(wire.broken(wire.problem(fault), speech, sent).data)
 
 
-async def _send_whole(connection: Connection, wire: Wire, speech: Speech, fault: Fault | None) -> None:
+async def _send_whole(connection: Peer, wire: ModelWire, speech: Speech, fault: Fault | None) -> None:
     body = msgspec.json.encode(wire.whole(speech))
     headers = _headers(speech.request)
     half = len(body) // 2
@@ -114,7 +114,7 @@ async def _send_whole(connection: Connection, wire: Wire, speech: Speech, fault:
 async def _stay_away(fault: Fault) -> None:
     """Says nothing more, if that is the fault."""
     if fault.kind == "cut":
-        raise Cut
+        raise CutHere
     if fault.kind == "hang":
         await asyncio.Event().wait()  # until the client leaves or the server stops
 

@@ -7,8 +7,8 @@ import msgspec
 
 from forkpoint.events import Usage
 from forkpoint.llm.scripts import Fault
-from forkpoint.testing.model_server.speech import Ending, Event, Part, Speech, Stage, sse
-from forkpoint.testing.model_server.wire import Problem
+from forkpoint.testing.model_server.speech import Ending, Part, Speech, Stage, StreamEvent, sse
+from forkpoint.testing.model_server.wire import Refusal
 
 _STOP: dict[Ending, str] = {
     "stop": "end_turn",
@@ -48,16 +48,16 @@ class Messages:
     piece_event = "content_block_delta"
     refuses_prompts = False
 
-    def problem(self, fault: Fault) -> Problem:
+    def problem(self, fault: Fault) -> Refusal:
         status, message = _PROBLEMS.get(fault.kind, (500, "Internal server error"))
         status = fault.status or status
         kind = _TYPES.get(status) or ("api_error" if status >= 500 else _INVALID)
-        return Problem(status, kind, fault.message or message)
+        return Refusal(status, kind, fault.message or message)
 
-    def refused(self, message: str, *, code: str | None = None, param: str | None = None) -> Problem:
-        return Problem(400, _INVALID, f"{param}: {message}" if param else message)
+    def refused(self, message: str, *, code: str | None = None, param: str | None = None) -> Refusal:
+        return Refusal(400, _INVALID, f"{param}: {message}" if param else message)
 
-    def error(self, problem: Problem, request_id: str) -> dict[str, Any]:
+    def error(self, problem: Refusal, request_id: str) -> dict[str, Any]:
         error = {"type": problem.type, "message": problem.message}
         return {"type": "error", "error": error, "request_id": request_id}
 
@@ -69,8 +69,8 @@ class Messages:
             "usage": _usage(speech) | _output(speech.usage),
         }
 
-    def stream(self, speech: Speech) -> Iterator[Event]:
-        def event(kind: str, stage: Stage = "frame", **fields: Any) -> Event:
+    def stream(self, speech: Speech) -> Iterator[StreamEvent]:
+        def event(kind: str, stage: Stage = "frame", **fields: Any) -> StreamEvent:
             return sse({"type": kind, **fields}, stage, event=kind)
 
         begun = {**_message(speech), "content": [], "stop_reason": None, "stop_sequence": None, "stop_details": None}
@@ -87,7 +87,7 @@ class Messages:
         yield event("message_delta", "ending", delta=_stop(speech), usage=_input(speech.usage) | _output(speech.usage))
         yield event("message_stop", "ending")
 
-    def broken(self, problem: Problem, speech: Speech, sent: int) -> Event:
+    def broken(self, problem: Refusal, speech: Speech, sent: int) -> StreamEvent:
         return sse(self.error(problem, f"req_{speech.number}"), "ending", event="error")
 
 

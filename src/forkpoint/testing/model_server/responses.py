@@ -8,8 +8,8 @@ from typing import Any
 from forkpoint.events import Usage
 from forkpoint.llm.scripts import Fault
 from forkpoint.testing.model_server.openai_errors import openai_error, openai_problem, openai_refused
-from forkpoint.testing.model_server.speech import Ending, Event, Part, Speech, Stage, sse
-from forkpoint.testing.model_server.wire import Problem
+from forkpoint.testing.model_server.speech import Ending, Part, Speech, Stage, StreamEvent, sse
+from forkpoint.testing.model_server.wire import Refusal
 
 _INCOMPLETE: dict[Ending | None, str] = {"length": "max_output_tokens", "refused": "content_filter"}
 
@@ -41,22 +41,22 @@ class Responses:
     piece_event = "response.output_text.delta"
     refuses_prompts = False
 
-    def problem(self, fault: Fault) -> Problem:
+    def problem(self, fault: Fault) -> Refusal:
         return openai_problem(fault, prompt="input")
 
-    def refused(self, message: str, *, code: str | None = None, param: str | None = None) -> Problem:
+    def refused(self, message: str, *, code: str | None = None, param: str | None = None) -> Refusal:
         return openai_refused(message, code=code, param=param)
 
-    def error(self, problem: Problem, request_id: str) -> dict[str, Any]:
+    def error(self, problem: Refusal, request_id: str) -> dict[str, Any]:
         return openai_error(problem)
 
     def whole(self, speech: Speech) -> dict[str, Any]:
         return _response(speech, _status(speech), output=_output(speech))
 
-    def stream(self, speech: Speech) -> Iterator[Event]:
+    def stream(self, speech: Speech) -> Iterator[StreamEvent]:
         numbers = count()
 
-        def event(kind: str, stage: Stage = "frame", **fields: Any) -> Event:
+        def event(kind: str, stage: Stage = "frame", **fields: Any) -> StreamEvent:
             return sse({"type": kind, "sequence_number": next(numbers), **fields}, stage, event=kind)
 
         begun = _response(speech, "in_progress", output=[])
@@ -90,7 +90,7 @@ class Responses:
         kind = "response.incomplete" if _status(speech) == "incomplete" else "response.completed"
         yield event(kind, "ending", response=self.whole(speech))
 
-    def broken(self, problem: Problem, speech: Speech, sent: int) -> Event:
+    def broken(self, problem: Refusal, speech: Speech, sent: int) -> StreamEvent:
         said = {"code": problem.code, "message": problem.message, "param": problem.param}
         if problem.code not in _FAILS_WITH:
             return sse({"type": "error", "sequence_number": sent, **said}, "ending", event="error")

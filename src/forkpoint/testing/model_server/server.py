@@ -12,17 +12,17 @@ import h11
 
 from forkpoint.events import Usage
 from forkpoint.llm.scripts import PromptCache, Reply, Script
-from forkpoint.testing.model_server.chat import Chat
-from forkpoint.testing.model_server.connection import Connection, Request
-from forkpoint.testing.model_server.delivery import Cut, answer, send_error
+from forkpoint.testing.model_server.chat import SpokenChat
+from forkpoint.testing.model_server.connection import HttpRequest, Peer
+from forkpoint.testing.model_server.delivery import CutHere, answer, send_error
 from forkpoint.testing.model_server.messages import Messages
 from forkpoint.testing.model_server.recording import PATIENCE, Recorded, Recording
 from forkpoint.testing.model_server.responses import Responses
-from forkpoint.testing.model_server.wire import Problem, Wire
+from forkpoint.testing.model_server.wire import ModelWire, Refusal
 
 HOST = "127.0.0.1"  # nobody else is to reach a server that asks for no key
 
-_WIRES: dict[str, Wire] = {wire.path: wire for wire in (Chat(), Responses(), Messages())}
+_WIRES: dict[str, ModelWire] = {wire.path: wire for wire in (SpokenChat(), Responses(), Messages())}
 _MOST_MARKS = 4  # that Anthropic takes in a request
 
 
@@ -153,12 +153,12 @@ class ModelServer:
         task.add_done_callback(lambda _: client.close())  # nobody else does, if the task is cancelled before it begins
 
     async def _serve(self, client: socket.socket) -> None:
-        connection = Connection(*await asyncio.open_connection(sock=client))
+        connection = Peer(*await asyncio.open_connection(sock=client))
         try:
             while (request := await connection.request()) is not None:
                 await self._attend(connection, request)
             await connection.close()
-        except Cut:
+        except CutHere:
             await connection.close()
         except (OSError, h11.RemoteProtocolError):
             pass  # the client has left, or speaks something else
@@ -167,7 +167,7 @@ class ModelServer:
         finally:
             await connection.abort()
 
-    async def _attend(self, connection: Connection, request: Request) -> None:
+    async def _attend(self, connection: Peer, request: HttpRequest) -> None:
         """Answers a request for as long as its client stays."""
         path = request.target.partition("?")[0]
         wire = _WIRES.get(path) if request.method == "POST" else None
@@ -185,7 +185,7 @@ class ModelServer:
             await asyncio.gather(answering, leaving, return_exceptions=True)
             self._recording.ended()
 
-    async def _respond(self, connection: Connection, request: Recorded, wire: Wire) -> None:
+    async def _respond(self, connection: Peer, request: Recorded, wire: ModelWire) -> None:
         if problem := _unfit(request, wire):
             await send_error(connection, wire, request, problem)
             return
@@ -200,7 +200,7 @@ class ModelServer:
             await gate.wait()
         await answer(connection, wire, request, reply, lambda: self._count(request, wire))
 
-    async def _respond_plainly(self, connection: Connection, request: Recorded) -> None:
+    async def _respond_plainly(self, connection: Peer, request: Recorded) -> None:
         if request.path == "/v1/models" and request.method == "GET":
             await connection.send_json(200, _models(anthropic=request.header("anthropic-version") is not None))
             return
@@ -208,18 +208,18 @@ class ModelServer:
         error = {"message": f"Not here: {request.method} {request.path}", "type": "invalid_request_error"}
         await connection.send_json(405 if known else 404, {"error": {**error, "param": None, "code": "unknown_url"}})
 
-    def _reply(self, request: Recorded, wire: Wire) -> Reply:
+    def _reply(self, request: Recorded, wire: ModelWire) -> Reply:
         _, reply = self.script.reply(request.model, request.json, wire=wire.name)
         return reply
 
-    def _count(self, request: Recorded, wire: Wire) -> Usage:
+    def _count(self, request: Recorded, wire: ModelWire) -> Usage:
         cache: PromptCache | None = self.cache if self.cache is not None else self.script.cache
         if cache is None:
             return Usage(calls=1, input=request.prompt.tokens)
         return cache.of_body(request.json, wire=wire.name, key=request.key)
 
 
-def _unfit(request: Recorded, wire: Wire) -> Problem | None:
+def _unfit(request: Recorded, wire: ModelWire) -> Refusal | None:
     """Why a provider would not even try, if that is so."""
     if not isinstance(request.json, dict):
         return wire.refused("We could not parse the JSON body of your request.")

@@ -19,7 +19,7 @@ Stage: TypeAlias = Literal["opening", "frame", "piece", "ending"]
 """What an event of a stream is: before the answer, around a part of it, a piece of a part, or after the answer."""
 
 
-class Event(Struct, frozen=True):
+class StreamEvent(Struct, frozen=True):
     """One event of a stream, as bytes."""
 
     data: bytes
@@ -117,7 +117,7 @@ def _output(parts: tuple[Part, ...]) -> Usage:
     return Usage(output=max(tokens("thought", "words", "call"), 1), reasoning=tokens("thought"))
 
 
-def sse(document: Any, stage: Stage, *, event: str = "") -> Event:
+def sse(document: Any, stage: Stage, *, event: str = "") -> StreamEvent:
     """A server-sent event, named or not."""
     name = f"event: {event}\n".encode() if event else b""
-    return Event(name + b"data: " + msgspec.json.encode(document) + b"\n\n", stage)
+    return StreamEvent(name + b"data: " + msgspec.json.encode(document) + b"\n\n", stage)

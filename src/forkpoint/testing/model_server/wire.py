@@ -6,10 +6,10 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from forkpoint.llm.scripts import Fault
-from forkpoint.testing.model_server.speech import Event, Speech
+from forkpoint.testing.model_server.speech import Speech, StreamEvent
 
 
-class Problem(Struct, frozen=True):
+class Refusal(Struct, frozen=True):
     """A request that fails: its status, and the words of its error, of which each wire uses those that it has."""
 
     status: int
@@ -19,7 +19,7 @@ class Problem(Struct, frozen=True):
     param: str | None = None
 
 
-class Wire(Protocol):
+class ModelWire(Protocol):
     """How one provider speaks."""
 
     name: str
@@ -28,15 +28,15 @@ class Wire(Protocol):
     piece_event: str  # how the event is called that brings a piece of text; empty if events have no names
     refuses_prompts: bool  # whether a refusal before the first piece is an error status, or an answer like any other
 
-    def problem(self, fault: Fault) -> Problem:
+    def problem(self, fault: Fault) -> Refusal:
         """What the provider says for such a fault. Faults that are no errors of a provider have none."""
         ...
 
-    def refused(self, message: str, *, code: str | None = None, param: str | None = None) -> Problem:
+    def refused(self, message: str, *, code: str | None = None, param: str | None = None) -> Refusal:
         """A bad request."""
         ...
 
-    def error(self, problem: Problem, request_id: str) -> dict[str, Any]:
+    def error(self, problem: Refusal, request_id: str) -> dict[str, Any]:
         """The body of an error status."""
         ...
 
@@ -44,10 +44,10 @@ class Wire(Protocol):
         """The body of an answer that is not streamed."""
         ...
 
-    def stream(self, speech: Speech) -> Iterator[Event]:
+    def stream(self, speech: Speech) -> Iterator[StreamEvent]:
         """The events of an answer that is streamed."""
         ...
 
-    def broken(self, problem: Problem, speech: Speech, sent: int) -> Event:
+    def broken(self, problem: Refusal, speech: Speech, sent: int) -> StreamEvent:
         """The event that says that a stream failed, after so many events."""
         ...

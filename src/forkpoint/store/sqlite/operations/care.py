@@ -15,7 +15,7 @@ from forkpoint.history.paths import Span
 from forkpoint.history.state import EMPTY, State
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.records import Collected, Flaw, Verification
-from forkpoint.store.sqlite.connection import SQL, Connection
+from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations
 from forkpoint.store.sqlite.operations.history import head_at, read_path, read_state
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, load_calls, load_state, load_usage, unpack
@@ -38,7 +38,7 @@ class Stretch(Struct, frozen=True):
         return {"first": (self.segment << 32) + self.after + 1, "last": self.segment << 32 | ORDINALS}
 
 
-def verify(db: Connection, scope: Scope, conversation: str | None, head_digest: bytes | None) -> Verification:
+def verify(db: Database, scope: Scope, conversation: str | None, head_digest: bytes | None) -> Verification:
     """Checks one conversation's path, or everything that the tenant has."""
     check = _Check(db, scope)
     if conversation is None:
@@ -63,7 +63,7 @@ def verify(db: Connection, scope: Scope, conversation: str | None, head_digest: 
 class _Check:
     """One run of `verify`: what it has counted and found so far."""
 
-    def __init__(self, db: Connection, scope: Scope) -> None:
+    def __init__(self, db: Database, scope: Scope) -> None:
         self._db = db
         self._scope = scope
         self.events = 0
@@ -191,11 +191,11 @@ class _Check:
 # The collector.
 
 
-def families(db: Connection, scope: Scope) -> list[bytes]:
+def families(db: Database, scope: Scope) -> list[bytes]:
     return [row["family"] for row in db.execute(SQL["families"], {"tenant": scope.tenant})]
 
 
-def unreached(db: Connection, scope: Scope, family: bytes) -> list[Stretch]:
+def unreached(db: Database, scope: Scope, family: bytes) -> list[Stretch]:
     """What no conversation of a family reaches, children before their parents."""
     heads = db.execute(SQL["family_heads"], {"family": family})
     reached: dict[int, int] = {row["segment"]: row["ordinal"] for row in heads}
@@ -211,14 +211,14 @@ def unreached(db: Connection, scope: Scope, family: bytes) -> list[Stretch]:
     return stretches
 
 
-def measure(db: Connection, stretch: Stretch) -> Collected:
+def measure(db: Database, stretch: Stretch) -> Collected:
     """What collecting a stretch would remove."""
     found = db.execute(SQL["measure_events"], stretch.keys).fetchone()
     turns = db.execute(SQL["turns_in_stretch"], stretch.keys | {"after": stretch.after}).fetchone()["turns"]
     return Collected(found["events"], found["bytes"], int(stretch.whole), turns=turns)
 
 
-def collect_some(db: Connection, scope: Scope, family: bytes) -> tuple[Collected, bool]:
+def collect_some(db: Database, scope: Scope, family: bytes) -> tuple[Collected, bool]:
     """Removes at most a batch of what a family does not reach; says whether there is more."""
     done = Collected()
     for stretch in unreached(db, scope, family):
@@ -238,20 +238,20 @@ def collect_some(db: Connection, scope: Scope, family: bytes) -> tuple[Collected
     return done, False
 
 
-def old_drafts(db: Connection, scope: Scope, before: int) -> list[str]:
+def old_drafts(db: Database, scope: Scope, before: int) -> list[str]:
     """Drafts without an open turn that nobody has touched since."""
     parameters = {"tenant": scope.tenant, "before": before}
     return [id_from_bytes(row["id"]) for row in db.execute(SQL["old_drafts"], parameters)]
 
 
-def count_old_keys(db: Connection, scope: Scope, before: int) -> int:
+def count_old_keys(db: Database, scope: Scope, before: int) -> int:
     row = db.execute(SQL["count_old_keys"], {"tenant": scope.tenant, "before": before}).fetchone()
     return int(row["keys"])
 
 
-def delete_old_keys(db: Connection, scope: Scope, before: int) -> int:
+def delete_old_keys(db: Database, scope: Scope, before: int) -> int:
     return db.execute(SQL["delete_old_keys"], {"tenant": scope.tenant, "before": before}).rowcount
 
 
-def forget_holders(db: Connection, before: int) -> None:
+def forget_holders(db: Database, before: int) -> None:
     db.execute(SQL["forget_holders"], {"before": before})

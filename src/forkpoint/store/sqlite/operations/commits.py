@@ -8,7 +8,7 @@ from forkpoint.errors import KeyReused, Stale
 from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
 from forkpoint.ids import id_to_bytes
 from forkpoint.store.records import Committed, Head, NewFork, OpenTurn
-from forkpoint.store.sqlite.connection import SQL, Connection
+from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations
 from forkpoint.store.sqlite.operations.conversations import Spend
 from forkpoint.store.sqlite.operations.departure import leave_head
@@ -19,7 +19,7 @@ from forkpoint.store.staging import Sealed, Staged, chain
 
 
 def commit(
-    db: Connection,
+    db: Database,
     scope: Scope,
     turn: OpenTurn,
     staged: Staged,
@@ -75,7 +75,7 @@ def commit(
 
 
 def note(
-    db: Connection,
+    db: Database,
     scope: Scope,
     base: OpenTurn,
     staged: Staged,
@@ -128,7 +128,7 @@ def note(
     return Committed(base.conversation, base.id, base.revision + 1, head, first, last)
 
 
-def same_note(db: Connection, scope: Scope, conversation: str, id: str, events: Sequence[NewEvent]) -> Committed | None:
+def same_note(db: Database, scope: Scope, conversation: str, id: str, events: Sequence[NewEvent]) -> Committed | None:
     """What a note with this id did, if it was this one: its id is its idempotency key. Raises `KeyReused`.
 
     The revision in it is the conversation's of today.
@@ -148,7 +148,7 @@ def same_note(db: Connection, scope: Scope, conversation: str, id: str, events: 
     return Committed(conversation, id, held["revision"], head_at(db, held["family"], end), first, end)
 
 
-def base_for_note(db: Connection, scope: Scope, conversation: str, note: str, if_revision: int | None) -> OpenTurn:
+def base_for_note(db: Database, scope: Scope, conversation: str, note: str, if_revision: int | None) -> OpenTurn:
     """Where a note would stand. Raises if a turn holds the conversation."""
     row = conversations.row_of(db, scope, conversation)
     conversations.check_revision(row, if_revision)
@@ -169,7 +169,7 @@ def _head_after(turn: OpenTurn, staged: Staged, usage: Usage) -> Head:
     )
 
 
-def _open_segment(db: Connection, scope: Scope, family: bytes, base: Head) -> int:
+def _open_segment(db: Database, scope: Scope, family: bytes, base: Head) -> int:
     parameters = {
         "tenant": scope.tenant,
         "family": family,
@@ -181,7 +181,7 @@ def _open_segment(db: Connection, scope: Scope, family: bytes, base: Head) -> in
     return segment
 
 
-def _insert_events(db: Connection, turn: bytes, first: Position, base: Head, events: Sequence[Sealed]) -> bytes:
+def _insert_events(db: Database, turn: bytes, first: Position, base: Head, events: Sequence[Sealed]) -> bytes:
     """Makes events history, and returns the digest of the last one."""
     key = first.segment << 32 | first.ordinal
     links = chain(events, digest=base.digest, turn=turn, calls=base.open_calls)
@@ -194,7 +194,7 @@ def _insert_events(db: Connection, turn: bytes, first: Position, base: Head, eve
 
 
 def _move_head(
-    db: Connection,
+    db: Database,
     scope: Scope,
     conversation: str,
     head: Head,

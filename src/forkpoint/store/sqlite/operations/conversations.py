@@ -24,7 +24,7 @@ from forkpoint.store.records import (
     Status,
     Tags,
 )
-from forkpoint.store.sqlite.connection import SQL, Connection
+from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import idempotency
 from forkpoint.store.sqlite.operations.history import head_at, resolve
 from forkpoint.store.sqlite.rows import (
@@ -64,7 +64,7 @@ def key_of(id: str, what: str = "conversation") -> bytes:
         raise NotFound(what, id if len(id) <= 200 else id[:200] + "...") from None
 
 
-def row_of(db: Connection, scope: Scope, id: str, *, drafts: bool = True) -> sqlite3.Row:
+def row_of(db: Database, scope: Scope, id: str, *, drafts: bool = True) -> sqlite3.Row:
     """A conversation's row. Raises `NotFound`; so does a draft for those to whom it does not exist yet."""
     row: sqlite3.Row | None = db.execute(
         SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}
@@ -74,18 +74,18 @@ def row_of(db: Connection, scope: Scope, id: str, *, drafts: bool = True) -> sql
     return row
 
 
-def read(db: Connection, scope: Scope, id: str) -> ConversationRecord:
+def read(db: Database, scope: Scope, id: str) -> ConversationRecord:
     return conversation_of(row_of(db, scope, id), scope)
 
 
-def find(db: Connection, scope: Scope, name: str) -> ConversationRecord:
+def find(db: Database, scope: Scope, name: str) -> ConversationRecord:
     row = db.execute(SQL["find_conversation"], {"tenant": scope.tenant, "name": name}).fetchone()
     if row is None:
         raise NotFound("conversation", name if len(name) <= 200 else name[:200] + "...")
     return read(db, scope, id_from_bytes(row["id"]))
 
 
-def revisions(db: Connection, scope: Scope, ids: Collection[str]) -> dict[str, int]:
+def revisions(db: Database, scope: Scope, ids: Collection[str]) -> dict[str, int]:
     """The revisions of those conversations that exist. What is not an id names none."""
     wanted: dict[str, bytes] = {}
     for id in ids:
@@ -97,7 +97,7 @@ def revisions(db: Connection, scope: Scope, ids: Collection[str]) -> dict[str, i
 
 
 def page(
-    db: Connection,
+    db: Database,
     scope: Scope,
     *,
     cursor: str | None,
@@ -131,7 +131,7 @@ def page(
 
 
 def create(
-    db: Connection, scope: Scope, new: NewConversation, *, draft: bool, key: IdempotencyKey | None = None
+    db: Database, scope: Scope, new: NewConversation, *, draft: bool, key: IdempotencyKey | None = None
 ) -> ConversationRecord:
     """A new root, sub-agent or draft: empty, or with the path that it is to begin on."""
     family = key_of(new.family or new.id, "family")
@@ -169,7 +169,7 @@ def create(
 
 
 def made_before(
-    db: Connection, scope: Scope, new: NewConversation, key: IdempotencyKey | None = None
+    db: Database, scope: Scope, new: NewConversation, key: IdempotencyKey | None = None
 ) -> ConversationRecord | None:
     """What an earlier request made that asked for the same: under the same key, or for the same call of a turn."""
     if made := idempotency.find(db, scope, key, "create", None):
@@ -179,7 +179,7 @@ def made_before(
     return None
 
 
-def describe(db: Connection, scope: Scope, id: str, title: str | None, tags: Tags | None) -> ConversationRecord:
+def describe(db: Database, scope: Scope, id: str, title: str | None, tags: Tags | None) -> ConversationRecord:
     parameters = {
         "tenant": scope.tenant,
         "id": key_of(id),
@@ -191,9 +191,7 @@ def describe(db: Connection, scope: Scope, id: str, title: str | None, tags: Tag
     return read(db, scope, id)
 
 
-def rename(
-    db: Connection, scope: Scope, id: str, name: str | None, if_revision: int | None = None
-) -> ConversationRecord:
+def rename(db: Database, scope: Scope, id: str, name: str | None, if_revision: int | None = None) -> ConversationRecord:
     parameters = {
         "tenant": scope.tenant,
         "id": key_of(id),
@@ -212,14 +210,14 @@ def rename(
     return read(db, scope, id)
 
 
-def keep(db: Connection, scope: Scope, id: str) -> ConversationRecord:
+def keep(db: Database, scope: Scope, id: str) -> ConversationRecord:
     """Makes a draft a conversation."""
     db.execute(SQL["keep_conversation"], {"tenant": scope.tenant, "id": key_of(id), "now": scope.now})
     return read(db, scope, id)
 
 
 def fork(
-    db: Connection,
+    db: Database,
     scope: Scope,
     source: str,
     new: NewFork,
@@ -246,7 +244,7 @@ def fork(
 
 
 def rewind(
-    db: Connection,
+    db: Database,
     scope: Scope,
     id: str,
     aside: NewFork,
@@ -285,7 +283,7 @@ def rewind(
 
 
 def insert_branch(
-    db: Connection,
+    db: Database,
     scope: Scope,
     source: sqlite3.Row,
     new: NewFork,
@@ -318,22 +316,22 @@ def spend_of(row: sqlite3.Row) -> Spend:
     return Spend(row["own_from"], load_usage(row["inherited"]))
 
 
-def exists(db: Connection, scope: Scope, id: str) -> bool:
+def exists(db: Database, scope: Scope, id: str) -> bool:
     return db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone() is not None
 
 
-def is_kept(db: Connection, scope: Scope, id: str) -> bool:
+def is_kept(db: Database, scope: Scope, id: str) -> bool:
     """Whether a conversation is there, and no draft."""
     row = db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
     return row is not None and not row["draft"]
 
 
-def is_named(db: Connection, scope: Scope, id: str, name: str | None) -> bool:
+def is_named(db: Database, scope: Scope, id: str, name: str | None) -> bool:
     row = db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
     return row is not None and bool(row["name"] == (name or id))
 
 
-def was_updated(db: Connection, scope: Scope, id: str) -> bool:
+def was_updated(db: Database, scope: Scope, id: str) -> bool:
     """Whether the last change to a conversation is the one made in this scope."""
     row = db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
     return row is not None and bool(row["updated"] == scope.now)
@@ -357,7 +355,7 @@ def check_free(row: sqlite3.Row, scope: Scope) -> None:
     raise Busy(id, turn)
 
 
-def _onto(db: Connection, scope: Scope, family: bytes, onto: Onto) -> Head:
+def _onto(db: Database, scope: Scope, family: bytes, onto: Onto) -> Head:
     """What is true where a new conversation of a family is to begin."""
     row = row_of(db, scope, onto.branch, drafts=False)
     if row["family"] != family:
@@ -370,7 +368,7 @@ def _onto(db: Connection, scope: Scope, family: bytes, onto: Onto) -> Head:
     return resolve(db, scope, family, here, onto.position, None)
 
 
-def _stands_at(db: Connection, scope: Scope, open_turn: bytes | None, position: Position) -> bool:
+def _stands_at(db: Database, scope: Scope, open_turn: bytes | None, position: Position) -> bool:
     """Whether an open turn stands at a position, on its conversation's path or, for now, elsewhere.
 
     Its sub-agents may begin there, whatever has become of the branch on which it stands.
@@ -381,14 +379,14 @@ def _stands_at(db: Connection, scope: Scope, open_turn: bytes | None, position: 
     return turn is not None and bool(turn["base"] == pack(position))
 
 
-def _child_of(db: Connection, scope: Scope, lineage: Lineage) -> bytes | None:
+def _child_of(db: Database, scope: Scope, lineage: Lineage) -> bytes | None:
     parameters = {"tenant": scope.tenant, "turn": blob(lineage.turn), "call": lineage.call}
     row = db.execute(SQL["find_child"], parameters).fetchone()
     return None if row is None else row["id"]
 
 
 def _fork_at_head(
-    db: Connection, scope: Scope, source: str, new: NewFork, if_revision: int | None, draft: bool
+    db: Database, scope: Scope, source: str, new: NewFork, if_revision: int | None, draft: bool
 ) -> ConversationRecord | None:
     """The fork that is asked for most, in one statement; None if there is a reason to refuse it."""
     parameters = {
@@ -409,7 +407,7 @@ def _fork_at_head(
 
 
 def _insert(
-    db: Connection,
+    db: Database,
     scope: Scope,
     *,
     id: str,
@@ -450,7 +448,7 @@ def _insert(
     return made
 
 
-def _inserted(db: Connection, scope: Scope, statement: str, parameters: Parameters) -> ConversationRecord | None:
+def _inserted(db: Database, scope: Scope, statement: str, parameters: Parameters) -> ConversationRecord | None:
     """The conversation that a statement made, or None if it made none. Raises `AlreadyExists`."""
     try:
         rows = db.execute(statement, parameters).fetchall()

@@ -5,12 +5,12 @@ import sqlite3
 from forkpoint.errors import Busy
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.records import Deleted
-from forkpoint.store.sqlite.connection import SQL, Connection
+from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations, idempotency, spending, turns
 from forkpoint.store.sqlite.rows import Scope
 
 
-def delete_old_draft(db: Connection, scope: Scope, id: str, before: int) -> bool:
+def delete_old_draft(db: Database, scope: Scope, id: str, before: int) -> bool:
     """Removes a draft, if it still is one that nobody has touched: its turn may have committed a moment ago."""
     drafts = db.execute(SQL["old_drafts"], {"tenant": scope.tenant, "before": before}).fetchall()
     if not any(id_from_bytes(row["id"]) == id for row in drafts):
@@ -19,7 +19,7 @@ def delete_old_draft(db: Connection, scope: Scope, id: str, before: int) -> bool
     return True
 
 
-def delete(db: Connection, scope: Scope, id: str, *, if_revision: int | None) -> Deleted:
+def delete(db: Database, scope: Scope, id: str, *, if_revision: int | None) -> Deleted:
     """Removes a conversation and its sub-agents. Events under a fork stay; the rest is collected."""
     conversations.check_revision(conversations.row_of(db, scope, id), if_revision)
     parameters = {"tenant": scope.tenant, "id": conversations.key_of(id)}
@@ -33,7 +33,7 @@ def delete(db: Connection, scope: Scope, id: str, *, if_revision: int | None) ->
     return Deleted(tuple(ids))
 
 
-def _delete_one(db: Connection, scope: Scope, row: sqlite3.Row) -> None:
+def _delete_one(db: Database, scope: Scope, row: sqlite3.Row) -> None:
     parameters = {"tenant": scope.tenant, "id": row["id"]}
     spending.write_off(db, scope, row)
     for turn in turns.uncommitted(db, scope, row):

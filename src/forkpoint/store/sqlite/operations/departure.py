@@ -3,14 +3,14 @@
 from forkpoint.errors import BadArgument
 from forkpoint.history.paths import common_ancestor
 from forkpoint.store.records import Lineage, NewFork, OpenTurn
-from forkpoint.store.sqlite.connection import Connection
+from forkpoint.store.sqlite.connection import Database
 from forkpoint.store.sqlite.operations import conversations
 from forkpoint.store.sqlite.operations.conversations import Spend
 from forkpoint.store.sqlite.operations.history import read_path
 from forkpoint.store.sqlite.rows import Scope, head_of
 
 
-def leave_head(db: Connection, scope: Scope, turn: OpenTurn, aside: NewFork | None) -> tuple[Spend, str | None]:
+def leave_head(db: Database, scope: Scope, turn: OpenTurn, aside: NewFork | None) -> tuple[Spend, str | None]:
     """Keeps what stands at the head that a turn's commit is about to leave, if nothing else does.
 
     Gives what of the new path is not the conversation's own spend, and the branch that was set aside.

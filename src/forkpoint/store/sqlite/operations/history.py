@@ -12,7 +12,7 @@ from forkpoint.history.paths import Path, Span, join
 from forkpoint.history.state import State, fold
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.store.records import Head
-from forkpoint.store.sqlite.connection import SQL, Connection
+from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.rows import (
     ORDINALS,
     Parameters,
@@ -27,12 +27,12 @@ from forkpoint.store.sqlite.rows import (
 from forkpoint.store.staging import Sealed
 
 
-def read_path(db: Connection, scope: Scope, family: bytes, head: Position | None) -> Path:
+def read_path(db: Database, scope: Scope, family: bytes, head: Position | None) -> Path:
     """The path that leads to a position of a family."""
     return Path(read_spans(db, scope, family, head, after=0))
 
 
-def read_spans(db: Connection, scope: Scope, family: bytes, head: Position | None, after: int) -> tuple[Span, ...]:
+def read_spans(db: Database, scope: Scope, family: bytes, head: Position | None, after: int) -> tuple[Span, ...]:
     """The stretches of a path that follow an ordinal. What comes before is not read, however long it is."""
     if head is None or head.ordinal <= after:
         return ()
@@ -49,7 +49,7 @@ def read_spans(db: Connection, scope: Scope, family: bytes, head: Position | Non
 
 
 def read_events(
-    db: Connection,
+    db: Database,
     scope: Scope,
     family: bytes,
     head: Position | None,
@@ -70,7 +70,7 @@ def read_events(
     return _decoded(rows, kinds)
 
 
-def read_stretch(db: Connection, first: int, last: Position) -> list[Event]:
+def read_stretch(db: Database, first: int, last: Position) -> list[Event]:
     """The events of one segment from an ordinal to a position: what one commit wrote stands in one."""
     cursor = db.cursor()
     cursor.row_factory = None
@@ -90,19 +90,19 @@ def _decoded(rows: Iterable[Any], kinds: Sequence[str] = ()) -> list[Event]:
     return events
 
 
-def read_steps(db: Connection, turn: str) -> list[StagedEvent]:
+def read_steps(db: Database, turn: str) -> list[StagedEvent]:
     """The journalled events of a turn, as they arrived."""
     rows = db.execute(SQL["read_steps"], {"turn": id_to_bytes(turn)}).fetchall()
     return [StagedEvent(decode_envelope(envelope), decode_body(payload)) for envelope, payload in rows]
 
 
-def read_sealed(db: Connection, turn: str) -> list[Sealed]:
+def read_sealed(db: Database, turn: str) -> list[Sealed]:
     """The same, ready to be made history."""
     rows = db.execute(SQL["read_steps"], {"turn": id_to_bytes(turn)}).fetchall()
     return [Sealed(decode_envelope(envelope), envelope, payload) for envelope, payload in rows]
 
 
-def read_state(db: Connection, head: Head) -> State:
+def read_state(db: Database, head: Head) -> State:
     """The folded state at a head: one read, however long the history."""
     if head.state is not None:
         return head.state
@@ -115,7 +115,7 @@ def read_state(db: Connection, head: Head) -> State:
 
 
 def resolve(
-    db: Connection,
+    db: Database,
     scope: Scope,
     family: bytes,
     head: Head,
@@ -135,7 +135,7 @@ def resolve(
     return head_at(db, family, position)
 
 
-def head_at(db: Connection, family: bytes, position: Position | None) -> Head:
+def head_at(db: Database, family: bytes, position: Position | None) -> Head:
     """What is true at a position. Constant cost after a turn; in the middle of one, as long as that turn."""
     if position is None:
         return Head(None, root_digest(family))
@@ -156,7 +156,7 @@ def head_at(db: Connection, family: bytes, position: Position | None) -> Head:
     return _head_within(db, family, position, event, turn)
 
 
-def _head_within(db: Connection, family: bytes, position: Position, event: sqlite3.Row, turn: sqlite3.Row) -> Head:
+def _head_within(db: Database, family: bytes, position: Position, event: sqlite3.Row, turn: sqlite3.Row) -> Head:
     before_turn = unpack(turn["base"])
     if before_turn is not None and before_turn.ordinal >= position.ordinal:
         raise StoreDamaged(db.path, f"event {position} is not of the turn that it names")
@@ -187,7 +187,7 @@ def _head_within(db: Connection, family: bytes, position: Position, event: sqlit
     )
 
 
-def _place(db: Connection, scope: Scope, path: Path, wanted: str | Position, *, excluded: bool) -> Position | None:
+def _place(db: Database, scope: Scope, path: Path, wanted: str | Position, *, excluded: bool) -> Position | None:
     """The position that is meant by a turn's id or an event's, if it is on the path."""
     if isinstance(wanted, str) and len(wanted) == 36:
         turn = db.execute(SQL["read_turn"], {"tenant": scope.tenant, "id": _turn_key(wanted)}).fetchone()
@@ -214,7 +214,7 @@ def _turn_key(wanted: str) -> bytes:
         raise NotFound("committed turn", wanted) from None
 
 
-def _turn_row(db: Connection, id: bytes) -> sqlite3.Row:
+def _turn_row(db: Database, id: bytes) -> sqlite3.Row:
     row: sqlite3.Row | None = db.execute(SQL["turn_behind_event"], {"id": id}).fetchone()
     if row is None:
         raise StoreDamaged(db.path, f"turn {id_from_bytes(id)} is missing")

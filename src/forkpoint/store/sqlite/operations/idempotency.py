@@ -3,13 +3,11 @@
 from forkpoint.errors import KeyReused
 from forkpoint.ids import id_to_bytes
 from forkpoint.store.records import IdempotencyKey
-from forkpoint.store.sqlite.connection import SQL, Connection
+from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.rows import Scope
 
 
-def find(
-    db: Connection, scope: Scope, key: IdempotencyKey | None, operation: str, subject: bytes | None
-) -> bytes | None:
+def find(db: Database, scope: Scope, key: IdempotencyKey | None, operation: str, subject: bytes | None) -> bytes | None:
     """What an earlier request under this key made; None for a fresh key. Raises `KeyReused` for another request."""
     if key is None:
         return None
@@ -23,7 +21,7 @@ def find(
 
 
 def take(
-    db: Connection, scope: Scope, key: IdempotencyKey | None, operation: str, subject: bytes | None, target: str
+    db: Database, scope: Scope, key: IdempotencyKey | None, operation: str, subject: bytes | None, target: str
 ) -> None:
     """Binds the key to what this request made, in the transaction that made it."""
     if key is not None:
@@ -39,6 +37,6 @@ def take(
         db.execute(SQL["insert_key"], parameters)
 
 
-def free(db: Connection, scope: Scope, target: bytes) -> None:
+def free(db: Database, scope: Scope, target: bytes) -> None:
     """The request had no effect, or its effect is gone: the key may be used again."""
     db.execute(SQL["free_key"], {"tenant": scope.tenant, "target": target})

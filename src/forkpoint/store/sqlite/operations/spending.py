@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from forkpoint.errors import KeyReused
 from forkpoint.events import Usage
 from forkpoint.ids import id_to_bytes
-from forkpoint.store.sqlite.connection import SQL, Connection
+from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations, turns
 from forkpoint.store.sqlite.rows import Scope, dumps, load_usage
 
@@ -21,7 +21,7 @@ NONE = b""
 """The place of a conversation's id where there is none. No id is so short."""
 
 
-def charge(db: Connection, scope: Scope, conversation: str | None, id: str, usage: Usage) -> None:
+def charge(db: Database, scope: Scope, conversation: str | None, id: str, usage: Usage) -> None:
     """Enters a charge into the ledger, unless it is there. Raises `KeyReused` if its id names another one."""
     charged, family = NONE, NONE
     if conversation is not None:
@@ -41,11 +41,11 @@ def charge(db: Connection, scope: Scope, conversation: str | None, id: str, usag
     db.execute(SQL["insert_charge"], parameters)
 
 
-def is_charged(db: Connection, scope: Scope, id: str) -> bool:
+def is_charged(db: Database, scope: Scope, id: str) -> bool:
     return _find(db, scope, id) is not None
 
 
-def spent(db: Connection, scope: Scope, conversation: str | None) -> Usage:
+def spent(db: Database, scope: Scope, conversation: str | None) -> Usage:
     """What a conversation itself has spent: in its turns, committed or not, and beside them."""
     row = None if conversation is None else conversations.row_of(db, scope, conversation)
     charged = {"tenant": scope.tenant, "conversation": NONE if row is None else row["id"]}
@@ -53,7 +53,7 @@ def spent(db: Connection, scope: Scope, conversation: str | None) -> Usage:
     return beside if row is None else in_turns(db, scope, row) + beside
 
 
-def family_usage(db: Connection, scope: Scope, family: str) -> Usage:
+def family_usage(db: Database, scope: Scope, family: str) -> Usage:
     """All that was ever spent in a family: in each branch's own turns, beside them, and in deleted branches."""
     parameters = {"tenant": scope.tenant, "family": conversations.key_of(family, "family")}
     total = _sum(db.execute(SQL["family_ledger"], parameters))
@@ -62,7 +62,7 @@ def family_usage(db: Connection, scope: Scope, family: str) -> Usage:
     return total
 
 
-def usage(db: Connection, scope: Scope) -> Usage:
+def usage(db: Database, scope: Scope) -> Usage:
     """All that a tenant ever spent: in the turns of its conversations, and beside them."""
     own = {"tenant": scope.tenant}
     total = _sum(db.execute(SQL["tenant_ledger"], own)) + _sum(db.execute(SQL["tenant_tries"], own))
@@ -71,14 +71,14 @@ def usage(db: Connection, scope: Scope) -> Usage:
     return total
 
 
-def write_off(db: Connection, scope: Scope, row: sqlite3.Row) -> None:
+def write_off(db: Database, scope: Scope, row: sqlite3.Row) -> None:
     """Keeps what a conversation had spent, which is about to be deleted. Its charges are in the ledger already."""
     own = {"tenant": scope.tenant, "conversation": row["id"], "now": scope.now}
     db.execute(SQL["write_off"], own | {"family": row["family"], "usage": dumps(in_turns(db, scope, row))})
     db.execute(SQL["close_charges"], own)
 
 
-def in_turns(db: Connection, scope: Scope, row: sqlite3.Row) -> Usage:
+def in_turns(db: Database, scope: Scope, row: sqlite3.Row) -> Usage:
     """What a conversation's own turns have spent: those committed since it branched off, and its other tries."""
     return sum((turn.usage for turn in turns.uncommitted(db, scope, row)), _committed(row))
 
@@ -91,6 +91,6 @@ def _sum(rows: Iterable[sqlite3.Row]) -> Usage:
     return sum((load_usage(row["usage"]) for row in rows), Usage())
 
 
-def _find(db: Connection, scope: Scope, id: str) -> sqlite3.Row | None:
+def _find(db: Database, scope: Scope, id: str) -> sqlite3.Row | None:
     row: sqlite3.Row | None = db.execute(SQL["find_charge"], {"tenant": scope.tenant, "id": id_to_bytes(id)}).fetchone()
     return row

@@ -29,7 +29,7 @@ from forkpoint.store.records import (
     TurnError,
     TurnRecord,
 )
-from forkpoint.store.sqlite.connection import SQL, Connection
+from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations, idempotency
 from forkpoint.store.sqlite.operations.history import head_at, read_spans, read_state, read_steps, resolve
 from forkpoint.store.sqlite.rows import (
@@ -48,7 +48,7 @@ from forkpoint.store.staging import Staged
 
 
 def begin(
-    db: Connection,
+    db: Database,
     scope: Scope,
     conversation: str,
     turn: str,
@@ -105,7 +105,7 @@ def begin(
     return open_turn(db, row, turn, token, started=scope.now, base=base, branch=onto.branch)
 
 
-def journal(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> None:
+def journal(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> None:
     """Stores steps, if the turn is still this writer's."""
     id = id_to_bytes(turn.id)
     mine = {"id": id, "token": turn.token, "staged": turn.staged}
@@ -117,7 +117,7 @@ def journal(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage:
 
 
 def end(
-    db: Connection, scope: Scope, turn: OpenTurn, outcome: Outcome, error: TurnError | None, usage: Usage
+    db: Database, scope: Scope, turn: OpenTurn, outcome: Outcome, error: TurnError | None, usage: Usage
 ) -> TurnRecord:
     """Ends a running turn as failed or cancelled, and adds what was spent last. The head has not moved."""
     _leave_running(db, scope, turn, outcome, error, usage, ended=scope.now)
@@ -125,7 +125,7 @@ def end(
     return read(db, scope, turn.id)
 
 
-def wait(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> TurnRecord:
+def wait(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> TurnRecord:
     """Parks a running turn until somebody approves or denies. The conversation stays taken."""
     if staged.events:
         journal(db, scope, turn, staged, turn.usage)
@@ -134,7 +134,7 @@ def wait(db: Connection, scope: Scope, turn: OpenTurn, staged: Staged, usage: Us
     return read(db, scope, turn.id)
 
 
-def resume(db: Connection, scope: Scope, id: str, token: bytes) -> OpenTurn:
+def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
     """Takes over a turn that no process runs, under a new token."""
     row = _turn_row(db, scope, id)
     outcome = outcome_of(row, scope)
@@ -161,14 +161,14 @@ def resume(db: Connection, scope: Scope, id: str, token: bytes) -> OpenTurn:
     return _handle(db, scope, conversation, id, token)
 
 
-def refresh(db: Connection, scope: Scope, turn: OpenTurn) -> OpenTurn:
+def refresh(db: Database, scope: Scope, turn: OpenTurn) -> OpenTurn:
     """The handle of a running turn as far as its journal goes."""
     if not is_held(db, scope, turn.id, turn.token):
         raise lost(db, scope, turn)
     return _handle(db, scope, turn.conversation, turn.id, turn.token, turn.branch)
 
 
-def discard(db: Connection, scope: Scope, id: str) -> TurnRecord:
+def discard(db: Database, scope: Scope, id: str) -> TurnRecord:
     """Ends an open turn that no process runs, as cancelled."""
     row = _turn_row(db, scope, id)
     outcome = outcome_of(row, scope)
@@ -179,7 +179,7 @@ def discard(db: Connection, scope: Scope, id: str) -> TurnRecord:
     return read(db, scope, id)
 
 
-def settle(db: Connection, scope: Scope, id: str, token: bytes, usage: Usage) -> Outcome:
+def settle(db: Database, scope: Scope, id: str, token: bytes, usage: Usage) -> Outcome:
     """What became of a turn whose commit failed: if it still runs, it is written down as failed, with what it cost."""
     row = find(db, scope, id)
     if row is None:
@@ -190,7 +190,7 @@ def settle(db: Connection, scope: Scope, id: str, token: bytes, usage: Usage) ->
     return outcome_of(row, scope)
 
 
-def let_go(db: Connection, scope: Scope, id: str, token: bytes, *, begun: bool) -> None:
+def let_go(db: Database, scope: Scope, id: str, token: bytes, *, begun: bool) -> None:
     """Gives back a turn that was just taken by a caller who is no longer there: ended if it was new, else as it was."""
     row = find(db, scope, id)
     if row is None or row["outcome"] != "running" or row["token"] != token:
@@ -201,37 +201,37 @@ def let_go(db: Connection, scope: Scope, id: str, token: bytes, *, begun: bool) 
         db.execute(SQL["let_go"], {"id": row["id"]})
 
 
-def is_held(db: Connection, scope: Scope, id: str, token: bytes) -> bool:
+def is_held(db: Database, scope: Scope, id: str, token: bytes) -> bool:
     """Whether a turn runs under this token."""
     row = find(db, scope, id)
     return row is not None and row["outcome"] == "running" and row["token"] == token
 
 
-def is_over(db: Connection, scope: Scope, id: str) -> bool:
+def is_over(db: Database, scope: Scope, id: str) -> bool:
     """Whether a turn has an outcome that is final unless somebody resumes it."""
     row = find(db, scope, id)
     return row is not None and row["outcome"] in ("committed", "failed", "cancelled")
 
 
-def is_not_held(db: Connection, scope: Scope, id: str, token: bytes) -> bool:
+def is_not_held(db: Database, scope: Scope, id: str, token: bytes) -> bool:
     return not is_held(db, scope, id, token)
 
 
-def exists(db: Connection, scope: Scope, id: str) -> bool:
+def exists(db: Database, scope: Scope, id: str) -> bool:
     return find(db, scope, id) is not None
 
 
-def journalled(db: Connection, scope: Scope, id: str, staged: int, usage: Usage) -> bool:
+def journalled(db: Database, scope: Scope, id: str, staged: int, usage: Usage) -> bool:
     """Whether the journal of a turn has come this far."""
     row = find(db, scope, id)
     return row is not None and row["staged"] == staged and load_usage(row["usage"]) == usage
 
 
-def read(db: Connection, scope: Scope, id: str) -> TurnRecord:
+def read(db: Database, scope: Scope, id: str) -> TurnRecord:
     return turn_of(_turn_row(db, scope, id), scope)
 
 
-def uncommitted(db: Connection, scope: Scope, conversation: sqlite3.Row, since: int = 0) -> list[TurnRecord]:
+def uncommitted(db: Database, scope: Scope, conversation: sqlite3.Row, since: int = 0) -> list[TurnRecord]:
     """A conversation's tries that are not history, from an ordinal on: failed, cancelled, and the open one."""
     own = {
         "conversation": conversation["id"],
@@ -242,9 +242,7 @@ def uncommitted(db: Connection, scope: Scope, conversation: sqlite3.Row, since: 
     return [turn_of(turn, scope) for turn in db.execute(SQL["uncommitted_turns"], own)]
 
 
-def page(
-    db: Connection, scope: Scope, conversation: str, cursor: str | None, limit: int, since: int
-) -> Page[TurnRecord]:
+def page(db: Database, scope: Scope, conversation: str, cursor: str | None, limit: int, since: int) -> Page[TurnRecord]:
     """The path's turns and notes with the conversation's own uncommitted tries, by where they started, then when."""
     after = max((-1, "") if cursor is None else _parse_cursor(cursor), (_possible_ordinal(since), ""))
     row = conversations.row_of(db, scope, conversation)
@@ -262,7 +260,7 @@ def page(
     return Page(items, "{}:{}".format(*_order(items[-1])) if len(found) > limit else None)
 
 
-def _take_lock(db: Connection, scope: Scope, conversation: str, turn: str, revision: int | None) -> sqlite3.Row | None:
+def _take_lock(db: Database, scope: Scope, conversation: str, turn: str, revision: int | None) -> sqlite3.Row | None:
     parameters = {
         "tenant": scope.tenant,
         "id": conversations.key_of(conversation),
@@ -274,7 +272,7 @@ def _take_lock(db: Connection, scope: Scope, conversation: str, turn: str, revis
 
 
 def _make_way(
-    db: Connection,
+    db: Database,
     scope: Scope,
     conversation: str,
     *,
@@ -300,7 +298,7 @@ def _make_way(
         discard(db, scope, open.turn)
 
 
-def _elsewhere(db: Connection, scope: Scope, row: sqlite3.Row, onto: Onto) -> Head | None:
+def _elsewhere(db: Database, scope: Scope, row: sqlite3.Row, onto: Onto) -> Head | None:
     """What is true where a turn is to stand; None if that is the head of the conversation that it holds."""
     own = conversations.key_of(onto.branch) == row["id"]
     branch = row if own else conversations.row_of(db, scope, onto.branch, drafts=False)
@@ -317,7 +315,7 @@ def _elsewhere(db: Connection, scope: Scope, row: sqlite3.Row, onto: Onto) -> He
 
 
 def open_turn(
-    db: Connection,
+    db: Database,
     row: sqlite3.Row,
     turn: str,
     token: bytes,
@@ -349,7 +347,7 @@ def open_turn(
 
 
 def _handle(
-    db: Connection, scope: Scope, conversation: str, id: str, token: bytes, branch: str | None = None
+    db: Database, scope: Scope, conversation: str, id: str, token: bytes, branch: str | None = None
 ) -> OpenTurn:
     """A turn's handle as far as its journal goes."""
     row, record = conversations.row_of(db, scope, conversation), read(db, scope, id)
@@ -370,7 +368,7 @@ def _handle(
     )
 
 
-def _reopen(db: Connection, scope: Scope, id: str, row: sqlite3.Row, outcome: Outcome) -> None:
+def _reopen(db: Database, scope: Scope, id: str, row: sqlite3.Row, outcome: Outcome) -> None:
     """Takes the lock again for a turn that had ended, if nothing has happened since."""
     conversation = id_from_bytes(row["conversation"])
     held = conversations.row_of(db, scope, conversation)
@@ -385,7 +383,7 @@ def _reopen(db: Connection, scope: Scope, id: str, row: sqlite3.Row, outcome: Ou
 
 
 def _leave_running(
-    db: Connection,
+    db: Database,
     scope: Scope,
     turn: OpenTurn,
     outcome: Outcome,
@@ -409,7 +407,7 @@ def _leave_running(
 
 
 def _close(
-    db: Connection,
+    db: Database,
     scope: Scope,
     row: sqlite3.Row,
     outcome: Outcome,
@@ -428,14 +426,14 @@ def _close(
     _release(db, scope, row["id"], row["conversation"])
 
 
-def _release(db: Connection, scope: Scope, turn: bytes, conversation: bytes) -> None:
+def _release(db: Database, scope: Scope, turn: bytes, conversation: bytes) -> None:
     """The turn did not commit: the conversation is free, and so is the turn's idempotency key."""
     parameters = {"tenant": scope.tenant, "turn": turn, "id": conversation, "now": scope.now}
     db.execute(SQL["release_lock"], parameters)
     idempotency.free(db, scope, turn)
 
 
-def _turn_row(db: Connection, scope: Scope, id: str) -> sqlite3.Row:
+def _turn_row(db: Database, scope: Scope, id: str) -> sqlite3.Row:
     parameters = {"tenant": scope.tenant, "id": conversations.key_of(id, "turn")}
     row: sqlite3.Row | None = db.execute(SQL["read_turn"], parameters).fetchone()
     if row is None:
@@ -443,12 +441,12 @@ def _turn_row(db: Connection, scope: Scope, id: str) -> sqlite3.Row:
     return row
 
 
-def find(db: Connection, scope: Scope, id: str) -> sqlite3.Row | None:
+def find(db: Database, scope: Scope, id: str) -> sqlite3.Row | None:
     row: sqlite3.Row | None = db.execute(SQL["read_turn"], {"tenant": scope.tenant, "id": id_to_bytes(id)}).fetchone()
     return row
 
 
-def lost(db: Connection, scope: Scope, turn: OpenTurn) -> TurnLost | TurnBehind:
+def lost(db: Database, scope: Scope, turn: OpenTurn) -> TurnLost | TurnBehind:
     """Why a write to a turn had no effect."""
     row = find(db, scope, turn.id)
     if row is not None and row["outcome"] == "running" and row["token"] == turn.token:
