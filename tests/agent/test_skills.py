@@ -9,14 +9,14 @@ import pytest
 
 from forkpoint.agent.skills.files import (
     LARGEST_INSTRUCTIONS,
+    BadSkill,
     Found,
-    Problem,
     instructions_in,
     skill_of,
     skills_in,
     together,
 )
-from forkpoint.agent.skills.front_matter import Unusable, front_matter
+from forkpoint.agent.skills.front_matter import BadHeader, front_matter
 from forkpoint.agent.skills.skill import LARGEST, Skill, explain, named_paths, touched_paths, triggered
 from forkpoint.errors import BadAgent
 from forkpoint.events import NewEvent, SkillActivated, ToolCall, decode_body, encode_body
@@ -335,7 +335,7 @@ def test_what_others_put_there_has_no_effect_and_is_told() -> None:
     ],
 )
 def test_what_is_not_understood_is_refused_with_its_line_and_not_guessed(text: str, why: str) -> None:
-    with pytest.raises(Unusable, match=why):
+    with pytest.raises(BadHeader, match=why):
         skill_of(text, "one")
 
 
@@ -355,7 +355,7 @@ def test_what_is_not_understood_is_refused_with_its_line_and_not_guessed(text: s
 )
 def test_hostile_front_matter_is_refused_at_once(text: str) -> None:
     started = time.process_time()
-    with pytest.raises(Unusable) as error:
+    with pytest.raises(BadHeader) as error:
         skill_of(text, "one")
     assert time.process_time() - started < 1
     assert len(str(error.value)) < 1000
@@ -401,7 +401,7 @@ def test_a_file_of_100_mb_costs_nothing_and_is_named(tmp_path: Path) -> None:
     assert time.process_time() - before < 0.2
     assert names(found.skills) == ["fine"]
     (problem,) = found.problems
-    assert problem == Problem((tmp_path / "huge.md").as_posix(), "it has 104,857,600 bytes, and may have 262,144")
+    assert problem == BadSkill((tmp_path / "huge.md").as_posix(), "it has 104,857,600 bytes, and may have 262,144")
 
 
 def test_what_cannot_be_used_is_told_and_the_rest_is_used(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from forkpoint.remote.addresses import server_url
 from forkpoint.remote.backend import RemoteBackend
 from forkpoint.remote.connection import ServerConnection, ServerRequest
 from forkpoint.remote.turn_log import LOST, TurnLog
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.testing import Fault, Reply
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +48,7 @@ HANGS = Reply("never heard", piece=1, fault=Fault("hang", after=1))
 @contextmanager
 def serving(path: Path, agent: Agent) -> Iterator[Served]:
     """A real server, whose agent `support` is this one."""
-    with served(f"sqlite:///{path}/server.db", Agents({"support": agent})) as server:
+    with served(f"sqlite:///{path}/server.db", Catalog({"support": agent})) as server:
         yield server
 
 

@@ -25,7 +25,7 @@ from forkpoint.agent.builtin import shell
 from forkpoint.agent.updates import CallProgress
 from forkpoint.errors import BadAgent, BadSetting, TurnFailed
 from forkpoint.events import HookRun, Text, ToolResult
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 
 pytestmark = pytest.mark.anyio
 
@@ -277,10 +277,10 @@ def test_a_servers_file_has_secrets_by_reference(tmp_path: Path, monkeypatch: py
         '[agents.a]\nmodel = "scripted/echo"\n[agents.a.secrets]\n'
         'API_TOKEN = { env = "CI_API_TOKEN", shell = true }\nDB = { command = ["pass", "show", "db"] }\n'
     )
-    assert Agents.from_file(file).named("a").secrets == {**TOKEN, "DB": Secret(command=("pass", "show", "db"))}
+    assert Catalog.from_file(file).named("a").secrets == {**TOKEN, "DB": Secret(command=("pass", "show", "db"))}
     monkeypatch.delenv(VARIABLE)
     with pytest.raises((BadAgent, BadSetting)) as refused:
-        Agents.from_file(file)
+        Catalog.from_file(file)
     assert "agents.a.secrets.API_TOKEN: the environment variable CI_API_TOKEN is not set" in str(refused.value)
     file.write_text(
         f"[agents.a]\nmodel = \"scripted/echo\"\nsecrets = {{ API_TOKEN = '{VALUE}' }}\n"
@@ -289,7 +289,7 @@ def test_a_servers_file_has_secrets_by_reference(tmp_path: Path, monkeypatch: py
         '[agents.d]\nmodel = "scripted/echo"\nsecrets = { X = { file = "/no/such/file" } }\n'
     )
     with pytest.raises((BadAgent, BadSetting)) as refused:
-        Agents.from_file(file)
+        Catalog.from_file(file)
     assert is_clean(str(refused.value)), "a literal value is not told"
     for why in ("agents.a.secrets: ", "agents.b.secrets: ", "'a b' cannot be the name of a secret"):
         assert why in str(refused.value)

@@ -22,7 +22,7 @@ from forkpoint.ids import new_id
 from forkpoint.remote import connection as client
 from forkpoint.remote.addresses import KEY
 from forkpoint.remote.backend import RemoteBackend
-from forkpoint.server.http.keys import Key, Keyring, OneKey
+from forkpoint.server.http.keys import ApiKey, Keyring, OneKey
 from forkpoint.store.opening import open_store
 from forkpoint.store.records import NewConversation
 from forkpoint.wire.documents import info_document, turn_document
@@ -121,7 +121,7 @@ async def test_a_page_that_leads_to_itself_or_nowhere_ends_the_reading(next: str
 
 async def test_two_keys_in_one_process_are_two_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {name: f"{name}-{'k' * 20}" for name in ("a", "b")}
-    ring = Keyring([OneKey(token, Key(name, name, name, 0)) for name, token in keys.items()])
+    ring = Keyring([OneKey(token, ApiKey(name, name, name, 0)) for name, token in keys.items()])
     with served(f"sqlite:///{tmp_path}/server.db", keyring=ring) as server:
         monkeypatch.setenv(KEY, keys["a"])
         async with AsyncConversation("echo", conversation_id="of-a", store=server.url) as first:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted
 from forkpoint.backend.callbacks import TurnStarted, Update
-from forkpoint.backend.catch_up import Told
+from forkpoint.backend.catch_up import CatchUp
 from forkpoint.events import ModelCalled, Text, ToolCall, ToolResult, Usage
 from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
 
@@ -69,7 +69,7 @@ def understood(updates: Iterable[Update]) -> list[Any]:
 
 
 def in_short(updates: Iterable[Update]) -> list[Update]:
-    told = Told()
+    told = CatchUp()
     for update in updates:
         told.add(update)
     return told.updates

@@ -28,7 +28,7 @@ from forkpoint.errors import (
     Stale,
     WorkspaceNotMade,
 )
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.testing import Reply, Script, ScriptedCall
 from forkpoint.workspace import set_trust
 from forkpoint.workspace.isolation import Kind
@@ -394,10 +394,10 @@ async def test_a_server_makes_folders_only_if_it_says_so(tmp_path: Path, repo: P
     file = tmp_path / "agents.toml"
     said = f'[agents.a]\nmodel = "scripted/echo"\nworkspace = "{repo}"\n'
     file.write_text(said)
-    assert Agents.from_file(file, allow_isolation=True).allow_isolation
+    assert Catalog.from_file(file, allow_isolation=True).allow_isolation
     for allowed in (False, True):
         file.write_text("allow_isolation = true\n" + said if allowed else said)
-        server = Served(agents=Agents.from_file(file)).start()
+        server = Served(agents=Catalog.from_file(file)).start()
         try:
             with server.client() as client:
                 client.post("/api/conversations", json={"id": "source"}).raise_for_status()

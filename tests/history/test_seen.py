@@ -31,9 +31,9 @@ from forkpoint.events import (
 )
 from forkpoint.history.client_view import (
     ERASED,
+    ClientExchange,
     Match,
     Seen,
-    Told,
     after,
     answered_text,
     extended,
@@ -255,7 +255,7 @@ def test_a_greeting_before_the_first_question_is_no_exchange() -> None:
     assert questions(path) == [said_text("one"), said_text("two")]
     assert seen(path)[0].answered == answered_text("You said: one")
     assert told(asked(answers("Hello!"), *exchange("one"), says("two"))) == [
-        Told(said_text("one"), answered_text("You said: one"), 3)
+        ClientExchange(said_text("one"), answered_text("You said: one"), 3)
     ]
 
 
@@ -306,7 +306,7 @@ def test_an_erased_question_matches_nothing_and_the_others_still_do(body: Conten
 def test_an_erased_answer_is_not_the_same_as_any() -> None:
     (one,) = seen(without(path_of([says("one"), answers("a"), answers("b")]), 1))
     assert one.answered == ERASED
-    assert match([Told(said_text("one"), answered_text(""))], [[one]]).exact == 0
+    assert match([ClientExchange(said_text("one"), answered_text(""))], [[one]]).exact == 0
 
 
 def test_a_path_of_which_everything_was_erased_can_still_be_read() -> None:
@@ -321,7 +321,7 @@ def test_a_path_of_which_everything_was_erased_can_still_be_read() -> None:
 def test_the_question_that_a_list_ends_with_is_for_the_turn_to_answer() -> None:
     assert told(asked(says("one"))) == []
     assert told(asked(*exchange("one"), says("two"), says("more"))) == [
-        Told(said_text("one"), answered_text("You said: one"), 2)
+        ClientExchange(said_text("one"), answered_text("You said: one"), 2)
     ]
 
 
@@ -353,8 +353,8 @@ def texts(*names: str, answers: str = "", segment: int = 1) -> list[Seen]:
     ]
 
 
-def words(*names: str, answers: str = "") -> list[Told]:
-    return [Told(one.said, one.answered) for one in texts(*names, answers=answers)]
+def words(*names: str, answers: str = "") -> list[ClientExchange]:
+    return [ClientExchange(one.said, one.answered) for one in texts(*names, answers=answers)]
 
 
 def test_the_next_message_continues_at_the_head() -> None:
@@ -517,7 +517,7 @@ def test_a_list_is_never_cut_where_calls_wait() -> None:
 # Matching: against a slow reference, and what always holds.
 
 
-def slow_match(told: Sequence[Told], branches: Sequence[Sequence[Seen]]) -> Match:
+def slow_match(told: Sequence[ClientExchange], branches: Sequence[Sequence[Seen]]) -> Match:
     """The rules, tried at every place."""
 
     def candidates(*, window: bool) -> Iterable[Match]:
@@ -559,11 +559,11 @@ def paths(draw: st.DrawFn) -> list[list[Seen]]:
 
 
 @st.composite
-def lists(draw: st.DrawFn, branches: list[list[Seen]]) -> list[Told]:
+def lists(draw: st.DrawFn, branches: list[list[Seen]]) -> list[ClientExchange]:
     """What a client may send: a stretch of a branch, here and there changed, and something of its own."""
     path = draw(st.sampled_from(branches))
     start = draw(st.integers(0, len(path)))
-    listed = [Told(one.said, one.answered) for one in path[start : draw(st.integers(start, len(path)))]]
+    listed = [ClientExchange(one.said, one.answered) for one in path[start : draw(st.integers(start, len(path)))]]
     for n in draw(st.sets(st.integers(0, 11), max_size=2)):
         if n < len(listed):
             listed[n] = replace(listed[n], answered=answered_text("another"))
@@ -589,7 +589,7 @@ class Story(NamedTuple):
     messages: list[NewEvent]
 
     @property
-    def told(self) -> list[Told]:
+    def told(self) -> list[ClientExchange]:
         return told(asked(*self.messages, says("something new")))
 
 
@@ -692,7 +692,7 @@ def test_that_the_same_was_said_ten_thousand_times_does_not_make_it_slow(answer:
         Seen(said_text("continue"), b"%d" % (n if answer == "its own" else 0), Position(1, n + 1), "t")
         for n in range(10_000)
     ]
-    window = [Told(one.said, one.answered) for one in path[2_000:7_000]]
+    window = [ClientExchange(one.said, one.answered) for one in path[2_000:7_000]]
     changed = [*window[:-1], replace(window[-1], answered=b"changed")]
     before = time.process_time()
     found = match(changed, [path])
@@ -703,7 +703,7 @@ def test_that_the_same_was_said_ten_thousand_times_does_not_make_it_slow(answer:
 
 def test_the_plain_continuation_of_ten_thousand_exchanges_is_a_matter_of_milliseconds() -> None:
     path = [Seen(b"q%d" % n, b"a%d" % n, Position(1, n + 1), "t") for n in range(10_000)]
-    listed = [Told(b"q%d" % n, b"a%d" % n) for n in range(10_000)]
+    listed = [ClientExchange(b"q%d" % n, b"a%d" % n) for n in range(10_000)]
     spent = []
     for _ in range(5):
         before = time.process_time()

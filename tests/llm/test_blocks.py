@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.llm.paths import common
 
-from forkpoint.llm.prompt.blocks import Block, Blocks, chained, common_prefix
+from forkpoint.llm.prompt.blocks import Blocks, PromptBlock, chained, common_prefix
 
 quick = with_settings(common, max_examples=60)
 
 texts = st.sampled_from([b"a", b"b", b"ab", b""])
 places = st.sampled_from(["tools", "system", "history"])
-blocks = st.builds(Block, places, st.sampled_from(["user", "assistant"]), texts)
+blocks = st.builds(PromptBlock, places, st.sampled_from(["user", "assistant"]), texts)
 portions = st.lists(st.lists(blocks, max_size=9), max_size=12)
 
 
-def plus(blocks: Blocks, more: Iterable[Block]) -> Blocks:
+def plus(blocks: Blocks, more: Iterable[PromptBlock]) -> Blocks:
     """These blocks and more, each with the digest that goes on from the one before."""
-    added: list[Block] = []
+    added: list[PromptBlock] = []
     digest = blocks.digest
     for block in more:
         digest = chained(digest, block.place, block.role, block.text)
@@ -30,7 +30,7 @@ def plus(blocks: Blocks, more: Iterable[Block]) -> Blocks:
     return blocks.plus(added)
 
 
-def grown(portions: list[list[Block]]) -> Blocks:
+def grown(portions: list[list[PromptBlock]]) -> Blocks:
     """Blocks that were added in these portions, each with its ordinal, two blocks to an event."""
     result = Blocks()
     for portion in portions:
@@ -38,8 +38,10 @@ def grown(portions: list[list[Block]]) -> Blocks:
     return result
 
 
-def numbered(portion: list[Block], start: int) -> list[Block]:
-    return [Block(block.place, block.role, block.text, last=n // 2) for n, block in enumerate(portion, start=start)]
+def numbered(portion: list[PromptBlock], start: int) -> list[PromptBlock]:
+    return [
+        PromptBlock(block.place, block.role, block.text, last=n // 2) for n, block in enumerate(portion, start=start)
+    ]
 
 
 def seen(one: Blocks) -> list[tuple[str, str, bytes]]:
@@ -48,7 +50,7 @@ def seen(one: Blocks) -> list[tuple[str, str, bytes]]:
 
 @quick
 @given(portions=portions)
-def test_they_are_the_list_of_what_was_added(portions: list[list[Block]]) -> None:
+def test_they_are_the_list_of_what_was_added(portions: list[list[PromptBlock]]) -> None:
     model = [block for portion in portions for block in portion]
     result = grown(portions)
     assert seen(result) == [(block.place, block.role, block.text) for block in model]
@@ -62,8 +64,8 @@ def test_they_are_the_list_of_what_was_added(portions: list[list[Block]]) -> Non
 
 @quick
 @given(portions=portions)
-def test_an_index_from_the_end_is_refused_or_right(portions: list[list[Block]]) -> None:
-    result = grown([*portions, [Block("history", "user", b"last")]])
+def test_an_index_from_the_end_is_refused_or_right(portions: list[list[PromptBlock]]) -> None:
+    result = grown([*portions, [PromptBlock("history", "user", b"last")]])
     try:
         found = result[-1]
     except IndexError:
@@ -73,7 +75,7 @@ def test_an_index_from_the_end_is_refused_or_right(portions: list[list[Block]]) 
 
 @quick
 @given(portions=portions)
-def test_portions_do_not_matter(portions: list[list[Block]]) -> None:
+def test_portions_do_not_matter(portions: list[list[PromptBlock]]) -> None:
     once = grown([[block for portion in portions for block in portion]])
     assert list(grown(portions)) == list(once)
     assert grown(portions).digest == once.digest
@@ -82,7 +84,7 @@ def test_portions_do_not_matter(portions: list[list[Block]]) -> None:
 @quick
 @given(portions=portions, more=st.lists(blocks, min_size=1, max_size=5), other=st.lists(blocks, min_size=1, max_size=5))
 def test_adding_leaves_what_it_grew_from_as_it_was(
-    portions: list[list[Block]], more: list[Block], other: list[Block]
+    portions: list[list[PromptBlock]], more: list[PromptBlock], other: list[PromptBlock]
 ) -> None:
     base = grown(portions)
     before = list(base)
@@ -96,7 +98,7 @@ def test_adding_leaves_what_it_grew_from_as_it_was(
 @quick
 @given(shared=portions, left=portions, right=portions)
 def test_the_common_prefix_is_that_of_the_lists(
-    shared: list[list[Block]], left: list[list[Block]], right: list[list[Block]]
+    shared: list[list[PromptBlock]], left: list[list[PromptBlock]], right: list[list[PromptBlock]]
 ) -> None:
     one, other = grown(shared + left), grown(shared + right)
     model = 0
@@ -110,7 +112,7 @@ def test_the_common_prefix_is_that_of_the_lists(
 
 @quick
 @given(portions=portions, ordinal=st.integers(-1, 70))
-def test_how_many_end_until_an_event_is_counted_as_in_a_list(portions: list[list[Block]], ordinal: int) -> None:
+def test_how_many_end_until_an_event_is_counted_as_in_a_list(portions: list[list[PromptBlock]], ordinal: int) -> None:
     result = grown(portions)
     assert result.count_until(ordinal) == sum(block.last <= ordinal for block in result)
 
@@ -120,7 +122,7 @@ def test_how_many_end_until_an_event_is_counted_as_in_a_list(portions: list[list
 def test_chunks_stay_few(portions: list[int]) -> None:
     result = Blocks()
     for size in portions:
-        result = plus(result, [Block("history", "user", b"x")] * size)
+        result = plus(result, [PromptBlock("history", "user", b"x")] * size)
     few = math.log2(len(result) + 1) + 1
     assert len(result.chunks) <= few, f"{len(result)} blocks lie in {len(result.chunks)} chunks"
     assert all(len(a) > len(b) for a, b in zip(result.chunks, result.chunks[1:], strict=False))
@@ -130,7 +132,7 @@ def test_ten_thousand_blocks_added_one_by_one_lie_in_few_chunks() -> None:
     result, touched = Blocks(), 0
     for _ in range(10_000):
         before = result.chunks
-        result = plus(result, [Block("history", "user", b"x")])
+        result = plus(result, [PromptBlock("history", "user", b"x")])
         kept = sum(one is other for one, other in zip(before, result.chunks, strict=False))
         touched += sum(map(len, result.chunks[kept:]))
     assert len(result.chunks) <= 14
@@ -140,32 +142,34 @@ def test_ten_thousand_blocks_added_one_by_one_lie_in_few_chunks() -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (Block("history", "user", b"a"), Block("history", "assistant", b"a")),
-        (Block("system", "user", b"a"), Block("history", "user", b"a")),
-        (Block("history", "user", b"a"), Block("history", "user", b"b")),
-        (Block("history", "user", b""), Block("history", "user", b"\0")),
+        (PromptBlock("history", "user", b"a"), PromptBlock("history", "assistant", b"a")),
+        (PromptBlock("system", "user", b"a"), PromptBlock("history", "user", b"a")),
+        (PromptBlock("history", "user", b"a"), PromptBlock("history", "user", b"b")),
+        (PromptBlock("history", "user", b""), PromptBlock("history", "user", b"\0")),
     ],
     ids=["role", "place", "text", "emptiness"],
 )
-def test_a_digest_is_of_place_role_and_text(one: Block, other: Block) -> None:
+def test_a_digest_is_of_place_role_and_text(one: PromptBlock, other: PromptBlock) -> None:
     assert plus(Blocks(), [one]).digest != plus(Blocks(), [other]).digest
 
 
 def test_a_digest_is_not_of_where_the_text_is_cut() -> None:
     """One block of ``ab`` and two of ``a`` and ``b`` are two prompts."""
-    whole = plus(Blocks(), [Block("history", "user", b"ab")])
-    parts = plus(Blocks(), [Block("history", "user", b"a"), Block("history", "user", b"b")])
+    whole = plus(Blocks(), [PromptBlock("history", "user", b"ab")])
+    parts = plus(Blocks(), [PromptBlock("history", "user", b"a"), PromptBlock("history", "user", b"b")])
     assert whole.digest != parts.digest
     assert common_prefix(whole, parts) == 0
 
 
 def test_a_digest_does_not_depend_on_how_a_block_came_to_be_there() -> None:
-    plain = plus(Blocks(), [Block("history", "user", b"a")])
-    other = plus(Blocks(), [Block("history", "user", b"a", last=7, cut=False, markable=False, lead=b",", digest=b"x")])
+    plain = plus(Blocks(), [PromptBlock("history", "user", b"a")])
+    other = plus(
+        Blocks(), [PromptBlock("history", "user", b"a", last=7, cut=False, markable=False, lead=b",", digest=b"x")]
+    )
     assert plain.digest == other.digest
 
 
 def test_adding_nothing_gives_the_same_blocks() -> None:
-    base = plus(Blocks(), [Block("history", "user", b"a")])
+    base = plus(Blocks(), [PromptBlock("history", "user", b"a")])
     assert plus(base, []) is base
     assert plus(Blocks(), []).last is None

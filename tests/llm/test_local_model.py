@@ -29,7 +29,7 @@ from forkpoint.llm import (
     own_identity,
     render,
 )
-from forkpoint.llm.local.engine import Engine, engine_for
+from forkpoint.llm.local.engine import Llama, engine_for
 from forkpoint.llm.local.weights import find
 from forkpoint.llm.providers.local import LocalProvider
 
@@ -60,7 +60,7 @@ def models(provider: LocalProvider) -> Models:
 
 
 @pytest.fixture
-def engine(provider: LocalProvider) -> Engine:
+def engine(provider: LocalProvider) -> Llama:
     """The one engine that all these tests share, and the models too."""
     return engine_for(find("smollm2"), provider, model=SMALL.model, context_tokens=TOKENS)
 
@@ -119,14 +119,14 @@ class Heard:
             self.cached = usage["prompt_tokens_details"]["cached_tokens"]
 
 
-async def ask(engine: Engine, *words: str, tokens: int = 12) -> Heard:
+async def ask(engine: Llama, *words: str, tokens: int = 12) -> Heard:
     heard = Heard()
     await engine.chat(body(*words, tokens=tokens), heard)
     assert heard.error is None
     return heard
 
 
-async def cancel_when(way: str, engine: Engine, request: dict[str, Any], heard: Heard, event: anyio.Event) -> None:
+async def cancel_when(way: str, engine: Llama, request: dict[str, Any], heard: Heard, event: anyio.Event) -> None:
     """Asks, and cancels the call, in one of the ways, as soon as something has come."""
     if "task.cancel()" in way:
         task = asyncio.ensure_future(engine.chat(request, heard))
@@ -171,7 +171,7 @@ async def test_the_second_turn_finds_the_first_in_the_cache(models: Models) -> N
     assert again.usage.cached >= 0.95 * outcome.usage.input, f"{TOO_LITTLE}{again.usage}"
 
 
-async def test_a_fork_finds_its_source_in_the_cache_while_the_source_goes_on(engine: Engine) -> None:
+async def test_a_fork_finds_its_source_in_the_cache_while_the_source_goes_on(engine: Llama) -> None:
     base = await ask(engine, "Tell me of a dog.")
     source, fork = Heard(), Heard()
     async with anyio.create_task_group() as tasks:
@@ -182,7 +182,7 @@ async def test_a_fork_finds_its_source_in_the_cache_while_the_source_goes_on(eng
     assert source.cached >= 0.95 * base.prompt, f"{TOO_LITTLE}{source.cached} of {base.prompt}"
 
 
-async def test_forks_that_take_turns_keep_each_its_own_end_in_the_cache(engine: Engine) -> None:
+async def test_forks_that_take_turns_keep_each_its_own_end_in_the_cache(engine: Llama) -> None:
     trunk = await ask(engine, "Tell me of a bird.")
     branches = {name: ["Tell me of a bird.", trunk.text, f"{name}! {'indeed ' * 20}"] for name in ("Red", "Blue")}
     before = dict.fromkeys(branches, trunk.prompt)
@@ -194,14 +194,14 @@ async def test_forks_that_take_turns_keep_each_its_own_end_in_the_cache(engine: 
             words += [heard.text, "Go on."]
 
 
-async def test_a_fork_from_an_early_turn_of_a_long_conversation_finds_that_turn(engine: Engine) -> None:
+async def test_a_fork_from_an_early_turn_of_a_long_conversation_finds_that_turn(engine: Llama) -> None:
     early = await ask(engine, "Tell me of a fish.")
     await ask(engine, "Tell me of a fish.", early.text, "word " * 300, tokens=2)
     fork = await ask(engine, "Tell me of a fish.", early.text, "Is it big? " * 5)
     assert fork.cached >= 0.95 * early.prompt, f"{TOO_LITTLE}{fork.cached} of {early.prompt}"
 
 
-async def test_a_call_that_is_cancelled_while_its_prompt_is_read_reads_no_further(way: str, engine: Engine) -> None:
+async def test_a_call_that_is_cancelled_while_its_prompt_is_read_reads_no_further(way: str, engine: Llama) -> None:
     words = f"{way} " + "word " * 700
     heard = Heard()
     await cancel_when(way, engine, body(words), heard, heard.reading)
@@ -213,7 +213,7 @@ async def test_a_call_that_is_cancelled_while_its_prompt_is_read_reads_no_furthe
     assert (await ask(engine, "Hello")).text
 
 
-async def test_a_call_that_is_cancelled_while_the_model_speaks_has_ended(way: str, engine: Engine) -> None:
+async def test_a_call_that_is_cancelled_while_the_model_speaks_has_ended(way: str, engine: Llama) -> None:
     heard = Heard()
     await cancel_when(way, engine, body("Write a long story.", tokens=700), heard, heard.spoke)
     assert threads_at_work() == []
@@ -222,7 +222,7 @@ async def test_a_call_that_is_cancelled_while_the_model_speaks_has_ended(way: st
     assert (await ask(engine, "Hello")).text
 
 
-async def test_two_calls_are_answered_at_once(engine: Engine) -> None:
+async def test_two_calls_are_answered_at_once(engine: Llama) -> None:
     one, other = Heard(), Heard()
     order: list[str] = []
 
@@ -242,7 +242,7 @@ async def test_two_calls_are_answered_at_once(engine: Engine) -> None:
     assert order.index("other") < len(order) - 1 - order[::-1].index("one"), "the second waited for the first to end"
 
 
-async def test_more_calls_than_slots_are_all_answered(engine: Engine) -> None:
+async def test_more_calls_than_slots_are_all_answered(engine: Llama) -> None:
     heard = [Heard() for _ in range(6)]
     async with anyio.create_task_group() as tasks:
         for number, each in enumerate(heard):
@@ -250,7 +250,7 @@ async def test_more_calls_than_slots_are_all_answered(engine: Engine) -> None:
     assert all(each.text for each in heard)
 
 
-async def test_calls_from_two_loops_share_the_engine(engine: Engine) -> None:
+async def test_calls_from_two_loops_share_the_engine(engine: Llama) -> None:
     def elsewhere() -> str:
         return anyio.run(ask, engine, "Hello from trio", backend="trio").text
 
@@ -276,7 +276,7 @@ async def test_an_answer_that_reaches_its_limit_says_so(models: Models) -> None:
     assert outcome.usage.output == 3
 
 
-async def test_a_request_that_llama_cpp_refuses_is_a_typed_failure(engine: Engine) -> None:
+async def test_a_request_that_llama_cpp_refuses_is_a_typed_failure(engine: Llama) -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     with pytest.raises(RequestRefused):
         await engine.chat({"messages": [{"role": "user", "content": [picture]}], "stream": True}, Heard())
@@ -284,7 +284,7 @@ async def test_a_request_that_llama_cpp_refuses_is_a_typed_failure(engine: Engin
     assert engine.slots.idle == 4
 
 
-async def test_what_a_listener_raises_ends_the_call(engine: Engine) -> None:
+async def test_what_a_listener_raises_ends_the_call(engine: Llama) -> None:
     def refuse(chunk: Any) -> None:
         raise LookupError("enough")
 
@@ -295,7 +295,7 @@ async def test_what_a_listener_raises_ends_the_call(engine: Engine) -> None:
 
 async def test_many_who_ask_at_once_load_the_model_once_and_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
     lines: list[str] = []
-    engine = Engine(find("smollm2"), context_tokens=256, slots=2, progress=lines.append)
+    engine = Llama(find("smollm2"), context_tokens=256, slots=2, progress=lines.append)
     async with anyio.create_task_group() as tasks:
         for _ in range(5):
             tasks.start_soon(engine.load)
@@ -310,12 +310,12 @@ async def test_many_who_ask_at_once_load_the_model_once_and_in_silence(capfd: py
     assert capfd.readouterr() == ("", "")
 
 
-def address_of(engine: Engine) -> str:
+def address_of(engine: Llama) -> str:
     assert engine._loading is not None
     return str(engine._loading.result()._server.listening_address)
 
 
-async def test_nobody_else_can_use_the_port_that_llama_cpp_opens(engine: Engine) -> None:
+async def test_nobody_else_can_use_the_port_that_llama_cpp_opens(engine: Llama) -> None:
     await engine.load()
     address = address_of(engine)
     assert address.startswith("http://127.0.0.1:")
@@ -326,7 +326,7 @@ async def test_nobody_else_can_use_the_port_that_llama_cpp_opens(engine: Engine)
 
 
 async def test_a_closed_engine_is_freed_when_its_last_call_has_ended() -> None:
-    engine = Engine(find("smollm2"), context_tokens=512, slots=1)
+    engine = Llama(find("smollm2"), context_tokens=512, slots=1)
     heard = Heard()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(engine.chat, body("Write a long story.", tokens=300), heard)
@@ -357,13 +357,13 @@ async def test_a_model_that_llama_cpp_cannot_load_is_an_error_for_all_who_wait_a
 ) -> None:
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF" + bytes(1000))
-    engine = Engine(path)
+    engine = Llama(path)
     for _ in range(2):
         with pytest.raises(NoWeights, match="cannot load"):
             await engine.load()
 
 
-async def ask_shortly(engine: Engine) -> None:
+async def ask_shortly(engine: Llama) -> None:
     heard = Heard()
     await engine.chat({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "stream": True}, heard)
     assert heard.text

@@ -4,7 +4,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from forkpoint.llm.local.slots import Chain, Place, Slots, chain_of
+from forkpoint.llm.local.slots import Chain, SlotPlace, Slots, chain_of
 
 pytestmark = pytest.mark.anyio
 
@@ -15,7 +15,7 @@ def prompt(*words: str) -> Chain:
     return chain_of({"messages": [{"role": "user", "content": f"{word} {LONG}"} for word in words]})
 
 
-async def run(slots: Slots, *words: str) -> Place:
+async def run(slots: Slots, *words: str) -> SlotPlace:
     """A call from beginning to end."""
     place = await slots.take(prompt(*words))
     slots.give_back(place)

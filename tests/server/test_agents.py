@@ -16,7 +16,7 @@ from forkpoint.agent.stored.document import portable_document
 from forkpoint.errors import BadAgent, BadWorkspace, CannotResume, ForkpointError, NotFound
 from forkpoint.llm.model import LLM, Price, Retries, Timeouts
 from forkpoint.llm.prompt.manifest import ToolSchema
-from forkpoint.server.agents.catalog import AgentItem, Agents
+from forkpoint.server.agents.catalog import AgentItem, Catalog
 from forkpoint.server.agents.sent import CLIENT_TOOLS, SIZE, SKILLS
 
 ECHO = "scripted/echo"
@@ -38,17 +38,17 @@ OWN = LLM(
 
 
 @pytest.fixture
-def agents(monkeypatch: pytest.MonkeyPatch) -> Agents:
+def agents(monkeypatch: pytest.MonkeyPatch) -> Catalog:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     reviewer = Agent(ECHO, tools=[importable.plain], approval=importable.asks, instructions="Review.")
-    return Agents({"big": Agent(OWN), "reviewer": reviewer}, allow_models=["openai/gpt-*", "scripted/*", "local/*"])
+    return Catalog({"big": Agent(OWN), "reviewer": reviewer}, allow_models=["openai/gpt-*", "scripted/*", "local/*"])
 
 
 def sent(llm: Any, **fields: Any) -> bytes:
     return msgspec.json.encode({"llm": llm if isinstance(llm, dict) else {"model": llm}} | fields)
 
 
-def refused(agents: Agents, document: bytes | str) -> str:
+def refused(agents: Catalog, document: bytes | str) -> str:
     with pytest.raises(BadAgent) as error:
         agents.received(document)
     assert SECRET not in str(error.value)
@@ -57,7 +57,7 @@ def refused(agents: Agents, document: bytes | str) -> str:
 
 def wrong(path: Path) -> str:
     with pytest.raises(BadAgent) as error:
-        Agents.from_file(path)
+        Catalog.from_file(path)
     assert str(path) in error.value.why
     return error.value.why
 
@@ -168,7 +168,7 @@ def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_file_says_everything_of_an_agent(whole: Path) -> None:
-    agents = Agents.from_file(whole)
+    agents = Catalog.from_file(whole)
     assert agents.names() == ("coder", "helper", "reader", "tooled")
     assert agents.default == "helper"
     coder = agents.named("coder")
@@ -220,21 +220,21 @@ def test_json_says_the_same_as_toml(whole: Path) -> None:
 
     other = whole.with_suffix(".json")
     other.write_bytes(msgspec.json.encode(tomllib.loads(WHOLE)))
-    one, two = Agents.from_file(whole), Agents.from_file(other)
+    one, two = Catalog.from_file(whole), Catalog.from_file(other)
     assert [one.named(name).to_json() for name in one.names()] == [two.named(name).to_json() for name in two.names()]
     assert one.items() == two.items()
 
 
 def test_the_operator_s_code_is_looked_for_last(whole: Path) -> None:
     (whole.parent / "msgspec.py").write_text("raise RuntimeError('in place of a library')")
-    Agents.from_file(whole)
+    Catalog.from_file(whole)
     assert str(whole.parent) in sys.path[-2:]
 
 
 def test_the_first_agent_is_the_default_unless_the_file_says_otherwise(tmp_path: Path) -> None:
     file = tmp_path / "agents.toml"
     file.write_text('[agents.b]\nmodel="scripted/echo"\n[agents.a]\nmodel="scripted/echo"\n')
-    agents = Agents.from_file(file)
+    agents = Catalog.from_file(file)
     assert agents.default == "b"
     assert agents.items() == (AgentItem("b", ECHO, (), True), AgentItem("a", ECHO, (), False))
 
@@ -406,7 +406,7 @@ def test_a_module_that_ends_the_program_does_not(tmp_path: Path, monkeypatch: py
 )
 def test_an_agent_of_a_model_is_called_like_it(model: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    agents = Agents.of_model(model, instructions="Be brief.")
+    agents = Catalog.of_model(model, instructions="Be brief.")
     assert (agents.names(), agents.default) == ((name,), name)
     assert (agents.named(name).llm.model, agents.named(name).instructions) == (model, "Be brief.")
 
@@ -420,23 +420,23 @@ def test_a_key_that_is_missing_or_empty_is_an_error_at_the_start(
     else:
         monkeypatch.setenv("MY_KEY", value)
     with pytest.raises(BadAgent, match=r"agents\.big: .*MY_KEY"):
-        Agents.of_model("openai/big", base_url=AWAY, api_key_env="MY_KEY")
+        Catalog.of_model("openai/big", base_url=AWAY, api_key_env="MY_KEY")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(BadAgent, match="OPENAI_API_KEY"):
-        Agents.of_model("scripted/echo", allow_models=["openai/*"])
-    assert Agents.of_model("openai/big", base_url=AWAY).named("big").llm.key() is None, "a server that wants no key"
+        Catalog.of_model("scripted/echo", allow_models=["openai/*"])
+    assert Catalog.of_model("openai/big", base_url=AWAY).named("big").llm.key() is None, "a server that wants no key"
 
 
 # Names.
 
 
-def test_a_name_is_an_agent(agents: Agents) -> None:
+def test_a_name_is_an_agent(agents: Catalog) -> None:
     assert agents.received('"reviewer"') is agents.named("reviewer")
     assert agents.items()[1] == AgentItem("reviewer", ECHO, ("plain",), False)
 
 
 @pytest.mark.parametrize("name", ["nobody", "", "\x00", "x" * 10_000, "../big"])
-def test_a_name_that_no_agent_has_is_not_found(agents: Agents, name: str) -> None:
+def test_a_name_that_no_agent_has_is_not_found(agents: Catalog, name: str) -> None:
     with pytest.raises(NotFound) as error:
         agents.received(msgspec.json.encode(name))
     assert error.value.what == "agent"
@@ -446,7 +446,7 @@ def test_a_name_that_no_agent_has_is_not_found(agents: Agents, name: str) -> Non
 # What clients send.
 
 
-def test_an_agent_that_is_sent_runs_where_the_server_has_its_model(agents: Agents) -> None:
+def test_an_agent_that_is_sent_runs_where_the_server_has_its_model(agents: Catalog) -> None:
     mine = Agent(
         LLM("openai/big", api="chat", temperature=0.3, seed=5, max_tokens=9, reasoning_effort="low"),
         instructions="Mine.",
@@ -466,12 +466,12 @@ def test_an_agent_that_is_sent_runs_where_the_server_has_its_model(agents: Agent
     assert made.tools == ()
 
 
-def test_settings_of_the_wire_that_the_server_uses_can_be_sent(agents: Agents) -> None:
+def test_settings_of_the_wire_that_the_server_uses_can_be_sent(agents: Catalog) -> None:
     """A client need not know that the server speaks another wire than the model's own."""
     assert agents.received(sent({"model": "openai/big", "seed": 7})).llm.wire == "chat"
 
 
-def test_a_model_s_name_is_enough(agents: Agents) -> None:
+def test_a_model_s_name_is_enough(agents: Catalog) -> None:
     assert agents.received(b'{"llm":"openai/big"}').llm == OWN
 
 
@@ -487,7 +487,7 @@ def test_a_model_s_name_is_enough(agents: Agents) -> None:
         ("cache_salt", False),
     ],
 )
-def test_where_a_model_is_cannot_be_sent_unless_it_is_the_same(agents: Agents, setting: str, value: Any) -> None:
+def test_where_a_model_is_cannot_be_sent_unless_it_is_the_same(agents: Catalog, setting: str, value: Any) -> None:
     for model in ("openai/big", "openai/gpt-5"):
         if model == "openai/gpt-5" and value is False:
             continue
@@ -496,29 +496,29 @@ def test_where_a_model_is_cannot_be_sent_unless_it_is_the_same(agents: Agents, s
     assert agents.received(sent({"model": "openai/big", setting: same})).llm == OWN
 
 
-def test_a_refusal_does_not_say_what_the_server_has(agents: Agents) -> None:
+def test_a_refusal_does_not_say_what_the_server_has(agents: Catalog) -> None:
     said = refused(agents, sent({"model": "openai/big", "base_url": "http://elsewhere.example", "headers": []}))
     for secret in (AWAY, "seven", "x-team"):
         assert secret not in said
 
 
 def test_a_context_cannot_be_made_larger_by_a_client() -> None:
-    agents = Agents({"small": Agent(LLM("local/smollm2", context_tokens=2048))})
+    agents = Catalog({"small": Agent(LLM("local/smollm2", context_tokens=2048))})
     assert agents.received(sent("local/smollm2")).llm.context_tokens == 2048
     assert "context_tokens" in refused(agents, sent({"model": "local/smollm2", "context_tokens": 1_000_000}))
 
 
 def test_a_price_is_the_server_s_where_it_has_one() -> None:
-    priced = Agents({"a": Agent(LLM(ECHO, price=Price(1, 2)))})
+    priced = Catalog({"a": Agent(LLM(ECHO, price=Price(1, 2)))})
     assert priced.received(sent(ECHO)).llm.price == Price(1, 2)
     assert "price" in refused(priced, sent({"model": ECHO, "price": {"input": 0, "output": 0}}))
-    free = Agents({"a": Agent(ECHO)})
+    free = Catalog({"a": Agent(ECHO)})
     assert free.received(sent({"model": ECHO, "price": {"input": 3, "output": 4}})).llm.price == Price(3, 4)
 
 
 def test_of_two_ways_to_one_model_the_one_that_was_sent_is_taken() -> None:
     one, two = (LLM("openai/m", base_url=f"http://127.0.0.1:{port}/v1") for port in (1, 2))
-    agents = Agents({"one": Agent(one), "two": Agent(two), "three": Agent(ECHO)}, default="three")
+    agents = Catalog({"one": Agent(one), "two": Agent(two), "three": Agent(ECHO)}, default="three")
     assert agents.received(sent("openai/m")).llm == one
     assert agents.received(sent({"model": "openai/m", "base_url": two.base_url})).llm == two
     assert agents.received(sent("openai/m", name="two")).llm == two
@@ -528,7 +528,7 @@ def test_of_two_ways_to_one_model_the_one_that_was_sent_is_taken() -> None:
 def test_a_literal_key_of_the_server_serves_and_is_stored_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     own = Agent(LLM("openai/m", api_key=SECRET))
-    agents = Agents({"own": own, "other": Agent(ECHO, tools=[importable.plain])})
+    agents = Catalog({"own": own, "other": Agent(ECHO, tools=[importable.plain])})
     for name in ("mine", "other", "own"):
         made = agents.received(sent("openai/m", name=name))
         assert made.llm.key() == SECRET
@@ -536,12 +536,12 @@ def test_a_literal_key_of_the_server_serves_and_is_stored_nowhere(monkeypatch: p
         assert agents.bound(made.to_json()).llm.key() == SECRET
 
 
-def test_a_key_is_never_taken_from_a_client_nor_repeated(agents: Agents) -> None:
+def test_a_key_is_never_taken_from_a_client_nor_repeated(agents: Catalog) -> None:
     assert "literal key" in refused(agents, sent({"model": "openai/big", "api_key": SECRET}))
     assert "literal key" in refused(agents, sent({"model": "openai/big", "api_key": None}))
 
 
-def test_waiting_and_trying_have_the_server_s_limits(agents: Agents) -> None:
+def test_waiting_and_trying_have_the_server_s_limits(agents: Catalog) -> None:
     llm = LLM("openai/big", timeouts=Timeouts(5, 6, 7, 10_000), retries=Retries(1000, 100, 1000))
     made = agents.received(portable_document(Agent(llm)))
     assert made.llm.timeouts == Timeouts(5, 6, 7, 100)
@@ -552,7 +552,7 @@ def test_waiting_and_trying_have_the_server_s_limits(agents: Agents) -> None:
 
 
 @pytest.mark.parametrize("model", ["openai/gpt-5", "scripted/echo", "scripted/other", "local/smollm2"])
-def test_a_model_that_a_pattern_allows_can_be_sent(agents: Agents, model: str) -> None:
+def test_a_model_that_a_pattern_allows_can_be_sent(agents: Catalog, model: str) -> None:
     assert agents.received(sent(model)).llm == LLM(model)
 
 
@@ -571,14 +571,14 @@ def test_a_model_that_a_pattern_allows_can_be_sent(agents: Agents, model: str) -
         "",
     ],
 )
-def test_no_other_model_can_be_sent(agents: Agents, model: str) -> None:
+def test_no_other_model_can_be_sent(agents: Catalog, model: str) -> None:
     said = refused(agents, sent(model))
     assert "not offered" in said
     assert "openai/gpt-*" in said, "it says what can be used"
 
 
 def test_a_file_of_the_server_s_own_can_be_named_but_is_not_told() -> None:
-    agents = Agents({"mine": Agent("scripted/secret/place.json")})
+    agents = Catalog({"mine": Agent("scripted/secret/place.json")})
     assert agents.received(sent("scripted/secret/place.json")).llm.model == "scripted/secret/place.json"
     assert "secret" not in refused(agents, sent("scripted/x"))
 
@@ -635,16 +635,16 @@ def test_a_file_of_the_server_s_own_can_be_named_but_is_not_told() -> None:
     ],
     ids=lambda given: str(given)[:80],
 )
-def test_what_is_no_plain_data_or_makes_no_sense_is_refused(agents: Agents, fields: Any, word: str) -> None:
+def test_what_is_no_plain_data_or_makes_no_sense_is_refused(agents: Catalog, fields: Any, word: str) -> None:
     assert word in refused(agents, msgspec.json.encode({"llm": {"model": ECHO}} | fields))
 
 
-def test_a_client_may_have_many_tools_of_its_own(agents: Agents) -> None:
+def test_a_client_may_have_many_tools_of_its_own(agents: Catalog) -> None:
     tools = [{"name": f"ask{n:03}"} for n in range(CLIENT_TOOLS)]
     assert len(agents.received(sent(ECHO, client_tools=tools)).client_tools) == CLIENT_TOOLS
 
 
-def test_what_a_client_does_unattended_lets_no_function_of_the_server_run(agents: Agents) -> None:
+def test_what_a_client_does_unattended_lets_no_function_of_the_server_run(agents: Catalog) -> None:
     """It names an agent of the server, whose tools ask first, and gets none of them."""
     made = agents.received(sent(ECHO, name="reviewer", unattended="run", approval="never"))
     assert (made.tools, agents.bound(made.to_json()).tools) == ((), ())
@@ -669,11 +669,11 @@ def test_what_a_client_does_unattended_lets_no_function_of_the_server_run(agents
     ],
     ids=lambda text: ascii(text[:20]),
 )
-def test_what_is_no_document_is_refused_in_our_words(agents: Agents, text: bytes | str) -> None:
+def test_what_is_no_document_is_refused_in_our_words(agents: Catalog, text: bytes | str) -> None:
     assert refused(agents, text)
 
 
-def test_nothing_is_imported_for_a_client(agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_imported_for_a_client(agents: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "trap_module.py").write_text("raise SystemExit('sprung')")
     monkeypatch.syspath_prepend(tmp_path)
     reference = {"name": "f", "path": "trap_module:f", "digest": "1"}
@@ -685,11 +685,11 @@ def test_nothing_is_imported_for_a_client(agents: Agents, tmp_path: Path, monkey
 # Agents of stored conversations.
 
 
-def test_a_stored_agent_has_the_server_s_own_functions(agents: Agents) -> None:
+def test_a_stored_agent_has_the_server_s_own_functions(agents: Catalog) -> None:
     def within(a: int) -> int:
         return a
 
-    here = Agents({"worker": Agent(ECHO, tools=[within], approval=lambda call, tool: True)})
+    here = Catalog({"worker": Agent(ECHO, tools=[within], approval=lambda call, tool: True)})
     text = here.named("worker").to_json()
     bound = here.bound(text)
     assert bound.tools == here.named("worker").tools
@@ -701,7 +701,7 @@ def test_a_stored_agent_has_the_server_s_own_functions(agents: Agents) -> None:
 
 def test_the_name_that_a_server_gives_an_agent_changes_nothing_else_of_it() -> None:
     agent = Agent(ECHO, tools=[importable.plain], client_tools=[ToolSchema("ask")], unattended="run", approval="always")
-    named = Agents({"worker": agent}).named("worker")
+    named = Catalog({"worker": agent}).named("worker")
     assert named.name == "worker"
     assert named.but(name=None) == agent
 
@@ -716,7 +716,7 @@ def test_a_stored_agent_of_another_model_has_that_model_s_key_and_its_own_functi
 
     worker = Agent("openai/gpt-5", tools=[within], client_tools=[ToolSchema("ask")], unattended="run")
     keeper = Agent(LLM("openai/gpt-6", api_key=SECRET))
-    here = Agents({"worker": worker, "keeper": keeper})
+    here = Catalog({"worker": worker, "keeper": keeper})
     bound = here.bound(here.named("worker").but(llm=LLM("openai/gpt-6")).to_json())
     assert bound.llm.key() == SECRET
     assert (bound.tools, bound.client_tools, bound.unattended) == (worker.tools, worker.client_tools, "run")
@@ -726,24 +726,24 @@ def test_a_stored_agent_that_the_server_s_own_no_longer_matches_says_so() -> Non
     def look(place: str) -> str:
         return place
 
-    text = Agents({"worker": Agent(ECHO, tools=[look])}).named("worker").to_json()
+    text = Catalog({"worker": Agent(ECHO, tools=[look])}).named("worker").to_json()
 
     def changed(place: int) -> int:
         return place
 
     changed.__name__ = "look"
     with pytest.raises(CannotResume, match="look: its arguments have changed"):
-        Agents({"worker": Agent(ECHO, tools=[changed])}).bound(text)
+        Catalog({"worker": Agent(ECHO, tools=[changed])}).bound(text)
 
 
-def test_what_a_client_sent_comes_back_without_the_functions_of_an_agent_of_that_name(agents: Agents) -> None:
+def test_what_a_client_sent_comes_back_without_the_functions_of_an_agent_of_that_name(agents: Catalog) -> None:
     made = agents.received(sent(ECHO, name="reviewer", instructions="Mine."))
     again = agents.bound(made.to_json())
     assert (again.tools, again.approval, again.instructions) == ((), "never", "Mine.")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "3", "[" * 100_000, '{"llm":{"model":3}}'], ids=lambda text: text[:10])
-def test_a_stored_document_that_is_none_cannot_be_resumed(agents: Agents, text: str) -> None:
+def test_a_stored_document_that_is_none_cannot_be_resumed(agents: Catalog, text: str) -> None:
     with pytest.raises(CannotResume):
         agents.bound(text)
 
@@ -752,7 +752,7 @@ def test_a_stored_document_that_is_none_cannot_be_resumed(agents: Agents, text: 
 
 
 @pytest.fixture
-def rooted(tmp_path: Path) -> Agents:
+def rooted(tmp_path: Path) -> Catalog:
     (tmp_path / "repos" / "one").mkdir(parents=True)
     (tmp_path / "repos-too").mkdir()
     (tmp_path / "private").mkdir()
@@ -760,10 +760,10 @@ def rooted(tmp_path: Path) -> Agents:
     (tmp_path / "repos" / "out").symlink_to(tmp_path / "private")
     (tmp_path / "in").symlink_to(tmp_path / "repos" / "one")
     agents = {"a": Agent(ECHO), "b": Agent(ECHO)}
-    return Agents(agents, roots=[tmp_path / "repos"], workspaces={"a": tmp_path / "private"})
+    return Catalog(agents, roots=[tmp_path / "repos"], workspaces={"a": tmp_path / "private"})
 
 
-def test_a_client_chooses_a_folder_under_a_root(rooted: Agents, tmp_path: Path) -> None:
+def test_a_client_chooses_a_folder_under_a_root(rooted: Catalog, tmp_path: Path) -> None:
     agent, one = rooted.named("b"), str((tmp_path / "repos" / "one").resolve())
     for path in (one, one + "/", f"{one}/../one", str(tmp_path / "in")):
         assert rooted.workspace_for(path, agent) == one
@@ -786,7 +786,7 @@ def test_a_client_chooses_a_folder_under_a_root(rooted: Agents, tmp_path: Path) 
     ],
     ids=lambda path: ascii(path[:20]),
 )
-def test_whether_a_folder_elsewhere_exists_is_not_told(rooted: Agents, tmp_path: Path, path: str) -> None:
+def test_whether_a_folder_elsewhere_exists_is_not_told(rooted: Catalog, tmp_path: Path, path: str) -> None:
     with pytest.raises(BadWorkspace) as error:
         rooted.workspace_for(f"{tmp_path}/{path}", rooted.named("b"))
     assert error.value.why == "it is not a folder under one of the roots that this server allows for workspaces"
@@ -794,18 +794,18 @@ def test_whether_a_folder_elsewhere_exists_is_not_told(rooted: Agents, tmp_path:
 
 
 @pytest.mark.parametrize("path", ["", ".", "repos", "~", "~/repos", "share", "worktree"])
-def test_only_an_absolute_path_names_a_workspace(rooted: Agents, path: str) -> None:
+def test_only_an_absolute_path_names_a_workspace(rooted: Catalog, path: str) -> None:
     with pytest.raises(BadWorkspace):
         rooted.workspace_for(path, rooted.named("b"))
 
 
 def test_without_roots_a_client_chooses_no_workspace(tmp_path: Path) -> None:
-    agents = Agents({"a": Agent(ECHO)})
+    agents = Catalog({"a": Agent(ECHO)})
     with pytest.raises(BadWorkspace):
         agents.workspace_for(str(tmp_path), agents.named("a"))
 
 
-def test_an_agent_s_own_workspace_is_not_for_one_that_only_has_its_name(rooted: Agents, tmp_path: Path) -> None:
+def test_an_agent_s_own_workspace_is_not_for_one_that_only_has_its_name(rooted: Catalog, tmp_path: Path) -> None:
     assert rooted.workspace_for(None, rooted.named("a")) == str((tmp_path / "private").resolve())
     assert rooted.workspace_for(None, rooted.received(sent(ECHO, name="a"))) is None
 
@@ -827,7 +827,7 @@ def test_an_agent_s_own_workspace_is_not_for_one_that_only_has_its_name(rooted: 
 )
 def test_what_is_wrong_with_agents_is_said_when_they_are_made(arguments: Any, word: str) -> None:
     with pytest.raises(ForkpointError) as error:
-        Agents(**arguments)
+        Catalog(**arguments)
     assert word in str(error.value)
 
 
@@ -850,7 +850,7 @@ def test_skills_and_a_condenser_stand_in_the_file_and_all_that_is_wrong_is_said(
         condenser = { kind = "window", events = 500 }
         """
     )
-    agents = Agents.from_file(file)
+    agents = Catalog.from_file(file)
     one = agents.named("one")
     assert [(skill.name, skill.words, skill.files) for skill in one.skills] == [
         ("deploy", ("deploy",), ()),
@@ -895,7 +895,7 @@ def test_skills_and_a_condenser_stand_in_the_file_and_all_that_is_wrong_is_said(
 
 
 def test_a_client_sends_skills_and_a_condenser_but_nothing_that_is_imported_or_asked_with_our_keys(
-    agents: Agents,
+    agents: Catalog,
 ) -> None:
     skills = [{"name": "deploy", "content": "Tag it first.", "words": ["deploy"]}]
     found = agents.received(sent("openai/big", skills=skills, condenser={"kind": "window", "events": 9}))

@@ -14,7 +14,7 @@ from forkpoint.agent import Agent, Limits, tool
 from forkpoint.conversation import AsyncConversation
 from forkpoint.errors import BadArgument, CannotResume, Item
 from forkpoint.llm import LLM
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.settings import ServerSettings
 
 UNTOLD = "it is not on the server as it was"
@@ -48,7 +48,7 @@ class Place:
     def serve(self, *tools: Any, **options: Any) -> tuple[Served, Api]:
         """A server whose agent ``worker`` has these tools."""
         self.leave()
-        agents = Agents(
+        agents = Catalog(
             {"worker": Agent(self.llm, tools=tools, **options)}, allow_models=["scripted/*"], roots=[self.root]
         )
         server = Served(self._store, agents, settings=ServerSettings(grace=0)).start()

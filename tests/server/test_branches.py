@@ -10,7 +10,7 @@ from tests.server.support.serving import Served, served
 
 from forkpoint.agent import Agent
 from forkpoint.ids import new_id
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.testing import Heard, Reply, Script
 
 PLACE = "/api/conversations"
@@ -22,7 +22,7 @@ def server() -> Iterator[Served]:
         return Reply(f"Heard {heard.text}.", pace=0.05 if heard.text == "wait" else 0, piece=1)
 
     Script(reply).register("of-branches")
-    agents = Agents({"support": Agent("scripted/of-branches"), "other": Agent("scripted/echo")})
+    agents = Catalog({"support": Agent("scripted/of-branches"), "other": Agent("scripted/echo")})
     with served(agents=agents) as running:
         yield running
 

@@ -10,7 +10,7 @@ from tests.server.support.serving import Served, served
 
 from forkpoint.agent import Agent, tool
 from forkpoint.ids import new_id
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.testing import Fault, Heard, Reply, Script
 
 PLACE = "/api/conversations"
@@ -30,7 +30,7 @@ def server() -> Iterator[Served]:
         return Reply("One. Two. Three.", pace=0 if heard.text != "wait" else 0.05, piece=1)
 
     Script(reply).register("of-conversations")
-    agents = Agents(
+    agents = Catalog(
         {"support": Agent("scripted/of-conversations", tools=[search]), "other": Agent("scripted/echo")},
         allow_models=["scripted/*"],
     )

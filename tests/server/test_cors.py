@@ -7,7 +7,7 @@ import pytest
 from tests.server.support.contract import checked
 from tests.server.support.serving import Served, served
 
-from forkpoint.server.http.keys import Key, Keyring, OneKey
+from forkpoint.server.http.keys import ApiKey, Keyring, OneKey
 from forkpoint.server.settings import ConversationHeader, ServerSettings
 
 PLACE = "/api/conversations"
@@ -26,7 +26,7 @@ def bare() -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def listed() -> Iterator[Served]:
     """With keys, for the pages of one origin."""
-    keyring = Keyring([OneKey(TOKEN, Key("a", "a", "acme"))])
+    keyring = Keyring([OneKey(TOKEN, ApiKey("a", "a", "acme"))])
     with served(keyring=keyring, settings=ServerSettings(cors=(APP,))) as running:
         yield running
 

@@ -19,7 +19,7 @@ from tests.server.support.turning import PATIENCE, Api, Gate, Visits, agents_of,
 
 from forkpoint.agent import Agent
 from forkpoint.llm import LLM, Retries
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script
 
 RUN = "POST /api/conversations/{id}/turns"
@@ -216,7 +216,7 @@ def test_a_commit_that_has_begun_is_finished_though_the_turn_was_to_stop_with_it
         return Reply("Done")
 
     with ModelServer(Script(answer)) as models:
-        agents = Agents({"helper": Agent(LLM("openai/test", base_url=models.url, retries=Retries(attempts=1)))})
+        agents = Catalog({"helper": Agent(LLM("openai/test", base_url=models.url, retries=Retries(attempts=1)))})
         file = tmp_path / "s.db"
         with served(f"sqlite:///{file}", agents) as server, using(server.url) as api:
             id = api.create()
@@ -241,7 +241,7 @@ def test_a_commit_that_has_begun_is_finished_though_the_turn_was_to_stop_with_it
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_side_question_stops_with_its_client(visits: Visits, streams: bool) -> None:
     hangs = Agent(model([Reply("I think", fault=Fault("hang", after=1))], "thinks"))
-    with served(agents=Agents({"thinker": hangs})) as server, using(server.url) as api:
+    with served(agents=Catalog({"thinker": hangs})) as server, using(server.url) as api:
         id = api.create()
         if streams:
             with api.streamed("POST", f"{id}/ask", message="Why?") as stream:

@@ -18,7 +18,7 @@ from tests.server.support.contract import checked
 from tests.server.support.serving import Served, served
 
 from forkpoint.agent import Agent, tool
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.http.logs import bound
 from forkpoint.testing import Fault, Heard, Reply, Script, ScriptedCall
 
@@ -344,7 +344,7 @@ def everything(client: httpx2.Client, id: str, failed: httpx2.Response) -> str:
 def test_what_a_model_says_of_keys_and_passwords_stays_here(fault: Fault, code: str, streamed: bool) -> None:
     name = f"leaks-{code}-{streamed}"
     Script([Reply(fault=fault)], repeat=True).register(name)
-    agents = Agents({"a": Agent(f"scripted/{name}")})
+    agents = Catalog({"a": Agent(f"scripted/{name}")})
     with served(agents=agents) as server, checked(server) as client:
         client.post(PLACE, json={"id": "c"})
         accept = "text/event-stream" if streamed else "application/json"
@@ -365,7 +365,7 @@ def test_what_a_model_raises_unforeseen_is_told_without_its_words() -> None:
         raise RuntimeError("/srv/secret/module.py with hunter2")
 
     Script(breaks).register("breaks")
-    with served(agents=Agents({"a": Agent("scripted/breaks")})) as server, checked(server) as client:
+    with served(agents=Catalog({"a": Agent("scripted/breaks")})) as server, checked(server) as client:
         client.post(PLACE, json={"id": "c"})
         failed = client.post(f"{PLACE}/c/turns", json={"message": "Hi"})
         assert failed.status_code == 500, failed.text
@@ -380,7 +380,7 @@ def test_a_tool_that_raises_gives_the_model_its_words_and_nobody_a_stack_trace()
         raise ValueError("the disk is full")
 
     Script([Reply(calls=(ScriptedCall("look"),)), Reply("It is full.")]).register("raising-tool")
-    agents = Agents({"a": Agent("scripted/raising-tool", tools=[look])})
+    agents = Catalog({"a": Agent("scripted/raising-tool", tools=[look])})
     with served(agents=agents) as server, checked(server) as client:
         client.post(PLACE, json={"id": "c"})
         done = client.post(f"{PLACE}/c/turns", json={"message": "Look"})
@@ -488,7 +488,7 @@ def breaks(_: Heard) -> Reply:
 
 @pytest.mark.parametrize("prefer", ["", "respond-async"])
 def test_the_words_of_a_bug_in_a_turn_are_in_the_log_and_nowhere_else(log: Logged, prefer: str) -> None:
-    agents = Agents({"broken": Agent(Script(breaks).register(f"broken-{prefer}"))})
+    agents = Catalog({"broken": Agent(Script(breaks).register(f"broken-{prefer}"))})
     with served(agents=agents) as server, server.client() as client:
         client.post(PLACE, json={"id": "x"})
         answered = client.post(f"{PLACE}/x/turns", json={"message": "Hi"}, headers={"Prefer": prefer})

@@ -28,7 +28,7 @@ from forkpoint.backend.results import Turn
 from forkpoint.events import Position, Usage
 from forkpoint.ids import new_id
 from forkpoint.llm.answers import TextPiece
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.http.keys import Keyring, Keys, add_key, revoke_key
 from forkpoint.server.live.family import read_cursor
 from forkpoint.server.settings import ServerSettings
@@ -212,7 +212,7 @@ def spawns(heard: Heard) -> Reply:
 
 
 def test_a_turn_that_spawns_tells_what_the_sub_agent_does_meanwhile() -> None:
-    agents = Agents({"helper": Agent(model(spawns, "spawning-family"), sub_agents=True)})
+    agents = Catalog({"helper": Agent(model(spawns, "spawning-family"), sub_agents=True)})
     with served(agents=agents, settings=FAST) as server, using(server.url) as api:
         root = api.create()
         before = _counted(api)

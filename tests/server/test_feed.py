@@ -13,7 +13,7 @@ from forkpoint.events import NewEvent, Position
 from forkpoint.ids import new_id
 from forkpoint.server.api.public import event_frame
 from forkpoint.server.http.timed_store import timed
-from forkpoint.server.live.feed import ENDS, MOST_BYTES, Item, Mailbox, Said
+from forkpoint.server.live.feed import ENDS, MOST_BYTES, Encoded, Item, Mailbox
 from forkpoint.server.live.follower import PAGE, PAGE_BYTES, Follower
 from forkpoint.server.live.stream import OPENING, EventStream, frame
 from forkpoint.store.opening import open_store
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.anyio
 
 items: st.SearchStrategy[Item] = st.one_of(
     st.none(),
-    st.builds(Said, st.binary(min_size=1, max_size=3), st.just("t"), st.booleans()),
-    st.builds(Said, st.just(bytes(MOST_BYTES // 3)), st.just("t")),
+    st.builds(Encoded, st.binary(min_size=1, max_size=3), st.just("t"), st.booleans()),
+    st.builds(Encoded, st.just(bytes(MOST_BYTES // 3)), st.just("t")),
 )
 
 
@@ -61,9 +61,9 @@ async def test_a_mailbox_wakes_its_reader_at_once_and_says_if_nothing_came() -> 
 
 async def test_a_reader_that_wants_nothing_provisional_is_not_woken_for_it() -> None:
     mailbox = Mailbox(4, provisional=False)
-    mailbox.put(Said(b"x", "t"))
+    mailbox.put(Encoded(b"x", "t"))
     assert mailbox.is_empty
-    mailbox.put(Said(b"x", "t", ends=True))
+    mailbox.put(Encoded(b"x", "t", ends=True))
     assert not mailbox.is_empty
 
 
@@ -109,7 +109,8 @@ async def test_what_was_told_on_the_way_to_events_is_no_news_after_them() -> Non
         assert [await anext(frames) for _ in range(2)] == [OPENING, b""]
         turn = new_id()
         await store.note(made.id, turn, [NewEvent(says("x").body)])
-        for item in (None, Said(b"words ", turn), Said(b"others ", "next"), None, Said(b"end", turn, ends=True)):
+        others = Encoded(b"others ", "next")
+        for item in (None, Encoded(b"words ", turn), others, None, Encoded(b"end", turn, ends=True)):
             mailbox.put(item)
         told = b"".join([await anext(frames) for _ in range(3)])
         await frames.aclose()
@@ -143,12 +144,12 @@ async def test_what_a_turn_committed_is_not_read_again_by_those_who_have_all_tha
         assert opening.count(b"event: event") == 1
 
         read.clear()
-        mailbox.put(Said(b"end", second.turn, True, event_frame(second), second.id, second.id))
+        mailbox.put(Encoded(b"end", second.turn, True, event_frame(second), second.id, second.id))
         assert await anext(frames) == event_frame(second) + b"end"
         assert read == []
 
         # It has been rewound all the while, so what follows there cannot be told as it comes.
-        mailbox.put(Said(b"end", "x", True, b"never", Position(third.id.segment, 9), Position(third.id.segment, 9)))
+        mailbox.put(Encoded(b"end", "x", True, b"never", Position(third.id.segment, 9), Position(third.id.segment, 9)))
         told = b"".join([await anext(frames) for _ in range(2)])
         await frames.aclose()
     assert told == b'id: 1-1\nevent: rewound\ndata: {"at":"1-1"}\n\n' + b"end"

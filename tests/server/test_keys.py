@@ -23,11 +23,11 @@ from forkpoint.errors import (
     Unauthorized,
 )
 from forkpoint.server.http.keys import (
-    Key,
+    ApiKey,
     Keyring,
     Keys,
+    KeySource,
     OneKey,
-    Source,
     add_key,
     default_keys_file,
     list_keys,
@@ -570,7 +570,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(file: Path, mon
 def test_a_key_of_the_environment_is_accepted_for_its_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVER_KEY", "sixteen-letters!\n")
     key = Keyring([OneKey.from_environment("SERVER_KEY", "acme")]).check("Bearer sixteen-letters!")
-    assert key == Key("env:SERVER_KEY", "SERVER_KEY", "acme")
+    assert key == ApiKey("env:SERVER_KEY", "SERVER_KEY", "acme")
 
 
 @pytest.mark.parametrize(
@@ -599,7 +599,7 @@ def test_a_variable_that_is_no_key_is_an_error_that_names_it(
 def test_each_of_several_sources_lets_its_own_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVER_KEY", "sixteen-letters!")
     ann, bob = add_key(tmp_path / "one.json", "ann", "a"), add_key(tmp_path / "two.json", "bob", "b")
-    sources: list[Source] = [
+    sources: list[KeySource] = [
         Keys(tmp_path / "one.json"),
         OneKey.from_environment("SERVER_KEY", "c"),
         Keys(tmp_path / "two.json"),

@@ -17,7 +17,7 @@ from tests.server.support.turning import two_tenants
 from forkpoint.agent import Agent, Hook, McpServer, Role, Secret, SubAgents, ToolContext, tool
 from forkpoint.ids import new_id
 from forkpoint.llm.model import LLM
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.testing import ModelServer, Reply, Script, ScriptedCall
 
 PLACE = "/api/conversations"
@@ -125,7 +125,7 @@ def test_a_preview_is_what_is_sent_afterwards_to_the_byte() -> None:
     with ModelServer(Script([Reply("Fine.")], repeat=True)) as models:
         secret = (("X-Secret", "between-us"),)
         llm = LLM("openai/gpt-5.6", base_url=models.url, api_key="sk-of-the-server-123456", headers=secret)
-        with served(agents=Agents({"support": Agent(llm)})) as server, checked(server) as client:
+        with served(agents=Catalog({"support": Agent(llm)})) as server, checked(server) as client:
             id = client.post(PLACE).json()["id"]
             place = f"{PLACE}/{id}"
             client.post(f"{place}/turns", json={"message": "First"})
@@ -173,7 +173,7 @@ def test_where_the_servers_models_are_is_in_no_event_that_a_tenant_reads() -> No
         mcp=[McpServer("find", url="https://mcp.internal", headers={"A": "between-us"})],
         sub_agents=SubAgents(agents={"other": Agent(llm)}, roles={"one": Role(agent=Agent(llm))}, models=[llm]),
     )
-    agents = Agents({"echo": Agent("scripted/echo"), "support": support})
+    agents = Catalog({"echo": Agent("scripted/echo"), "support": support})
     with served(agents=agents) as server, checked(server) as client:
         place = f"{PLACE}/{client.post(PLACE).json()['id']}"
         client.post(f"{place}/turns", json={"message": "Hi"})
@@ -213,7 +213,7 @@ def test_what_the_servers_hooks_and_secrets_are_is_in_no_turn_that_a_tenant_read
         secrets={"KEY": Secret(command=("/vault.internal",))},
         mcp=[odd(timeout=21.5)],
     )
-    with served(agents=Agents({"signer": signer})) as server, checked(server) as client:
+    with served(agents=Catalog({"signer": signer})) as server, checked(server) as client:
         place = f"{PLACE}/{client.post(PLACE, json={'agent': 'signer'}).json()['id']}"
         ran = client.post(f"{place}/turns", json={"message": "Hi"})
         assert ran.json()["outcome"] == "committed"

@@ -30,7 +30,7 @@ from tests.test_public_names import (
 )
 
 from forkpoint.errors import ForkpointError
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.api import operations
 from forkpoint.server.app import FAMILIES, create_app
 from forkpoint.server.http import openapi
@@ -44,13 +44,13 @@ SEAL = ROOT / "tests" / "server" / "openapi.txt"
 WHAT_TO_DO = "add a line to CHANGELOG.md under Unreleased and run `python -m tests.server.test_openapi --write`"
 
 
-def made_now(agents: Agents | None = None, settings: ServerSettings = ServerSettings()) -> dict[str, Any]:
+def made_now(agents: Catalog | None = None, settings: ServerSettings = ServerSettings()) -> dict[str, Any]:
     """The document as this code makes it."""
 
     async def make() -> dict[str, Any]:
         store = await open_store("memory:")
         try:
-            offered = agents or Agents.of_model("scripted/echo")
+            offered = agents or Catalog.of_model("scripted/echo")
             document = openapi.document(create_app(store, offered, settings=settings), FAMILIES)
             as_served: dict[str, Any] = plain(document)
             return as_served
@@ -104,7 +104,7 @@ def test_a_changed_document_is_not_written_while_the_changelog_says_nothing_new(
 
 def test_a_server_serves_the_same_document_whatever_its_agents_and_settings() -> None:
     settings = ServerSettings(cors=("*",), metrics="off", max_body=1000)
-    with served(agents=Agents.of_model("scripted/other"), settings=settings) as server, server.client() as client:
+    with served(agents=Catalog.of_model("scripted/other"), settings=settings) as server, server.client() as client:
         answered = client.get("/openapi.json")
         assert answered.headers["content-type"] == "application/json"
         assert answered.json() == DOCUMENT

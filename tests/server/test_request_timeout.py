@@ -8,7 +8,7 @@ from tests.server.support.serving import Served, served
 from tests.server.support.turning import Api, model, using
 
 from forkpoint.agent import Agent, Limits
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Fault, Heard, Reply
 
@@ -22,7 +22,7 @@ def answer(heard: Heard) -> Reply:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
     llm = model(answer, "request-timeout")
-    agents = Agents(
+    agents = Catalog(
         {
             "patient": Agent(llm),
             "lavish": Agent(llm, limits=Limits(seconds=60)),

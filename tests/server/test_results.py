@@ -12,7 +12,7 @@ from tests.server.support.turning import agents_of, asks, model
 from forkpoint.agent import Agent
 from forkpoint.agent.stored.document import portable_document
 from forkpoint.llm.prompt.manifest import ToolSchema
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Fault, Heard, Reply, ScriptedCall
 
@@ -162,7 +162,7 @@ def test_a_failed_turn_is_tried_again_with_its_results() -> None:
 def test_an_agent_that_a_client_sends_may_have_tools_of_the_client() -> None:
     sent = Agent(model(lambda _: Reply(calls=READ), "sent-with-tools"), client_tools=[BROWSE])
     with (
-        served(agents=Agents.of_model("scripted/echo", allow_models=["scripted/*"])) as other,
+        served(agents=Catalog.of_model("scripted/echo", allow_models=["scripted/*"])) as other,
         checked(other) as client,
     ):
         body = f'{{"agent": {portable_document(sent)}}}'

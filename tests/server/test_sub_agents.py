@@ -14,7 +14,7 @@ from tests.server.support.turning import PATIENCE, Api, Gate, holds, model, obed
 from forkpoint.agent import Agent, Role, SubAgents
 from forkpoint.ids import new_id
 from forkpoint.llm import LLM, Retries
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script
 
@@ -32,7 +32,7 @@ def careless(heard: Heard) -> Reply:
     raise RuntimeError("there is no /secret/folder")
 
 
-def agents() -> Agents:
+def agents() -> Catalog:
     reader = Agent(model(obedient, "reader-of-agents"), name="reads", instructions="You read.")
     broken = Agent(model(careless, "broken-of-agents"), name="breaks")
     team = SubAgents(
@@ -42,7 +42,7 @@ def agents() -> Agents:
         depth=1,
         most=8,
     )
-    return Agents(
+    return Catalog(
         {"lead": Agent(model(patient, "lead-of-agents"), tools=[GATE.tool], sub_agents=team)},
         allow_models=["scripted/*"],
     )
@@ -363,7 +363,7 @@ def test_one_whose_task_could_not_be_begun_is_made_once_and_its_task_begins_with
         llm = LLM("openai/test", base_url=models.url, api_key_env="KEY_OF_A_CHILD", retries=Retries(attempts=1))
         keyed = Agent(llm, name="keyed")
         lead = Agent("scripted/echo", sub_agents=SubAgents(agents={"keyed": keyed}))
-        with served(agents=Agents({"lead": lead})) as server, checked(server) as client:
+        with served(agents=Catalog({"lead": lead})) as server, checked(server) as client:
             monkeypatch.delenv("KEY_OF_A_CHILD")
             id = client.post(PLACE, json={}).json()["id"]
             body, headers = {"task": "find it", "agent": "keyed"}, {"Idempotency-Key": "k"}

@@ -15,7 +15,7 @@ from forkpoint.agent.stored.document import portable_document
 from forkpoint.agent.team.offer import everyone
 from forkpoint.errors import BadAgent, CannotResume
 from forkpoint.llm.model import LLM, Retries
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.agents.sent import TEAM, TEAM_DEPTH, TEAM_MOST
 
 ECHO = "scripted/echo"
@@ -92,13 +92,13 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def wrong(path: Path, text: str) -> str:
     path.write_text(text)
     with pytest.raises(BadAgent) as error:
-        Agents.from_file(path)
+        Catalog.from_file(path)
     return error.value.why
 
 
 def test_a_file_says_whom_an_agent_may_spawn(file: Path) -> None:
     file.write_text(FILE)
-    agents = Agents.from_file(file)
+    agents = Catalog.from_file(file)
     assert (agents.names(), agents.default) == (("lead", "explorer", "judge", "plain"), "lead")
     explorer, judge = agents.named("explorer"), agents.named("judge")
     assert explorer.tool("look") is not None
@@ -118,7 +118,7 @@ def test_json_says_the_same_as_toml(file: Path) -> None:
     file.write_text(FILE)
     other = file.with_suffix(".json")
     other.write_bytes(msgspec.json.encode(tomllib.loads(FILE)))
-    assert Agents.from_file(other).named("lead") == Agents.from_file(file).named("lead")
+    assert Catalog.from_file(other).named("lead") == Catalog.from_file(file).named("lead")
 
 
 def test_everything_that_is_wrong_with_the_sub_agents_of_a_file_is_listed_at_once(
@@ -235,7 +235,7 @@ sub_agents = { agents = ["c"] }
 [agents.c]
 model = "scripted/echo"
 """)
-    assert [place for place, _ in everyone(Agents.from_file(file).named("a"))] == [
+    assert [place for place, _ in everyone(Catalog.from_file(file).named("a"))] == [
         "agent b",
         "agent b: agent c",
         "agent c",
@@ -250,7 +250,7 @@ def test_a_key_that_an_agent_in_another_needs_must_be_there_at_the_start(monkeyp
     inner = Agent(ECHO, sub_agents=SubAgents(agents={"b": Agent("openai/b")}, models=["openai/m"]))
     lead = Agent(ECHO, sub_agents=SubAgents(roles={"a": Role(agent=inner)}, models=["openai/n"]))
     with pytest.raises(BadAgent) as refused:
-        Agents({"lead": lead})
+        Catalog({"lead": lead})
     for words in (
         "agents.lead: model openai/n: the environment variable OPENAI_API_KEY",
         "agents.lead: role a: model openai/m: the environment variable OPENAI_API_KEY",
@@ -258,32 +258,32 @@ def test_a_key_that_an_agent_in_another_needs_must_be_there_at_the_start(monkeyp
     ):
         assert words in refused.value.why
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    assert Agents({"lead": lead}).named("lead").sub_agents == lead.sub_agents
+    assert Catalog({"lead": lead}).named("lead").sub_agents == lead.sub_agents
 
 
 # From clients.
 
 
 @pytest.fixture
-def agents(monkeypatch: pytest.MonkeyPatch) -> Agents:
+def agents(monkeypatch: pytest.MonkeyPatch) -> Catalog:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     big = LLM("openai/big", base_url=AWAY, retries=Retries(longest=9), api_key=SECRET)
     reviewer = hidden("reviewer").but(sub_agents=SubAgents(roles={"deep": Role(agent=hidden("deep"))}))
-    return Agents({"big": Agent(big), "reviewer": reviewer}, allow_models=["scripted/*"])
+    return Catalog({"big": Agent(big), "reviewer": reviewer}, allow_models=["scripted/*"])
 
 
 def sent(**sub_agents: Any) -> bytes:
     return msgspec.json.encode({"llm": ECHO, "sub_agents": sub_agents})
 
 
-def refused(agents: Agents, document: bytes) -> str:
+def refused(agents: Catalog, document: bytes) -> str:
     with pytest.raises(BadAgent) as error:
         agents.received(document)
     assert SECRET not in str(error.value)
     return error.value.why
 
 
-def test_an_agent_that_is_sent_may_have_sub_agents(agents: Agents) -> None:
+def test_an_agent_that_is_sent_may_have_sub_agents(agents: Catalog) -> None:
     made = agents.received(
         sent(
             roles={"a": {"description": "d", "instructions": "i", "guardian": True, "agent": {"llm": "openai/big"}}},
@@ -304,7 +304,7 @@ def test_an_agent_that_is_sent_may_have_sub_agents(agents: Agents) -> None:
     assert SECRET not in made.to_json()
 
 
-def test_what_a_client_in_python_has_is_what_arrives(agents: Agents) -> None:
+def test_what_a_client_in_python_has_is_what_arrives(agents: Catalog) -> None:
     own = Agent(
         ECHO,
         sub_agents=SubAgents(
@@ -315,7 +315,7 @@ def test_what_a_client_in_python_has_is_what_arrives(agents: Agents) -> None:
     assert (made.sub_agents, made.manifest.hash) == (own.sub_agents, own.manifest.hash)
 
 
-def test_an_agent_of_the_server_may_be_named_in_one_that_is_sent_and_keeps_its_policy(agents: Agents) -> None:
+def test_an_agent_of_the_server_may_be_named_in_one_that_is_sent_and_keeps_its_policy(agents: Catalog) -> None:
     made = agents.received(sent(roles={"r": {"agent": "reviewer"}}, agents={"r": "reviewer"}))
     reviewer = agents.named("reviewer")
     assert team_of(made).agents == {"r": reviewer}
@@ -325,7 +325,7 @@ def test_an_agent_of_the_server_may_be_named_in_one_that_is_sent_and_keeps_its_p
     assert team_of(bound).agents["r"].approval is reviewer.approval
 
 
-def test_literal_keys_of_the_server_serve_agents_and_models_in_a_stored_one(agents: Agents) -> None:
+def test_literal_keys_of_the_server_serve_agents_and_models_in_a_stored_one(agents: Catalog) -> None:
     made = agents.received(sent(agents={"b": {"llm": "openai/big"}}, models=["openai/big"]))
     bound = agents.bound(made.to_json())
     assert bound == made
@@ -365,17 +365,17 @@ for _ in range(TEAM + 1):
     ],
     ids=lambda given: str(given)[:80],
 )
-def test_the_same_holds_for_what_is_in_an_agent_as_for_itself(agents: Agents, sub_agents: Any, word: str) -> None:
+def test_the_same_holds_for_what_is_in_an_agent_as_for_itself(agents: Catalog, sub_agents: Any, word: str) -> None:
     assert word in refused(agents, json.dumps({"llm": ECHO, "sub_agents": sub_agents}).encode())
 
 
-def test_a_client_may_have_many_roles(agents: Agents) -> None:
+def test_a_client_may_have_many_roles(agents: Catalog) -> None:
     made = agents.received(sent(roles={f"r{n}": {} for n in range(TEAM)}, depth=TEAM_DEPTH, most=TEAM_MOST))
     assert len(team_of(made).roles) == TEAM
 
 
 def test_nothing_is_imported_for_an_agent_in_one_that_is_sent(
-    agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agents: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "team_trap.py").write_text("raise SystemExit('sprung')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -389,7 +389,7 @@ def test_nothing_is_imported_for_an_agent_in_one_that_is_sent(
 # Stored.
 
 
-def test_a_sub_agent_s_own_conversation_has_the_functions_of_the_agents_in_which_it_stands(agents: Agents) -> None:
+def test_a_sub_agent_s_own_conversation_has_the_functions_of_the_agents_in_which_it_stands(agents: Catalog) -> None:
     reviewer = agents.named("reviewer")
     deep = team_of(reviewer).roles["deep"].agent
     assert deep is not None
@@ -402,12 +402,12 @@ def test_a_sub_agent_s_own_conversation_has_the_functions_of_the_agents_in_which
 
 def test_which_of_two_agents_of_one_name_is_meant_is_not_guessed() -> None:
     roles = {"one": Role(agent=hidden("deep")), "two": Role(agent=hidden("deep"))}  # two functions of one name
-    here = Agents({"lead": Agent(ECHO, sub_agents=SubAgents(roles=roles))})
+    here = Catalog({"lead": Agent(ECHO, sub_agents=SubAgents(roles=roles))})
     deep = roles["one"].agent
     assert deep is not None
     with pytest.raises(CannotResume, match="no import path"):
         here.bound(deep.to_json())
-    own = Agents({"lead": Agent(ECHO, sub_agents=SubAgents(roles=roles)), "deep": deep})
+    own = Catalog({"lead": Agent(ECHO, sub_agents=SubAgents(roles=roles)), "deep": deep})
     assert own.bound(deep.to_json()).tools == deep.tools, "the server's own name comes first"
 
 
@@ -417,6 +417,6 @@ def test_a_stored_agent_whose_sub_agents_have_changed_says_so() -> None:
     def plain(a: str) -> str:
         return a
 
-    now = Agents({"lead": Agent(ECHO, sub_agents=SubAgents(agents={"a": Agent(ECHO, tools=[plain])}))})
+    now = Catalog({"lead": Agent(ECHO, sub_agents=SubAgents(agents={"a": Agent(ECHO, tools=[plain])}))})
     with pytest.raises(CannotResume, match="agent a: tool plain: its arguments have changed"):
         now.bound(stored.to_json())

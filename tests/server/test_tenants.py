@@ -13,8 +13,8 @@ from tests.server.support.serving import Served, served
 
 from forkpoint.agent import Agent
 from forkpoint.ids import new_id
-from forkpoint.server.agents.catalog import Agents
-from forkpoint.server.http.keys import Key, Keyring, Keys, OneKey, add_key, revoke_key
+from forkpoint.server.agents.catalog import Catalog
+from forkpoint.server.http.keys import ApiKey, Keyring, Keys, OneKey, add_key, revoke_key
 
 PLACE = "/api/conversations"
 ACME, ZETA, ALSO_ACME = "acme-" * 8, "zeta-" * 8, "also-" * 8
@@ -37,12 +37,12 @@ def names(calls: list[tuple[str, str, dict[str, Any]]]) -> list[str]:
 def server() -> Iterator[Served]:
     keyring = Keyring(
         [
-            OneKey(ACME, Key("a", "a", "acme")),
-            OneKey(ZETA, Key("z", "z", "zeta")),
-            OneKey(ALSO_ACME, Key("b", "b", "acme")),
+            OneKey(ACME, ApiKey("a", "a", "acme")),
+            OneKey(ZETA, ApiKey("z", "z", "zeta")),
+            OneKey(ALSO_ACME, ApiKey("b", "b", "acme")),
         ]
     )
-    agents = Agents({"support": Agent("scripted/echo")})
+    agents = Catalog({"support": Agent("scripted/echo")})
     with served(agents=agents, keyring=keyring) as running:
         yield running
 

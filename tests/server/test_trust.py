@@ -16,7 +16,7 @@ from tests.server.support.turning import Api, two_tenants, using
 from forkpoint import Agent, Conversation
 from forkpoint.errors import BadArgument, TrustRefused
 from forkpoint.ids import new_id
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall
 
@@ -63,7 +63,7 @@ def _echoes_its_instructions(heard: Heard) -> Reply:
 def serving(desk: Desk, settings: ServerSettings = ALLOWS, **options: Any) -> Iterator[Api]:
     """A server whose one agent answers with its own instructions."""
     agent = Agent(Script(_echoes_its_instructions).register("told"), instructions="You help.")
-    agents = Agents({"told": agent}, roots=[desk.project], **options)
+    agents = Catalog({"told": agent}, roots=[desk.project], **options)
     with served(agents=agents, settings=settings) as server, using(server.url) as api:
         yield api
 
@@ -228,7 +228,7 @@ def test_the_program_says_both_and_risky_tools_ask_first_where_it_is_untrusted(d
 def test_what_could_not_be_kept_is_one_tenants_and_none_of_a_creation_that_was_refused(desk: Desk) -> None:
     desk.says("[broken")
     agent = Agent(Script(_echoes_its_instructions).register("told-apart"), instructions="You help.")
-    agents = Agents({"told": agent}, roots=[desk.project])
+    agents = Catalog({"told": agent}, roots=[desk.project])
     body = {"id": new_id(), "workspace": str(desk.project)}
     with (
         served(agents=agents, settings=ALLOWS, keyring=two_tenants()) as server,

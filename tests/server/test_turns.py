@@ -20,7 +20,7 @@ from tests.server.support.turning import (
 
 from forkpoint.agent import Agent, Limits, tool
 from forkpoint.llm import Timeouts
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Fault, Heard, Reply, ScriptedCall
 
@@ -214,7 +214,7 @@ def test_a_turn_that_failed_at_once_is_not_acknowledged_but_answered(failing: Ap
 
 def test_a_model_that_takes_too_long_is_504() -> None:
     hangs = replace(model([Reply("", fault=Fault("hang"))], "hangs"), timeouts=Timeouts(first=0.01))
-    with served(agents=Agents({"slow": Agent(hangs)})) as server, using(server.url) as api:
+    with served(agents=Catalog({"slow": Agent(hangs)})) as server, using(server.url) as api:
         late = api.run(api.create())
     assert (late.status_code, late.json()["error"]["cause"]["code"]) == (504, "model_timeout")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forkpoint.workspace import Kept, Trust, project_settings, set_trust, standing, trust_of
+from forkpoint.workspace import Trust, TrustRecord, project_settings, set_trust, standing, trust_of
 from forkpoint.workspace.isolation import copy, worktree
 
 
@@ -177,16 +177,16 @@ def test_what_is_decided_is_kept_and_said_again_it_is_not_written_again(config: 
         ("trusted", "trusted"), ("untrusted", "untrusted"), ("trusted", "trusted"), (None, "undecided"),
     ]  # fmt: skip
     for said, trust in decided:
-        assert set_trust(project / "src", said, config) == Kept(True)  # type: ignore[arg-type]
+        assert set_trust(project / "src", said, config) == TrustRecord(True)  # type: ignore[arg-type]
         assert trust_of(project, config) == trust
         before = config.stat()
-        assert set_trust(project, said, config) == Kept(False)  # type: ignore[arg-type]
+        assert set_trust(project, said, config) == TrustRecord(False)  # type: ignore[arg-type]
         after = config.stat()
         assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
 
 def test_nothing_is_made_where_there_is_nothing_to_forget(tmp_path: Path, project: Path) -> None:
-    assert set_trust(project, None, tmp_path / "new" / "config.toml") == Kept(False)
+    assert set_trust(project, None, tmp_path / "new" / "config.toml") == TrustRecord(False)
     assert not (tmp_path / "new").exists()
 
 
@@ -254,11 +254,11 @@ def test_a_file_is_edited_however_it_is_written(config: Path, before: str, after
     config.write_bytes(before.encode())
     wanted = tomllib.loads(before)
     wanted.setdefault("projects", {}).setdefault("/r", {})["trust"] = "trusted"
-    assert set_trust("/r", "trusted", config) == Kept(True)
+    assert set_trust("/r", "trusted", config) == TrustRecord(True)
     assert tomllib.loads(config.read_text()) == wanted
     if after is not None:
         assert config.read_bytes().decode() == after
-    assert set_trust("/r", None, config) == Kept(True)
+    assert set_trust("/r", None, config) == TrustRecord(True)
     assert trust_of("/r", config) == "undecided"
     del wanted["projects"]["/r"]["trust"]
     left = tomllib.loads(config.read_text())
@@ -270,10 +270,10 @@ def test_a_file_is_edited_however_it_is_written(config: Path, before: str, after
 def test_a_folder_with_an_odd_name_is_kept_by_it(config: Path, tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     (folder / ".git").mkdir(parents=True)
-    assert set_trust(folder, "trusted", config) == Kept(True)
-    assert set_trust(folder, "untrusted", config) == Kept(True)
+    assert set_trust(folder, "trusted", config) == TrustRecord(True)
+    assert set_trust(folder, "untrusted", config) == TrustRecord(True)
     assert trust_of(folder, config) == "untrusted"
-    assert set_trust(folder, None, config) == Kept(True)
+    assert set_trust(folder, None, config) == TrustRecord(True)
 
 
 def test_a_link_stays_a_link_and_the_file_keeps_its_mode(config: Path, tmp_path: Path, project: Path) -> None:

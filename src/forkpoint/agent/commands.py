@@ -41,7 +41,7 @@ async def run_command(
     """
     if os.name != "posix":
         raise OSError("commands are run on Linux and macOS alone")
-    out, err = _Kept(limit), _Kept(limit)
+    out, err = _OutputHead(limit), _OutputHead(limit)
     with tempfile.TemporaryFile(buffering=0) as stdin:  # no pipe: nothing waits for a command that does not read it
         stdin.write(input)
         stdin.seek(0)
@@ -65,7 +65,7 @@ async def run_command(
     return Finished(code, bytes(out.data), bytes(err.data), out.is_cut)
 
 
-class _Kept:
+class _OutputHead:
     """The beginning of what a command prints."""
 
     def __init__(self, limit: int) -> None:

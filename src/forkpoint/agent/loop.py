@@ -256,7 +256,7 @@ class Loop:
             else:
                 await self._ask(standing)
 
-    async def _ask(self, standing: "Standing") -> None:
+    async def _ask(self, standing: "TurnStand") -> None:
         """One call of the model; what it said is in the journal, on disk if tools are to follow."""
         self._budget.take()
         await self._activate()
@@ -348,7 +348,7 @@ class Loop:
         is_handed = self._client and self._agent.is_client_tool(call.tool)
         return replace(call, client=True) if is_handed else call
 
-    def _options_now(self, standing: "Standing") -> Options:
+    def _options_now(self, standing: "TurnStand") -> Options:
         holds = standing.answered == 0 or self._options.tool_choice in {"auto", "none"}
         return self._options if holds else replace(self._options, tool_choice="auto")
 
@@ -375,7 +375,7 @@ class Loop:
         except Exception as error:  # a policy that cannot decide has not said yes
             return f"the approval policy failed ({type(error).__name__}: {error})"
 
-    async def _answer(self, standing: "Standing") -> tuple[ToolCall, ...]:
+    async def _answer(self, standing: "TurnStand") -> tuple[ToolCall, ...]:
         """Runs our open calls, at once; gives those that wait for an approval instead."""
         runnable = [call for call in standing.open if call.call_id not in standing.waiting]
         repeated = [call for call in runnable if call.call_id not in self._fresh and not self._may_repeat(call)]
@@ -429,7 +429,7 @@ class Loop:
         if self._agent.tool(call.tool) is not None:
             await self._hooks.at("after_tool", call, result=result)  # the model hears of it by its record
 
-    async def _may_end(self, standing: "Standing") -> bool:
+    async def _may_end(self, standing: "TurnStand") -> bool:
         """Whether no hook objects to the answer. Otherwise the model hears of it by the hook's record, and goes on."""
         why = await self._hooks.at("turn_end", answer=standing.answer)
         if why is not None and standing.objections >= OBJECTIONS:
@@ -553,7 +553,7 @@ def _canonical(arguments: str) -> bytes:
         return arguments.encode(errors="surrogatepass")
 
 
-class Standing(Struct, frozen=True):
+class TurnStand(Struct, frozen=True):
     """How a turn stands after its steps."""
 
     open: tuple[ToolCall, ...]  # calls of ours without a result
@@ -567,7 +567,7 @@ class Standing(Struct, frozen=True):
     objections: int = 0  # how often a hook has objected to its answer
 
 
-def stand(steps: Iterable[StagedEvent | Event]) -> Standing:
+def stand(steps: Iterable[StagedEvent | Event]) -> TurnStand:
     """How a turn with these steps stands."""
     open: dict[str, ToolCall] = {}
     waiting: dict[str, str] = {}
@@ -607,4 +607,4 @@ def stand(steps: Iterable[StagedEvent | Event]) -> Standing:
     waiting = {id: why for id, why in waiting.items() if id in open}
     ours = tuple(call for call in open.values() if not call.client)
     handed = tuple(call for call in open.values() if call.client)
-    return Standing(ours, waiting, answer, asked, responses, corrections, handed, answered, objections)
+    return TurnStand(ours, waiting, answer, asked, responses, corrections, handed, answered, objections)

@@ -100,7 +100,7 @@ async def run(job: Job) -> Ended:
 def supervise(job: Job, stopped: Callable[[], bool] = lambda: False) -> Ended:
     """The same for a thread, which goes on until ``stopped`` says so."""
     token = secrets.token_hex(16)
-    running = _Running(job, token)
+    running = _RunningProcess(job, token)
     try:
         why = running.wait(stopped)
         return running.end(why)
@@ -130,7 +130,7 @@ class _Stop:
         return self._wanted
 
 
-class _Running:
+class _RunningProcess:
     def __init__(self, job: Job, token: str) -> None:
         self._job, self._token = job, token.encode()
         self._deadline = time.monotonic() + job.timeout

@@ -38,7 +38,7 @@ class _Pieces:
         return replace(self.first, text=text)
 
 
-class Told:
+class CatchUp:
     """What was told of a turn."""
 
     def __init__(self) -> None:

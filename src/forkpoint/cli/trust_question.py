@@ -11,7 +11,7 @@ import typer
 from forkpoint.cli.output import one_line
 
 if TYPE_CHECKING:
-    from forkpoint.workspace import Standing, Trust
+    from forkpoint.workspace import Trust, TrustStand
 
 TrustGiven: TypeAlias = Annotated[
     bool | None,
@@ -95,7 +95,7 @@ def _trust(workspace: str | None, wish: bool | None) -> "Trust":
     return "trusted" if wish and found == "undecided" else found
 
 
-def _standing(workspace: str) -> "Standing":
+def _standing(workspace: str) -> "TrustStand":
     from forkpoint.workspace import standing
     from forkpoint.workspace.defaults import settings_file
 

@@ -27,7 +27,7 @@ def wait_for(what: str, call: Callable[..., Awaitable[T]], *args: Any, **kwargs:
     If the wait is interrupted, as by Ctrl-C, the call is cancelled and ends before the interruption goes on: what it
     was about to do is done or not done, but never still under way.
     """
-    running = _Running(check(what), lambda: call(*args, **kwargs))
+    running = _PortalCall(check(what), lambda: call(*args, **kwargs))
     try:
         running.start()
         return running.result()
@@ -57,7 +57,7 @@ def inside(what: str, context: AbstractAsyncContextManager[T]) -> Iterator[T]:
                 raise
 
     portal = check(what)
-    running = _Running(portal, run)
+    running = _PortalCall(portal, run)
     try:
         running.start()
         value, left = entered.result()
@@ -87,7 +87,7 @@ def check(what: str) -> BlockingPortal:
     return portal
 
 
-class _Running(Generic[T]):
+class _PortalCall(Generic[T]):
     """A coroutine that runs in the portal's thread, or is about to: an interruption may come at any moment."""
 
     def __init__(self, portal: BlockingPortal, call: Callable[[], Awaitable[T]]) -> None:

@@ -106,10 +106,10 @@ def _context_of(called: ModelCalled, today: CallContext) -> CallContext:
     return replace(today, identity=replace(today.identity, key=called.key))
 
 
-class _Document(Struct, frozen=True):
+class _RequestDocument(Struct, frozen=True):
     llm: Raw
 
 
 def _model_in(agent: JsonText | None) -> LLM | None:
     """The model of a stored agent; its functions are not needed for that."""
-    return None if agent is None else LLM.from_json(bytes(msgspec.json.decode(agent, type=_Document).llm))
+    return None if agent is None else LLM.from_json(bytes(msgspec.json.decode(agent, type=_RequestDocument).llm))

@@ -33,7 +33,7 @@ from forkpoint.agent.skills.files import instructions_in
 from forkpoint.backend.protocol import Draft
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import BadAgent, BadArgument, BadSetting
-from forkpoint.workspace import Decision, ProjectSettings, Standing, Trust, set_trust, settings_at, standing
+from forkpoint.workspace import Decision, ProjectSettings, Trust, TrustStand, set_trust, settings_at, standing
 from forkpoint.workspace.defaults import settings_file
 from forkpoint.workspace.folders import origin_of
 from forkpoint.workspace.project import settings_of
@@ -61,7 +61,7 @@ class Trusting:
         self._everywhere: dict[str, Decision] = {}  # of projects, as it could not be written
         self._families: dict[tuple[str, str], Decision] = {}  # the same for one family, by its id and the project
         self._warnings: OrderedDict[str, str | None] = OrderedDict()  # by family
-        self._standings: OrderedDict[tuple[Path, ...], tuple[_Signature, Standing]] = OrderedDict()
+        self._standings: OrderedDict[tuple[Path, ...], tuple[_Signature, TrustStand]] = OrderedDict()
         self._projects: OrderedDict[Path, tuple[_Signature, ProjectSettings, tuple[Hook, ...]]] = OrderedDict()
         self._strict: OrderedDict[tuple[int, Policy, bool, tuple[Hook, ...]], tuple[Agent, Agent]] = OrderedDict()
 
@@ -242,7 +242,7 @@ class Trusting:
             _remember(self._projects, root, known)
         return known[1]
 
-    def _standing(self, folders: tuple[Path, ...], config: Path, signature: _Signature) -> Standing:
+    def _standing(self, folders: tuple[Path, ...], config: Path, signature: _Signature) -> TrustStand:
         """What the user's file says of a folder. While it cannot be read, what was untrusted stays so."""
         known = self._standings.get(folders)
         if known is None or known[0] != signature:

@@ -52,7 +52,7 @@ class Seen(Struct, frozen=True, gc=False):
         return answer in (self.answered, self.last)
 
 
-class Told(Struct, frozen=True, gc=False):
+class ClientExchange(Struct, frozen=True, gc=False):
     """One exchange as the client's list has it."""
 
     said: bytes
@@ -95,13 +95,13 @@ def extended(before: Sequence[Seen], events: Iterable[Event]) -> list[Seen]:
     return [*before, *seen(events)]
 
 
-def told(messages: Iterable[AnyBody]) -> list[Told]:
+def told(messages: Iterable[AnyBody]) -> list[ClientExchange]:
     """The exchanges of a client's list. The question that it ends with is none: that is for the turn to answer."""
     steps = ((kind_of(body), body, getattr(body, "call_id", None), True, None) for body in messages)
-    return [Told(one.said, one.answered, one.last + 1) for one in _exchanges(steps) if one.is_answered]
+    return [ClientExchange(one.said, one.answered, one.last + 1) for one in _exchanges(steps) if one.is_answered]
 
 
-def match(told: Sequence[Told], branches: Sequence[Sequence[Seen]]) -> Match:
+def match(told: Sequence[ClientExchange], branches: Sequence[Sequence[Seen]]) -> Match:
     """The longest stretch of a path that a list begins with. There is one branch at least, the current path first.
 
     A list that begins where a path does may go on in another way: it is cut where they part. A window, a list that

@@ -136,7 +136,7 @@ class Script:
     def load(cls, path: Path) -> "Script":
         """The script in a JSON file: a list of replies, or an object with ``replies`` and ``repeat``."""
         try:
-            document = msgspec.json.decode(path.read_bytes(), type=_Document | list[Reply])
+            document = msgspec.json.decode(path.read_bytes(), type=_ScriptDocument | list[Reply])
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadScript(str(path), str(error)) from None
         if isinstance(document, list):
@@ -144,7 +144,7 @@ class Script:
         return cls(document.replies, repeat=document.repeat, name=str(path))
 
 
-class _Document(Struct, frozen=True, forbid_unknown_fields=True):
+class _ScriptDocument(Struct, frozen=True, forbid_unknown_fields=True):
     replies: tuple[Reply, ...]
     repeat: bool = False
 

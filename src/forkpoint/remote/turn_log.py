@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted
 from forkpoint.backend.callbacks import Callback, TurnJoined, TurnStarted, Update
-from forkpoint.backend.catch_up import Told
+from forkpoint.backend.catch_up import CatchUp
 from forkpoint.backend.results import Turn
 from forkpoint.events import AssistantMessage, Event, ModelCalled, Reasoning, StagedEvent, Text, ToolCall, ToolResult
 from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
@@ -29,7 +29,7 @@ class TurnLog:
         self.lost = False  # something may have been missed
         self._tell = tell
         self._resumed = resumed  # the turn as it stood before it went on
-        self._told = Told()
+        self._told = CatchUp()
 
     def hear(self, update: Update) -> None:
         """Tells an update. One who joined a turn is not told what happens in it, as in a store of one's own."""
@@ -88,7 +88,7 @@ class TurnLog:
 
 def _in_short(updates: Iterable[Update]) -> list[Update]:
     """The same with pieces joined, without what is void, and without progress, which is of the moment."""
-    told = Told()
+    told = CatchUp()
     for update in updates:
         if not isinstance(update, CallProgress):
             told.add(update)

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from forkpoint.errors import BadRequest, ForkpointError, Invalid, NoSuchCall, NotAllowed
 from forkpoint.llm.call import Models
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.api import branches, conversations, events, inspection, operations, sub_agents, turns
 from forkpoint.server.http import openapi
 from forkpoint.server.http.call import JSON
@@ -29,7 +29,7 @@ from forkpoint.server.live.watch import Watching
 from forkpoint.server.services import Services
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.chat import route
-from forkpoint.server.wires.chat.service import Chat
+from forkpoint.server.wires.chat.service import ChatService
 from forkpoint.store.protocol import Store
 from forkpoint.version import __version__
 
@@ -63,7 +63,7 @@ _SAID = (
 
 def create_app(
     store: Store,
-    agents: Agents,
+    agents: Catalog,
     *,
     keyring: Keyring | None = None,
     settings: ServerSettings = ServerSettings(),
@@ -88,7 +88,7 @@ def create_app(
         turns=turns_here,
         watching=watching,
         metrics=metrics,
-        chat=Chat(agents, tenants, settings),
+        chat=ChatService(agents, tenants, settings),
     )
 
     @asynccontextmanager

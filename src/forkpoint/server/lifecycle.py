@@ -22,11 +22,11 @@ from fastapi import FastAPI
 
 from forkpoint.llm.prices import load_list
 from forkpoint.llm.providers.clients import load
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.app import create_app, stop
 from forkpoint.server.http.address import BACKLOG, listen
 from forkpoint.server.http.keys import Keyring
-from forkpoint.server.http.protocol import Wire
+from forkpoint.server.http.protocol import HttpProtocol
 from forkpoint.server.services import Services
 from forkpoint.server.settings import ServerSettings
 from forkpoint.store.opening import open_store
@@ -39,7 +39,7 @@ _log = logging.getLogger("forkpoint.server")
 
 def run(
     store: str,
-    agents: Agents,
+    agents: Catalog,
     keyring: Keyring | None,
     settings: ServerSettings,
     *,
@@ -76,7 +76,7 @@ class Listening(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
         config = uvicorn.Config(
             app,
-            http=Wire,
+            http=HttpProtocol,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -139,7 +139,7 @@ def _leave_threads_behind() -> None:
         os._exit(0)
 
 
-def _load_sdks(agents: Agents) -> None:
+def _load_sdks(agents: Catalog) -> None:
     """Loads what the first turn would load: that takes a second or two, in which nothing else would go on."""
     kinds = {agents.named(name).llm.kind for name in agents.names()} & {"openai", "anthropic"}
     for kind in kinds:

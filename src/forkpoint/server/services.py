@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.http.keys import Keyring
 from forkpoint.server.http.metrics import Metrics
 from forkpoint.server.http.tenants import Tenants
 from forkpoint.server.live.runs import Turns
 from forkpoint.server.live.watch import Watching
 from forkpoint.server.settings import ServerSettings
-from forkpoint.server.wires.chat.service import Chat
+from forkpoint.server.wires.chat.service import ChatService
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,10 @@ class Services:
     """The parts of a server that runs."""
 
     settings: ServerSettings
-    agents: Agents
+    agents: Catalog
     keyring: Keyring | None  # None: everybody is the default tenant, and only loopback is listened on
     tenants: Tenants
     turns: Turns
     watching: Watching
     metrics: Metrics
-    chat: Chat
+    chat: ChatService

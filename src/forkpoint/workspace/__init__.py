@@ -2,14 +2,14 @@
 
 from forkpoint.workspace.project import ProjectSettings, project_settings, settings_at
 from forkpoint.workspace.roots import project_root
-from forkpoint.workspace.trust import Decision, Kept, Standing, Trust, set_trust, standing, trust_of
+from forkpoint.workspace.trust import Decision, Trust, TrustRecord, TrustStand, set_trust, standing, trust_of
 
 __all__ = [
     "Decision",
-    "Kept",
     "ProjectSettings",
-    "Standing",
     "Trust",
+    "TrustRecord",
+    "TrustStand",
     "project_root",
     "project_settings",
     "set_trust",

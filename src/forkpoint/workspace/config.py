@@ -17,47 +17,47 @@ _PATIENCE = 10.0  # seconds that a change waits for another
 _ATTEMPTS = 5  # an editor that saves at the same time asks for no lock
 
 
-class Unusable(Exception):
+class Unreadable(Exception):
     """A settings file cannot be read or written; its text says why."""
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What a file says; one that is not there says nothing. Raises `Unusable`."""
+    """What a file says; one that is not there says nothing. Raises `Unreadable`."""
     return parsed(text_of(path))
 
 
 def text_of(path: Path) -> str:
-    """The text of a file, with its line ends; empty if it is not there. Raises `Unusable`."""
+    """The text of a file, with its line ends; empty if it is not there. Raises `Unreadable`."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
-            raise Unusable("it is not a file")
+            raise Unreadable("it is not a file")
         with path.open("rb") as file:
             found = file.read(_LARGEST + 1)
     except FileNotFoundError:
         return ""
     except (OSError, ValueError) as error:
-        raise Unusable(f"it cannot be read ({_why(error)})") from None
+        raise Unreadable(f"it cannot be read ({_why(error)})") from None
     if len(found) > _LARGEST:
-        raise Unusable(f"it has more than {_LARGEST:,} bytes")
+        raise Unreadable(f"it has more than {_LARGEST:,} bytes")
     try:
         return found.decode()
     except UnicodeDecodeError:
-        raise Unusable("it is not UTF-8") from None
+        raise Unreadable("it is not UTF-8") from None
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """What a text in TOML says. Raises `Unusable`."""
+    """What a text in TOML says. Raises `Unreadable`."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Unusable(f"it is not valid TOML ({error})") from None
+        raise Unreadable(f"it is not valid TOML ({error})") from None
 
 
 def change(path: Path, changed: Callable[[str], str]) -> bool:
     """Puts what `changed` makes of a file's text into its place, and says whether that is anything else than it was.
 
     One change at a time, over all processes; a file that somebody else saves meanwhile is read again. A link stays a
-    link, and the file keeps its mode and its owner. Raises `Unusable`, and then the file is as it was.
+    link, and the file keeps its mode and its owner. Raises `Unreadable`, and then the file is as it was.
     """
     if changed(text := text_of(path)) == text:  # nor is a folder or a lock made for nothing
         return False
@@ -70,8 +70,8 @@ def change(path: Path, changed: Callable[[str], str]) -> bool:
                 if _replace(real, text, new):
                     return True
     except (OSError, ValueError) as error:
-        raise Unusable(f"it cannot be written ({_why(error)})") from None
-    raise Unusable("another program keeps changing it")
+        raise Unreadable(f"it cannot be written ({_why(error)})") from None
+    raise Unreadable("another program keeps changing it")
 
 
 @contextmanager
@@ -81,12 +81,12 @@ def _alone(path: Path) -> Iterator[Path]:
     with suppress(FileNotFoundError):
         if not stat.S_IMODE(os.stat(real).st_mode) & 0o222 or not os.access(real, os.W_OK):
             # It could be replaced all the same, if the folder lets us, or if we are root. But somebody wants it so.
-            raise Unusable("it cannot be written (it is read-only)")
+            raise Unreadable("it cannot be written (it is read-only)")
     real.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = FileLock(real.with_name(f".{real.name}.lock"))
     try:
         if not lock.acquire_within(_PATIENCE):
-            raise Unusable(f"it cannot be written (another program has been changing it for {_PATIENCE:.0f} s)")
+            raise Unreadable(f"it cannot be written (another program has been changing it for {_PATIENCE:.0f} s)")
         yield real
     finally:
         lock.close()

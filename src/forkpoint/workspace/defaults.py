@@ -92,7 +92,7 @@ def user_setting(name: str) -> str | None:
     path = settings_file()
     try:
         value = config.read(path).get(name)
-    except config.Unusable as error:
+    except config.Unreadable as error:
         raise BadSetting("Forkpoint", str(path), f"it cannot be read ({error})") from None
     if value is not None and not isinstance(value, str):
         raise BadSetting("Forkpoint", f"{name} in {path}", "it must be a text")

@@ -3,16 +3,16 @@
 import json
 from typing import Any
 
-from forkpoint.workspace.config import Unusable, parsed
+from forkpoint.workspace.config import Unreadable, parsed
 
 
 def with_trust(text: str, root: str, trust: str | None) -> str:
     """The text with another decision about a project; the same text if it says so already.
 
-    Raises `Unusable` if the text is not understood, or if no edit of it says exactly this and all else as before.
+    Raises `Unreadable` if the text is not understood, or if no edit of it says exactly this and all else as before.
     """
     if not _is_text(root):
-        raise Unusable("the name of the folder is not UTF-8, which a file in TOML cannot hold")
+        raise Unreadable("the name of the folder is not UTF-8, which a file in TOML cannot hold")
     before = parsed(text)
     wanted = _wanted(before, root, trust)
     if wanted == _plain(before, root):
@@ -21,17 +21,17 @@ def with_trust(text: str, root: str, trust: str | None) -> str:
     for edit in (_with_last_table, _edited):
         if (new := edit(text, root, trust)) is not None and _says(new, wanted, root):
             return new
-    raise Unusable("it is written in a way that cannot be edited")
+    raise Unreadable("it is written in a way that cannot be edited")
 
 
 def _wanted(before: dict[str, Any], root: str, trust: str | None) -> dict[str, Any]:
     """What the file is to say."""
     projects = before.get("projects", {})
     if not isinstance(projects, dict):
-        raise Unusable("`projects` in it is not a table")
+        raise Unreadable("`projects` in it is not a table")
     entry = projects.get(root, {})
     if not isinstance(entry, dict):
-        raise Unusable(f"`projects.{_quoted(root)}` in it is not a table")
+        raise Unreadable(f"`projects.{_quoted(root)}` in it is not a table")
     new = {name: value for name, value in entry.items() if name != "trust"} | (
         {} if trust is None else {"trust": trust}
     )
@@ -57,7 +57,7 @@ def _is_text(name: str) -> bool:
 def _says(text: str, wanted: dict[str, Any], root: str) -> bool:
     try:
         return _plain(parsed(text), root) == wanted
-    except Unusable:
+    except Unreadable:
         return False
 
 

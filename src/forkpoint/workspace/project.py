@@ -63,7 +63,7 @@ def settings_at(root: Path) -> ProjectSettings:
     file = settings_of(root)
     try:
         said = config.read(file)
-    except config.Unusable as error:
+    except config.Unreadable as error:
         raise BadSetting("Forkpoint", str(file), str(error)) from None
     known = ProjectSettings.__struct_fields__
     if unknown := [name for name in said if name not in known]:

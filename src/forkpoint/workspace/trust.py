@@ -33,7 +33,7 @@ Decision: TypeAlias = Literal["trusted", "untrusted"]
 _log = logging.getLogger("forkpoint")
 
 
-class Kept(Struct, frozen=True):
+class TrustRecord(Struct, frozen=True):
     """What became of keeping a decision.
 
     - ``written``: the file was changed. False without a warning: it said so already.
@@ -44,7 +44,7 @@ class Kept(Struct, frozen=True):
     warning: str | None = None
 
 
-class Standing(Struct, frozen=True):
+class TrustStand(Struct, frozen=True):
     """How a workspace stands, and why.
 
     - ``root``: the project that it belongs to.
@@ -67,48 +67,48 @@ def trust_of(path: str | os.PathLike[str], config: Path) -> Trust:
     return found.trust
 
 
-def standing(path: str | os.PathLike[str], config: Path) -> Standing:
+def standing(path: str | os.PathLike[str], config: Path) -> TrustStand:
     """The same with its reason, and with nothing logged."""
     here = origin_of(path)  # a folder that was made for a fork is trusted like its source
     checkout, root = checkout_and_root(here)
     try:
         projects = _projects(settings.read(config))
-    except settings.Unusable as error:
-        return Standing("undecided", str(root), None, f"{config} does not say which projects are trusted: {error}.")
+    except settings.Unreadable as error:
+        return TrustStand("undecided", str(root), None, f"{config} does not say which projects are trusted: {error}.")
     within = [folder for folder in (here, *here.parents) if folder.is_relative_to(checkout)]
     if (folder := _distrusted(within, projects)) is not None:
-        return Standing("untrusted", str(root), folder)
+        return TrustStand("untrusted", str(root), folder)
     said = _said_of(root, projects)
     if said == "trusted" or said == "untrusted":
-        return Standing(said, str(root), str(root))
+        return TrustStand(said, str(root), str(root))
     warning = None
     if str(root) in projects and said is not None:
         warning = f'In {config} {root} is neither "trusted" nor "untrusted", so it is undecided.'
     beside = [folder for source in sources_of(path) for folder in (source, *source.parents)]
     if (folder := _distrusted((*checkout.parents, *root.parents, *beside), projects)) is not None:
-        return Standing("untrusted", str(root), folder, warning)
-    return Standing("undecided", str(root), None, warning)
+        return TrustStand("untrusted", str(root), folder, warning)
+    return TrustStand("undecided", str(root), None, warning)
 
 
-def set_trust(path: str | os.PathLike[str], trust: Decision | None, config: Path) -> Kept:
+def set_trust(path: str | os.PathLike[str], trust: Decision | None, config: Path) -> TrustRecord:
     """Keeps what the user says of the project that a folder belongs to; None makes it undecided again.
 
-    It is best effort, and raises nothing if it cannot be kept: `Kept.warning` says what and why, and the file is as it
-    was. It does what it is told: whether an explicit "untrusted" may be changed is for the caller to decide.
+    It is best effort, and raises nothing if the file cannot be changed: then `TrustRecord.warning` says why, and the
+    file is as it was. The caller decides whether an explicit "untrusted" may be changed.
     """
     root = str(checkout_and_root(origin_of(path))[1])
     try:
-        return Kept(settings.change(config, lambda text: with_trust(text, root, trust)))
-    except settings.Unusable as error:
+        return TrustRecord(settings.change(config, lambda text: with_trust(text, root, trust)))
+    except settings.Unreadable as error:
         what = "is undecided" if trust is None else f"is {trust}"
         shown = root.encode(errors="backslashreplace").decode()
-        return Kept(False, f"That {shown} {what} could not be kept in {config}: {error}. The file is as it was.")
+        return TrustRecord(False, f"That {shown} {what} could not be kept in {config}: {error}. The file is as it was.")
 
 
 def _projects(document: dict[str, Any]) -> dict[str, Any]:
     projects = document.get("projects", {})
     if not isinstance(projects, dict):
-        raise settings.Unusable("`projects` in it is not a table")
+        raise settings.Unreadable("`projects` in it is not a table")
     spelled = {os.path.realpath(os.path.expanduser(name)): said for name, said in projects.items() if "\0" not in name}
     distrusted = {name: said for name, said in spelled.items() if _trust_in(said) == "untrusted"}
     return projects | distrusted  # however somebody has spelled what is not to be trusted

@@ -20,7 +20,7 @@ from tests.agent.mcp.calling import Tools, is_there, odd
 from tests.agent.mcp.real_server import serving
 
 from forkpoint.agent.mcp import McpFailed, McpServer, connect, end_servers
-from forkpoint.agent.mcp.processes import Heard
+from forkpoint.agent.mcp.processes import ServerOutput
 from forkpoint.agent.mcp.tools import offers
 from forkpoint.agent.secrets.masking import Masking
 from forkpoint.events import Image
@@ -164,7 +164,7 @@ async def test_what_a_server_said_is_masked_before_it_is_cut(
 
 
 async def test_half_of_a_value_at_the_end_is_masked_and_what_only_looks_like_one_is_not() -> None:
-    heard = Heard(Masking(["ghp_SECRETSECRET"]))
+    heard = ServerOutput(Masking(["ghp_SECRETSECRET"]))
     for chunk in (b"a gh", b"ost \xc3", b"\xa9 ghp_SECRET"):
         heard.error(chunk)
     assert heard.told() == " (its standard error ends with: a ghost é ***)"

@@ -12,7 +12,7 @@ from tests.conversation.support.agents import agent_of, asks, call
 
 from forkpoint.agent import Agent
 from forkpoint.agent.loop import Done
-from forkpoint.agent.mcp import McpFailed, McpServer, Offer, Offered, connect, is_mcp_tool, mcp_tools, offers
+from forkpoint.agent.mcp import McpFailed, McpServer, Offered, OfferedTool, connect, is_mcp_tool, mcp_tools, offers
 from forkpoint.agent.mcp.tools import SchemaArguments, plain_names
 from forkpoint.errors import ExtraMissing
 from forkpoint.events import File, Image, Text, ToolResult
@@ -244,6 +244,6 @@ async def test_an_agent_calls_the_tools_of_a_server_and_goes_on_when_it_dies() -
 
 
 def test_a_tool_of_a_server_is_stored_by_no_path() -> None:
-    (tool,) = mcp_tools(odd(), [Offer("a", "odd__a")])
+    (tool,) = mcp_tools(odd(), [OfferedTool("a", "odd__a")])
     assert tool.path is None
     assert tool.is_async

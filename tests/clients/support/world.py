@@ -20,7 +20,7 @@ from tests.server.support.turning import PATIENCE, Api, two_tenants, using
 
 from forkpoint.agent import Agent, tool
 from forkpoint.llm import LLM, Retries
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.testing import Heard, ModelServer, Reply, Script
 
 MODEL = "helper"
@@ -65,7 +65,7 @@ def world() -> Iterator[World]:
     """One agent, called ``helper``, with one tool of its own, behind a server with keys."""
     with ModelServer(Script(_obedient())) as models:
         llm = LLM("openai/obedient", base_url=models.url, retries=Retries(attempts=1))
-        agents = Agents({MODEL: Agent(llm, tools=[shelf])})
+        agents = Catalog({MODEL: Agent(llm, tools=[shelf])})
         with (
             served(agents=agents, keyring=two_tenants()) as server,
             _lossy(server) as lossy_url,

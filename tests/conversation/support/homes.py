@@ -21,7 +21,7 @@ from forkpoint.agent import Agent
 from forkpoint.agent.stored.document import portable_document
 from forkpoint.errors import BadAgent
 from forkpoint.llm import LLM
-from forkpoint.server.agents.catalog import Agents, _called
+from forkpoint.server.agents.catalog import Catalog, _called
 from forkpoint.server.http.keys import Keyring
 from forkpoint.server.settings import ServerSettings
 from forkpoint.store import open_store
@@ -140,7 +140,7 @@ _stopping: list[threading.Thread] = []
 _numbers = itertools.count()
 
 
-class _Growing(Agents):
+class _Growing(Catalog):
     """A server's agents, to which a test can add its own while the server runs."""
 
     def add(self, agent: Agent) -> str:

@@ -19,7 +19,7 @@ from tests.store.conftest import WatchedConnection
 
 from forkpoint.agent import Agent
 from forkpoint.llm import LLM, Retries
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Database, connect
 from forkpoint.testing import ModelServer
@@ -286,8 +286,8 @@ def asked(models: ModelServer) -> list[tuple[bytes, ...]]:
 
 def agents_at(
     models: ModelServer | str, *, attempts: int = 1, llm: Mapping[str, Any] | None = None, **more: Any
-) -> Agents:
+) -> Catalog:
     """One agent, ``helper``, whose model is this server. It is asked once: one fault is one failed turn."""
     url = models if isinstance(models, str) else models.url
     settings: dict[str, Any] = {"retries": Retries(attempts=attempts, wait=0.001), **(llm or {})}
-    return Agents({"helper": Agent(LLM("openai/test", base_url=url, **settings), **more)})
+    return Catalog({"helper": Agent(LLM("openai/test", base_url=url, **settings), **more)})

@@ -16,7 +16,7 @@ from tests.server.support.turning import PATIENCE
 
 from forkpoint.agent import Agent, Tool, tool
 from forkpoint.llm import LLM, Retries
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.testing import Fault, Heard, Reply, Script, ScriptedCall
 
 Message: TypeAlias = dict[str, Any]
@@ -270,7 +270,7 @@ def chatting(name: str, *, store: str = "memory:", **options: Any) -> Iterator[C
     tools = [look, gates.tool, *options.pop("tools", ())]
     key, headers = options.pop("key", None), options.pop("headers", {})
     agent = Agent(model.llm, instructions="Be kind.", tools=tools, **options.pop("agent", {}))
-    agents = Agents({"helper": agent, **options.pop("others", {})})
+    agents = Catalog({"helper": agent, **options.pop("others", {})})
     with served(store, agents, **options) as server:
         chat = Chat(server, model, key=key, **headers)
         chat.gates = gates

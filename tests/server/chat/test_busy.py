@@ -33,7 +33,7 @@ from tests.server.chat.chatting import (
 from tests.server.support.serving import Served, served
 from tests.server.support.turning import PATIENCE, Api, Visits, left_nothing, using
 
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.testing import Fault, ModelServer, Reply, Script
 
 STREAMING = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -202,7 +202,7 @@ def test_a_thousand_names_are_a_thousand_conversations() -> None:
                 answers.append(f"{content}, {answer.headers['x-conversation-status']}")
         return answers
 
-    with served(agents=Agents.of_model("scripted/echo")) as server, using(server.url) as api:
+    with served(agents=Catalog.of_model("scripted/echo")) as server, using(server.url) as api:
         with ThreadPoolExecutor(2) as threads:
             answers = [*threads.map(talk, [server.url] * 10, [range(n, n + 100) for n in range(0, 1000, 100)])]
         assert [*chain(*answers)] == [f"You said: I am {n}, created" for n in range(1000)]

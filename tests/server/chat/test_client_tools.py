@@ -24,7 +24,7 @@ from tests.server.support.serving import served
 
 from forkpoint.agent import Agent, tool
 from forkpoint.llm.prompt.manifest import ToolSchema
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.testing import ModelServer, Script
 
 WEATHER, TIME = function("weather", city="string"), function("time")
@@ -59,7 +59,7 @@ def chat(models: ModelServer) -> Iterator[Chat]:
         "locating": Agent(llm, client_tools=[ToolSchema("locate", "Where the client is.")]),
         "bare": Agent(llm),
     }
-    with served(agents=Agents({"helper": agents.named("helper"), **others})) as server:
+    with served(agents=Catalog({"helper": agents.named("helper"), **others})) as server:
         running = Chat(server)
         yield running
         running.verify()

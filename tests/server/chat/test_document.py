@@ -12,7 +12,7 @@ from tests.server.test_openapi import DOCUMENT
 
 from forkpoint.agent import Agent
 from forkpoint.errors import Invalid, Unsupported
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.chat.asked import read_request
 from forkpoint.testing import Fault, Heard, Reply, Script
@@ -37,7 +37,7 @@ def server() -> Iterator[Served]:
         )
 
     model = Script(answer).register("document")
-    with served(agents=Agents({"support": Agent(model)}), settings=ServerSettings(max_body=4096)) as server:
+    with served(agents=Catalog({"support": Agent(model)}), settings=ServerSettings(max_body=4096)) as server:
         yield server
 
 

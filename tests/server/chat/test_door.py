@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from fastapi import FastAPI, Request
 
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.app import create_app
 from forkpoint.server.http.keys import Keyring, Keys, add_key
 from forkpoint.server.settings import ServerSettings
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 async def made(keyring: Keyring | None = None) -> FastAPI:
     """A server with calls under /v1 that fail, or tell what the door has found out."""
-    agents = Agents.of_model("scripted/echo")
+    agents = Catalog.of_model("scripted/echo")
     app = create_app(await open_store("memory:"), agents, keyring=keyring, settings=ServerSettings(max_body=2048))
 
     @app.get("/v1/tests/broken")

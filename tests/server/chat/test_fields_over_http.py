@@ -25,7 +25,7 @@ from tests.server.chat.lists_of_messages import (
 from tests.server.support.serving import served
 
 from forkpoint.events import Usage
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script, ScriptedCall
 
@@ -57,7 +57,7 @@ def models() -> Iterator[ModelServer]:
 def chat(models: ModelServer) -> Iterator[Chat]:
     helper = agents_at(models, tools=[look]).named("helper")
     responses = agents_at(models, llm={"api": "responses"}).named("helper")
-    with served(agents=Agents({"helper": helper, "responses": responses})) as server:
+    with served(agents=Catalog({"helper": helper, "responses": responses})) as server:
         running = Chat(server)
         yield running
         running.verify()

@@ -19,7 +19,7 @@ from tests.server.chat.lists_of_messages import (
     user,
 )
 
-from forkpoint.server.http.keys import Key, Keyring, OneKey
+from forkpoint.server.http.keys import ApiKey, Keyring, OneKey
 from forkpoint.server.settings import ConversationHeader, ServerSettings
 
 
@@ -517,7 +517,7 @@ HEADERS = (ConversationHeader(NAME), ConversationHeader("X-Full", "full"), Conve
 @pytest.fixture(scope="module")
 def choosing() -> Iterator[Chat]:
     keyring = Keyring(
-        [OneKey(SECRET, Key("f", "f", "one", history="full")), OneKey(PLAIN, Key("p", "p", "one"))],
+        [OneKey(SECRET, ApiKey("f", "f", "one", history="full")), OneKey(PLAIN, ApiKey("p", "p", "one"))],
     )
     settings = ServerSettings(conversation_headers=HEADERS)
     with chatting("full-chosen", key=PLAIN, keyring=keyring, settings=settings) as running:

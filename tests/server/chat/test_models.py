@@ -5,7 +5,7 @@ import pytest
 from forkpoint.agent import Agent
 from forkpoint.errors import NoSuchModel
 from forkpoint.llm.model import LLM
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.wires.chat.models import ModelNames
 
 AWAY = "http://127.0.0.1:9/v1"
@@ -17,7 +17,7 @@ def names(default: str | None = None, /, **models: str) -> ModelNames:
         agent.replace("_", ":"): Agent(LLM(model, base_url=AWAY if model.startswith("openai/") else None))
         for agent, model in models.items()
     }
-    return ModelNames(Agents(agents, default=default))
+    return ModelNames(Catalog(agents, default=default))
 
 
 def ids(of: ModelNames) -> list[str]:
@@ -123,7 +123,7 @@ def test_the_list_has_each_agent_and_each_model_with_its_side_once_and_the_defau
 
 def test_a_model_looks_as_openais_do_and_was_made_when_it_was_offered() -> None:
     times = iter([1_800_000_000_999_999])
-    found = ModelNames(Agents({"a": Agent("scripted/echo")}), clock=lambda: next(times))
+    found = ModelNames(Catalog({"a": Agent("scripted/echo")}), clock=lambda: next(times))
     made = {"object": "model", "created": 1_800_000_000, "owned_by": "forkpoint"}
     assert found.listed() == [{"id": id} | made for id in ("a", "a:side", "echo", "echo:side")]
     assert found.one("scripted/echo") == {"id": "scripted/echo"} | made, "as it was asked for, though it is not listed"

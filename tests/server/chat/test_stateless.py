@@ -31,7 +31,7 @@ from tests.server.support.turning import two_tenants
 from forkpoint import LLM, Agent, ToolContext, tool
 from forkpoint.events import Usage
 from forkpoint.llm.model import Retries
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script, ScriptedCall
 
 
@@ -256,7 +256,7 @@ def test_tools_of_an_agent_work_in_its_folder(tmp_path: Path) -> None:
         return Reply(last["content"]) if last["role"] == "tool" else Reply(calls=(ScriptedCall("where"),))
 
     worker = Agent(Script(reply).register("stateless-worker"), tools=[where])
-    agents = Agents({"worker": worker}, workspaces={"worker": tmp_path})
+    agents = Catalog({"worker": worker}, workspaces={"worker": tmp_path})
     with served(agents=agents) as server, server.client() as client:
         asked = {"model": "worker", "messages": [{"role": "user", "content": "Where?"}]}
         answered = client.post("/v1/chat/completions", json=asked)
@@ -278,7 +278,7 @@ def test_no_machine_is_told_to_repeat_what_tools_did(stream: bool) -> None:
         return Reply(calls=(ScriptedCall("ring"),))
 
     llm = LLM(Script(reply).register(f"stateless-ring-{stream}"), retries=Retries(attempts=1))
-    with served(agents=Agents({"bell": Agent(llm, tools=[ring])})) as server, server.client() as client:
+    with served(agents=Catalog({"bell": Agent(llm, tools=[ring])})) as server, server.client() as client:
         asked = {"model": "bell", "stream": stream, "messages": [{"role": "user", "content": "Ring."}]}
         answered = client.post("/v1/chat/completions", json=asked)
     assert did == ["rang"]

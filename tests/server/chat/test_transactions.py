@@ -19,7 +19,7 @@ from tests.server.support.turning import Api, asks, left_nothing, obedient, usin
 
 from forkpoint.agent import Agent, Limits, tool
 from forkpoint.llm import LLM, Retries, Timeouts
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Fault, ModelServer, Reply, Script, ScriptedCall
 
@@ -91,7 +91,7 @@ class Place(Struct):
 
 
 @contextmanager
-def place(agents: Agents, models: ModelServer, store: str = "memory:", **settings: Any) -> Iterator[Place]:
+def place(agents: Catalog, models: ModelServer, store: str = "memory:", **settings: Any) -> Iterator[Place]:
     with served(store, agents, settings=ServerSettings(**settings)) as server, using(server.url) as api:
         yield Place(server, api, models)
 
@@ -113,7 +113,7 @@ def shared() -> Iterator[Place]:
             "bounded": agent(limits=Limits(steps=2)),
             "gone": agent(url=f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"),
         }
-        with place(Agents(agents), models) as shared:
+        with place(Catalog(agents), models) as shared:
             yield shared
 
 

@@ -12,8 +12,8 @@ from schemathesis.engine import events, from_schema
 from tests.server.support.serving import served
 
 from forkpoint.agent import Agent
-from forkpoint.server.agents.catalog import Agents
-from forkpoint.server.http.keys import Key, Keyring, OneKey
+from forkpoint.server.agents.catalog import Catalog
+from forkpoint.server.http.keys import ApiKey, Keyring, OneKey
 
 SEED = 5
 ENDLESS = ("follow_events", "follow_family")  # their answers end only when the reader goes; test_streams reads them
@@ -40,9 +40,9 @@ def conformance(
 
     ``only`` tries those of one path, and ``edit`` may make the document lie before.
     """
-    agents = Agents({"support": Agent("scripted/echo")}, allow_models=["scripted/*"])
+    agents = Catalog({"support": Agent("scripted/echo")}, allow_models=["scripted/*"])
     token = secrets.token_hex(16)
-    with served(agents=agents, keyring=Keyring([OneKey(token, Key("a", "a", "acme"))])) as server:
+    with served(agents=agents, keyring=Keyring([OneKey(token, ApiKey("a", "a", "acme"))])) as server:
         with server.client(token) as client:
             id = client.post("/api/conversations", json={"id": "build-1234"}).json()["id"]
             turns = [client.post(f"/api/conversations/{id}/turns", json={"message": "Hi"}).json()["id"] for _ in "ab"]

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import httpx2
 
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.app import create_app
 from forkpoint.server.http.address import listen
 from forkpoint.server.http.keys import Keyring
@@ -31,13 +31,13 @@ class Served:
     def __init__(
         self,
         store: str = "memory:",
-        agents: Agents | None = None,
+        agents: Catalog | None = None,
         *,
         keyring: Keyring | None = None,
         settings: ServerSettings = ServerSettings(),
     ) -> None:
         self._store = store
-        self._agents = agents or Agents.of_model("scripted/echo", allow_models=["scripted/*"])
+        self._agents = agents or Catalog.of_model("scripted/echo", allow_models=["scripted/*"])
         self._keyring = keyring
         self._settings = settings
         self._socket = listen("127.0.0.1", 0)
@@ -89,7 +89,7 @@ class Served:
 
 
 @contextmanager
-def served(store: str = "memory:", agents: Agents | None = None, **options: Any) -> Iterator[Served]:
+def served(store: str = "memory:", agents: Catalog | None = None, **options: Any) -> Iterator[Served]:
     """A server in a thread, stopped at the end."""
     server = Served(store, agents, **options).start()
     try:

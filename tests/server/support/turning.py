@@ -17,8 +17,8 @@ from tests.server.support.serving import Served
 
 from forkpoint.agent import Agent, Tool, ToolContext, tool
 from forkpoint.llm import LLM, Retries
-from forkpoint.server.agents.catalog import Agents
-from forkpoint.server.http.keys import Key, Keyring, OneKey
+from forkpoint.server.agents.catalog import Catalog
+from forkpoint.server.http.keys import ApiKey, Keyring, OneKey
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall
 
 PATIENCE = 20
@@ -198,14 +198,14 @@ def model(answers: Any, name: str) -> LLM:
     return LLM(script.register(f"{name}-{os.getpid()}"), retries=Retries(attempts=1))
 
 
-def agents_of(*tools: Tool, answers: Any = obedient, name: str = "obedient-server", **settings: Any) -> Agents:
+def agents_of(*tools: Tool, answers: Any = obedient, name: str = "obedient-server", **settings: Any) -> Catalog:
     """One agent with these tools."""
-    return Agents({"helper": Agent(model(answers, name), tools=list(tools), **settings)})
+    return Catalog({"helper": Agent(model(answers, name), tools=list(tools), **settings)})
 
 
 def two_tenants() -> Keyring:
     """Tenants one and two, with the keys ``key-of-one`` and ``key-of-two``."""
-    return Keyring([OneKey(f"key-of-{name}", Key(name, name, name)) for name in ("one", "two")])
+    return Keyring([OneKey(f"key-of-{name}", ApiKey(name, name, name)) for name in ("one", "two")])
 
 
 class Visits(logging.Handler):

@@ -42,7 +42,7 @@ _GIT_SECRET = re.compile(r"extraheader$|^credential\.|^url\.https?://[^/]*@", re
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ShellState:
     """What a command starts with, beside the environment of the process that runs it."""
 
     cwd: str = "."
@@ -50,7 +50,7 @@ class Kept:
     unset: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, value: Any) -> "Kept":
+    def of(cls, value: Any) -> "ShellState":
         """What stands in the state; nothing if it is not understood."""
         try:
             return msgspec.convert(value, cls)
@@ -79,8 +79,8 @@ def looks_secret(name: str, value: str) -> bool:
 
 
 def read_back(
-    dump: bytes, before: Kept, base: Mapping[str, str], workspace: str, secrets: Container[str], masking: Masking
-) -> tuple[Kept, list[str]]:
+    dump: bytes, before: ShellState, base: Mapping[str, str], workspace: str, secrets: Container[str], masking: Masking
+) -> tuple[ShellState, list[str]]:
     """What the next command starts with, from what a shell said at its end; and what has to be told of it.
 
     ``secrets`` are the names of variables that it was given for this time, ``masking`` knows their values.
@@ -103,10 +103,10 @@ def read_back(
         notes.append(f"Not kept for the next command, because they look like secrets or are too long: {some}.")
     gone = base.keys() - now.keys() - _SHELLS_OWN
     unset = tuple(sorted(name for name in gone if _is_text(name) and name not in secrets))
-    after = Kept(cwd, env, unset)
+    after = ShellState(cwd, env, unset)
     if len(msgspec.json.encode(after)) > LIMIT:
         notes.append(f"The variables are more than {LIMIT:,} characters, so they are as they were before.")
-        after = Kept(cwd, before.env, before.unset)
+        after = ShellState(cwd, before.env, before.unset)
     return after, notes
 
 

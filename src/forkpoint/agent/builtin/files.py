@@ -10,7 +10,7 @@ import msgspec
 from forkpoint.agent.builtin.failure import ToolFailed, shown, told
 from forkpoint.agent.builtin.lines import Lines, is_binary, lines_of, picture
 from forkpoint.agent.builtin.new_file import alone, put, writable
-from forkpoint.agent.builtin.paths import Place, workspace_of
+from forkpoint.agent.builtin.paths import FilePlace, workspace_of
 from forkpoint.agent.builtin.replacement import edited, lines_in, numbered
 from forkpoint.agent.context import ToolContext
 from forkpoint.agent.tool import tool
@@ -111,7 +111,7 @@ def _picture(path: str, kind: str, content: bytes, size: int) -> list[Part]:
     return [Text(f"{shown(path)} ({kind}, {len(content):,} bytes):"), Image(kind, base64.b64encode(content).decode())]
 
 
-def _folder(place: Place) -> str:
+def _folder(place: FilePlace) -> str:
     with place.open_folder() as folder, told(f"{shown(place.path)} cannot be read"), os.scandir(folder) as found:
         entries: list[str] = []
         for entry in found:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from forkpoint.agent.builtin.environment import base
 from forkpoint.agent.builtin.failure import ToolFailed
 from forkpoint.agent.builtin.output import FOLDER
-from forkpoint.agent.builtin.paths import Place, Workspace
+from forkpoint.agent.builtin.paths import FilePlace, Workspace
 from forkpoint.agent.builtin.processes import supervise
 from forkpoint.agent.builtin.regex_process import Below
 from forkpoint.agent.processes import Job
@@ -39,7 +39,7 @@ class Listing:
 
 
 def files_below(
-    workspace: Workspace, place: Place, *, ignored: bool = False, stopped: Callable[[], bool] = lambda: False
+    workspace: Workspace, place: FilePlace, *, ignored: bool = False, stopped: Callable[[], bool] = lambda: False
 ) -> Listing:
     """The files in a folder and below. ``ignored`` includes those that git ignores."""
     with place.open_folder() as folder:

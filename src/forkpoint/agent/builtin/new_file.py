@@ -7,18 +7,18 @@ import threading
 from contextlib import suppress
 
 from forkpoint.agent.builtin.failure import ToolFailed, shown, told
-from forkpoint.agent.builtin.paths import Place, kind_of
+from forkpoint.agent.builtin.paths import FilePlace, kind_of
 
 _LOCKS = [threading.Lock() for _ in range(256)]
 
 
-def alone(place: Place) -> threading.Lock:
+def alone(place: FilePlace) -> threading.Lock:
     """Calls of one response run at once: who reads a file in order to replace it holds this until then."""
     folder = os.fstat(place.folder)
     return _LOCKS[hash((folder.st_dev, folder.st_ino, place.name)) % len(_LOCKS)]
 
 
-def writable(place: Place) -> os.stat_result | None:
+def writable(place: FilePlace) -> os.stat_result | None:
     """What is there to be replaced. Raises `ToolFailed` if it may not be."""
     found = place.stat()
     if found is not None and not stat.S_ISREG(found.st_mode):
@@ -29,7 +29,7 @@ def writable(place: Place) -> os.stat_result | None:
     return found
 
 
-def put(place: Place, content: bytes, before: os.stat_result | None) -> None:
+def put(place: FilePlace, content: bytes, before: os.stat_result | None) -> None:
     """Puts a new file in the place of another, at once: nobody sees half of it. Other names (hard links) of the old
     file keep what it had. Bytecode of the old file is removed."""
     aside = f".forkpoint-{secrets.token_hex(8)}"
@@ -60,7 +60,7 @@ def _like(before: os.stat_result, handle: int) -> None:
     os.fchmod(handle, before.st_mode & 0o777)
 
 
-def _forget_bytecode(place: Place) -> None:
+def _forget_bytecode(place: FilePlace) -> None:
     """Removes what Python has compiled of a file that is being replaced.
 
     Python takes bytecode for a file's own if the file has the same length and was changed within the same second. An

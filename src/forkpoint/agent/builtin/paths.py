@@ -27,7 +27,7 @@ _DEPTH = 200  # folders in folders
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePlace:
     """A place in the workspace: an open folder and a name in it, which is no link, and may not exist yet."""
 
     folder: int
@@ -93,7 +93,7 @@ class Workspace:
         os.close(self.folder)
 
     @contextmanager
-    def place(self, given: str, *, write: bool = False, make: bool = False) -> Iterator[Place]:
+    def place(self, given: str, *, write: bool = False, make: bool = False) -> Iterator[FilePlace]:
         """The place that a path means, as long as this lasts. Raises `ToolFailed` if it is not in the workspace.
 
         ``write`` refuses what belongs to git, and to Forkpoint. ``make`` makes the folders on the way.
@@ -147,7 +147,7 @@ class _Way:
         self._patience = _LINKS
         self._left = self._parts_of(given)
 
-    def walk(self) -> Place:
+    def walk(self) -> FilePlace:
         while self._left:
             name = self._left.pop(0)
             if name in {"", "."}:
@@ -161,12 +161,12 @@ class _Way:
                 self._check(name)
             if (leaf := self._step(name)) is not None:
                 return leaf
-        return Place(self._below.folder(self._names), ".", "/".join(self._names) or ".")
+        return FilePlace(self._below.folder(self._names), ".", "/".join(self._names) or ".")
 
-    def _step(self, name: str) -> Place | None:
+    def _step(self, name: str) -> FilePlace | None:
         """Goes into a folder or along a link; a place if the way ends here."""
         folder = self._below.folder(self._names)
-        here = Place(folder, name, "/".join([*self._names, name]))
+        here = FilePlace(folder, name, "/".join([*self._names, name]))
         found = here.stat()
         if found is None and self._left and self._make:
             with suppress(FileExistsError):

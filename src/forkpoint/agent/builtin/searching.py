@@ -16,7 +16,7 @@ from forkpoint.agent.builtin import regex_process
 from forkpoint.agent.builtin.failure import ToolFailed, shown
 from forkpoint.agent.builtin.globs import matcher
 from forkpoint.agent.builtin.listing import Listing, files_below
-from forkpoint.agent.builtin.paths import Place, Workspace, workspace_of
+from forkpoint.agent.builtin.paths import FilePlace, Workspace, workspace_of
 from forkpoint.agent.builtin.processes import supervise
 from forkpoint.agent.context import ToolContext
 from forkpoint.agent.processes import Ended, Job
@@ -99,7 +99,9 @@ def search_files(
 
 
 @contextmanager
-def _searched(workspace: Workspace, place: Place, stopped: Callable[[], bool]) -> Iterator[tuple[int, str, Listing]]:
+def _searched(
+    workspace: Workspace, place: FilePlace, stopped: Callable[[], bool]
+) -> Iterator[tuple[int, str, Listing]]:
     """A folder that is open, what its files' names are to be shown with, and the files."""
     found = place.stat()
     if found is not None and stat.S_ISREG(found.st_mode):
@@ -193,7 +195,7 @@ class _Found:
             yield f"Not all files were looked at: {self._cut}"
 
 
-def _as_prefix(place: Place) -> str:
+def _as_prefix(place: FilePlace) -> str:
     return "" if place.path == "." else f"{place.path}/"
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from forkpoint.agent.builtin import environment
-from forkpoint.agent.builtin.environment import Kept
+from forkpoint.agent.builtin.environment import ShellState
 from forkpoint.agent.builtin.failure import ToolFailed, shown
 from forkpoint.agent.builtin.output import Output
 from forkpoint.agent.builtin.paths import Workspace, workspace_of
@@ -42,15 +42,15 @@ async def shell(
     if len(command) > _LONGEST:
         raise ToolFailed(f"The command has more than {_LONGEST:,} characters. Write it into a file, and run that.")
     with workspace_of(ctx) as workspace:
-        call = _Call(ctx, workspace, timeout)
+        call = _ShellCall(ctx, workspace, timeout)
         return call.result(await call.run(command))
 
 
-class _Call:
+class _ShellCall:
     def __init__(self, ctx: ToolContext, workspace: Workspace, timeout: int) -> None:
         self._state = ctx.state
         self._workspace, self._timeout = workspace, timeout
-        self._before = Kept.of(self._state.get(SHELL))
+        self._before = ShellState.of(self._state.get(SHELL))
         self._secrets = dict(ctx.secrets)
         self._masking = ctx.masking
         self._masked = ctx.masking.stream()

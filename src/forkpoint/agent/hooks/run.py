@@ -81,7 +81,7 @@ async def run_hooks(
     return Ran(tuple(events), None, tuple(told))
 
 
-class _Said(Struct, frozen=True):
+class _Verdict(Struct, frozen=True):
     """What one hook came to. One that failed has a reason too: what was wrong with it."""
 
     blocks: bool = False
@@ -92,7 +92,7 @@ class _Said(Struct, frozen=True):
     exit_code: int | None = None
 
 
-class _Document(Struct, frozen=True):
+class _HookDocument(Struct, frozen=True):
     """What a command may print."""
 
     block: bool = False
@@ -100,7 +100,7 @@ class _Document(Struct, frozen=True):
     context: str | None = None
 
 
-async def _run(hook: Hook, context: HookContext, workspace: Path | None, env: Mapping[str, str] | None) -> _Said:
+async def _run(hook: Hook, context: HookContext, workspace: Path | None, env: Mapping[str, str] | None) -> _Verdict:
     if hook.command is None:
         return await _run_function(hook, context)
     try:
@@ -109,35 +109,37 @@ async def _run(hook: Hook, context: HookContext, workspace: Path | None, env: Ma
         )
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return _Said(failed=True, reason=f"it could not be started ({valid_text(why)})")
+        return _Verdict(failed=True, reason=f"it could not be started ({valid_text(why)})")
     return _heard(hook, finished)
 
 
-def _heard(hook: Hook, finished: Finished) -> _Said:
+def _heard(hook: Hook, finished: Finished) -> _Verdict:
     """What a command has said with its exit code and its output."""
     output, errors = _text(finished.stdout), _text(finished.stderr).strip()
     code = finished.exit_code
     if code is None:
-        return _Said(failed=True, reason=_too_late(hook), output=output)
+        return _Verdict(failed=True, reason=_too_late(hook), output=output)
     if code not in (0, BLOCKS):
         ended = f"signal {-code} ended it" if code < 0 else f"it ended with exit code {code}"
         reason = f"{ended}: {errors}" if errors else ended
-        return _Said(failed=True, reason=reason, output=output, exit_code=code)
+        return _Verdict(failed=True, reason=reason, output=output, exit_code=code)
     try:
         document = None if finished.is_cut else _document(output)
     except msgspec.ValidationError as error:
         if code == 0:
-            return _Said(failed=True, reason=f"what it printed makes no sense ({error})", output=output, exit_code=code)
+            return _Verdict(
+                failed=True, reason=f"what it printed makes no sense ({error})", output=output, exit_code=code
+            )
         document = None
-    said = document or _Document()
+    said = document or _HookDocument()
     if code == BLOCKS or said.block:
         plain = output.strip() if document is None else ""
         reason = errors if code == BLOCKS and errors else said.reason or plain
-        return _Said(blocks=True, reason=reason or "it gives no reason", output=output, exit_code=code)
-    return _Said(context=said.context, output=output, exit_code=code)
+        return _Verdict(blocks=True, reason=reason or "it gives no reason", output=output, exit_code=code)
+    return _Verdict(context=said.context, output=output, exit_code=code)
 
 
-def _document(output: str) -> _Document | None:
+def _document(output: str) -> _HookDocument | None:
     """What a command has printed, if that is a document; None if it is just text. Raises ``ValidationError``."""
     if not output.lstrip().startswith("{"):
         return None
@@ -145,26 +147,26 @@ def _document(output: str) -> _Document | None:
         value = msgspec.json.decode(output)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
-    if not isinstance(value, dict) or not value.keys() & set(_Document.__struct_fields__):
+    if not isinstance(value, dict) or not value.keys() & set(_HookDocument.__struct_fields__):
         return None
-    return msgspec.convert(value, _Document)
+    return msgspec.convert(value, _HookDocument)
 
 
-async def _run_function(hook: Hook, context: HookContext) -> _Said:
+async def _run_function(hook: Hook, context: HookContext) -> _Verdict:
     with anyio.move_on_after(hook.timeout) as scope:
         try:
             return _returned(await _call(hook, context))
         except anyio.get_cancelled_exc_class() as error:
             if not is_cancelled():
-                return _Said(failed=True, reason=reason_of(error))
+                return _Verdict(failed=True, reason=reason_of(error))
             raise
         except BaseException as error:
             if not isinstance(error, _Raised) and is_ours(error):
                 raise
             cause = error.cause if isinstance(error, _Raised) else error
-            return _Said(failed=True, reason=valid_text(reason_of(cause)))
+            return _Verdict(failed=True, reason=valid_text(reason_of(cause)))
     assert scope.cancelled_caught
-    return _Said(failed=True, reason=_too_late(hook))
+    return _Verdict(failed=True, reason=_too_late(hook))
 
 
 async def _call(hook: Hook, context: HookContext) -> Any:
@@ -183,18 +185,20 @@ async def _call(hook: Hook, context: HookContext) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def _returned(value: Any) -> _Said:
+def _returned(value: Any) -> _Verdict:
     match value:
         case None:
-            return _Said()
+            return _Verdict()
         case Block(reason=reason):
-            return _Said(blocks=True, reason=valid_text(str(reason)) if str(reason).strip() else "it gives no reason")
+            return _Verdict(
+                blocks=True, reason=valid_text(str(reason)) if str(reason).strip() else "it gives no reason"
+            )
         case str():
             text = valid_text(str.__str__(value))
-            return _Said(context=text, output=text)
+            return _Verdict(context=text, output=text)
         case _:
             kind = type(value).__name__
-            return _Said(failed=True, reason=f"it returned {kind}, and must return None, a text or a Block")
+            return _Verdict(failed=True, reason=f"it returned {kind}, and must return None, a text or a Block")
 
 
 class _Raised(Exception):

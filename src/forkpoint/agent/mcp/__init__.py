@@ -12,8 +12,8 @@ from forkpoint.agent.mcp.connections import end_servers
 from forkpoint.agent.mcp.failures import McpToolError
 from forkpoint.agent.mcp.servers import McpServer, rooted
 from forkpoint.agent.mcp.tools import (
-    Offer,
     Offered,
+    OfferedTool,
     connect,
     is_mcp_tool,
     mcp_tools,
@@ -30,8 +30,8 @@ __all__ = [
     "McpFailed",
     "McpServer",
     "McpToolError",
-    "Offer",
     "Offered",
+    "OfferedTool",
     "connect",
     "end_servers",
     "is_mcp_tool",

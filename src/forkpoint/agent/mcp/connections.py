@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup
 from forkpoint import extras
 from forkpoint.agent.mcp.addresses import address
 from forkpoint.agent.mcp.failures import McpToolError, reason
-from forkpoint.agent.mcp.processes import GRACE, Ended, Heard, process
+from forkpoint.agent.mcp.processes import GRACE, ServerEnded, ServerOutput, process
 from forkpoint.agent.mcp.servers import Start
 from forkpoint.agent.mcp.thread import here, there
 from forkpoint.errors import McpFailed
@@ -115,7 +115,7 @@ class _Connection:
 
     def __init__(self, start: Start) -> None:
         self.start = start
-        self.heard = Heard(start.masking)
+        self.heard = ServerOutput(start.masking)
         self.ready = anyio.Event()  # or it has failed
         self.ended = anyio.Event()
         self.is_retired = False  # whoever uses it ends, and nobody else begins
@@ -139,7 +139,7 @@ class _Connection:
                 self.heard.end(f"did not start within {self.start.timeout:g} s")
         except Exception as error:  # also what the SDK's tasks raise, in groups
             why = f"cannot be talked to ({reason(error, self.start.masking)})"
-            self.heard.end(str(error) if isinstance(error, Ended) else why)
+            self.heard.end(str(error) if isinstance(error, ServerEnded) else why)
         finally:
             self.heard.over.set()
             self._session = None
@@ -203,7 +203,7 @@ class _Connection:
             except Exception as error:
                 await self._settled()
                 why = f"does not answer as an MCP server does ({reason(error, self.start.masking)})"
-                raise Ended(self.heard.why or why) from error
+                raise ServerEnded(self.heard.why or why) from error
             self._session = session
             self._scope.deadline = math.inf
             self.ready.set()

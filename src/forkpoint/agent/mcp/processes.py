@@ -35,19 +35,19 @@ _KEPT = 4 * _SHOWN  # characters of it that are kept: there may be many blanks i
 _CLOSED = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
 
 
-class Ended(Exception):
+class ServerEnded(Exception):
     """Why the server can no longer be talked to. It is about the server: ``ended with exit code 3``."""
 
 
-class Heard:
+class ServerOutput:
     """What a process has said besides messages, and whether it has ended."""
 
     def __init__(self, masking: Masking) -> None:
         self.over = anyio.Event()
         self.why: str | None = None
         self._rubbish = 0
-        self._first = _Said(masking, first=True)
-        self._errors = _Said(masking, first=False)
+        self._first = _OutputPart(masking, first=True)
+        self._errors = _OutputPart(masking, first=False)
 
     def end(self, why: str | None) -> None:
         """Notes that it has ended; the first reason is the true one."""
@@ -55,11 +55,11 @@ class Heard:
         self.over.set()
 
     def rubbish(self, line: bytes) -> None:
-        """Notes what is no message. Raises `Ended` when it is too much."""
+        """Notes what is no message. Raises `ServerEnded` when it is too much."""
         self._first.add(line + b"\n")
         self._rubbish += max(len(line), 64)  # a line costs something, however short it is
         if self._rubbish > RUBBISH:
-            raise Ended("writes what are no messages of MCP")
+            raise ServerEnded("writes what are no messages of MCP")
 
     def error(self, chunk: bytes) -> None:
         self._errors.add(chunk)
@@ -74,7 +74,7 @@ class Heard:
         return f" ({'; '.join(said)})" if said else ""
 
 
-class _Said:
+class _OutputPart:
     """A text that comes in pieces, of which the beginning or the end is kept. It is masked before it is cut, for a cut
     could leave half of a value."""
 
@@ -100,7 +100,7 @@ class _Said:
 
 
 @asynccontextmanager
-async def process(start: Start, heard: Heard) -> AsyncIterator[Any]:
+async def process(start: Start, heard: ServerOutput) -> AsyncIterator[Any]:
     """The streams of a server that is started here, and ended at the end, with all that it has started."""
     from mcp.shared.message import SessionMessage
 
@@ -116,7 +116,7 @@ async def process(start: Start, heard: Heard) -> AsyncIterator[Any]:
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        raise Ended(f"cannot be started ({error})") from error
+        raise ServerEnded(f"cannot be started ({error})") from error
     # Nothing is awaited until the process is within the block that ends it.
     incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
@@ -134,7 +134,7 @@ async def process(start: Start, heard: Heard) -> AsyncIterator[Any]:
                 with anyio.move_on_after(GRACE):
                     await _ended(started)
                 why = _how(started.returncode)
-        except Ended as ended:
+        except ServerEnded as ended:
             why = str(ended)
         except _CLOSED:
             pass
@@ -167,7 +167,7 @@ async def process(start: Start, heard: Heard) -> AsyncIterator[Any]:
 
 
 async def _lines(stream: ByteReceiveStream) -> AsyncIterator[bytes]:
-    """The lines of a stream. Raises `Ended` for one that is too long."""
+    """The lines of a stream. Raises `ServerEnded` for one that is too long."""
     rest = bytearray()
     async for chunk in stream:
         searched = len(rest)
@@ -177,7 +177,7 @@ async def _lines(stream: ByteReceiveStream) -> AsyncIterator[bytes]:
             del rest[: end + 1]
             searched = 0
         if len(rest) > MESSAGE:
-            raise Ended(f"sends a message of more than {MESSAGE:,} bytes")
+            raise ServerEnded(f"sends a message of more than {MESSAGE:,} bytes")
 
 
 def _message(line: bytes) -> Any:

@@ -1,7 +1,7 @@
 """What MCP servers offer, frozen as data, and as tools that an agent can have.
 
-A server's list is asked for once, sorted, and kept with the conversation: an `Offer` says of a tool all that a prompt
-and a call need, so a conversation that is opened again needs no server before a tool of it is called, and its prompts
+A server's list is asked for once, sorted, and kept with the conversation. An `OfferedTool` holds all that a prompt and
+a call need of a tool. So a conversation that is opened again needs no server until it calls a tool, and its prompts
 begin as they did. `offers` says when another list holds.
 """
 
@@ -45,7 +45,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_-]")
 _SHOWN = 8_000
 
 
-class Offer(Struct, frozen=True, omit_defaults=True):
+class OfferedTool(Struct, frozen=True, omit_defaults=True):
     """A tool that a server offers, as it is kept with a conversation.
 
     ``tool`` is the server's name for it, ``name`` the one that a model is told.
@@ -66,7 +66,7 @@ class Offered(Struct, frozen=True, omit_defaults=True):
     """
 
     server: McpServer
-    tools: tuple[Offer, ...] | None = None
+    tools: tuple[OfferedTool, ...] | None = None
     project: str | None = None
 
 
@@ -132,11 +132,11 @@ async def _given(one: Offered, secrets: Mapping[str, Secret]) -> Resolved:
 
 async def offers(
     servers: Sequence[McpServer],
-    before: Mapping[str, tuple[Offer, ...]] | None = None,
+    before: Mapping[str, tuple[OfferedTool, ...]] | None = None,
     *,
     workspace: Path | None = None,
     secrets: Mapping[str, Mapping[str, str]] | None = None,
-) -> dict[str, tuple[Offer, ...]]:
+) -> dict[str, tuple[OfferedTool, ...]]:
     """What each server offers, by its name: what it offered ``before``, unless it is known to offer something else.
 
     A server without a list is asked for one, all at once. One with a list is not started for this; if it is connected
@@ -145,7 +145,7 @@ async def offers(
     """
     known = {} if before is None else before
     given = {} if secrets is None else secrets
-    found: dict[str, tuple[Offer, ...]] = {}
+    found: dict[str, tuple[OfferedTool, ...]] = {}
     errors: list[McpFailed | extras.Unusable] = []
 
     async def ask(server: McpServer) -> None:
@@ -170,7 +170,7 @@ async def offers(
     return {server.name: found[server.name] for server in servers}
 
 
-def offers_of(server: McpServer, listed: Iterable[Any], masking: Masking = Masking()) -> tuple[Offer, ...]:
+def offers_of(server: McpServer, listed: Iterable[Any], masking: Masking = Masking()) -> tuple[OfferedTool, ...]:
     """A server's list as it is kept: the tools that are wanted, sorted by name. Raises `McpFailed`."""
     found = {tool.name: tool for tool in reversed(tuple(listed))}  # of two with one name the first
     if server.tools is not None:
@@ -202,7 +202,7 @@ def plain_names(server: str, tools: Iterable[str]) -> dict[str, str]:
     return made
 
 
-def mcp_tools(server: McpServer, offered: Iterable[Offer], secrets: tuple[str, ...] = ()) -> tuple[Tool, ...]:
+def mcp_tools(server: McpServer, offered: Iterable[OfferedTool], secrets: tuple[str, ...] = ()) -> tuple[Tool, ...]:
     """What a server offers, as tools: the very same for equal ones, so that equal agents are equal.
 
     ``secrets`` are the names of those that it is given. Nothing is started: that happens when one of them is called.
@@ -211,7 +211,7 @@ def mcp_tools(server: McpServer, offered: Iterable[Offer], secrets: tuple[str, .
 
 
 @functools.lru_cache(maxsize=256)
-def _tools(server: McpServer, offered: tuple[Offer, ...], secrets: tuple[str, ...]) -> tuple[Tool, ...]:
+def _tools(server: McpServer, offered: tuple[OfferedTool, ...], secrets: tuple[str, ...]) -> tuple[Tool, ...]:
     return tuple(
         Tool(
             function=McpCall(server, offer.tool),
@@ -284,7 +284,7 @@ class SchemaArguments(Arguments):
         return msgspec.json.decode(text) if self._output is None else self._output.decode(text)
 
 
-def _offer(server: McpServer, name: str, tool: Any, masking: Masking) -> Offer:
+def _offer(server: McpServer, name: str, tool: Any, masking: Masking) -> OfferedTool:
     hints = tool.annotations if server.hints else None
     read_only = bool(hints is not None and hints.read_only_hint)
     schema = {"type": "object", **tool.input_schema}
@@ -299,7 +299,7 @@ def _offer(server: McpServer, name: str, tool: Any, masking: Masking) -> Offer:
             server.name, f"has a tool {tool.name[:100]!r} that cannot be used ({error}); leave it out with tools=[...]"
         ) from None
     repeatable = read_only or bool(hints is not None and hints.idempotent_hint)
-    return Offer(tool.name, name, made.description, made.parameters, read_only, repeatable)
+    return OfferedTool(tool.name, name, made.description, made.parameters, read_only, repeatable)
 
 
 def _few(names: Iterable[str]) -> str:

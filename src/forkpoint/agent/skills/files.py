@@ -26,7 +26,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from forkpoint.agent.skills.front_matter import Unusable, front_matter
+from forkpoint.agent.skills.front_matter import BadHeader, front_matter
 from forkpoint.agent.skills.skill import LARGEST, Skill, complaints
 
 INSTRUCTIONS = "AGENTS.md"
@@ -39,7 +39,7 @@ _MOST_ENTRIES = 5000  # of a folder that are looked at
 _FIELDS = ("name", "description", "words", "files")
 
 
-class Problem(Struct, frozen=True):
+class BadSkill(Struct, frozen=True):
     """Something that could not be used as it stands in a file, or not all of it."""
 
     source: str
@@ -53,15 +53,15 @@ class Found(Struct, frozen=True):
     """The skills that were found, in order, each name once; and what could not be used."""
 
     skills: tuple[Skill, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[BadSkill, ...] = ()
 
 
-class Told(Struct, frozen=True):
+class ProjectText(Struct, frozen=True):
     """What a project tells whoever works there, the files that say so, and what could not be used."""
 
     text: str = ""
     sources: tuple[str, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[BadSkill, ...] = ()
 
 
 def skills_in(folder: Path, within: Path | None = None) -> Found:
@@ -70,69 +70,71 @@ def skills_in(folder: Path, within: Path | None = None) -> Found:
     With ``within`` no link leads out of that folder: what a project names is in the project.
     """
     skills: list[Skill] = []
-    problems: list[Problem] = []
+    problems: list[BadSkill] = []
     try:
         entries = _entries(folder)
     except (FileNotFoundError, NotADirectoryError):
         return Found()
     except (OSError, ValueError) as error:
-        return Found((), (Problem(_shown(folder), f"it cannot be read ({_reason(error)})"),))
+        return Found((), (BadSkill(_shown(folder), f"it cannot be read ({_reason(error)})"),))
     if len(entries) > _MOST_ENTRIES:
-        return Found((), (Problem(_shown(folder), f"it has more than {_MOST_ENTRIES:,} entries, and none is read"),))
+        return Found((), (BadSkill(_shown(folder), f"it has more than {_MOST_ENTRIES:,} entries, and none is read"),))
     files = [found for entry in entries if (found := _skill_file(folder / entry)) is not None]
     for name, path in files[:_MOST_SKILLS]:
         try:
             skill, unknown = skill_of(_text_of(path, within), name, _shown(path))
         except FileNotFoundError:
             if os.path.lexists(path):  # otherwise it is a folder without a skill, or gone since
-                problems.append(Problem(_shown(path), "it is a link to what is not there"))
-        except Unusable as error:
-            problems.append(Problem(_shown(path), str(error)))
+                problems.append(BadSkill(_shown(path), "it is a link to what is not there"))
+        except BadHeader as error:
+            problems.append(BadSkill(_shown(path), str(error)))
         else:
             skills.append(skill)
-            problems += [Problem(_shown(path), why) for why in unknown]
+            problems += [BadSkill(_shown(path), why) for why in unknown]
     if len(files) > _MOST_SKILLS:
-        problems.append(Problem(_shown(folder), f"it has more than {_MOST_SKILLS} skills, and only the first are read"))
+        problems.append(
+            BadSkill(_shown(folder), f"it has more than {_MOST_SKILLS} skills, and only the first are read")
+        )
     return together(Found(tuple(sorted(skills, key=lambda one: one.name)), tuple(problems)))
 
 
 def together(*found: Found) -> Found:
     """The skills of several places. Of two with one name the first is used, and the other is told as a problem."""
     skills: dict[str, Skill] = {}
-    problems: list[Problem] = []
+    problems: list[BadSkill] = []
     for one in found:
         problems += one.problems
         for skill in one.skills:
             first = skills.setdefault(skill.name, skill)
             if first is not skill:
                 why = f"its skill {skill.name} is not used, since {first.source or 'the agent'} has one of that name"
-                problems.append(Problem(skill.source or "the agent", why))
+                problems.append(BadSkill(skill.source or "the agent", why))
     return Found(tuple(skills.values()), tuple(problems))
 
 
 def skill_of(text: str, name: str, source: str | None = None) -> tuple[Skill, tuple[str, ...]]:
     """The skill that a Markdown text is, called ``name`` unless it says otherwise; and what in it has no effect.
 
-    Raises `Unusable` if it is none.
+    Raises `BadHeader` if it is none.
     """
     fields, content = front_matter(text, _FIELDS)
     made: dict[str, Any] = {"name": name, "content": content.strip()}
     for key in ("name", "description"):
         given = fields.get(key) or made.get(key, "")
         if not isinstance(given, str):
-            raise Unusable(f"its {key} is a list, and must be a text")
+            raise BadHeader(f"its {key} is a list, and must be a text")
         made[key] = given
     for key in ("words", "files"):
         given = fields.get(key, [])
         made[key] = (given,) if isinstance(given, str) else tuple(given)
     for why in complaints(made["name"], made["content"], made["description"], made["words"], made["files"]):
-        raise Unusable(f"the skill {why}")
+        raise BadHeader(f"the skill {why}")
     unknown = (key for key in fields if key not in _FIELDS)
     effect = "has no effect; what is known is " + ", ".join(_FIELDS)
     return Skill(**made, source=source), tuple(f"`{key[:80]}` in its front matter {effect}" for key in unknown)
 
 
-def instructions_in(top: Path, workspace: Path) -> Told:
+def instructions_in(top: Path, workspace: Path) -> ProjectText:
     """What ``AGENTS.md`` says in a project's folder and in those below it, down to the workspace, in that order.
 
     All of a file is used or nothing. A link is followed if it does not lead out of the project.
@@ -141,7 +143,7 @@ def instructions_in(top: Path, workspace: Path) -> Told:
     folders = [folder for folder in (workspace, *workspace.parents) if folder.is_relative_to(top)]
     parts: list[str] = []
     sources: list[str] = []
-    problems: list[Problem] = []
+    problems: list[BadSkill] = []
     room = LARGEST_INSTRUCTIONS
     for folder in reversed(folders):
         path = folder / INSTRUCTIONS
@@ -149,21 +151,21 @@ def instructions_in(top: Path, workspace: Path) -> Told:
             text = _text_of(path, top).strip()
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except Unusable as error:
-            problems.append(Problem(_shown(path), str(error)))
+        except BadHeader as error:
+            problems.append(BadSkill(_shown(path), str(error)))
             continue
         if not text:
             continue
         size = len(text.encode())
         if size > room:
             why = f"it has no room left: all {INSTRUCTIONS} of a project may have {LARGEST_INSTRUCTIONS:,} bytes"
-            problems.append(Problem(_shown(path), why))
+            problems.append(BadSkill(_shown(path), why))
             continue
         room -= size
         # The path is one within the project: a prompt must not change with the place that it was checked out to.
         parts.append(f"Instructions in {_shown(path.relative_to(top))}:\n\n{text}")
         sources.append(_shown(path))
-    return Told("\n\n".join(parts), tuple(sources), tuple(problems))
+    return ProjectText("\n\n".join(parts), tuple(sources), tuple(problems))
 
 
 def _entries(folder: Path) -> list[str]:
@@ -187,34 +189,34 @@ def _skill_file(path: Path) -> tuple[str, Path] | None:
 
 
 def _text_of(path: Path, within: Path | None) -> str:
-    """The text of a file, with plain line ends. Raises `Unusable`, or what says that it is not there."""
+    """The text of a file, with plain line ends. Raises `BadHeader`, or what says that it is not there."""
     try:
         real = os.path.realpath(path, strict=True)
         if within is not None and not Path(real).is_relative_to(os.path.realpath(within)):
-            raise Unusable(f"it is a link that leads out of {within}")
+            raise BadHeader(f"it is a link that leads out of {within}")
         # What is not a file must not be waited for, and is known only once it is open: it may be another by then.
         handle = os.open(real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         with os.fdopen(handle, "rb") as file:
             found = os.fstat(handle)
             if not stat.S_ISREG(found.st_mode):
-                raise Unusable("it is not a file")
+                raise BadHeader("it is not a file")
             if found.st_size > LARGEST:
-                raise Unusable(f"it has {found.st_size:,} bytes, and may have {LARGEST:,}")
+                raise BadHeader(f"it has {found.st_size:,} bytes, and may have {LARGEST:,}")
             content = file.read(LARGEST + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno == errno.EISDIR:
-            raise Unusable("it is not a file") from None
-        raise Unusable(f"it cannot be read ({_reason(error)})") from None
+            raise BadHeader("it is not a file") from None
+        raise BadHeader(f"it cannot be read ({_reason(error)})") from None
     if len(content) > LARGEST:
-        raise Unusable(f"it has more than {LARGEST:,} bytes")
+        raise BadHeader(f"it has more than {LARGEST:,} bytes")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise Unusable("it is not UTF-8") from None
+        raise BadHeader("it is not UTF-8") from None
     if "\0" in text:
-        raise Unusable("it is not a text")
+        raise BadHeader("it is not a text")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -11,21 +11,21 @@ _MOST_LINES = 500
 _KEY = re.compile(r"([A-Za-z_][\w-]*)[ \t]*:(?:[ \t]+(.*))?")
 
 
-class Unusable(Exception):
+class BadHeader(Exception):
     """A file cannot be used; its text says why."""
 
 
 def front_matter(text: str, known: Collection[str]) -> tuple[dict[str, str | list[str]], str]:
     """What stands between the two lines of dashes, and the text after them.
 
-    A key that is not ``known`` may have any value, and comes with none. Raises `Unusable`.
+    A key that is not ``known`` may have any value, and comes with none. Raises `BadHeader`.
     """
     if not text.startswith("---\n") and text.rstrip() != "---":
         return {}, text
     lines = text.split("\n")
     end = next((n for n, line in enumerate(lines[1 : _MOST_LINES + 2], 1) if line.rstrip() == "---"), None)
     if end is None:
-        raise Unusable(f"its front matter does not end: there is no second line of --- within {_MOST_LINES} lines")
+        raise BadHeader(f"its front matter does not end: there is no second line of --- within {_MOST_LINES} lines")
     return _fields(lines[1:end], known), "\n".join(lines[end + 1 :])
 
 
@@ -47,10 +47,10 @@ def _fields(lines: Iterable[str], known: Collection[str]) -> dict[str, str | lis
             continue
         matched = _KEY.fullmatch(line.rstrip())
         if matched is None:
-            raise Unusable(f"{where} is neither `key: value` nor an item of a list")
+            raise BadHeader(f"{where} is neither `key: value` nor an item of a list")
         key, given = matched[1], (matched[2] or "").strip()
         if key in fields:
-            raise Unusable(f"{where} sets {key} again")
+            raise BadHeader(f"{where} sets {key} again")
         if key not in known:
             fields[key], open = "", key
         elif not given or given.startswith("#"):
@@ -63,7 +63,7 @@ def _fields(lines: Iterable[str], known: Collection[str]) -> dict[str, str | lis
 def _row(given: str, where: str) -> list[str]:
     """A list on one line."""
     if not given.endswith("]"):
-        raise Unusable(f"{where} has a list that does not end on it")
+        raise BadHeader(f"{where} has a list that does not end on it")
     return [_value(item, where) for item in _items(given[1:-1], where)]
 
 
@@ -73,7 +73,7 @@ def _items(text: str, where: str) -> Iterator[str]:
     for letter in text:
         if letter == "," and not quote:
             if not item.strip():
-                raise Unusable(f"{where} has an empty item")
+                raise BadHeader(f"{where} has an empty item")
             yield item.strip()
             item = ""
             continue
@@ -81,7 +81,7 @@ def _items(text: str, where: str) -> Iterator[str]:
             quote = "" if quote else letter
         item += letter
     if quote:
-        raise Unusable(f"{where} has a quote that does not end")
+        raise BadHeader(f"{where} has a quote that does not end")
     if item.strip():
         yield item.strip()
 
@@ -90,12 +90,12 @@ def _value(given: str, where: str) -> str:
     """A plain or quoted text. Whatever means something else in YAML is refused, and not guessed."""
     if given[:1] in {'"', "'"}:
         if len(given) < 2 or given[-1] != given[0] or given[0] in given[1:-1] or "\\" in given:
-            raise Unusable(f"{where} has a quoted text with something after it, or with quotes or \\ in it")
+            raise BadHeader(f"{where} has a quoted text with something after it, or with quotes or \\ in it")
         return given[1:-1]
     if not given:
-        raise Unusable(f"{where} has an empty item")
+        raise BadHeader(f"{where} has an empty item")
     if given[0] in "[]{}>|&*!%@`" or given.startswith(("- ", "? ")):
-        raise Unusable(f"{where} begins with {given[0]}; put the text in quotes, on one line")
+        raise BadHeader(f"{where} begins with {given[0]}; put the text in quotes, on one line")
     if ": " in given or " #" in given or given.endswith(":"):
-        raise Unusable(f"{where} has a colon or a # that may mean something else; put the text in quotes")
+        raise BadHeader(f"{where} has a colon or a # that may mean something else; put the text in quotes")
     return given

@@ -91,7 +91,7 @@ def triggered(
     All together they are no larger than `LARGEST`, or it is one alone: a skill that has no room is left for the next
     time that it is called for.
     """
-    said = _Said(message_text, touched_files, workspace)
+    said = _SaidText(message_text, touched_files, workspace)
     found: dict[str, Skill] = {}
     room = LARGEST
     for skill in skills:
@@ -113,7 +113,7 @@ def explain(
     workspace: PurePath | None = None,
 ) -> tuple[tuple[Skill, str | None], ...]:
     """Each skill with what calls for it, in words; None if nothing does."""
-    said = _Said(message_text, touched_files, workspace)
+    said = _SaidText(message_text, touched_files, workspace)
     return tuple((skill, said.why(skill)) for skill in skills)
 
 
@@ -163,7 +163,7 @@ def complaints(name: Any, content: Any, description: Any, words: Any, files: Any
                 yield f"has the pattern {one!r}, and {why}"
 
 
-class _Said:
+class _SaidText:
     """What was said and touched, made ready to be compared."""
 
     def __init__(self, text: str, touched: Iterable[str], workspace: PurePath | None) -> None:

@@ -9,7 +9,7 @@ from forkpoint.cli import figures
 from forkpoint.cli.output import Json, console, display, grid, print_json, tell
 
 if TYPE_CHECKING:
-    from forkpoint.server.http.keys import Key
+    from forkpoint.server.http.keys import ApiKey
 
 app = typer.Typer(no_args_is_help=True, help="The keys that a server of yours accepts: who may call it.")
 
@@ -126,6 +126,6 @@ def _path(file: Path | None) -> Path:
     return default_keys_file() if file is None else file
 
 
-def _document(key: "Key") -> dict[str, str | int | None]:
+def _document(key: "ApiKey") -> dict[str, str | int | None]:
     document = {"id": key.id, "name": key.name, "tenant": key.tenant, "created": key.created}
     return document | ({} if key.history is None else {"history": key.history})

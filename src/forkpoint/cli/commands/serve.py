@@ -13,7 +13,7 @@ from forkpoint.cli.common import Instructions, Store, only_one
 from forkpoint.cli.output import Json, tell
 
 if TYPE_CHECKING:
-    from forkpoint.server.agents.catalog import Agents
+    from forkpoint.server.agents.catalog import Catalog
     from forkpoint.server.http.keys import Keyring
 
 
@@ -201,17 +201,17 @@ def serve(
     lifecycle.run(address, offered, keyring, settings, host=host, port=port, told=told)
 
 
-def _agents_of_file(path: str, allowed: dict[str, Any]) -> "Agents":
-    from forkpoint.server.agents.catalog import Agents
+def _agents_of_file(path: str, allowed: dict[str, Any]) -> "Catalog":
+    from forkpoint.server.agents.catalog import Catalog
 
-    return Agents.from_file(path, **allowed)
+    return Catalog.from_file(path, **allowed)
 
 
-def _one_agent(flags: dict[str, Any], instructions: str | None, allowed: dict[str, Any]) -> "Agents":
-    from forkpoint.server.agents.catalog import Agents
+def _one_agent(flags: dict[str, Any], instructions: str | None, allowed: dict[str, Any]) -> "Catalog":
+    from forkpoint.server.agents.catalog import Catalog
     from forkpoint.workspace.defaults import default_model
 
-    return Agents.of_model(
+    return Catalog.of_model(
         flags["--model"] or default_model(),
         api=flags["--api"],
         base_url=flags["--base-url"],

@@ -10,8 +10,8 @@ from forkpoint.cli.output import Json, display, facts, one_line, print_json, tel
 from forkpoint.errors import ForkpointError, NotKept
 
 if TYPE_CHECKING:
-    from forkpoint.agent.skills.files import Told
-    from forkpoint.workspace import Decision, Standing
+    from forkpoint.agent.skills.files import ProjectText
+    from forkpoint.workspace import Decision, TrustStand
 
 
 def trust(
@@ -70,7 +70,7 @@ def trust(
             tell(f"Its {what}: {one_line(', '.join(said))}")
 
 
-def instructions_here(folder: str) -> "Told":
+def instructions_here(folder: str) -> "ProjectText":
     """What ``AGENTS.md`` says in the project of a folder, down to that."""
     from forkpoint.agent.skills.files import instructions_in
     from forkpoint.workspace.folders import origin_of
@@ -99,11 +99,11 @@ def _check_not_home(folder: str) -> None:
         raise typer.BadParameter(why, param_hint="PATH")
 
 
-def _word(now: "Standing", decision: "Decision | None") -> str:
+def _word(now: "TrustStand", decision: "Decision | None") -> str:
     return now.trust if decision is None and now.trust == "undecided" else decision or "undecided by itself"
 
 
-def _show(now: "Standing", config: Path, json: bool, folder: str) -> None:
+def _show(now: "TrustStand", config: Path, json: bool, folder: str) -> None:
     if json:
         print_json(_document(now, config, folder))
     else:
@@ -118,7 +118,7 @@ def _show(now: "Standing", config: Path, json: bool, folder: str) -> None:
         display(facts(shown + [(what, ", ".join(said)) for what, said in told]))
 
 
-def _document(now: "Standing", config: Path, folder: str) -> dict[str, Any]:
+def _document(now: "TrustStand", config: Path, folder: str) -> dict[str, Any]:
     from forkpoint.workspace.project import settings_of
 
     told = dict(_told(folder)) if now.trust == "trusted" else {}
@@ -132,7 +132,7 @@ def _document(now: "Standing", config: Path, folder: str) -> dict[str, Any]:
     }
 
 
-def _project_file(now: "Standing") -> str:
+def _project_file(now: "TrustStand") -> str:
     """What is used of a project's own settings, on a line."""
     from forkpoint.workspace.project import settings_at, settings_of
 

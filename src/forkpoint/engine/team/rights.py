@@ -20,7 +20,7 @@ from forkpoint.errors import NotFound
 from forkpoint.store.protocol import Store
 
 
-class _Said(Struct, frozen=True):
+class _StoredApproval(Struct, frozen=True):
     """As much of a stored agent as tells what it has to ask about."""
 
     approval: StoredPolicy | tuple[StoredPolicy, ...] = "never"
@@ -60,12 +60,12 @@ async def beneath(store: Store, settings: Settings, agent: Agent, above: Agent |
     return agent if same else stricter
 
 
-def _said_by(settings: Settings) -> _Said:
+def _said_by(settings: Settings) -> _StoredApproval:
     try:
-        return msgspec.json.decode(settings.agent_json or "{}", type=_Said)
+        return msgspec.json.decode(settings.agent_json or "{}", type=_StoredApproval)
     except msgspec.ValidationError:
         is_named = (settings.agent_json or "").startswith('"')  # one of a server's own, looked up when it is made
-        return _Said() if is_named else _Said("always")  # nobody knows what it has to ask about
+        return _StoredApproval() if is_named else _StoredApproval("always")  # nobody knows what it has to ask about
 
 
 def _policies(stored: StoredPolicy | tuple[StoredPolicy, ...], given: Agent) -> Iterable[Approval]:

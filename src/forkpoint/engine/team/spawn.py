@@ -157,7 +157,7 @@ def known_agent(parent: Agent, settings: Settings) -> Agent:
     named = offered.agents.get(of.agent) if of.agent is not None else None
     role = offered.roles.get(of.role) if of.role is not None else None
     found = named or (role.agent if role is not None else None) or parent
-    said = msgspec.json.decode(settings.agent_json or "{}", type=_Said)
+    said = msgspec.json.decode(settings.agent_json or "{}", type=_StoredModel)
     if (llm := offered.model(said.llm.model)) is not None:
         found = found.but(llm=llm)  # the key that it was given, if it is in no document
     if found is parent:
@@ -165,14 +165,14 @@ def known_agent(parent: Agent, settings: Settings) -> Agent:
     return found.but(approval=(parent.approval, found.approval), hooks=hooks_of((*parent.hooks, *found.hooks)))
 
 
-class _SaidModel(Struct, frozen=True):
+class _StoredLLM(Struct, frozen=True):
     model: str = ""
 
 
-class _Said(Struct, frozen=True):
+class _StoredModel(Struct, frozen=True):
     """As much of a stored agent as tells which model it has."""
 
-    llm: _SaidModel = _SaidModel()
+    llm: _StoredLLM = _StoredLLM()
 
 
 def opening(child: Child, turn: str, call: str, steps: Sequence[StagedEvent]) -> list[NewEvent]:

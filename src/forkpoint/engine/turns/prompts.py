@@ -31,7 +31,7 @@ class Prompts:
         self, store: Store, *, kept: int = KEPT, kept_events: int = KEPT_EVENTS, kept_bytes: int = KEPT_BYTES
     ) -> None:
         self._store = store
-        self._kept = _Kept(kept, kept_events, kept_bytes)
+        self._kept = _PromptCache(kept, kept_events, kept_bytes)
 
     def within(self, store: Store) -> "Prompts":
         """The same bounds for another tenant's view of the store: all of them together keep no more than one."""
@@ -67,7 +67,7 @@ class Prompts:
         return prompt
 
 
-class _Kept:
+class _PromptCache:
     """Prompts by the digest of their path and the hash of their manifest; the longest-unused one goes first."""
 
     def __init__(self, most: int, most_events: int, most_bytes: int) -> None:

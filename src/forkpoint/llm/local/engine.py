@@ -22,7 +22,7 @@ from forkpoint.errors import AnswerMalformed, ExtraBroken, ForkpointError, NoWei
 from forkpoint.llm.local.bridge import converse, end_of, in_thread, result_of
 from forkpoint.llm.local.llama import PACKAGE
 from forkpoint.llm.local.llama import load as load_llama
-from forkpoint.llm.local.slots import Place, Slots, chain_of
+from forkpoint.llm.local.slots import SlotPlace, Slots, chain_of
 
 Progress: TypeAlias = Callable[[str], None]
 """Is told in words what takes a while."""
@@ -38,7 +38,7 @@ BIG = 1 << 30  # bytes of a file from which a model is big, and gets fewer slots
 _WASH = {"prompt": [100] * 8, "n_predict": 0, "cache_prompt": False}  # tokens that no template begins with
 
 
-class Engine:
+class Llama:
     """A model file, loaded when it is first asked. May be shared by any number of loops and threads."""
 
     def __init__(
@@ -191,7 +191,7 @@ class _Loaded:
     def _free(self) -> None:
         self._server = None  # not left to the garbage collector: a traceback may hold this object for long
 
-    def chat(self, body: dict[str, Any], place: Place, tell: Callable[[str], bool]) -> None:
+    def chat(self, body: dict[str, Any], place: SlotPlace, tell: Callable[[str], bool]) -> None:
         """Blocks until the answer is whole, or ``tell`` returns True."""
         if place.wash is not None:
             try:
@@ -202,18 +202,18 @@ class _Loaded:
         self._server.handle_chat_completions(_json(body | here), tell)
 
 
-_ENGINES: dict[tuple[int, Path, int], Engine] = {}
+_ENGINES: dict[tuple[int, Path, int], Llama] = {}
 _ENGINES_LOCK = threading.Lock()
 
 
 def engine_for(
     path: Path, user: object, *, model: str, context_tokens: int | None = None, progress: Progress | None = None
-) -> Engine:
+) -> Llama:
     """The engine of this process for a file and a context size. The user is to `leave` it some day."""
     key = os.getpid(), path.resolve(), context_tokens or CONTEXT  # a forked child has none of its parent's threads
     with _ENGINES_LOCK:
         if key not in _ENGINES:
-            _ENGINES[key] = Engine(path, model=model, context_tokens=context_tokens, progress=progress)
+            _ENGINES[key] = Llama(path, model=model, context_tokens=context_tokens, progress=progress)
         _ENGINES[key].users.add(user)
         return _ENGINES[key]
 

@@ -36,17 +36,17 @@ PARKED = 64
 """How many prompts are remembered to be in llama.cpp's cache. If it has dropped one, the call just reads more."""
 
 
-class Link(Struct, frozen=True):
+class PromptLink(Struct, frozen=True):
     """A message of a prompt. Two prompts with equal digests are the same up to here."""
 
     digest: bytes
     size: int  # characters up to here
 
 
-Chain: TypeAlias = tuple[Link, ...]
+Chain: TypeAlias = tuple[PromptLink, ...]
 
 
-class Place(Struct, frozen=True):
+class SlotPlace(Struct, frozen=True):
     """Where a call runs, and which slot is to be washed before: its own, another, or none."""
 
     slot: int
@@ -55,13 +55,13 @@ class Place(Struct, frozen=True):
 
 def chain_of(body: Mapping[str, Any]) -> Chain:
     """The prompt in the body of a chat request, message by message. A template puts the tools into the first."""
-    links: list[Link] = []
+    links: list[PromptLink] = []
     digest, size = b"", 0
     for number, message in enumerate(body.get("messages") or ()):
         text = msgspec.json.encode((body.get("tools"), message) if number == 0 else message)
         digest = hashlib.blake2b(digest + text, digest_size=16).digest()
         size += len(text)
-        links.append(Link(digest, size))
+        links.append(PromptLink(digest, size))
     return tuple(links)
 
 
@@ -75,11 +75,11 @@ class Slots:
         self._fresh: set[int] = set()  # idle slots that are not in the cache yet
         self._parked: list[Chain] = []  # what is in the cache and in no slot, the oldest first
         self._washing: set[int] = set()
-        self._line: deque[tuple[Chain, Future[Place]]] = deque()
+        self._line: deque[tuple[Chain, Future[SlotPlace]]] = deque()
 
-    async def take(self, chain: Chain) -> Place:
+    async def take(self, chain: Chain) -> SlotPlace:
         """A slot for a prompt, to be given back. Cancelled while it waits, the caller has taken none."""
-        waiting: Future[Place] = Future()
+        waiting: Future[SlotPlace] = Future()
         with self._lock:
             self._line.append((chain, waiting))
             self._serve()
@@ -90,7 +90,7 @@ class Slots:
                 self.give_back(waiting.result())
             raise
 
-    def washed(self, place: Place) -> None:
+    def washed(self, place: SlotPlace) -> None:
         """The washing is done, so that a slot which was only washed is free again."""
         with self._lock:
             if place.wash is not None and place.wash in self._washing:
@@ -98,7 +98,7 @@ class Slots:
                 self._idle.insert(0, place.wash)
                 self._serve()
 
-    def give_back(self, place: Place) -> None:
+    def give_back(self, place: SlotPlace) -> None:
         """The call has ended."""
         self.washed(place)
         with self._lock:
@@ -122,7 +122,7 @@ class Slots:
             if waiting.set_running_or_notify_cancel():  # from here on it cannot be cancelled
                 waiting.set_result(self._place(chain))
 
-    def _place(self, chain: Chain) -> Place:
+    def _place(self, chain: Chain) -> SlotPlace:
         place = self._choose(chain)
         washing = {place.wash} if place.wash is not None else set()
         for slot in washing | {place.slot}:
@@ -135,7 +135,7 @@ class Slots:
         self._fresh.clear()  # a call that starts puts all idle slots into the cache
         return place
 
-    def _choose(self, chain: Chain) -> Place:
+    def _choose(self, chain: Chain) -> SlotPlace:
         best = max(self._idle, key=lambda slot: (shared(self._held[slot], chain), -len(self._held[slot])))
         found = shared(self._held[best], chain)
         parked = max((shared(parked, chain) for parked in self._parked), default=0)
@@ -143,15 +143,15 @@ class Slots:
         spare = next((slot for slot in others if self._is_spare(slot)), None)
         if parked > found and parked >= WORTH:
             slot = spare if spare is not None else self._idle[0]
-            return Place(slot, wash=slot)
+            return SlotPlace(slot, wash=slot)
         if found < WORTH:
             slot = next((slot for slot in self._idle if self._is_spare(slot)), self._idle[0])
-            return Place(slot, wash=None)
+            return SlotPlace(slot, wash=None)
         if spare is not None and _is_within(self._held[best], chain):
-            return Place(spare, wash=spare)
+            return SlotPlace(spare, wash=spare)
         if best in self._fresh and others:
-            return Place(best, wash=spare if spare is not None else others[0])
-        return Place(best, wash=None)
+            return SlotPlace(best, wash=spare if spare is not None else others[0])
+        return SlotPlace(best, wash=None)
 
     def _is_spare(self, slot: int) -> bool:
         others: Iterable[Chain] = (*(held for other, held in self._held.items() if other != slot), *self._parked)

@@ -14,7 +14,7 @@ from msgspec import Struct
 Place: TypeAlias = Literal["tools", "system", "history"]
 
 
-class Block(Struct, frozen=True, gc=False):
+class PromptBlock(Struct, frozen=True, gc=False):
     """One piece of a prompt. Blocks with equal digests have equal prompts up to and including them."""
 
     place: Place
@@ -35,10 +35,10 @@ class Blocks(Struct, frozen=True):
     number of forks, threads and tasks can grow from one prompt at once.
     """
 
-    chunks: tuple[tuple[Block, ...], ...] = ()
+    chunks: tuple[tuple[PromptBlock, ...], ...] = ()
     size: int = 0  # bytes of all of them
 
-    def plus(self, added: Sequence[Block]) -> "Blocks":
+    def plus(self, added: Sequence[PromptBlock]) -> "Blocks":
         """These blocks and more, whose digests go on from here."""
         if not added:
             return self
@@ -54,17 +54,17 @@ class Blocks(Struct, frozen=True):
         return self.chunks[-1][-1].digest if self.chunks else b""
 
     @property
-    def last(self) -> Block | None:
+    def last(self) -> PromptBlock | None:
         return self.chunks[-1][-1] if self.chunks else None
 
     def __len__(self) -> int:
         return sum(map(len, self.chunks))
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[PromptBlock]:
         for chunk in self.chunks:
             yield from chunk
 
-    def __getitem__(self, index: int) -> Block:
+    def __getitem__(self, index: int) -> PromptBlock:
         if index < 0:
             index += len(self)
         if index < 0:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from forkpoint.events import Usage
-from forkpoint.llm.prompt.blocks import Block, common_prefix
+from forkpoint.llm.prompt.blocks import PromptBlock, common_prefix
 from forkpoint.llm.prompt.manifest import differences
 from forkpoint.llm.request import Request
 
@@ -103,5 +103,5 @@ def _why(request: Request, previous: Request | None, shared: int) -> str:
     return ". ".join(said) if said else "it continues the request before it"
 
 
-def _line(index: int, change: Change, block: Block) -> BlockLine:
+def _line(index: int, change: Change, block: PromptBlock) -> BlockLine:
     return BlockLine(index, change, block.place, block.role, block.text.decode())

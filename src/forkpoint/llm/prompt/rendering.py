@@ -39,14 +39,14 @@ from forkpoint.events import (
 )
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
-from forkpoint.llm.prompt.blocks import Block, Blocks, chained
+from forkpoint.llm.prompt.blocks import Blocks, PromptBlock, chained
 from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.prompt.manifest import Manifest
 from forkpoint.llm.wires.body import is_plain
 from forkpoint.llm.wires.chat import ChatWire
 from forkpoint.llm.wires.messages import MessagesWire
 from forkpoint.llm.wires.responses import ResponsesWire
-from forkpoint.llm.wires.wire import Draft, Response, Sending, Wire
+from forkpoint.llm.wires.wire import RequestDraft, Response, Sending, Wire
 from forkpoint.llm.wires.wording import (
     ERASED,
     UNREADABLE,
@@ -73,8 +73,8 @@ class Awaited(Struct, frozen=True):
 
     id: str
     sent_as: str
-    result: tuple[Draft, ...] | None = None
-    later: tuple[Draft, ...] = ()  # what of the result is said once no call is open
+    result: tuple[RequestDraft, ...] | None = None
+    later: tuple[RequestDraft, ...] = ()  # what of the result is said once no call is open
 
 
 class Rendering(Struct, frozen=True):
@@ -86,8 +86,8 @@ class Rendering(Struct, frozen=True):
     events: int = 0  # how many events of the path it has seen
     asked: int = 0  # how many blocks the last request had: all before the newest response
     exchange: tuple[Awaited, ...] = ()  # calls of the newest response, from the first whose result is not in
-    later: tuple[Draft, ...] = ()  # what is to be said of results once no call is open
-    held: tuple[Draft, ...] = ()  # and what else is to be said then
+    later: tuple[RequestDraft, ...] = ()  # what is to be said of results once no call is open
+    held: tuple[RequestDraft, ...] = ()  # and what else is to be said then
     lost: tuple[tuple[str, int], ...] = ()  # what could not be carried over to this wire, and how often
 
     @property
@@ -150,7 +150,7 @@ class _Fold:
         self._wire = _wire(start.manifest)
         self._blocks = start.blocks
         self._shared = len(start.blocks)
-        self._new: list[Block] = []
+        self._new: list[PromptBlock] = []
         self._last = start.blocks.last
         self._events = start.events
         self._asked = start.asked
@@ -198,7 +198,7 @@ class _Fold:
             case _:
                 pass  # of state, settings, approvals and the like a model hears only through other events
 
-    def add(self, drafts: Sequence[Draft], ordinal: int, *, cut: bool = True) -> None:
+    def add(self, drafts: Sequence[RequestDraft], ordinal: int, *, cut: bool = True) -> None:
         cut = cut and not self._exchange
         for draft in drafts:
             self._append(draft, ordinal, cut)
@@ -217,10 +217,10 @@ class _Fold:
             lost=tuple(self._lost.items()),
         )
 
-    def _append(self, draft: Draft, ordinal: int, cut: bool) -> None:
+    def _append(self, draft: RequestDraft, ordinal: int, cut: bool) -> None:
         lead = self._wire.lead(draft, self._last) if draft.place == "history" else b""
         self._digest = chained(self._digest, draft.place, draft.role, draft.text)
-        self._last = Block(
+        self._last = PromptBlock(
             draft.place, draft.role, draft.text, ordinal, cut, draft.stays, draft.markable, lead, self._digest
         )
         self._new.append(self._last)
@@ -289,7 +289,7 @@ class _Fold:
         if not self._exchange and (self._later or self._held):
             self._hold([])
 
-    def _hold(self, drafts: Sequence[Draft]) -> None:
+    def _hold(self, drafts: Sequence[RequestDraft]) -> None:
         """Says this when no call is open any more: at once, or after the last result and what belongs to results."""
         self._close()
         self._held += drafts
@@ -319,8 +319,8 @@ class _Fold:
             self._again(block)
         self._asked = 0  # no request ended anywhere in a prompt that begins anew
 
-    def _again(self, block: Block) -> None:
-        draft = Draft(block.role, block.text, block.markable, block.place, block.stays)
+    def _again(self, block: PromptBlock) -> None:
+        draft = RequestDraft(block.role, block.text, block.markable, block.place, block.stays)
         self._append(draft, block.last, block.cut)
 
     def _lose(self, what: str) -> None:

@@ -32,7 +32,7 @@ class Clients:
 
     def __init__(self, sdk: Any) -> None:
         self.sdk = sdk
-        self._kept: OrderedDict[_Place, _Kept] = OrderedDict()
+        self._kept: OrderedDict[_Place, _SharedClient] = OrderedDict()
 
     @asynccontextmanager
     async def client(self, llm: LLM, key: str | None) -> AsyncIterator[Any]:
@@ -40,7 +40,7 @@ class Clients:
         place = (anyio.lowlevel.current_token(), llm.base_url, key, llm.timeouts.connect)
         kept = self._kept.get(place)
         if kept is None:
-            kept = self._kept[place] = _Kept(self._made(llm, key))
+            kept = self._kept[place] = _SharedClient(self._made(llm, key))
         self._kept.move_to_end(place)
         kept.users += 1
         try:
@@ -76,7 +76,7 @@ class Clients:
         return make(api_key=key or NO_KEY, base_url=llm.base_url, timeout=timeout, max_retries=0, http_client=http)
 
 
-class _Kept:
+class _SharedClient:
     def __init__(self, client: Any) -> None:
         self.client = client
         self.users = 0

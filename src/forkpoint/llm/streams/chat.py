@@ -7,7 +7,7 @@ from forkpoint.events import Reasoning, ToolCall, Usage
 from forkpoint.llm.answers import Answer, CallPiece, Finish, ReasoningPiece, Said, TextPiece
 from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.failures import error_in_answer
-from forkpoint.llm.streams.parts import Speech, as_json, count, field, name, objects, spoken, whole_answer, words
+from forkpoint.llm.streams.parts import SplitText, as_json, count, field, name, objects, spoken, whole_answer, words
 
 _FINISH: dict[str, Finish] = {  # compatible servers have several words for each
     "stop": "stop",
@@ -31,13 +31,13 @@ class ChatStream:
         self._origin = origin
         self._model = model
         self._hearing = hearing
-        self._text = Speech()
-        self._refusal = Speech()
-        self._thoughts = Speech()
+        self._text = SplitText()
+        self._refusal = SplitText()
+        self._thoughts = SplitText()
         self._thoughts_in: str | None = None
         self._details: list[dict[str, Any]] = []
-        self._calls: list[_Call] = []
-        self._at: dict[int, _Call] = {}  # which call goes on at each index
+        self._calls: list[_ChatCall] = []
+        self._at: dict[int, _ChatCall] = {}  # which call goes on at each index
         self._finish: str | None = None
 
     def feed(self, chunk: Any) -> None:
@@ -95,7 +95,7 @@ class ChatStream:
         call.extra |= {key: value for key, value in delta.items() if key not in {"index", "id", "type", "function"}}
         self._hearing.piece(CallPiece(call.index, call.id, call.tool, shown))
 
-    def _call_of(self, delta: dict[str, Any]) -> "_Call":
+    def _call_of(self, delta: dict[str, Any]) -> "_ChatCall":
         """The call that a delta goes on with, or a new one: its index says which, and if that is no help its id."""
         index, id = delta.get("index"), name(delta.get("id"))
         if not isinstance(index, int):  # some servers leave it out, and send each call whole
@@ -104,7 +104,7 @@ class ChatStream:
         if begun is not None and not (id and begun.id and id != begun.id):
             return begun
         taken = {call.index for call in self._calls}
-        self._at[index] = call = _Call(index if index not in taken else max(taken) + 1)
+        self._at[index] = call = _ChatCall(index if index not in taken else max(taken) + 1)
         self._calls.append(call)
         return call
 
@@ -128,12 +128,12 @@ class ChatStream:
         return Reasoning(text, provider=self._origin, item=as_json({"in": self._thoughts_in}))
 
 
-class _Call:
+class _ChatCall:
     def __init__(self, index: int) -> None:
         self.index = index
         self.id = ""
         self.tool = ""
-        self.arguments = Speech()
+        self.arguments = SplitText()
         self.extra: dict[str, Any] = {}  # what the provider wants back with the call, such as a signature
 
     def body(self, origin: str) -> ToolCall:

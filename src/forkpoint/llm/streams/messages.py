@@ -9,7 +9,7 @@ from forkpoint.events import Reasoning, ToolCall, Usage
 from forkpoint.llm.answers import Answer, CallPiece, Finish, ReasoningPiece, Said, TextPiece
 from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.failures import error_in_answer
-from forkpoint.llm.streams.parts import Speech, as_json, count, field, mended, name, spoken, whole_answer, words
+from forkpoint.llm.streams.parts import SplitText, as_json, count, field, mended, name, spoken, whole_answer, words
 
 _FINISH: dict[str, Finish] = {
     "end_turn": "stop",
@@ -102,8 +102,8 @@ class _Block:
         self.id = name(self.start.get("id"))
         self.name = name(self.start.get("name"))
         self.first = name(self.start.get("text")) or name(self.start.get("thinking"))
-        self.text = Speech(self.first)
-        self.arguments = Speech()
+        self.text = SplitText(self.first)
+        self.arguments = SplitText()
         self.signature = [words(self.start.get("signature"))]
         self.citations: list[Any] = []
         self.closed = False

@@ -39,7 +39,7 @@ def spoken(text: str, provider: str, item: str | None = None) -> AssistantMessag
     return AssistantMessage((Text(text),), provider=provider, item=item) if text.strip() else None
 
 
-class Speech:
+class SplitText:
     """Text that comes in pieces. A character that is split over two of them is held back until it is whole."""
 
     def __init__(self, start: str = "") -> None:

@@ -7,7 +7,7 @@ from forkpoint.events import AssistantMessage, Reasoning, Text, ToolCall, Usage
 from forkpoint.llm.answers import Answer, CallPiece, Finish, ReasoningPiece, Said, TextPiece
 from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.failures import error_in_answer
-from forkpoint.llm.streams.parts import Speech, as_json, count, field, mended, name, objects, whole_answer, words
+from forkpoint.llm.streams.parts import SplitText, as_json, count, field, mended, name, objects, whole_answer, words
 
 _THOUGHTS = {"response.reasoning_summary_text.delta", "response.reasoning_text.delta"}
 _ENDS = {"response.completed": "completed", "response.incomplete": "incomplete"}
@@ -20,9 +20,9 @@ class ResponsesStream:
         self._origin = origin
         self._model = model
         self._hearing = hearing
-        self._text = Speech()
-        self._thoughts = Speech()
-        self._arguments: dict[int, Speech] = {}
+        self._text = SplitText()
+        self._thoughts = SplitText()
+        self._arguments: dict[int, SplitText] = {}
         self._begun: dict[int, dict[str, Any]] = {}
         self._items: dict[int, dict[str, Any]] = {}
         self._end: dict[str, Any] | None = None
@@ -81,7 +81,7 @@ class ResponsesStream:
 
     def _called(self, place: int, delta: str) -> None:
         begun = self._begun.get(place, {})
-        shown = self._arguments.setdefault(place, Speech()).add(delta)
+        shown = self._arguments.setdefault(place, SplitText()).add(delta)
         self._hearing.piece(CallPiece(place, name(begun.get("call_id")), name(begun.get("name")), shown))
 
     def _body(self, item: dict[str, Any]) -> Said | None:

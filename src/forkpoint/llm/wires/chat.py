@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from forkpoint.events import AssistantMessage, File, Image, JsonText, Part, Reasoning, Text, ToolCall, ToolResult
-from forkpoint.llm.prompt.blocks import Block
+from forkpoint.llm.prompt.blocks import PromptBlock
 from forkpoint.llm.prompt.manifest import Manifest
 from forkpoint.llm.wires.body import data_url, given, is_closed, json, raw, texts_of, tool_name, with_extra
-from forkpoint.llm.wires.wire import Draft, Lose, Response, Sending
+from forkpoint.llm.wires.wire import Lose, RequestDraft, Response, Sending
 from forkpoint.llm.wires.wording import instead_of, lost_part, marked_words_of, spoken_parts, text_of
 
 LOCAL_LIMIT = 1024  # tokens of an answer, if nobody says otherwise: a small model may never stop by itself
@@ -18,22 +18,22 @@ LOCAL_LIMIT = 1024  # tokens of an answer, if nobody says otherwise: a small mod
 class ChatWire:
     """What OpenAI's chat completions take, and every server that is compatible with them."""
 
-    def head(self, manifest: Manifest) -> list[Draft]:
+    def head(self, manifest: Manifest) -> list[RequestDraft]:
         drafts = [
-            Draft("tool", json({"type": "function", "function": _function(tool)}), place="tools")
+            RequestDraft("tool", json({"type": "function", "function": _function(tool)}), place="tools")
             for tool in manifest.tools
         ]
         if manifest.instructions:
-            drafts.append(Draft("system", json({"role": "system", "content": manifest.instructions})))
+            drafts.append(RequestDraft("system", json({"role": "system", "content": manifest.instructions})))
         return drafts
 
-    def system(self, text: str, *, leading: bool) -> Draft:
-        return Draft("system", json({"role": "system", "content": text}), stays=True)
+    def system(self, text: str, *, leading: bool) -> RequestDraft:
+        return RequestDraft("system", json({"role": "system", "content": text}), stays=True)
 
-    def user(self, parts: Sequence[Part], lose: Lose) -> list[Draft]:
-        return [Draft("user", json({"role": "user", "content": _content(_carried(parts, lose))}))]
+    def user(self, parts: Sequence[Part], lose: Lose) -> list[RequestDraft]:
+        return [RequestDraft("user", json({"role": "user", "content": _content(_carried(parts, lose))}))]
 
-    def response(self, response: Response, manifest: Manifest, lose: Lose) -> list[Draft]:
+    def response(self, response: Response, manifest: Manifest, lose: Lose) -> list[RequestDraft]:
         parts: list[Part] = []
         calls: list[dict[str, Any]] = []
         thoughts: dict[str, Any] = {}
@@ -54,19 +54,19 @@ class ChatWire:
         if not parts and not calls:
             return []
         message = {"role": "assistant", "content": _content(parts) if parts else None, **thoughts}
-        return [Draft("assistant", json(message | ({"tool_calls": calls} if calls else {})))]
+        return [RequestDraft("assistant", json(message | ({"tool_calls": calls} if calls else {})))]
 
-    def result(self, result: ToolResult, id: str, lose: Lose) -> tuple[list[Draft], list[Draft]]:
+    def result(self, result: ToolResult, id: str, lose: Lose) -> tuple[list[RequestDraft], list[RequestDraft]]:
         parts = marked_words_of(result)
         shown = [part for part in parts if not isinstance(part, Text)]
         message = {"role": "tool", "tool_call_id": id, "content": text_of(parts) or "(see the next message)"}
         if not shown:
-            return [Draft("tool", json(message))], []
+            return [RequestDraft("tool", json(message))], []
         # A tool's message holds only text, so pictures follow as a user's, behind the last result.
         intro = Text(f"What {result.tool} returned:")
-        return [Draft("tool", json(message))], self.user([intro, *shown], lose)
+        return [RequestDraft("tool", json(message))], self.user([intro, *shown], lose)
 
-    def lead(self, block: Draft, before: Block | None) -> bytes:
+    def lead(self, block: RequestDraft, before: PromptBlock | None) -> bytes:
         return b"," if before is not None and before.place == "history" else b""
 
     def body(self, sending: Sending) -> bytes:

@@ -12,10 +12,10 @@ import msgspec
 from forkpoint.events import AssistantMessage, File, Image, Part, Reasoning, Text, ToolCall, ToolResult
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
-from forkpoint.llm.prompt.blocks import Block
+from forkpoint.llm.prompt.blocks import PromptBlock
 from forkpoint.llm.prompt.manifest import Manifest
 from forkpoint.llm.wires.body import given, json, raw, texts_of, tool_name, with_extra
-from forkpoint.llm.wires.wire import Draft, Lose, Response, Sending
+from forkpoint.llm.wires.wire import Lose, RequestDraft, Response, Sending
 from forkpoint.llm.wires.wording import STARTS_HERE, instead_of, lost_part, spoken_parts, system_words, words_of
 
 _PICTURES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
@@ -26,47 +26,49 @@ ANSWER_LIMIT = 16_384  # tokens; the wire demands that a limit is given
 class MessagesWire:
     """What Anthropic's Messages take."""
 
-    def head(self, manifest: Manifest) -> list[Draft]:
-        drafts = [Draft("tool", json(_tool(tool)), place="tools") for tool in manifest.tools]
+    def head(self, manifest: Manifest) -> list[RequestDraft]:
+        drafts = [RequestDraft("tool", json(_tool(tool)), place="tools") for tool in manifest.tools]
         if manifest.instructions:
-            drafts.append(Draft("system", json({"type": "text", "text": manifest.instructions}), place="system"))
+            drafts.append(RequestDraft("system", json({"type": "text", "text": manifest.instructions}), place="system"))
         return drafts
 
-    def system(self, text: str, *, leading: bool) -> Draft:
+    def system(self, text: str, *, leading: bool) -> RequestDraft:
         if leading:
-            return Draft("system", json({"type": "text", "text": text}), place="system", stays=True)
-        return Draft("user", json({"type": "text", "text": system_words(text)}), stays=True)
+            return RequestDraft("system", json({"type": "text", "text": text}), place="system", stays=True)
+        return RequestDraft("user", json({"type": "text", "text": system_words(text)}), stays=True)
 
-    def user(self, parts: Sequence[Part], lose: Lose) -> list[Draft]:
-        return [Draft("user", json(_part(part, lose))) for part in parts]
+    def user(self, parts: Sequence[Part], lose: Lose) -> list[RequestDraft]:
+        return [RequestDraft("user", json(_part(part, lose))) for part in parts]
 
-    def response(self, response: Response, manifest: Manifest, lose: Lose) -> list[Draft]:
-        drafts: list[Draft] = []
+    def response(self, response: Response, manifest: Manifest, lose: Lose) -> list[RequestDraft]:
+        drafts: list[RequestDraft] = []
         for body in response.said:
             match body:
                 case Reasoning():
                     if not response.verbatim:
                         lose(f"reasoning of {body.provider or 'an unknown model'}")
                     elif manifest.reasoning_back and (thought := _thought(body)):
-                        drafts.append(Draft("assistant", thought, markable=False))
+                        drafts.append(RequestDraft("assistant", thought, markable=False))
                 case AssistantMessage():
                     if response.verbatim and body.item is not None:
-                        drafts.append(Draft("assistant", body.item.encode()))
+                        drafts.append(RequestDraft("assistant", body.item.encode()))
                     else:
-                        drafts += [Draft("assistant", json(_part(part, lose))) for part in spoken_parts(body, lose)]
+                        drafts += [
+                            RequestDraft("assistant", json(_part(part, lose))) for part in spoken_parts(body, lose)
+                        ]
                 case ToolCall():
                     own = msgspec.json.decode(body.item, type=dict[str, msgspec.Raw]) if body.item else {}
                     call = {"type": "tool_use", "id": response.ids[body.call_id], "name": tool_name(body.tool)}
                     call |= {"input": _input(body.arguments)} | (own if response.verbatim else {})
-                    drafts.append(Draft("assistant", json(call)))
+                    drafts.append(RequestDraft("assistant", json(call)))
         return drafts
 
-    def result(self, result: ToolResult, id: str, lose: Lose) -> tuple[list[Draft], list[Draft]]:
+    def result(self, result: ToolResult, id: str, lose: Lose) -> tuple[list[RequestDraft], list[RequestDraft]]:
         content = [_part(part, lose) for part in words_of(result)]
         block: dict[str, Any] = {"type": "tool_result", "tool_use_id": id, "content": content}
-        return [Draft("user", json(block | ({"is_error": True} if result.error else {})))], []
+        return [RequestDraft("user", json(block | ({"is_error": True} if result.error else {})))], []
 
-    def lead(self, block: Draft, before: Block | None) -> bytes:
+    def lead(self, block: RequestDraft, before: PromptBlock | None) -> bytes:
         if before is None or before.place != "history":
             if block.role != "assistant":
                 return b'{"role":"user","content":['

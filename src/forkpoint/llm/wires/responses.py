@@ -6,36 +6,36 @@ from typing import Any
 import msgspec
 
 from forkpoint.events import AssistantMessage, File, Image, Part, Reasoning, Text, ToolCall, ToolResult
-from forkpoint.llm.prompt.blocks import Block
+from forkpoint.llm.prompt.blocks import PromptBlock
 from forkpoint.llm.prompt.manifest import Manifest
 from forkpoint.llm.wires.body import data_url, given, is_closed, json, raw, texts_of, tool_name, with_extra
-from forkpoint.llm.wires.wire import Draft, Lose, Response, Sending
+from forkpoint.llm.wires.wire import Lose, RequestDraft, Response, Sending
 from forkpoint.llm.wires.wording import marked_words_of, spoken_parts, text_of
 
 
 class ResponsesWire:
     """What OpenAI's Responses take."""
 
-    def head(self, manifest: Manifest) -> list[Draft]:
-        drafts = [Draft("tool", json(_tool(tool)), place="tools") for tool in manifest.tools]
+    def head(self, manifest: Manifest) -> list[RequestDraft]:
+        drafts = [RequestDraft("tool", json(_tool(tool)), place="tools") for tool in manifest.tools]
         if manifest.instructions:
-            drafts.append(Draft("system", json(manifest.instructions), place="system"))
+            drafts.append(RequestDraft("system", json(manifest.instructions), place="system"))
         return drafts
 
-    def system(self, text: str, *, leading: bool) -> Draft:
-        return Draft("system", json(_message("system", [Text(text)])), stays=True)
+    def system(self, text: str, *, leading: bool) -> RequestDraft:
+        return RequestDraft("system", json(_message("system", [Text(text)])), stays=True)
 
-    def user(self, parts: Sequence[Part], lose: Lose) -> list[Draft]:
-        return [Draft("user", json(_message("user", parts)))]
+    def user(self, parts: Sequence[Part], lose: Lose) -> list[RequestDraft]:
+        return [RequestDraft("user", json(_message("user", parts)))]
 
-    def response(self, response: Response, manifest: Manifest, lose: Lose) -> list[Draft]:
+    def response(self, response: Response, manifest: Manifest, lose: Lose) -> list[RequestDraft]:
         thoughts = [body for body in response.said if isinstance(body, Reasoning)]
         # All or nothing: an item whose id refers to thoughts that are not there would be refused.
         verbatim = response.verbatim and all(manifest.reasoning_back and _is_whole(body) for body in thoughts)
-        drafts: list[Draft] = []
+        drafts: list[RequestDraft] = []
         for body in response.said:
             if verbatim and body.item is not None:
-                drafts.append(Draft("assistant", body.item.encode()))
+                drafts.append(RequestDraft("assistant", body.item.encode()))
                 continue
             match body:
                 case Reasoning():
@@ -45,21 +45,21 @@ class ResponsesWire:
                     content = [{"type": "output_text", "text": part.text} for part in spoken_parts(body, lose)]
                     if content:
                         message = {"type": "message", "role": "assistant", "content": content}
-                        drafts.append(Draft("assistant", json(message)))
+                        drafts.append(RequestDraft("assistant", json(message)))
                 case ToolCall():
                     id, name = response.ids[body.call_id], tool_name(body.tool)
                     call = {"type": "function_call", "call_id": id, "name": name, "arguments": body.arguments}
-                    drafts.append(Draft("assistant", json(call)))
+                    drafts.append(RequestDraft("assistant", json(call)))
         return drafts
 
-    def result(self, result: ToolResult, id: str, lose: Lose) -> tuple[list[Draft], list[Draft]]:
+    def result(self, result: ToolResult, id: str, lose: Lose) -> tuple[list[RequestDraft], list[RequestDraft]]:
         parts = marked_words_of(result)
         output: Any = text_of(parts)
         if any(not isinstance(part, Text) for part in parts):
             output = [_part(part) for part in parts]
-        return [Draft("tool", json({"type": "function_call_output", "call_id": id, "output": output}))], []
+        return [RequestDraft("tool", json({"type": "function_call_output", "call_id": id, "output": output}))], []
 
-    def lead(self, block: Draft, before: Block | None) -> bytes:
+    def lead(self, block: RequestDraft, before: PromptBlock | None) -> bytes:
         return b"," if before is not None and before.place == "history" else b""
 
     def body(self, sending: Sending) -> bytes:

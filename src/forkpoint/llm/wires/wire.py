@@ -8,7 +8,7 @@ from msgspec import Struct
 from forkpoint.events import AssistantMessage, Part, Reasoning, ToolCall, ToolResult
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
-from forkpoint.llm.prompt.blocks import Block, Blocks, Place
+from forkpoint.llm.prompt.blocks import Blocks, Place, PromptBlock
 from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.prompt.manifest import Manifest
 
@@ -16,7 +16,7 @@ Lose: TypeAlias = Callable[[str], None]
 """Told what could not be carried over to this wire."""
 
 
-class Draft(Struct, frozen=True, gc=False):
+class RequestDraft(Struct, frozen=True, gc=False):
     """A block to be: its role and its text."""
 
     role: str
@@ -45,27 +45,27 @@ class Sending(Struct, frozen=True):
 class Wire(Protocol):
     """One way of writing prompts."""
 
-    def head(self, manifest: Manifest) -> list[Draft]:
+    def head(self, manifest: Manifest) -> list[RequestDraft]:
         """What stands before the history."""
         ...
 
-    def system(self, text: str, *, leading: bool) -> Draft:
+    def system(self, text: str, *, leading: bool) -> RequestDraft:
         """A system message; leading if nothing but such came before it."""
         ...
 
-    def user(self, parts: Sequence[Part], lose: Lose) -> list[Draft]:
+    def user(self, parts: Sequence[Part], lose: Lose) -> list[RequestDraft]:
         """What a user says."""
         ...
 
-    def response(self, response: "Response", manifest: Manifest, lose: Lose) -> list[Draft]:
+    def response(self, response: "Response", manifest: Manifest, lose: Lose) -> list[RequestDraft]:
         """What one response of a model said."""
         ...
 
-    def result(self, result: ToolResult, id: str, lose: Lose) -> tuple[list[Draft], list[Draft]]:
+    def result(self, result: ToolResult, id: str, lose: Lose) -> tuple[list[RequestDraft], list[RequestDraft]]:
         """What a tool returned for the call with this id, and what must be said once no call is open any more."""
         ...
 
-    def lead(self, block: Draft, before: Block | None) -> bytes:
+    def lead(self, block: RequestDraft, before: PromptBlock | None) -> bytes:
         """What joins a block to the one before it."""
         ...
 

@@ -1,4 +1,4 @@
-"""`Agents`: who may answer on a server. Its own agents, by name, and what clients may send instead of a name.
+"""`Catalog`: who may answer on a server. Its own agents, by name, and what clients may send instead of a name.
 
 What is wrong with any of them is said before anything starts, all of it at once.
 """
@@ -22,7 +22,7 @@ from forkpoint.events import JsonText
 from forkpoint.llm.catalog import KEYS, WIRES, Wire
 from forkpoint.llm.model import LLM
 from forkpoint.server.agents.file import read_agents
-from forkpoint.server.agents.sent import Offer, received
+from forkpoint.server.agents.sent import ServerOffer, received
 from forkpoint.store.records import check_name
 
 BOUND = 1024
@@ -38,7 +38,7 @@ class AgentItem(Struct, frozen=True):
     default: bool
 
 
-class Agents:
+class Catalog:
     """The agents that a server offers. Raises `BadAgent` with everything that is wrong with them.
 
     - ``agents``: each by its name. Without ``default`` the first is taken where nobody says which.
@@ -77,7 +77,7 @@ class Agents:
         allow_models: Iterable[str] = (),
         roots: Iterable[str | os.PathLike[str]] = (),
         allow_isolation: bool = False,
-    ) -> "Agents":
+    ) -> "Catalog":
         """The agents of a TOML or JSON file. What else is allowed or a root comes on top of what the file says."""
         found = read_agents(path)
         patterns, all_roots = (*found.allow_models, *allow_models), (*found.roots, *map(str, roots))
@@ -108,7 +108,7 @@ class Agents:
         allow_models: Iterable[str] = (),
         roots: Iterable[str | os.PathLike[str]] = (),
         allow_isolation: bool = False,
-    ) -> "Agents":
+    ) -> "Catalog":
         """One agent that is little more than a model. ``openai/gpt-5.6`` is called ``gpt-5.6``."""
         agent = Agent(LLM(model, api=api, base_url=base_url, api_key_env=api_key_env), instructions=instructions)
         return cls(
@@ -138,7 +138,7 @@ class Agents:
         What comes back is what will run and be stored: data of the client, with the server's own settings for where
         its model is. Raises `NotFound` for a name that no agent has, and `BadAgent` with what a client may not say.
         """
-        found = received(document, Offer(self._agents, self.default, self._patterns))
+        found = received(document, ServerOffer(self._agents, self.default, self._patterns))
         return self.named(found) if isinstance(found, str) else found
 
     def bound(self, document: JsonText) -> Agent:
@@ -152,7 +152,7 @@ class Agents:
     def lender(self, document: JsonText) -> Agent | None:
         """The agent whose functions, and whose literal key, the agent of a document may have."""
         try:
-            said = msgspec.json.decode(document, type=_Said)
+            said = msgspec.json.decode(document, type=_AgentSummary)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return None  # `bind` says what is wrong with it
         named = _by_name(self._agents).get(said.name or "")
@@ -188,15 +188,15 @@ class Agents:
         return bind(document, self.lender(document), lender=self.lender)
 
 
-class _SaidModel(Struct, frozen=True):
+class _ModelSummary(Struct, frozen=True):
     model: str
     base_url: str | None = None
 
 
-class _Said(Struct, frozen=True):
+class _AgentSummary(Struct, frozen=True):
     """What a document says that tells whose functions are meant."""
 
-    llm: _SaidModel
+    llm: _ModelSummary
     name: str | None = None
 
 

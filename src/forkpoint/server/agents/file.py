@@ -24,7 +24,7 @@ from forkpoint.agent.skills.skill import Skill
 from forkpoint.errors import BadSetting, ForkpointError
 from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.server.agents.tables import MODEL, llm_of, typed
-from forkpoint.server.agents.team_file import Team, read_team, without_end
+from forkpoint.server.agents.team_file import TeamTable, read_team, without_end
 
 
 class _ClientTool(Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,7 +124,7 @@ class _Tabled(Struct, frozen=True):
     """An agent's table, as far as it can be used."""
 
     said: dict[str, Any]
-    team: Team | None
+    team: TeamTable | None
     whole: bool  # nothing of it was wrong
 
 

@@ -50,7 +50,7 @@ SERVERS = (
 """Settings of a model that are the server's."""
 
 
-class Offer(Struct, frozen=True):
+class ServerOffer(Struct, frozen=True):
     """What a server has to offer: its agents, which of them is the default, and patterns of further models."""
 
     agents: Mapping[str, Agent]
@@ -72,14 +72,14 @@ class _SentTeam(StoredSubAgents, frozen=True, forbid_unknown_fields=True):
     roles: Mapping[str, _SentRole] = {}
 
 
-class _Sent(Document, frozen=True, forbid_unknown_fields=True):
+class _SentDocument(Document, frozen=True, forbid_unknown_fields=True):
     """A document in which everything must mean something."""
 
     client_tools: tuple[_SentTool, ...] = ()
     sub_agents: _SentTeam | None = None
 
 
-def received(text: bytes | str, offer: Offer) -> Agent | str:
+def received(text: bytes | str, offer: ServerOffer) -> Agent | str:
     """The agent of a JSON text, or the name of one if that is all it is. Raises `BadAgent`."""
     try:
         size = len(text.encode() if isinstance(text, str) else text)
@@ -90,7 +90,7 @@ def received(text: bytes | str, offer: Offer) -> Agent | str:
     return _received(text, offer, [TEAM])
 
 
-def _received(text: bytes | str, offer: Offer, left: list[int]) -> Agent | str:
+def _received(text: bytes | str, offer: ServerOffer, left: list[int]) -> Agent | str:
     """The same for one that stands in another. What is ``left`` of its sub-agents is counted down."""
     sent = _read(text)
     if isinstance(sent, str):
@@ -152,7 +152,7 @@ def _received(text: bytes | str, offer: Offer, left: list[int]) -> Agent | str:
         raise BadAgent(str(error)) from None
 
 
-def _team(sent: _SentTeam, offer: Offer, left: list[int]) -> SubAgents:
+def _team(sent: _SentTeam, offer: ServerOffer, left: list[int]) -> SubAgents:
     """Its sub-agents: the same holds for the agents and models in it as for itself."""
     left[0] -= len(sent.roles) + len(sent.agents) + len(sent.models)
     if left[0] < 0:
@@ -174,7 +174,7 @@ def _team(sent: _SentTeam, offer: Offer, left: list[int]) -> SubAgents:
     return SubAgents(roles=roles, agents=agents, models=models, depth=sent.depth, most=sent.most)
 
 
-def _nested(place: str, text: msgspec.Raw, offer: Offer, left: list[int]) -> Agent:
+def _nested(place: str, text: msgspec.Raw, offer: ServerOffer, left: list[int]) -> Agent:
     """An agent in a client's agent: data of the client's, or one of the server's by its name."""
     try:
         found = _received(bytes(text), offer, left)
@@ -187,9 +187,9 @@ def _nested(place: str, text: msgspec.Raw, offer: Offer, left: list[int]) -> Age
     return offer.agents[found]
 
 
-def _read(text: bytes | str) -> _Sent | str:
+def _read(text: bytes | str) -> _SentDocument | str:
     try:
-        return msgspec.json.decode(text, type=_Sent | str)
+        return msgspec.json.decode(text, type=_SentDocument | str)
     except BadAgent:
         raise
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -208,7 +208,7 @@ def _output(reference: Reference | None) -> OutputSchema | None:
     return OutputSchema(reference.name, schema)
 
 
-def _llm(sent: msgspec.Raw, name: str | None, offer: Offer) -> LLM:
+def _llm(sent: msgspec.Raw, name: str | None, offer: ServerOffer) -> LLM:
     """The model as the client asks it, where the server has it: that of its agent of this name, if it fits."""
     fields = _fields(sent)
     model = fields.get("model")
@@ -253,7 +253,7 @@ def _fields(raw: msgspec.Raw) -> dict[str, Any]:
     return said
 
 
-def _candidates(model: str, name: str | None, offer: Offer) -> Iterator[LLM]:
+def _candidates(model: str, name: str | None, offer: ServerOffer) -> Iterator[LLM]:
     """The server's own ways to ask a model: that of the agent of this name first, then the default's, then others'."""
     first = [offer.agents[one] for one in (name, offer.default) if one in offer.agents and one is not None]
     for agent in (*first, *offer.agents.values()):
@@ -269,7 +269,7 @@ def _is_path(model: str) -> bool:
     return (kind == "local" and name != "smollm2") or (kind == "scripted" and ("/" in name or name.endswith(".json")))
 
 
-def _offered(offer: Offer) -> str:
+def _offered(offer: ServerOffer) -> str:
     models = dict.fromkeys([agent.llm.model for agent in offer.agents.values()] + list(offer.patterns))
     shown = [model for model in models if not _is_path(model)]
     return ", ".join(shown[:20]) or "those of its agents"

@@ -21,7 +21,7 @@ _TEAM: dict[str, Any] = {
 _ROLE: dict[str, Any] = {"description": str, "instructions": str, "agent": str, "guardian": bool}
 
 
-class Team(Struct, frozen=True):
+class TeamTable(Struct, frozen=True):
     """What a file says of the sub-agents of an agent, with other agents by their names."""
 
     roles: dict[str, dict[str, Any]]
@@ -44,7 +44,7 @@ class Team(Struct, frozen=True):
         return SubAgents(roles=roles, agents=agents, models=self.models, depth=self.depth, most=self.most)
 
 
-def read_team(said: bool | dict[str, Any], agent: str, known: Collection[str], problems: list[str]) -> Team | None:
+def read_team(said: bool | dict[str, Any], agent: str, known: Collection[str], problems: list[str]) -> TeamTable | None:
     """What the table of an agent says of its sub-agents, as far as it can be used. What is wrong is complained about.
 
     True is all defaults, False is none.
@@ -62,7 +62,7 @@ def read_team(said: bool | dict[str, Any], agent: str, known: Collection[str], p
     named: tuple[str, ...] = fields.get("agents", ())
     others = tuple(name for name in named if _is_other(name, agent, known, f"{where}.agents", problems))
     models = [_model(one, f"{where}.models", problems) for one in fields.get("models", ())]
-    team = Team(
+    team = TeamTable(
         roles,
         others,
         tuple(model for model in models if model is not None),
@@ -77,7 +77,7 @@ def read_team(said: bool | dict[str, Any], agent: str, known: Collection[str], p
     return team
 
 
-def without_end(teams: Mapping[str, Team | None]) -> list[str]:
+def without_end(teams: Mapping[str, TeamTable | None]) -> list[str]:
     """A complaint about each ring of agents that have one another as sub-agents: such a one could never be made."""
     rings: dict[frozenset[str], tuple[str, ...]] = {}
     done: set[str] = set()

@@ -26,7 +26,7 @@ from forkpoint.errors import (
 )
 from forkpoint.server.api.bodies import Fork, Rewind
 from forkpoint.server.api.conversations import AGENT, created, is_chosen
-from forkpoint.server.http.call import Call, CallMade, Calls, Conversation, answer, etag
+from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, answer, etag
 from forkpoint.wire.documents import FamilyDocument, InfoDocument, RewindDocument, info_document
 from forkpoint.workspace.folders import Kind
 
@@ -149,7 +149,7 @@ def _isolation(body: Fork) -> Kind | None:
     return "worktree" if body.workspace == "worktree" else "copy" if body.workspace == "copy" else None
 
 
-def _check_may_isolate(call: Call, isolation: Kind | None, settings: Settings) -> None:
+def _check_may_isolate(call: ApiCall, isolation: Kind | None, settings: Settings) -> None:
     """Raises `WorkspaceNotMade` where no folders are made for clients: they cost the server's disk."""
     if isolation is not None and not call.services.agents.allow_isolation:
         why = "this server makes no folders for its clients (--allow-isolation)"

@@ -42,7 +42,7 @@ from forkpoint.server.api.bodies import (
     PreviewRequest,
     RunTurn,
 )
-from forkpoint.server.http.call import Call, CallMade, Calls, Conversation, answer, etag
+from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, answer, etag
 from forkpoint.store.records import Status
 from forkpoint.wire.documents import DeletedDocument, InfoDocument, PageDocument, info_document
 
@@ -186,7 +186,7 @@ def is_chosen(body: CreateConversation | Fork) -> bool:
     return body.chosen and (body.id is not None or body.name is not None)
 
 
-async def draft_of(call: Call, body: CreateConversation | FirstTurn, given: str | None, *, chosen: bool) -> Draft:
+async def draft_of(call: ApiCall, body: CreateConversation | FirstTurn, given: str | None, *, chosen: bool) -> Draft:
     """A conversation that is to be made as a body says, with what its project tells. Nothing is made or kept yet."""
     _check_may_trust(call, body)
     id, name = as_id(given)
@@ -206,7 +206,7 @@ async def draft_of(call: Call, body: CreateConversation | FirstTurn, given: str 
     return (await call.backend.prepared(draft, agent))[0]
 
 
-def _check_may_trust(call: Call, body: CreateConversation | FirstTurn) -> None:
+def _check_may_trust(call: ApiCall, body: CreateConversation | FirstTurn) -> None:
     """Raises `TrustRefused` where it is not for clients to say what is trusted."""
     if body.trust is not None and not call.services.settings.allow_trust:
         why = "this server does not leave that to its clients (--allow-trust)"
@@ -232,7 +232,7 @@ class Target(Struct, frozen=True):
     allow: frozenset[str] = frozenset()  # what may be missing there
 
 
-async def target_of(call: Call, id: str, body: RunTurn | PreviewRequest) -> Target:
+async def target_of(call: ApiCall, id: str, body: RunTurn | PreviewRequest) -> Target:
     """The conversation that is meant. One that is not there is to be made as ``create`` says, if it says anything."""
     create = body.create
     if create is not None:

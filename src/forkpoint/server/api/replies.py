@@ -12,7 +12,7 @@ from forkpoint.backend.results import SideAnswer, Turn
 from forkpoint.engine.turns.transaction import raise_for
 from forkpoint.errors import ForkpointError
 from forkpoint.server.api.public import public_turn
-from forkpoint.server.http.call import Call, answer
+from forkpoint.server.http.call import ApiCall, answer
 from forkpoint.server.http.door import GONE
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.live.runs import Act
@@ -20,7 +20,7 @@ from forkpoint.server.live.stream import HEARTBEAT, OPENING, EventStream, until_
 from forkpoint.wire.documents import side_answer_document
 
 
-async def run(call: Call, act: Act, *, stop: bool, is_turn: bool = True) -> Response:
+async def run(call: ApiCall, act: Act, *, stop: bool, is_turn: bool = True) -> Response:
     """Runs something apart from this request, and answers as it was asked for."""
     turns, backend = call.services.turns, call.backend
     feed, joined = await turns.start(call.tenant, act, is_turn=is_turn)
@@ -45,7 +45,7 @@ async def run(call: Call, act: Act, *, stop: bool, is_turn: bool = True) -> Resp
     return answer(public_turn(feed.result, events=True))
 
 
-def stream(call: Call, feed: Feed, *, late: bool, gone: Callable[[], None] | None = None) -> Response:
+def stream(call: ApiCall, feed: Feed, *, late: bool, gone: Callable[[], None] | None = None) -> Response:
     """What is told of a turn, as it is told."""
     settings = call.services.settings
     frames = feed.frames(most=settings.buffer, heartbeat=settings.heartbeat, request_id=call.id, late=late)
@@ -63,13 +63,13 @@ async def first_of(*waits: Awaitable[object]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def runs_here(call: Call, conversation: str, turn: str) -> Feed | None:
+def runs_here(call: ApiCall, conversation: str, turn: str) -> Feed | None:
     """What is told of a turn, if it runs in this server."""
     feed = call.services.turns.feed(call.tenant, conversation)
     return feed if feed is not None and feed.turn == turn else None
 
 
-async def ended(call: Call, conversation: str, turn: str) -> Turn:
+async def ended(call: ApiCall, conversation: str, turn: str) -> Turn:
     """A turn once it has ended, whichever process runs it; or as it stands when this server stops."""
     while (found := await call.backend.turn(conversation, turn)).outcome == "running":
         if call.services.turns.draining:
@@ -78,7 +78,7 @@ async def ended(call: Call, conversation: str, turn: str) -> Turn:
     return found
 
 
-async def from_elsewhere(call: Call, conversation: str, turn: str) -> AsyncIterator[bytes]:
+async def from_elsewhere(call: ApiCall, conversation: str, turn: str) -> AsyncIterator[bytes]:
     """A turn that does not run here, as a stream: nothing is heard of it but its end."""
     yield OPENING
     end = asyncio.ensure_future(ended(call, conversation, turn))

@@ -40,7 +40,7 @@ from forkpoint.server.api.conversations import AGENT
 from forkpoint.server.api.public import public_turn
 from forkpoint.server.api.replies import ended, first_of, run
 from forkpoint.server.api.turns import RUNNING, STREAM, Errors
-from forkpoint.server.http.call import Call, CallMade, Calls, Conversation, answer, etag
+from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, answer, etag
 from forkpoint.server.live.stream import until_gone
 from forkpoint.wire.documents import (
     InfoDocument,
@@ -245,7 +245,7 @@ async def get_member(
     return answer(await _shown(call, member))
 
 
-async def _at_rest(call: Call, conversation: str) -> None:
+async def _at_rest(call: ApiCall, conversation: str) -> None:
     """Waits until nothing runs in a conversation, whoever runs it; or until this server stops."""
     while (info := (await call.backend.find(conversation))[0]).status == "running" and info.open_turn is not None:
         if (feed := call.services.turns.feed(call.tenant, conversation)) is not None:
@@ -256,7 +256,7 @@ async def _at_rest(call: Call, conversation: str) -> None:
             return
 
 
-async def _shown(call: Call, member: Member) -> MemberDocument:
+async def _shown(call: ApiCall, member: Member) -> MemberDocument:
     """A sub-agent for the outside: without the words of an error that is the server's own affair."""
     if member.error is not None and member.turn is not None:
         turn = public_turn(await read_turn(call.backend.store, member.turn))

@@ -63,7 +63,7 @@ from forkpoint.server.api.bodies import (
 from forkpoint.server.api.conversations import MAKING, Target, target_of
 from forkpoint.server.api.public import public_turn
 from forkpoint.server.api.replies import ended, first_of, from_elsewhere, run, runs_here, stream
-from forkpoint.server.http.call import Call, CallMade, Calls, Conversation, Turn, answer
+from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, Turn, answer
 from forkpoint.server.live.feed import tell_end
 from forkpoint.server.live.stream import EventStream, until_gone
 from forkpoint.wire.documents import (
@@ -388,7 +388,7 @@ async def condense(call: CallMade, id: Conversation) -> Response:
 # Steering.
 
 
-async def _opened(call: Call, id: str, body: GoesOn) -> Callable[[Callback], AsyncConversation]:
+async def _opened(call: ApiCall, id: str, body: GoesOn) -> Callable[[Callback], AsyncConversation]:
     """The conversation that is meant, for whoever is told of its next turn."""
     info, settings = await call.found(id)
     agent, allow = call.going_on(info, settings, body)
@@ -396,7 +396,7 @@ async def _opened(call: Call, id: str, body: GoesOn) -> Callable[[Callback], Asy
 
 
 async def _waiting(
-    call: Call, id: str, turn: str, verb: str, body: GoesOn
+    call: ApiCall, id: str, turn: str, verb: str, body: GoesOn
 ) -> tuple[Callable[[Callback], AsyncConversation], tuple[ToolCall, ...]]:
     """The conversation, and what waits in the turn that is meant: it must be the one that is open."""
     this = await _opened(call, id, body)
@@ -427,7 +427,7 @@ def _meant(body: Approve, waiting: tuple[ToolCall, ...]) -> list[str | ToolCall]
     return chosen
 
 
-def _limits(call: Call, this: AsyncConversation, limits: Limits | None) -> Limits | None:
+def _limits(call: ApiCall, this: AsyncConversation, limits: Limits | None) -> Limits | None:
     """Other limits for a turn that goes on: whatever the caller says, unless the agent is the server's own."""
     agent = this.agent
     if limits is None or agent is None or agent.name not in call.services.agents.names():

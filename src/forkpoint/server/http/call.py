@@ -99,7 +99,7 @@ class Calls:
         return {method for route in here if route.matches(scope)[0] != Match.NONE for method in route.methods or ()}
 
 
-class Call:
+class ApiCall:
     """A request, and what all calls need to know of it."""
 
     def __init__(self, request: Request) -> None:
@@ -182,11 +182,11 @@ class Call:
         return agents.named(agents.default) if given is None else agents.received(encode(given))
 
 
-async def call_of(request: Request) -> Call:
-    return Call(request)
+async def call_of(request: Request) -> ApiCall:
+    return ApiCall(request)
 
 
-CallMade: TypeAlias = Annotated[Call, Depends(call_of)]
+CallMade: TypeAlias = Annotated[ApiCall, Depends(call_of)]
 Conversation: TypeAlias = Annotated[
     str, Path(description="A conversation's id or name.", examples=["build-1234"], max_length=256)
 ]

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from forkpoint.errors import ForeignOrigin, TooLarge, TooSlow, TurnFailed
 from forkpoint.ids import new_id
 from forkpoint.server.api.public import problem_of
-from forkpoint.server.http.keys import Key
+from forkpoint.server.http.keys import ApiKey
 from forkpoint.server.http.logs import bind
 from forkpoint.server.http.span import request_span
 from forkpoint.server.http.statuses import retry_after, status_of
@@ -148,7 +148,7 @@ def refusal(error: BaseException, request_id: str, path: str = "") -> tuple[int,
     return status, encode(problem), headers
 
 
-def _caller(services: Services, path: str, headers: Headers) -> Key | None:
+def _caller(services: Services, path: str, headers: Headers) -> ApiKey | None:
     """Who is calling. Raises `Unauthorized`; or `ForeignOrigin`, where nothing but the address keeps strangers out."""
     if path in _OPEN:
         return None

@@ -56,7 +56,7 @@ _PATIENCE = 10.0  # seconds that a change waits for another
 _log = logging.getLogger("forkpoint")
 
 
-class Key(Struct, frozen=True):
+class ApiKey(Struct, frozen=True):
     """What is known of a key: all but its secret."""
 
     id: str
@@ -69,7 +69,7 @@ class Key(Struct, frozen=True):
 class NewKey(Struct, frozen=True):
     """A key that was just made, with the text that its owner sends. It is not to be had again."""
 
-    key: Key
+    key: ApiKey
     token: str
 
     def __repr__(self) -> str:
@@ -79,10 +79,10 @@ class NewKey(Struct, frozen=True):
 # Who is calling.
 
 
-class Source(Protocol):
+class KeySource(Protocol):
     """Where keys come from."""
 
-    def find(self, token: str) -> Key | None:
+    def find(self, token: str) -> ApiKey | None:
         """The key that is this text, if there is one. How long it takes does not depend on what is right in it."""
         ...
 
@@ -90,10 +90,10 @@ class Source(Protocol):
 class Keyring:
     """Says who is calling. Whoever has no key of its sources is refused, also if these have none at all."""
 
-    def __init__(self, sources: Iterable[Source]) -> None:
+    def __init__(self, sources: Iterable[KeySource]) -> None:
         self._sources = tuple(sources)
 
-    def check(self, authorization: str | None) -> Key:
+    def check(self, authorization: str | None) -> ApiKey:
         """The key that a call came with, from its header ``Authorization``. Raises `Unauthorized`.
 
         Nothing of the header is in the error: also what is no key here may be somebody's secret.
@@ -114,7 +114,7 @@ class Keyring:
 class OneKey:
     """A key that is not in a file. Only its hash is held."""
 
-    def __init__(self, token: str, key: Key) -> None:
+    def __init__(self, token: str, key: ApiKey) -> None:
         self._digest = _digest(token)
         self._key = key
 
@@ -135,9 +135,9 @@ class OneKey:
             raise BadKeyVariable(variable, "it holds blanks or characters that are not ASCII, which no client can send")
         if len(token) < SHORTEST:
             raise BadKeyVariable(variable, f"it has {len(token)} characters, and fewer than {SHORTEST} can be guessed")
-        return cls(token, Key(f"env:{variable}", variable, tenant))
+        return cls(token, ApiKey(f"env:{variable}", variable, tenant))
 
-    def find(self, token: str) -> Key | None:
+    def find(self, token: str) -> ApiKey | None:
         return self._key if hmac.compare_digest(_digest(token), self._digest) else None
 
     def __repr__(self) -> str:
@@ -166,7 +166,7 @@ class Keys:
         self._refresh()
         return len(self._table)
 
-    def find(self, token: str) -> Key | None:
+    def find(self, token: str) -> ApiKey | None:
         self._refresh()
         key, digest = self._table.get(token[len(_PREFIX) :][:8], _NOBODY)
         same = hmac.compare_digest(_digest(token), digest)  # with nobody's too: time does not tell which ids exist
@@ -204,7 +204,7 @@ def default_keys_file() -> Path:
     return Path(named) if named else settings_file().with_name("keys.json")
 
 
-def list_keys(path: str | os.PathLike[str]) -> tuple[Key, ...]:
+def list_keys(path: str | os.PathLike[str]) -> tuple[ApiKey, ...]:
     """The keys in a file, in the order in which they were made. A file that is not there has none."""
     return tuple(_key(entry) for entry in _entries(Path(path)))
 
@@ -236,7 +236,7 @@ def add_key(
     return NewKey(_key(made), token)
 
 
-def revoke_key(path: str | os.PathLike[str], given: str) -> Key:
+def revoke_key(path: str | os.PathLike[str], given: str) -> ApiKey:
     """Takes a key out of a file, by its id, its name, or the whole key. Raises `NoSuchKey`."""
     wanted = given
     if given.startswith(_PREFIX):  # a key that has leaked is at hand as a whole; nothing shows more of it than its id
@@ -266,18 +266,18 @@ class _Entry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     history: str | None = None  # a `History`, which `_flaw` sees to: msgspec's own words would repeat what stands there
 
 
-class _Document(Struct, frozen=True, forbid_unknown_fields=True):
+class _KeysDocument(Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     keys: tuple[_Entry, ...]
 
 
-class _Version(Struct, frozen=True):
+class _KeysVersion(Struct, frozen=True):
     version: int
 
 
-_Table = dict[str, tuple[Key | None, bytes]]
+_Table = dict[str, tuple[ApiKey | None, bytes]]
 
-_NOBODY: tuple[Key | None, bytes] = (None, secrets.token_bytes(32))
+_NOBODY: tuple[ApiKey | None, bytes] = (None, secrets.token_bytes(32))
 
 
 def _entries(path: Path) -> tuple[_Entry, ...]:
@@ -313,10 +313,10 @@ def _unreadable(path: Path, error: OSError) -> BadKeysFile:
 def _parsed(path: Path, found: bytes) -> tuple[_Entry, ...]:
     """The entries of a file. Raises `BadKeysFile`, with no value from the file in it: it may be a secret."""
     try:
-        version = msgspec.json.decode(found, type=_Version).version
+        version = msgspec.json.decode(found, type=_KeysVersion).version
         if version != VERSION:
             raise BadKeysFile(str(path), f"it has version {version}, and this Forkpoint knows only {VERSION}")
-        entries = msgspec.json.decode(found, type=_Document).keys
+        entries = msgspec.json.decode(found, type=_KeysDocument).keys
     except UnicodeDecodeError:
         raise BadKeysFile(str(path), "it is not UTF-8") from None
     except (msgspec.DecodeError, RecursionError) as error:
@@ -351,8 +351,8 @@ def _table(entries: Iterable[_Entry]) -> _Table:
     return {entry.id: (_key(entry), bytes.fromhex(entry.hash)) for entry in entries}
 
 
-def _key(entry: _Entry) -> Key:
-    return Key(entry.id, entry.name, entry.tenant, entry.created, _HISTORIES[entry.history])
+def _key(entry: _Entry) -> ApiKey:
+    return ApiKey(entry.id, entry.name, entry.tenant, entry.created, _HISTORIES[entry.history])
 
 
 def _digest(token: str) -> bytes:
@@ -389,7 +389,7 @@ def _changing(path: Path) -> Iterator[Path]:
 
 def _write(path: Path, entries: tuple[_Entry, ...]) -> None:
     """Puts a file in the place of another. Whoever is killed meanwhile has changed nothing."""
-    text = msgspec.json.format(msgspec.json.encode(_Document(VERSION, entries)), indent=2) + b"\n"
+    text = msgspec.json.format(msgspec.json.encode(_KeysDocument(VERSION, entries)), indent=2) + b"\n"
     prefix = f".{path.name}-new-"
     for leftover in path.parent.iterdir():  # of somebody who was killed; nobody else writes now
         if leftover.name.startswith(prefix):

@@ -21,7 +21,7 @@ SLOWEST_HEAD = 30.0
 _log = logging.getLogger("forkpoint.server")
 
 
-class Wire(HttpToolsProtocol):
+class HttpProtocol(HttpToolsProtocol):
     """A connection of uvicorn."""
 
     _head: int | None = 0  # how much of a head has come; None while there is none to come

@@ -23,7 +23,7 @@ from forkpoint.errors import Invalid, NotFound
 from forkpoint.events import Event, Position
 from forkpoint.history.paths import Path, common_ancestor
 from forkpoint.server.api.public import public_event
-from forkpoint.server.live.feed import Feed, Mailbox, Said, encode
+from forkpoint.server.live.feed import Encoded, Feed, Mailbox, encode
 from forkpoint.server.live.follower import Following
 from forkpoint.server.live.stream import frame
 from forkpoint.server.live.watch import Watching, members_of
@@ -269,7 +269,7 @@ class FamilyFollower(Following):
         head, _, data = said.partition(b"data: ")
         return head + b"data: " + _with(self._who(id), data.rstrip(b"\n")) + b"\n\n"
 
-    def _told(self, item: Said) -> bytes:
+    def _told(self, item: Encoded) -> bytes:
         return item.frame if item.conversation is None else self._named(item.conversation, item.frame)
 
     def _stands(self) -> bytes:

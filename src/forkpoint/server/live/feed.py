@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.backend.callbacks import TurnJoined, TurnStarted, Update
-from forkpoint.backend.catch_up import Told
+from forkpoint.backend.catch_up import CatchUp
 from forkpoint.backend.results import SideAnswer, Turn
 from forkpoint.events import Event, Position
 from forkpoint.server.api.public import event_frame, problem_of, public_turn
@@ -28,7 +28,7 @@ ENDS = 16
 """So many ends of turns are kept for a slow reader."""
 
 
-class Said(Struct, frozen=True):
+class Encoded(Struct, frozen=True):
     """What is told of a turn, encoded."""
 
     frame: bytes
@@ -44,12 +44,12 @@ class Said(Struct, frozen=True):
         return len(self.frame) + len(self.events)
 
     @property
-    def alone(self) -> "Said":
+    def alone(self) -> "Encoded":
         """The same without the events, for a reader who reads them from the store."""
-        return Said(self.frame, self.turn, self.ends, conversation=self.conversation)
+        return Encoded(self.frame, self.turn, self.ends, conversation=self.conversation)
 
 
-Item: TypeAlias = Said | None
+Item: TypeAlias = Encoded | None
 """Something for a listener; or None: look again, the turn may have ended or the conversation moved."""
 
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
@@ -127,7 +127,7 @@ class Feed:
         self.ended = asyncio.Event()
         self._watchers = watchers  # those who watch the conversation, whatever turn runs
         self._listeners: set[Mailbox] = set()
-        self._told = Told()
+        self._told = CatchUp()
 
     def tell(self, update: Update) -> None:
         """The callback that the turn is run with."""
@@ -146,7 +146,7 @@ class Feed:
         self._told.add(update)
         listeners = [*self._listeners, *(mailbox for mailbox in self._watchers() if mailbox.provisional)]
         if listeners:
-            said = Said(update_frame(self.turn, update), self.turn, conversation=self.conversation)
+            said = Encoded(update_frame(self.turn, update), self.turn, conversation=self.conversation)
             for mailbox in listeners:
                 mailbox.put(said)
 
@@ -209,7 +209,7 @@ def tell_end(turn: Turn, watchers: Iterable[Mailbox]) -> None:
     """Tells those who watch a conversation how a turn of it ended."""
     if not (watchers := list(watchers)):
         return
-    said = Said(frame("turn", encode(public_turn(turn))), turn.id, ends=True, conversation=turn.conversation)
+    said = Encoded(frame("turn", encode(public_turn(turn))), turn.id, ends=True, conversation=turn.conversation)
     events = [event for event in turn.events if isinstance(event, Event)]
     if events and len(found := b"".join(map(event_frame, events))) <= MOST_BYTES // 4:
         said = replace(said, events=found, first=events[0].id, last=events[-1].id)
@@ -224,7 +224,7 @@ def moves(item: Item) -> bool:
     return item is None or bool(item.events)
 
 
-def ends_of(items: Iterable[Item]) -> list[Said]:
+def ends_of(items: Iterable[Item]) -> list[Encoded]:
     """How turns ended, of all that was in a mailbox."""
     return [item for item in items if item is not None and item.ends]
 

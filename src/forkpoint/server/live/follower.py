@@ -13,7 +13,7 @@ from forkpoint.errors import NotFound
 from forkpoint.events import Event, Position
 from forkpoint.history.paths import Path, common_ancestor
 from forkpoint.server.api.public import event_frame
-from forkpoint.server.live.feed import Feed, Mailbox, Said, encode, ends_of, gap_frame, moves
+from forkpoint.server.live.feed import Encoded, Feed, Mailbox, encode, ends_of, gap_frame, moves
 from forkpoint.server.live.stream import HEARTBEAT, OPENING, frame
 from forkpoint.store.protocol import Store
 
@@ -96,7 +96,9 @@ class Following(ABC):
         if mailbox.is_empty:  # all that was told of them has been taken
             self._over.clear()
 
-    async def _caught_up(self, mailbox: Mailbox, ends: Sequence[Said] = (), dropped: int = 0) -> AsyncIterator[bytes]:
+    async def _caught_up(
+        self, mailbox: Mailbox, ends: Sequence[Encoded] = (), dropped: int = 0
+    ) -> AsyncIterator[bytes]:
         """All that is committed, then how turns ended meanwhile, and how the one that runs now stands."""
         while True:
             async for page in self._committed():
@@ -135,11 +137,11 @@ class Following(ABC):
     def _stands(self) -> bytes:
         """How the turns stand that run now."""
 
-    def _taken(self, item: Said) -> bytes | None:
+    def _taken(self, item: Encoded) -> bytes | None:
         """What a turn committed, as it was told, if that is all that the reader lacks: nothing needs to be read."""
         return None
 
-    def _told(self, item: Said) -> bytes:
+    def _told(self, item: Encoded) -> bytes:
         """What is told of a turn, for this reader."""
         return item.frame
 
@@ -170,7 +172,7 @@ class Follower(Following):
         self._path: Path | None = None  # one that had the cursor
         self._running = running
 
-    def _taken(self, item: Said) -> bytes | None:
+    def _taken(self, item: Encoded) -> bytes | None:
         """In one segment, nothing is between an event and the one with the next ordinal."""
         if self._cursor is None or item.first != Position(self._cursor.segment, self._cursor.ordinal + 1):
             return None

@@ -14,7 +14,7 @@ from forkpoint.backend.results import Turn
 from forkpoint.errors import BadRequest, ForkpointError
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.server.api.replies import first_of
-from forkpoint.server.http.call import JSON, Call
+from forkpoint.server.http.call import JSON, ApiCall
 from forkpoint.server.http.door import GONE
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.live.stream import EventStream, until_gone
@@ -31,7 +31,7 @@ from forkpoint.server.wires.chat.streaming import FIRST, Speech
 class Answering:
     """A request for a chat completion, and how it is answered."""
 
-    def __init__(self, call: Call, body: bytes) -> None:
+    def __init__(self, call: ApiCall, body: bytes) -> None:
         self._call = call
         self._body = body
         self._services = call.services

@@ -8,7 +8,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.output import OutputSchema
 from forkpoint.backend.settings import Settings
 from forkpoint.llm.prompt.manifest import ToolSchema
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.wires.chat.kept import Kept
 
 KEPT = 32 * 1024 * 1024
@@ -43,7 +43,7 @@ class Dressed(Struct, frozen=True):
 class Wardrobe:
     """The server's agents, dressed as clients want them. Most want the same again."""
 
-    def __init__(self, agents: Agents) -> None:
+    def __init__(self, agents: Catalog) -> None:
         self._agents = agents
         self._dressed: Kept[Wish, Dressed] = Kept(KEPT)
 

@@ -9,14 +9,14 @@ from forkpoint.ids import new_id
 from forkpoint.server.wires.chat.asked import Asked
 from forkpoint.server.wires.chat.hot import Entry, Key
 from forkpoint.server.wires.chat.identity import Identity
-from forkpoint.server.wires.chat.service import Chat
+from forkpoint.server.wires.chat.service import ChatService
 from forkpoint.store.records import ConversationRecord
 
 
 class Finding:
     """The conversation of a request's name, and what is in memory of it."""
 
-    def __init__(self, chat: Chat, backend: LocalBackend, tenant: str, identity: Identity, asked: Asked) -> None:
+    def __init__(self, chat: ChatService, backend: LocalBackend, tenant: str, identity: Identity, asked: Asked) -> None:
         self._chat = chat
         self._backend = backend
         self._identity = identity

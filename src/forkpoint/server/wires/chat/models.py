@@ -12,7 +12,7 @@ from typing import Any
 from forkpoint.clock import Clock, system_clock
 from forkpoint.errors import NoSuchModel
 from forkpoint.llm.model import LLM
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 
 SIDE = ":side"
 """What a name ends with that always means a request without a conversation."""
@@ -24,7 +24,7 @@ _SHOWN = 200  # characters of a name that nobody has
 class ModelNames:
     """The names of all agents of a server, as models. They are worked out once."""
 
-    def __init__(self, agents: Agents, *, clock: Clock = system_clock) -> None:
+    def __init__(self, agents: Catalog, *, clock: Clock = system_clock) -> None:
         self._since = clock() // 1_000_000  # nobody knows when a model was made; this is when it was offered here
         order = sorted(agents.names(), key=lambda name: name != agents.default)  # the others stay as they were
         llms = {name: agents.named(name).llm for name in order}

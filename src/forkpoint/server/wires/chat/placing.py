@@ -13,7 +13,7 @@ from forkpoint.history.client_view import Match, Seen, after, extended, match, s
 from forkpoint.server.wires.chat.answers import handed, visible
 from forkpoint.server.wires.chat.hot import Entry, Key
 from forkpoint.server.wires.chat.lists import Listed, imported, outline_of
-from forkpoint.server.wires.chat.service import Chat
+from forkpoint.server.wires.chat.service import ChatService
 from forkpoint.store.records import ConversationRecord, Onto
 
 
@@ -29,7 +29,7 @@ class Placing:
     """A client's list, and the conversation that it is for. ``has_key``: it may be one that was answered before."""
 
     def __init__(
-        self, chat: Chat, backend: LocalBackend, place: Key, listed: Listed, *, is_full: bool, has_key: bool
+        self, chat: ChatService, backend: LocalBackend, place: Key, listed: Listed, *, is_full: bool, has_key: bool
     ) -> None:
         self._chat = chat
         self._backend = backend

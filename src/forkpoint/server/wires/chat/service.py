@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from forkpoint.errors import ForkpointError
 from forkpoint.history.client_view import Seen
-from forkpoint.server.agents.catalog import Agents
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.http.tenants import Tenants
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.chat.dressing import Wardrobe
@@ -20,10 +20,10 @@ EXCHANGES = 500_000
 _LOOK = 60.0  # seconds after which memory is looked through at the latest
 
 
-class Chat:
+class ChatService:
     """The models that clients see, who stands behind them, and which conversations are in memory."""
 
-    def __init__(self, agents: Agents, tenants: Tenants, settings: ServerSettings) -> None:
+    def __init__(self, agents: Catalog, tenants: Tenants, settings: ServerSettings) -> None:
         self.models = ModelNames(agents)
         self.wardrobe = Wardrobe(agents)
         self.hot = HotSet(settings.conversations_max, settings.conversation_ttl, dropped=self._dropped)
