@@ -2,7 +2,6 @@
 
 import importlib
 import ssl
-from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
@@ -12,9 +11,10 @@ import anyio
 import anyio.lowlevel
 
 from forkpoint.llm.model import LLM
+from forkpoint.lru import Lru
 
 MOST = 64
-"""Clients that are kept though nobody uses them. A server with more keys than that makes some of them anew."""
+"""How many clients stay open though nobody uses them. A server with more keys opens some of them anew."""
 
 NO_KEY = "none"  # the SDKs insist on one; it is not sent
 
@@ -32,42 +32,43 @@ class Clients:
 
     def __init__(self, sdk: Any) -> None:
         self.sdk = sdk
-        self._kept: OrderedDict[_Place, _SharedClient] = OrderedDict()
+        self._clients: Lru[_Place, _SharedClient] = Lru()  # `_trim` bounds it: it must not close a client in use
 
     @asynccontextmanager
     async def client(self, llm: LLM, key: str | None) -> AsyncIterator[Any]:
         """A client for a model's address and key, in use until the block ends."""
         place = (anyio.lowlevel.current_token(), llm.base_url, key, llm.timeouts.connect)
-        kept = self._kept.get(place)
-        if kept is None:
-            kept = self._kept[place] = _SharedClient(self._made(llm, key))
-        self._kept.move_to_end(place)
-        kept.users += 1
+        shared = self._clients.get(place)
+        if shared is None:
+            shared = _SharedClient(self._new_client(llm, key))
+            self._clients.put(place, shared)
+        shared.users += 1
         try:
-            yield kept.client
+            yield shared.client
         finally:
-            kept.users -= 1
+            shared.users -= 1
             await self._trim()
 
     async def aclose(self) -> None:
         """Closes the clients of this event loop."""
         here = anyio.lowlevel.current_token()
-        for place in [place for place in self._kept if place[0] == here]:
-            await self._kept.pop(place).client.close()
+        for place, shared in list(self._clients.items()):
+            if place[0] == here and self._clients.pop(place) is shared:
+                await shared.client.close()
 
     async def _trim(self) -> None:
-        """Lets go of clients that nobody uses, the one that was idle longest first."""
+        """Closes clients that nobody uses until `MOST` are left. The client that was idle longest goes first."""
         here = anyio.lowlevel.current_token()
-        for place, kept in list(self._kept.items()):
-            if len(self._kept) <= MOST:
+        for place, shared in list(self._clients.items()):
+            if len(self._clients) <= MOST:
                 return
             if _has_ended(place[0]):
-                self._kept.pop(place, None)  # its connections ended with its loop
-            elif place[0] == here and not kept.users and self._kept.pop(place, None) is kept:
+                self._clients.pop(place)  # its connections ended with its loop
+            elif place[0] == here and not shared.users and self._clients.pop(place) is shared:
                 with anyio.CancelScope(shield=True):
-                    await kept.client.close()
+                    await shared.client.close()
 
-    def _made(self, llm: LLM, key: str | None) -> Any:
+    def _new_client(self, llm: LLM, key: str | None) -> Any:
         sdk = self.sdk
         make = sdk.AsyncAnthropic if hasattr(sdk, "AsyncAnthropic") else sdk.AsyncOpenAI
         # Times between pieces are watched over for all providers alike; here only the connection has a limit.
