@@ -18,7 +18,8 @@ from forkpoint.events import Condensation, Event, Position, SkillActivated, Usag
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.identity import CachePolicy
 from forkpoint.llm.prompt.inspection import Inspection
-from forkpoint.store.records import Onto, Page, Status, Verification
+from forkpoint.paging import Page
+from forkpoint.store.records import Onto, Status, Verification
 from forkpoint.workspace.folders import Kind
 
 

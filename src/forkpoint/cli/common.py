@@ -11,11 +11,11 @@ import typer
 
 from forkpoint.cli.output import one_line
 from forkpoint.errors import Ambiguous, BadAgent, BadArgument, NotFound
+from forkpoint.paging import Page, every_sync
 
 if TYPE_CHECKING:
     from forkpoint.agent.agent import Agent
     from forkpoint.conversation import Conversation, Info, Turn
-    from forkpoint.store.records import Page
 
 SHORTEST = 6
 """How many characters of an id are enough to be taken for its start."""
@@ -191,7 +191,6 @@ def listed(store: str | None, **options: Any) -> "Page[Info]":
     """A page of conversations. A store that is not there has none, and is not made."""
     from forkpoint.cli.glance import is_there
     from forkpoint.conversation import Conversation
-    from forkpoint.store.records import Page
 
     return Conversation.list(store=store, **options) if is_there(store) else Page(())
 
@@ -208,29 +207,16 @@ def short_names(infos: "Iterable[Info]") -> dict[str, str]:
 
 def all_turns(conversation: "Conversation") -> "list[Turn]":
     """All turns of a conversation, in order."""
-    turns: list[Turn] = []
-    cursor: str | None = None
-    while True:
-        page = conversation.turns(cursor=cursor, limit=1000)
-        turns += page.items
-        cursor = page.next
-        if cursor is None:
-            return turns
+    return list(every_sync(conversation.turns))
 
 
 def _starting_with(given: str, store: str | None) -> str:
     """The one id that starts like this."""
     start = given.lower()
-    found: list[Info] = []
     if len(start) < SHORTEST or set(start) - set("0123456789abcdef-"):
         raise NotFound("conversation", given)
-    cursor: str | None = None
-    while True:
-        page = listed(store, cursor=cursor, limit=1000, sub_agents=True)
-        found += [info for info in page.items if info.id.startswith(start)]
-        cursor = page.next
-        if cursor is None:
-            break
+    infos = every_sync(functools.partial(listed, store, sub_agents=True))
+    found = [info for info in infos if info.id.startswith(start)]
     if not found:
         raise NotFound("conversation", given)
     if len(found) > 1:

@@ -55,8 +55,9 @@ from forkpoint.events import Condensation, Event, ToolResult, UserMessage
 from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
 from forkpoint.llm.prompt.inspection import Inspection
+from forkpoint.paging import Page
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import Page, Status, Verification
+from forkpoint.store.records import Status, Verification
 from forkpoint.workspace.folders import Kind
 
 Where: TypeAlias = str | os.PathLike[str] | Store | None

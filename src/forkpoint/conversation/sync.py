@@ -23,7 +23,8 @@ from forkpoint.events import Condensation, ToolResult, UserMessage
 from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
 from forkpoint.llm.prompt.inspection import Inspection
-from forkpoint.store.records import Page, Status, Verification
+from forkpoint.paging import Page
+from forkpoint.store.records import Status, Verification
 
 
 class Conversation:

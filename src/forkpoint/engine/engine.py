@@ -51,13 +51,13 @@ from forkpoint.llm.call import Models
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.identity import CallContext, own_identity, under_manifest
 from forkpoint.llm.prompt.inspection import Inspection
+from forkpoint.paging import Page
 from forkpoint.shield import finished
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import (
     ConversationRecord,
     IdempotencyKey,
     NewFork,
-    Page,
     Status,
     TurnRecord,
     Verification,

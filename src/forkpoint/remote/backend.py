@@ -23,10 +23,11 @@ from forkpoint.errors import BadArgument, BadPosition, NotFound
 from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm.prompt.inspection import Inspection
+from forkpoint.paging import Page
 from forkpoint.remote.connection import Delivery, ServerConnection, ServerRequest, quoted
 from forkpoint.remote.requests import asked, created, made_of, path_of, without
 from forkpoint.remote.turns import FollowsTurns
-from forkpoint.store.records import Page, Status, Verification
+from forkpoint.store.records import Status, Verification
 from forkpoint.wire.documents import (
     CondensedDocument,
     DeletedDocument,

@@ -26,6 +26,7 @@ from typing import Protocol, Self
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
 from forkpoint.history.paths import Path
 from forkpoint.history.state import State
+from forkpoint.paging import Page
 from forkpoint.store.records import (
     Capabilities,
     Collected,
@@ -38,7 +39,6 @@ from forkpoint.store.records import (
     Onto,
     OpenTurn,
     Outcome,
-    Page,
     Status,
     Tags,
     TurnError,

@@ -1,7 +1,7 @@
 """What a store hands out and takes in: frozen data, the same for every database."""
 
 import re
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -19,8 +19,6 @@ Outcome: TypeAlias = Literal["running", "awaiting_approval", "interrupted", "com
 Status: TypeAlias = Literal["idle", "running", "awaiting_approval", "interrupted"]
 
 Tags: TypeAlias = tuple[tuple[str, str], ...]
-
-T = TypeVar("T")
 
 
 class Head(Struct, frozen=True):
@@ -179,13 +177,6 @@ class IdempotencyKey(Struct, frozen=True):
 
     key: str
     request: bytes
-
-
-class Page(Struct, Generic[T], frozen=True):
-    """Part of a list, and the cursor for the rest (None at the end)."""
-
-    items: tuple[T, ...]
-    next: str | None = None
 
 
 class Capabilities(Struct, frozen=True):

@@ -8,10 +8,12 @@ told where the two histories part, and goes on from there.
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from functools import partial
 
 from forkpoint.errors import NotFound
 from forkpoint.events import Event, Position
 from forkpoint.history.paths import Path, common_ancestor
+from forkpoint.paging import every
 from forkpoint.server.api.public import event_frame
 from forkpoint.server.live.feed import Encoded, Feed, Mailbox, encode, ends_of, gap_frame, moves
 from forkpoint.server.live.stream import HEARTBEAT, OPENING, frame
@@ -214,17 +216,14 @@ class Follower(Following):
         if self._path is not None and cursor in self._path:
             return common_ancestor(self._path.upto(cursor.ordinal), path)
         family = (await self._store.read(self._id)).family
-        page = None
-        while page is None or page.next is not None:
-            page = await self._store.conversations(cursor=page.next if page else None, limit=1000, family=family)
-            for other in page.items:  # what a rewind leaves is kept in a branch
-                try:
-                    theirs = await self._store.path(other.id)
-                except NotFound:
-                    continue  # it was deleted just now
-                if cursor in theirs:
-                    return common_ancestor(theirs.upto(cursor.ordinal), path)
-        return None  # nobody has it any more: all is told from the beginning
+        async for other in every(partial(self._store.conversations, family=family)):
+            try:
+                theirs = await self._store.path(other.id)
+            except NotFound:
+                continue  # the branch was deleted just now
+            if cursor in theirs:  # a rewind sets the events that it leaves aside as a branch
+                return common_ancestor(theirs.upto(cursor.ordinal), path)
+        return None  # no branch has the position any more: the reader gets everything from the beginning
 
 
 def _rewound(at: Position | None) -> bytes:

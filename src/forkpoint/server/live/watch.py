@@ -7,9 +7,11 @@ import logging
 from collections import Counter
 from collections.abc import Collection
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TypeAlias
 
 from forkpoint.errors import ForkpointError, ShuttingDown, TooMany
+from forkpoint.paging import every
 from forkpoint.server.http.metrics import Metrics
 from forkpoint.server.live.feed import Mailbox
 from forkpoint.server.settings import ServerSettings
@@ -188,12 +190,5 @@ class Watching:
 
 
 async def members_of(store: Store, family: str) -> list[ConversationRecord]:
-    """All conversations of a family that are no drafts, the newest first."""
-    found: list[ConversationRecord] = []
-    cursor: str | None = None
-    while True:
-        page = await store.conversations(cursor=cursor, limit=1000, family=family)
-        found += page.items
-        cursor = page.next
-        if cursor is None:
-            return found
+    """All conversations of a family but its drafts, the newest first."""
+    return [record async for record in every(partial(store.conversations, family=family))]

@@ -34,6 +34,7 @@ from forkpoint.file_lock import FileLock, NoLock
 from forkpoint.history.paths import Path
 from forkpoint.history.state import State
 from forkpoint.ids import new_id
+from forkpoint.paging import Page
 from forkpoint.store.checks import Checks
 from forkpoint.store.records import (
     DEFAULT_TENANT,
@@ -48,7 +49,6 @@ from forkpoint.store.records import (
     Onto,
     OpenTurn,
     Outcome,
-    Page,
     Status,
     Tags,
     TurnError,

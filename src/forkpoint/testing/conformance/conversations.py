@@ -5,6 +5,7 @@ import pytest
 from forkpoint.errors import AlreadyExists, BadCursor, BadLineage, BadName, Busy, KeyReused, NotFound, NotWhole, Stale
 from forkpoint.events import Position, Usage
 from forkpoint.ids import new_id
+from forkpoint.paging import every
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import IdempotencyKey, Lineage, NewConversation, NewFork, OpenTurn
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
@@ -69,14 +70,7 @@ class ConversationConformance(Conformance):
 
     async def test_a_list_is_paged_newest_first_and_complete(self, store: Store) -> None:
         made = [(await create(store)).id for _ in range(7)]
-        seen: list[str] = []
-        cursor = None
-        while True:
-            page = await store.conversations(cursor=cursor, limit=3)
-            seen += [record.id for record in page.items]
-            cursor = page.next
-            if cursor is None:
-                break
+        seen = [record.id async for record in every(store.conversations, limit=3)]
         assert seen == sorted(made, reverse=True)
 
     async def test_a_list_can_be_narrowed_by_tag_status_and_family(self, store: Store) -> None:

@@ -1,6 +1,7 @@
 """Sub-agents: conversations that a call spawns once, empty or on top of their parent's path."""
 
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 import anyio
 import pytest
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 from forkpoint.errors import AlreadyExists, BadLineage, BadPosition, NotFound, TooLarge, Unpaired
 from forkpoint.events import NewEvent, Position, Usage
 from forkpoint.ids import new_id
+from forkpoint.paging import every
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import (
     Collected,
@@ -346,13 +348,8 @@ class SubAgentConformance(Conformance):
         wanted = [tagged.id, *(child.id for child in reversed(children))]
 
         async def listed(store: Store, limit: int = 50, **which: object) -> list[str]:
-            found: list[str] = []
-            page = await store.conversations(limit=limit, **which)  # type: ignore[arg-type]
-            while True:
-                found += [record.id for record in page.items]
-                if page.next is None:
-                    return found
-                page = await store.conversations(limit=limit, cursor=page.next, **which)  # type: ignore[arg-type]
+            read = partial(store.conversations, **which)  # type: ignore[arg-type]
+            return [record.id async for record in every(read, limit=limit)]
 
         assert await listed(store, parent=parent.id) == wanted
         assert await listed(store, limit=2, parent=parent.id) == wanted

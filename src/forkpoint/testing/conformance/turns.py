@@ -1,5 +1,7 @@
 """Turns: whole or not at all, fenced, resumable, counted once."""
 
+from functools import partial
+
 import pytest
 
 from forkpoint.errors import (
@@ -17,6 +19,7 @@ from forkpoint.errors import (
 )
 from forkpoint.events import NewEvent, Opaque, Text, ToolResult, Usage
 from forkpoint.ids import new_id
+from forkpoint.paging import every
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import IdempotencyKey, NewConversation, OpenTurn, TurnError, TurnRecord
 from forkpoint.testing.clock import ManualClock
@@ -341,15 +344,7 @@ class TurnConformance(Conformance):
         running = await begin(store, made.id)
         expected = [one.turn, failed.id, two.turn, three.turn, running.id]
         assert [turn.id for turn in (await store.turns(made.id)).items] == expected
-        seen: list[str] = []
-        cursor = None
-        while True:
-            page = await store.turns(made.id, cursor=cursor, limit=2)
-            seen += [turn.id for turn in page.items]
-            cursor = page.next
-            if cursor is None:
-                break
-        assert seen == expected
+        assert [turn.id async for turn in every(partial(store.turns, made.id), limit=2)] == expected
 
     async def test_turns_can_be_listed_from_an_ordinal_on(self, store: Store) -> None:
         made = await create(store)
@@ -514,10 +509,4 @@ class TurnConformance(Conformance):
 
 async def _pages(store: Store, conversation: str, since: int, limit: int) -> list[str]:
     """The ids of all turns since an ordinal, read a few at a time."""
-    found: list[str] = []
-    page = await store.turns(conversation, since=since, limit=limit)
-    while True:
-        found += [turn.id for turn in page.items]
-        if page.next is None:
-            return found
-        page = await store.turns(conversation, since=since, limit=limit, cursor=page.next)
+    return [turn.id async for turn in every(partial(store.turns, conversation, since=since), limit=limit)]

@@ -12,6 +12,7 @@ from forkpoint.errors import AlreadyExists, BadCursor, BadPosition, Busy, NotFou
 from forkpoint.events import Position, Usage
 from forkpoint.history.digests import root_digest
 from forkpoint.ids import id_from_bytes, id_to_bytes
+from forkpoint.paging import Page
 from forkpoint.store.records import (
     ConversationRecord,
     Head,
@@ -20,7 +21,6 @@ from forkpoint.store.records import (
     NewConversation,
     NewFork,
     Onto,
-    Page,
     Status,
     Tags,
 )

@@ -18,6 +18,7 @@ from forkpoint.errors import (
 from forkpoint.events import JsonText, Usage
 from forkpoint.history.state import fold
 from forkpoint.ids import id_from_bytes, id_to_bytes
+from forkpoint.paging import Page
 from forkpoint.store.records import (
     Head,
     IdempotencyKey,
@@ -25,7 +26,6 @@ from forkpoint.store.records import (
     Onto,
     OpenTurn,
     Outcome,
-    Page,
     TurnError,
     TurnRecord,
 )
