@@ -22,8 +22,7 @@ from forkpoint.conversation.place import Place
 from forkpoint.engine.team.spawn import known_agent
 from forkpoint.errors import BadAgent, CannotResume, NoSuchAgent, NoSuchTurn
 from forkpoint.ids import new_id
-
-_PAUSES = 0.01, 0.25  # seconds between two looks at a sub-agent that runs, at first and at most
+from forkpoint.polling import pauses
 
 
 class HasMembers:
@@ -196,10 +195,10 @@ async def _runs(backend: Backend, member: Member) -> bool:
 
 async def _at_rest(backend: Backend, member: Member) -> None:
     """Waits until nothing runs in a sub-agent, whichever process runs it."""
-    pause, longest = _PAUSES
-    while await _runs(backend, member):
-        await anyio.sleep(pause)
-        pause = min(pause * 2, longest)
+    for wait in pauses(0.01, 0.25):
+        if not await _runs(backend, member):
+            return
+        await anyio.sleep(wait)
 
 
 def _bound(settings: Settings, given: Agent | None, parent: Agent | None) -> Agent | None:

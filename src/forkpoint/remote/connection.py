@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from forkpoint.errors import BadApiKey, ForkpointError, NotFound, NotWhole, ServerUnreachable, ShuttingDown, TooMany
 from forkpoint.llm.key import is_sendable
+from forkpoint.polling import pauses
 from forkpoint.remote.addresses import KEY, server_url
 from forkpoint.sse import Frame, frames
 from forkpoint.store.checks import check_size
@@ -243,19 +244,20 @@ class Patience:
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds  # as they are when the first try was lost
         self._until: float | None = None
-        self._pause = _PAUSES[0]
+        self._pauses = pauses(*_PAUSES)
 
     def heard(self) -> None:
         """There was a sign of life: patience is new."""
-        self._until, self._pause = None, _PAUSES[0]
+        self._until, self._pauses = None, pauses(*_PAUSES)
 
     async def again(self, lost: Lost) -> None:
         """Waits before the next try. Raises what was lost if the time is up."""
         now = anyio.current_time()
         if self._until is None:
             self._until = now + self._seconds()
-        pause = lost.after if lost.after is not None else self._pause * random.uniform(0.5, 1.0)  # noqa: S311
-        self._pause = min(self._pause * 2, _PAUSES[1])
+        pause = next(self._pauses) * random.uniform(0.5, 1.0)  # noqa: S311
+        if lost.after is not None:
+            pause = lost.after
         if now + pause > self._until:
             raise lost.error from lost.__cause__
         await anyio.sleep(pause)
