@@ -1,15 +1,15 @@
 """A settings file in TOML: read as it is, and changed so that everything else in it stays as it was."""
 
-import glob
 import os
 import stat
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from forkpoint.durable_file import replace_file
 from forkpoint.file_lock import FileLock
 
 _LARGEST = 16 * 1024 * 1024
@@ -67,7 +67,7 @@ def change(path: Path, changed: Callable[[str], str]) -> bool:
                 text = text_of(real)
                 if (new := changed(text)) == text:
                     return False
-                if _replace(real, text, new):
+                if replace_file(real, new.encode(), is_wanted=partial(_has_text, real, text)):
                     return True
     except (OSError, ValueError) as error:
         raise Unreadable(f"it cannot be written ({_why(error)})") from None
@@ -92,52 +92,8 @@ def _alone(path: Path) -> Iterator[Path]:
         lock.close()
 
 
-def _replace(path: Path, before: str, text: str) -> bool:
-    """Puts a new file in the place of another; False if that is not what it was."""
-    content = text.encode()
-    prefix = f".{path.name}-new-"
-    for leftover in path.parent.glob(f"{glob.escape(prefix)}*"):  # of somebody who was killed; nobody else writes now
-        leftover.unlink(missing_ok=True)
-    handle, aside = tempfile.mkstemp(prefix=prefix, dir=path.parent)  # its mode is 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            _like(path, handle)
-            file.write(content)
-            file.flush()
-            os.fsync(handle)
-        if text_of(path) != before:
-            os.unlink(aside)
-            return False
-        os.replace(aside, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(aside)
-        raise
-    _sync_folder(path.parent)
-    return True
-
-
-def _like(path: Path, handle: int) -> None:
-    """Gives a new file the mode, the owner and the group of the one that it replaces, as far as we may."""
-    if os.name == "nt" or not path.exists():
-        return
-    before = path.stat()
-    with suppress(PermissionError):
-        os.fchown(handle, before.st_uid, before.st_gid)
-    mode = stat.S_IMODE(before.st_mode)
-    if os.fstat(handle).st_gid != before.st_gid:
-        mode &= ~0o070  # another group must not get the rights of this one
-    os.fchmod(handle, mode)
-
-
-def _sync_folder(path: Path) -> None:
-    """A new name is on the disk only when its folder is. What cannot be synced is there all the same."""
-    with suppress(OSError):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def _has_text(path: Path, text: str) -> bool:
+    return text_of(path) == text
 
 
 def _why(error: Exception) -> str:

@@ -19,6 +19,8 @@ import msgspec
 import platformdirs
 from msgspec import Struct
 
+from forkpoint.durable_file import replace_file
+
 Kind: TypeAlias = Literal["worktree", "copy"]
 
 HOME = "FORKPOINT_WORKSPACES"
@@ -127,18 +129,7 @@ def keep(made: Made) -> Made:
         raise NotMade("the name of the folder is not UTF-8, so it cannot be kept") from None
     if len(content) >= _LARGEST:
         raise NotMade("the names of its folders are too long to be kept")
-    path = _record(Path(made.root))
-    aside = f"{path}.{made.token}"
-    try:
-        with open(aside, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(aside)
-        raise
+    replace_file(_record(Path(made.root)), content)
     return made
 
 

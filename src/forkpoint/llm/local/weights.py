@@ -24,6 +24,7 @@ import platformdirs
 from msgspec import Struct
 
 from forkpoint import extras
+from forkpoint.durable_file import install, sync
 from forkpoint.errors import ExtraMissing, FetchFailed, NoWeights
 from forkpoint.llm.local import llama
 
@@ -110,9 +111,8 @@ def fetch(
             fetched = Path(aside) / weights.folder / weights.file
             progress("checking it ...")
             _check(weights, fetched)
-            _sync(fetched)
-            os.replace(fetched, target)  # whoever fetches at the same time puts the same bytes there
-            _sync(target.parent)
+            sync(fetched)
+            install(fetched, target)  # whoever fetches at the same time puts the same bytes there
     except OSError as error:
         raise FetchFailed(weights.model, error.strerror or str(error)) from error
     return target
@@ -233,13 +233,3 @@ def _sweep(folder: Path) -> None:
         with suppress(OSError):
             if time.time() - leftover.stat().st_mtime > _A_DAY:
                 shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():  # pragma: no cover - Windows has no such thing
-        return
-    handle = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -14,9 +14,8 @@ import os
 import re
 import secrets
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, get_args
 
@@ -24,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.clock import Clock, system_clock
+from forkpoint.durable_file import replace_file
 from forkpoint.errors import (
     AlreadyExists,
     BadArgument,
@@ -388,45 +388,7 @@ def _changing(path: Path) -> Iterator[Path]:
 
 
 def _write(path: Path, entries: tuple[_Entry, ...]) -> None:
-    """Puts a file in the place of another. Whoever is killed meanwhile has changed nothing."""
+    """Writes the file anew. The group that may read it keeps that right: a server may run as another user than the one
+    who adds keys."""
     text = msgspec.json.format(msgspec.json.encode(_KeysDocument(VERSION, entries)), indent=2) + b"\n"
-    prefix = f".{path.name}-new-"
-    for leftover in path.parent.iterdir():  # of somebody who was killed; nobody else writes now
-        if leftover.name.startswith(prefix):
-            leftover.unlink(missing_ok=True)
-    handle, aside = tempfile.mkstemp(prefix=prefix, dir=path.parent)  # its mode is 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            _like(path, handle)
-            file.write(text)
-            file.flush()
-            os.fsync(handle)
-        os.replace(aside, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(aside)
-        raise
-    _sync_folder(path.parent)
-
-
-def _like(path: Path, handle: int) -> None:
-    """Gives a new file the owner and the group of the one that it replaces, and the group's right to read.
-
-    A server may run as another user than the one who adds keys, and must still be able to read them.
-    """
-    if os.name == "nt" or not path.exists():
-        return
-    before = path.stat()
-    with suppress(PermissionError):
-        os.fchown(handle, before.st_uid, before.st_gid)
-        os.fchmod(handle, 0o600 | stat.S_IMODE(before.st_mode) & stat.S_IRGRP)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # pragma: no cover - Windows has no such thing
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    replace_file(path, text, mode=lambda before: 0o600 | before & stat.S_IRGRP)

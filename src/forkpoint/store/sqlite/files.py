@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
+from forkpoint.durable_file import install, new_aside
 from forkpoint.errors import BadStoreUrl, NetworkFileSystem, NotAStore, ReadOnly, StoreDamaged, StoreNewer
 from forkpoint.file_lock import FileLock
 from forkpoint.store.sql import migrations
@@ -180,11 +181,7 @@ def _migrate(path: Path) -> None:
 
 def _make(path: Path) -> None:
     """A new store, made aside and renamed: it is there complete, or not at all."""
-    prefix = f".{path.name}-new-"
-    for leftover in path.parent.iterdir():  # of a process that was killed while it made one
-        if leftover.name.startswith(prefix):
-            leftover.unlink(missing_ok=True)
-    aside = path.with_name(f"{prefix}{os.urandom(4).hex()}")
+    aside = new_aside(path)
     try:
         db = connect(str(aside))
         try:
@@ -192,18 +189,7 @@ def _make(path: Path) -> None:
             db.execute("PRAGMA journal_mode = WAL")
         finally:
             db.close()
-        os.replace(aside, path)
-        _sync_folder(path.parent)
+        install(aside, path)
     finally:
         for leftover in (aside, Path(f"{aside}-wal"), Path(f"{aside}-shm"), Path(f"{aside}-journal")):
             leftover.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # pragma: no cover - Windows has no such thing
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
