@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from forkpoint.agent.processes import CannotStart, Job, run
+from forkpoint.process import CannotStart, Job, run
 
 GRACE = 1.0
 """Seconds that a command has to end by itself when it is told to."""

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from forkpoint.agent.processes import MARK
 from forkpoint.agent.secrets.masking import Masking
 from forkpoint.masking import masked
+from forkpoint.process import MARK
 
 VALUE_LIMIT = 8_000
 LIMIT = 64_000

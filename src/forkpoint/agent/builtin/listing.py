@@ -17,7 +17,7 @@ from forkpoint.agent.builtin.output import FOLDER
 from forkpoint.agent.builtin.paths import FilePlace, Workspace
 from forkpoint.agent.builtin.processes import supervise
 from forkpoint.agent.builtin.regex_process import Below
-from forkpoint.agent.processes import Job
+from forkpoint.process import Job
 
 ENTRIES = 200_000
 """How many names are looked at."""

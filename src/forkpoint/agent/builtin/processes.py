@@ -3,21 +3,21 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from forkpoint.agent import processes
+from forkpoint import process
 from forkpoint.agent.builtin.failure import told
-from forkpoint.agent.processes import CannotStart, Ended, Job
+from forkpoint.process import CannotStart, Ended, Job
 
 
 async def run(job: Job) -> Ended:
     """Runs a command to its end, and all that it started. Raises `ToolFailed` if it cannot be started."""
     with _told():
-        return await processes.run(job)
+        return await process.run(job)
 
 
 def supervise(job: Job, stopped: Callable[[], bool] = lambda: False) -> Ended:
     """The same for a thread, which goes on until ``stopped`` says so."""
     with _told():
-        return processes.supervise(job, stopped)
+        return process.supervise(job, stopped)
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from forkpoint.agent.builtin.listing import Listing, files_below
 from forkpoint.agent.builtin.paths import FilePlace, Workspace, workspace_of
 from forkpoint.agent.builtin.processes import supervise
 from forkpoint.agent.context import ToolContext
-from forkpoint.agent.processes import Ended, Job
 from forkpoint.agent.tool import tool
+from forkpoint.process import Ended, Job
 
 SECONDS = 20
 """How long a search may take."""

@@ -12,7 +12,7 @@ import pytest
 
 from forkpoint.agent.builtin.failure import ToolFailed
 from forkpoint.agent.builtin.processes import run, supervise
-from forkpoint.agent.processes import Ended, Job
+from forkpoint.process import Ended, Job
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
@@ -195,7 +195,7 @@ def test_a_thread_can_stop_a_command_too(tmp_path: Path) -> None:
 async def test_forkpoint_in_a_command_of_forkpoint_does_not_hide_its_processes(tmp_path: Path) -> None:
     """The inner one marks its commands too, and they are still found by the outer mark."""
     inner = (
-        "import os; from forkpoint.agent.processes import Job, supervise; supervise(Job("
+        "import os; from forkpoint.process import Job, supervise; supervise(Job("
         "command=['sh', '-c', 'echo $$ >pids; exec sleep 1000'], folder='.', env=os.environ, timeout=99, heard=print))"
     )
     async with anyio.create_task_group() as tasks:
