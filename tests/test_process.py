@@ -10,9 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from forkpoint.agent.builtin.failure import ToolFailed
-from forkpoint.agent.builtin.processes import run, supervise
-from forkpoint.process import Ended, Job
+from forkpoint.process import CannotStart, Ended, Finished, Job, OutputHead, run, run_command, supervise
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
@@ -61,9 +59,9 @@ async def test_a_signal_is_told_as_one(tmp_path: Path) -> None:
 
 
 async def test_what_cannot_be_started_is_a_clear_failure(tmp_path: Path) -> None:
-    with pytest.raises(ToolFailed, match="cannot be started"):
+    with pytest.raises(CannotStart, match="No such file"):
         await run(Job(command=["/nowhere"], folder=str(tmp_path), env={}, timeout=1, heard=print))
-    with pytest.raises(ToolFailed, match="cannot be started"):
+    with pytest.raises(CannotStart, match="No such file"):
         await run(job(tmp_path / "gone", "true"))
 
 
@@ -176,7 +174,7 @@ async def test_nothing_is_left_open(tmp_path: Path) -> None:
     before = len(os.listdir("/dev/fd"))
     for _ in range(3):
         await run(job(tmp_path, "echo a", side=(*os.pipe(), print)))
-        with pytest.raises(ToolFailed):
+        with pytest.raises(CannotStart):
             await run(job(tmp_path / "gone", "true", side=(*os.pipe(), print)))
     assert len(os.listdir("/dev/fd")) == before
 
@@ -203,3 +201,39 @@ async def test_forkpoint_in_a_command_of_forkpoint_does_not_hide_its_processes(t
         await written(tmp_path / "pids")
         tasks.cancel_scope.cancel()
     assert not [pid for pid in pids(tmp_path) if is_running(pid)]
+
+
+async def test_a_command_gets_its_input_and_each_output_is_kept_apart(tmp_path: Path) -> None:
+    finished = await run_command("cat; pwd; echo $A >&2; exit 3", input=b"in\n", cwd=tmp_path, env={"A": "b"})
+    assert finished == Finished(3, f"in\n{tmp_path}\n".encode(), b"b\n")
+
+
+async def test_a_command_that_reads_none_of_a_large_input_makes_nobody_wait() -> None:
+    assert await run_command(["true"], input=bytes(1 << 20)) == Finished(0)
+
+
+async def test_of_each_output_the_beginning_is_kept() -> None:
+    finished = await run_command("printf 12345; printf 67890 >&2", limit=4)
+    assert finished == Finished(0, b"1234", b"6789", is_cut=True)
+    assert await run_command("printf 1234", limit=4) == Finished(0, b"1234")
+
+
+async def test_a_command_that_takes_too_long_has_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forkpoint.process.GRACE", 0.1)
+    assert await run_command("echo a; exec sleep 1000", seconds=0.3) == Finished(None, b"a\n")
+
+
+async def test_a_command_that_cannot_be_started_is_the_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        await run_command(["/nowhere"])
+    with pytest.raises(ValueError, match="null"):
+        await run_command("echo \0")
+
+
+def test_the_beginning_of_an_output_is_the_same_however_it_is_cut_into_chunks() -> None:
+    for sizes in ([7], [3, 4], [1] * 7, [5, 0, 2]):
+        head, rest = OutputHead(5), b"1234567"
+        for size in sizes:
+            head.add(rest[:size])
+            rest = rest[size:]
+        assert (bytes(head.data), head.is_cut) == (b"12345", True)

@@ -1,29 +1,38 @@
 """A command as a process, and the end of all that it started.
 
-It runs in a session and a process group of its own, without input. **The promise kept here: when this says that it has
-ended, nothing of its session runs any more**, be it because it exited, because its time was up, or because somebody
-cancelled: the processes are asked (TERM), and then made to (KILL), which none can ignore. A process that holds the
-output open cannot make anybody wait.
+The command runs in a session and a process group of its own. **The promise: when `run` returns, nothing of the session
+runs any more**, whether the command exited, its time was up, or somebody cancelled. The processes get TERM, and after a
+while KILL, which none can ignore. A process that holds the output open makes nobody wait.
 
-A process can leave the session (``setsid``). After a command that exited, such a process goes on: that is how a
-command leaves a server behind on purpose. After a timeout or a cancellation it is ended too, where ``/proc`` is there
-to find it: by a variable in its environment, which it would have to hide.
+A process can leave the session (``setsid``). If the command exited, such a process goes on: that is how a command
+leaves a server behind on purpose. After a timeout or a cancellation it is ended too, if there is a ``/proc`` to find it
+in: by a variable in its environment, which it would have to hide.
+
+`run_command` is for a command that gets some bytes and prints an answer; `run` and `supervise` are for one that is
+listened to while it runs.
 """
 
+import math
 import os
 import secrets
 import selectors
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import anyio
 import anyio.to_thread
+from msgspec import Struct
+
+GRACE = 1.0
+"""Seconds between TERM and KILL for a command of `run_command`."""
 
 MARK = "FORKPOINT_CALL"
 """The variable by which a command's processes are known."""
@@ -42,11 +51,11 @@ class Job:
     folder: str
     env: Mapping[str, str]
     timeout: float
-    heard: Callable[[bytes], None]  # gets what it prints, from the thread that waits for it
+    heard: Callable[[bytes], None]  # gets what the command prints, in the thread that waits for it
     stdin: int = subprocess.DEVNULL
     errors: int = subprocess.STDOUT
     side: tuple[int, int, Callable[[bytes], None]] | None = None  # one more pipe: both its ends, and who listens
-    inherit: tuple[int, ...] = ()  # open files that it gets
+    inherit: tuple[int, ...] = ()  # open files that the command gets
     grace: float = 2.0  # seconds between TERM and KILL
 
 
@@ -64,8 +73,61 @@ class Ended:
 
     why: Literal["exited", "timeout", "cancelled"]
     code: int | None  # negative: the signal that ended it. None: it could not be ended
-    swept: bool = False  # whether there were others to end when it had exited
+    swept: bool = False  # whether other processes had to be ended when the command had exited
     stuck: bool = False  # whether something runs on that could not be ended
+
+
+class Finished(Struct, frozen=True):
+    """How a command of `run_command` ended, and the beginning of each of its outputs.
+
+    ``exit_code`` is None if the command did not end in time; if it is negative, a signal ended the command. ``is_cut``
+    says whether the command printed more than ``stdout``.
+    """
+
+    exit_code: int | None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    is_cut: bool = False
+
+
+async def run_command(
+    command: str | Sequence[str],
+    *,
+    input: bytes = b"",
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    seconds: float = math.inf,
+    limit: int = 256 * 1024,
+) -> Finished:
+    """Gives a command its input, and returns what it printed. A single text is a command for the shell.
+
+    ``env`` is its whole environment; None is ours. ``limit`` is how many bytes of each output are kept. Raises
+    ``OSError`` or ``ValueError`` if the command cannot be started.
+    """
+    if os.name != "posix":
+        raise OSError("commands are run on Linux and macOS alone")
+    out, err = OutputHead(limit), OutputHead(limit)
+    with tempfile.TemporaryFile(buffering=0) as stdin:  # no pipe: nothing waits for a command that does not read it
+        stdin.write(input)
+        stdin.seek(0)
+        read, write = os.pipe()
+        job = Job(
+            command=["/bin/sh", "-c", command] if isinstance(command, str) else command,
+            folder=os.curdir if cwd is None else str(cwd),
+            env=os.environ if env is None else env,
+            timeout=seconds,
+            heard=out.add,
+            stdin=stdin.fileno(),
+            errors=write,
+            side=(read, write, err.add),
+            grace=GRACE,
+        )
+        try:
+            ended = await run(job)
+        except CannotStart as refused:
+            raise refused.error from None
+    code = ended.code if ended.why == "exited" else None
+    return Finished(code, bytes(out.data), bytes(err.data), out.is_cut)
 
 
 async def run(job: Job) -> Ended:
@@ -92,13 +154,13 @@ async def run(job: Job) -> Ended:
             with anyio.CancelScope(shield=True):
                 while not stop.done.is_set():  # noqa: ASYNC110 - a thread sets it
                     await anyio.sleep(0.01)
-        elif job.side:  # it has never begun
+        elif job.side:  # the command has never begun
             os.close(job.side[0])
             os.close(job.side[1])
 
 
 def supervise(job: Job, stopped: Callable[[], bool] = lambda: False) -> Ended:
-    """The same for a thread, which goes on until ``stopped`` says so."""
+    """Runs a command to its end, or until ``stopped`` returns True. It blocks its thread. Raises `CannotStart`."""
     token = secrets.token_hex(16)
     running = _RunningProcess(job, token)
     try:
@@ -106,6 +168,26 @@ def supervise(job: Job, stopped: Callable[[], bool] = lambda: False) -> Ended:
         return running.end(why)
     finally:
         running.close()
+
+
+def signal_group(group: int, number: int) -> None:
+    """Sends a signal to all processes of a group that are left."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+class OutputHead:
+    """The beginning of what a command prints, up to a limit. ``is_cut`` says whether there was more."""
+
+    def __init__(self, limit: int) -> None:
+        self.data = bytearray()
+        self.is_cut = False
+        self._limit = limit
+
+    def add(self, chunk: bytes) -> None:
+        room = self._limit - len(self.data)
+        self.is_cut = self.is_cut or len(chunk) > room
+        self.data += chunk[:room]
 
 
 class _Stop:
@@ -207,15 +289,14 @@ class _RunningProcess:
         return False
 
     def _signal(self, number: signal.Signals, alive: Sequence[int]) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
+        signal_group(self._process.pid, number)
         for pid in alive:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
                 os.kill(pid, signal.SIGCONT)  # one that is stopped does not hear it
 
     def _alive(self, marked: bool) -> Iterator[int]:
-        """The processes that run: of the command's session, and those that left it if ``marked``."""
+        """The processes that run: those of the command's session, and if ``marked``, those that left it."""
         own = self._process.pid
         if self._process.poll() is None:
             yield own
@@ -238,7 +319,7 @@ class _RunningProcess:
             os.close(pipe)
 
     def _hear(self, timeout: float) -> bool:
-        """Waits for something to be said, and passes it on. False if there was nothing."""
+        """Waits for output, and passes it on. False if there was none."""
         if not self._selector.get_map():
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout)

@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from forkpoint.process import CannotStart
+
 
 class ToolFailed(Exception):
     """A call cannot be done; its text is for the model, and says what to do instead where that is known."""
@@ -17,6 +19,16 @@ def told(what: str) -> Iterator[None]:
     except (OSError, ValueError) as error:
         why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise ToolFailed(f"{what} ({why}).") from error
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """A command in here that cannot be started becomes `ToolFailed`."""
+    try:
+        yield
+    except CannotStart as refused:
+        with told("The command cannot be started"):
+            raise refused.error from None
 
 
 def shown(name: str) -> str:

@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from forkpoint.agent.builtin.environment import base
-from forkpoint.agent.builtin.failure import ToolFailed
 from forkpoint.agent.builtin.output import FOLDER
 from forkpoint.agent.builtin.paths import FilePlace, Workspace
-from forkpoint.agent.builtin.processes import supervise
 from forkpoint.agent.builtin.regex_process import Below
-from forkpoint.process import Job
+from forkpoint.process import CannotStart, Job, OutputHead, supervise
 
 ENTRIES = 200_000
 """How many names are looked at."""
@@ -136,12 +134,7 @@ def _known_to_git(folder: str, stopped: Callable[[], bool]) -> list[str] | None:
     git = shutil.which("git")
     if git is None:
         return None
-    said = bytearray()
-
-    def hear(chunk: bytes) -> None:
-        if len(said) <= _GIT_OUTPUT:
-            said.extend(chunk)
-
+    said = OutputHead(_GIT_OUTPUT)
     harmless = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false"]
     command = [git, *harmless, "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     env = {name: value for name, value in base().items() if not name.startswith("GIT_")}
@@ -153,12 +146,12 @@ def _known_to_git(folder: str, stopped: Callable[[], bool]) -> list[str] | None:
     }
     null = os.open(os.devnull, os.O_WRONLY)
     try:
-        job = Job(command=command, folder=folder, env=env, timeout=SECONDS, heard=hear, errors=null, grace=0.2)
+        job = Job(command=command, folder=folder, env=env, timeout=SECONDS, heard=said.add, errors=null, grace=0.2)
         ended = supervise(job, stopped)
-    except ToolFailed:
+    except CannotStart:
         return None
     finally:
         os.close(null)
-    if (ended.why, ended.code) != ("exited", 0) or len(said) > _GIT_OUTPUT:
+    if (ended.why, ended.code) != ("exited", 0) or said.is_cut:
         return None
-    return [os.fsdecode(name) for name in bytes(said).split(b"\0") if name]
+    return [os.fsdecode(name) for name in bytes(said.data).split(b"\0") if name]

@@ -13,14 +13,13 @@ from typing import Annotated, Any
 import msgspec
 
 from forkpoint.agent.builtin import regex_process
-from forkpoint.agent.builtin.failure import ToolFailed, shown
+from forkpoint.agent.builtin.failure import ToolFailed, shown, starting
 from forkpoint.agent.builtin.globs import matcher
 from forkpoint.agent.builtin.listing import Listing, files_below
 from forkpoint.agent.builtin.paths import FilePlace, Workspace, workspace_of
-from forkpoint.agent.builtin.processes import supervise
 from forkpoint.agent.context import ToolContext
 from forkpoint.agent.tool import tool
-from forkpoint.process import Ended, Job
+from forkpoint.process import Ended, Job, supervise
 
 SECONDS = 20
 """How long a search may take."""
@@ -133,7 +132,8 @@ def _matched(
             inherit=(folder,),
             grace=0.2,
         )
-        ended = supervise(job, stopped)
+        with starting():
+            ended = supervise(job, stopped)
     return list(_decoded(bytes(said))), ended
 
 

@@ -10,13 +10,12 @@ import msgspec
 
 from forkpoint.agent.builtin import environment
 from forkpoint.agent.builtin.environment import ShellState
-from forkpoint.agent.builtin.failure import ToolFailed, shown
+from forkpoint.agent.builtin.failure import ToolFailed, shown, starting
 from forkpoint.agent.builtin.output import Output
 from forkpoint.agent.builtin.paths import Workspace, workspace_of
-from forkpoint.agent.builtin.processes import run
 from forkpoint.agent.context import SHELL, ToolContext
 from forkpoint.agent.tool import tool
-from forkpoint.process import Ended, Job
+from forkpoint.process import Ended, Job, run
 
 _LONGEST = 100_000  # characters of a command: a program's argument has a limit
 _SIDE = 200  # the least number of the pipe for what carries over: commands use the low ones
@@ -73,7 +72,8 @@ class _ShellCall:
             side=(read, moved, self._hear_dump),
         )
         try:
-            return await run(job)
+            with starting():
+                return await run(job)
         finally:
             if self._masking:
                 self._show(self._masked.feed(self._decoder.decode(b"", True)) + self._masked.end())

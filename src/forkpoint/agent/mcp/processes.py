@@ -20,6 +20,7 @@ from anyio.abc import ByteReceiveStream, Process
 
 from forkpoint.agent.mcp.servers import BASICS, Start
 from forkpoint.agent.secrets.masking import SHORTEST, STARS, Masking
+from forkpoint.process import signal_group
 
 MESSAGE = 16 * 1024 * 1024
 """Bytes that one message of a server may have."""
@@ -221,10 +222,10 @@ async def _ended(started: Process) -> None:
 
 
 def _signal(started: Process, sent: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(started.pid, sent)
-        elif started.returncode is None:
+    if hasattr(os, "killpg"):
+        signal_group(started.pid, sent)
+    elif started.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
             started.send_signal(signal.Signals(sent))
 
 
