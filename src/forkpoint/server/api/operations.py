@@ -1,12 +1,12 @@
 """Operations: whether it lives, whether it is ready, and what it counts."""
 
-import ipaddress
 from typing import Literal
 
 from fastapi import Request, Response
 from msgspec import Struct
 
 from forkpoint.errors import NoSuchCall, ShuttingDown, StoreUnavailable
+from forkpoint.server.http.address import is_loopback_address
 from forkpoint.server.http.call import Calls, answer
 from forkpoint.server.services import Services
 from forkpoint.version import __version__
@@ -48,14 +48,8 @@ async def metrics(request: Request) -> Response:
     """What it counts, for Prometheus."""
     services: Services = request.app.state.services
     allowed = services.settings.metrics
-    if allowed == "off" or (allowed == "loopback" and not _is_loopback(request)):
+    is_near = request.client is None or is_loopback_address(request.client.host)
+    if allowed == "off" or (allowed == "loopback" and not is_near):
         raise NoSuchCall("GET", "/metrics")
     body, sort = services.metrics.render(request.headers.get("accept"))
     return Response(body, media_type=sort)
-
-
-def _is_loopback(request: Request) -> bool:
-    try:
-        return request.client is None or ipaddress.ip_address(request.client.host).is_loopback
-    except ValueError:
-        return False

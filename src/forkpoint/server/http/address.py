@@ -1,4 +1,4 @@
-"""Where a server listens, and whether that is safe."""
+"""Where a server listens, whether that is safe, and which addresses and names are loopback."""
 
 import ipaddress
 import socket
@@ -29,14 +29,29 @@ def listen(host: str, port: int) -> socket.socket:
 
 def check_safe(host: str, has_keys: bool) -> None:
     """Refuses to listen beyond loopback without a key. Raises `OpenToTheWorld`."""
-    if not has_keys and not is_loopback(host):
+    if not has_keys and not listens_on_loopback(host):
         raise OpenToTheWorld(host)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a host. A name counts by all that it stands for."""
+def is_loopback_address(address: str) -> bool:
+    """Whether a text is an IP address of this machine alone, as the address of a client is."""
     try:
-        addresses = {found[4][0] for found in socket.getaddrinfo(host, None)}
-        return all(ipaddress.ip_address(str(one).partition("%")[0]).is_loopback for one in addresses)
-    except (OSError, ValueError):
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def is_loopback_name(name: str) -> bool:
+    """Whether a client that calls a server by this name means its own machine, whatever a name server may say.
+
+    No name but ``localhost`` counts: the owner of any other can point it at loopback.
+    """
+    return name == "localhost" or is_loopback_address(name)
+
+
+def listens_on_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens on a host. A name counts by all that it stands for."""
+    try:
+        return all(is_loopback_address(str(found[4][0])) for found in socket.getaddrinfo(host, None))
+    except OSError:
         return False

@@ -6,7 +6,6 @@ ASGI: a stream that waits for hours costs it nothing.
 """
 
 import asyncio
-import ipaddress
 import logging
 import re
 import time
@@ -20,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from forkpoint.errors import ForeignOrigin, TooLarge, TooSlow, TurnFailed
 from forkpoint.ids import new_id
 from forkpoint.server.api.public import problem_of
+from forkpoint.server.http.address import is_loopback_name
 from forkpoint.server.http.keys import ApiKey
 from forkpoint.server.http.logs import bind
 from forkpoint.server.http.span import request_span
@@ -165,7 +165,7 @@ def _check_origin(services: Services, headers: Headers) -> None:
     """
     origin, host = headers.get("origin"), headers.get("host", "").lower()
     allowed, name = services.settings.cors, _name_in(host)
-    if not _is_loopback(name) and name not in services.settings.hosts:
+    if not is_loopback_name(name) and name not in services.settings.hosts:
         raise ForeignOrigin(host)
     own = {f"http://{host}", f"https://{host}"}
     if origin is not None and "*" not in allowed and origin not in allowed and origin.lower() not in own:
@@ -178,13 +178,6 @@ def _name_in(host: str) -> str:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
-
-
-def _is_loopback(name: str) -> bool:
-    try:
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:  # 127.0.0.1.elsewhere.example is a name like any other
-        return False
 
 
 def _limited(receive: Receive, headers: Headers, most: int) -> Receive:
