@@ -343,7 +343,7 @@ class LocalBackend(RunsTeams):
             carries_metrics=not options.reset_metrics,
         )
         if source.draft:  # nothing is in it, but somebody wants to go on from there
-            await self._store.keep(source.id)
+            await self._store.admit(source.id)
         as_read = other is not None or options.cache != "own"  # whether any of this is from the record that was read
         revision = source.revision if as_read else if_revision
         return await self._store.fork(

@@ -143,8 +143,8 @@ class Store(Protocol):
         """
         ...
 
-    async def keep(self, id: str) -> ConversationRecord:
-        """Makes a draft a conversation: listed, and there to be forked, though no turn of it has committed."""
+    async def admit(self, id: str) -> ConversationRecord:
+        """Makes a draft a conversation: it is listed and can be forked, though no turn of it has committed."""
         ...
 
     async def fork(
@@ -266,7 +266,7 @@ class Store(Protocol):
         ...
 
     async def wait(self, turn: OpenTurn, events: Sequence[NewEvent] = (), *, usage: Usage = Usage()) -> TurnRecord:
-        """Leaves the turn as `awaiting_approval`: open, durable, held by no process. A draft is kept from then on."""
+        """Leaves the turn as `awaiting_approval`: open, durable, held by no process. A draft is admitted."""
         ...
 
     async def resume(self, turn: str) -> OpenTurn:

@@ -190,7 +190,7 @@ class RunsTeams(RunsTurns):
             events += window(await self._store.events(path, at=turn.base.position, kinds=SEEN), fork)
         record = await self._store.read(turn.conversation)
         if record.draft:  # whatever becomes of its first turn, the sub-agent stays, and hangs on it
-            await self._store.keep(record.id)
+            await self._store.admit(record.id)
         onto = None if fork == "none" else Onto(path, turn.base.position)
         lineage = Lineage("sub_agent", parent.id, turn=turn.id, call=once)
         made = await self._store.create(_new(id, child, lineage, turn.family, onto), events)
@@ -292,7 +292,7 @@ class RunsTeams(RunsTurns):
         """A conversation that something is to be noted in, and that is no draft. Raises `Busy`."""
         record = await self._store.read(id)
         check_idle(record)
-        return await self._store.keep(id) if record.draft else record
+        return await self._store.admit(id) if record.draft else record
 
     async def _note(
         self, parent: str, child: ConversationRecord, told: SubAgentSpawned, *, if_revision: int | None = None

@@ -239,9 +239,9 @@ class SqliteStore:
         run = partial(conversations.rename, id=id, name=name, if_revision=if_revision)
         return await self._write("name of", id, run, landed=partial(conversations.is_named, id=id, name=name))
 
-    async def keep(self, id: str) -> ConversationRecord:
-        run = partial(conversations.keep, id=id)
-        return await self._write("keeping of", id, run, landed=partial(conversations.is_kept, id=id))
+    async def admit(self, id: str) -> ConversationRecord:
+        run = partial(conversations.admit, id=id)
+        return await self._write("admission of", id, run, landed=partial(conversations.is_admitted, id=id))
 
     async def fork(
         self,

@@ -281,25 +281,25 @@ class TurnConformance(Conformance):
             await store.read(new.id)
         assert isinstance(await store.begin(new.id, new_id(), create=new, if_revision=0), OpenTurn)
 
-    async def test_a_draft_can_be_kept_and_then_it_is_listed_and_can_be_forked(
+    async def test_a_draft_can_be_admitted_and_then_it_is_listed_and_can_be_forked(
         self, store: Store, clock: ManualClock
     ) -> None:
         new = NewConversation(id=new_id(), name="maybe")
         turn = await store.begin(new.id, new_id(), create=new)
         assert isinstance(turn, OpenTurn)
         await store.fail(turn, TurnError("x", "y"), usage=Usage(calls=1, input=5))
-        kept = await store.keep(new.id)
-        assert (kept.draft, kept.revision, kept.head.position) == (False, 0, None)
-        assert await store.keep(new.id) == kept
+        admitted = await store.admit(new.id)
+        assert (admitted.draft, admitted.revision, admitted.head.position) == (False, 0, None)
+        assert await store.admit(new.id) == admitted
         assert [record.id for record in (await store.conversations()).items] == [new.id]
         fork = await store.fork(new.id, fork_of())
         assert (fork.head.position, fork.lineage.source) == (None, new.id)
         clock.pass_by(400 * 24 * 3600)
         assert (await store.collect()).drafts == 0
         with pytest.raises(NotFound):
-            await store.keep(new_id())
+            await store.admit(new_id())
         with pytest.raises(NotFound):
-            await store.within("other").keep(new.id)
+            await store.within("other").admit(new.id)
 
     async def test_a_turn_is_read_whole_with_its_events_or_its_steps(self, store: Store) -> None:
         made = await create(store)

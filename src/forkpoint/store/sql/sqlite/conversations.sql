@@ -144,8 +144,8 @@ WHERE tenant = :tenant AND id = :id;
 UPDATE conversation SET name = :name, updated = :now, revision = revision + (:revision IS NOT NULL)
 WHERE tenant = :tenant AND id = :id AND (:revision IS NULL OR (revision = :revision AND open_turn IS NULL));
 
--- name: keep_conversation
--- Somebody wants a draft to stay, though no turn of it has committed.
+-- name: admit_conversation
+-- A draft becomes a conversation: it is listed and stays, though no turn of it has committed.
 UPDATE conversation SET draft = 0, updated = :now WHERE tenant = :tenant AND id = :id AND draft = 1;
 
 -- name: move_head

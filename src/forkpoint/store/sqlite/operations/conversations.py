@@ -210,9 +210,9 @@ def rename(db: Database, scope: Scope, id: str, name: str | None, if_revision: i
     return read(db, scope, id)
 
 
-def keep(db: Database, scope: Scope, id: str) -> ConversationRecord:
-    """Makes a draft a conversation."""
-    db.execute(SQL["keep_conversation"], {"tenant": scope.tenant, "id": key_of(id), "now": scope.now})
+def admit(db: Database, scope: Scope, id: str) -> ConversationRecord:
+    """Makes a draft a conversation that is listed."""
+    db.execute(SQL["admit_conversation"], {"tenant": scope.tenant, "id": key_of(id), "now": scope.now})
     return read(db, scope, id)
 
 
@@ -320,8 +320,8 @@ def exists(db: Database, scope: Scope, id: str) -> bool:
     return db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone() is not None
 
 
-def is_kept(db: Database, scope: Scope, id: str) -> bool:
-    """Whether a conversation is there, and no draft."""
+def is_admitted(db: Database, scope: Scope, id: str) -> bool:
+    """Whether a conversation exists and is not a draft."""
     row = db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
     return row is not None and not row["draft"]
 

@@ -130,7 +130,7 @@ def wait(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usag
     if staged.events:
         journal(db, scope, turn, staged, turn.usage)
     _leave_running(db, scope, turn, "awaiting_approval", None, usage, ended=None)
-    conversations.keep(db, scope, turn.conversation)  # a draft is in no list, and whoever is to approve has to find it
+    conversations.admit(db, scope, turn.conversation)  # whoever is to approve has to find it in a list
     return read(db, scope, turn.id)
 
 
