@@ -304,13 +304,10 @@ class LocalBackend(RunsTeams):
     async def _forked_before(
         self, source: str, options: ForkOptions, once: IdempotencyKey
     ) -> ConversationRecord | None:
-        """What an earlier request with this key made, even if its source has gone on or is gone.
-
-        Keys are looked up before anything else, and no conversation is ever at this revision: nothing can be made.
-        """
-        with suppress(Stale, NotFound):
-            return await self._store.fork(source, NewFork(id=options.id, cache="{}"), if_revision=-1, key=once)
-        return None
+        """The fork that an earlier request with this key made, even if its source has gone on or was deleted."""
+        made = await self._store.made_with(once, "fork", source)
+        assert made is None or isinstance(made, ConversationRecord)
+        return made
 
     async def _fork(
         self,

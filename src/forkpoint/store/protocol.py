@@ -34,6 +34,7 @@ from forkpoint.store.records import (
     ConversationRecord,
     Deleted,
     IdempotencyKey,
+    KeyedOperation,
     NewConversation,
     NewFork,
     Onto,
@@ -103,6 +104,19 @@ class Store(Protocol):
 
     async def find(self, name: str) -> ConversationRecord:
         """The conversation with this outer name."""
+        ...
+
+    async def made_with(
+        self, key: IdempotencyKey, operation: KeyedOperation, source: str | None = None
+    ) -> ConversationRecord | TurnRecord | None:
+        """The turn or conversation that an earlier request with this key made, as it is now; None if the key is free.
+
+        ``source`` is the conversation that was forked or that the turn runs in; None for `create`. Raises `KeyReused`
+        if the key was used for another operation, source or request, and `NotFound` if ``source`` is not an id.
+
+        Changes nothing and reserves nothing: between this call and the operation another request may take the key, so
+        the operation has to be called with the same key. It does not wait for a running turn.
+        """
         ...
 
     async def conversations(

@@ -18,6 +18,9 @@ Outcome: TypeAlias = Literal["running", "awaiting_approval", "interrupted", "com
 
 Status: TypeAlias = Literal["idle", "running", "awaiting_approval", "interrupted"]
 
+KeyedOperation: TypeAlias = Literal["create", "fork", "turn"]
+"""What a request with an idempotency key made. A rewind has a key too; repeat it to learn what it set aside."""
+
 Tags: TypeAlias = tuple[tuple[str, str], ...]
 
 

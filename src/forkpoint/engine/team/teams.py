@@ -283,10 +283,10 @@ class RunsTeams(RunsTurns):
         return await self._store.create(new, as_in_the_shell_of(await self._store.state(record.id)), key=once)
 
     async def _made_before(self, id: str, once: IdempotencyKey) -> ConversationRecord | None:
-        """What an earlier request with this key made. Keys are looked up first, and there is no such family."""
-        with suppress(NotFound):
-            return await self._store.create(NewConversation(id=id, family=new_id()), key=once)
-        return None
+        """The sub-agent that an earlier request with this key made; None if the key is free."""
+        made = await self._store.made_with(once, "create")
+        assert made is None or isinstance(made, ConversationRecord)
+        return made
 
     async def _idle(self, id: str) -> ConversationRecord:
         """A conversation that something is to be noted in, and that is no draft. Raises `Busy`."""

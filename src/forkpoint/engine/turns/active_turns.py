@@ -46,7 +46,6 @@ from forkpoint.errors import (
     OutcomeUnknown,
     Stale,
     TurnFailed,
-    TurnOpen,
 )
 from forkpoint.events import (
     Condensation,
@@ -563,16 +562,10 @@ class RunsTurns:
         return made
 
     async def _of_key(self, id: str, input: JsonText, key: IdempotencyKey | None) -> TurnRecord | None:
-        """The turn of an earlier request with this key.
-
-        Keys are looked up before anything else, and no conversation is ever at this revision: nothing can begin.
-        """
-        if key is not None:
-            with suppress(Busy, TurnOpen, Stale, NotFound):
-                found = await self._store.begin(id, new_id(), input=input, key=key, if_revision=-1)
-                assert isinstance(found, TurnRecord)
-                return found
-        return None
+        """The turn of an earlier request with this key; None if the key is free."""
+        made = None if key is None else await self._store.made_with(key, "turn", id)
+        assert made is None or isinstance(made, TurnRecord)
+        return made
 
     async def _own_turn(self, id: str, turn: str, verb: str) -> TurnRecord:
         record = await self._store.turn(turn)

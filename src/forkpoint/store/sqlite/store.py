@@ -44,6 +44,7 @@ from forkpoint.store.records import (
     ConversationRecord,
     Deleted,
     IdempotencyKey,
+    KeyedOperation,
     NewConversation,
     NewFork,
     Onto,
@@ -199,6 +200,14 @@ class SqliteStore:
         except BadName:
             raise NotFound("conversation", name if len(name) <= 200 else name[:200] + "...") from None
         return await self._read(partial(conversations.find, name=name))
+
+    async def made_with(
+        self, key: IdempotencyKey, operation: KeyedOperation, source: str | None = None
+    ) -> ConversationRecord | TurnRecord | None:
+        # A read is enough. Its snapshot is as new as the call, so it has every key that any process committed before;
+        # and a key that is taken afterwards is found by the operation itself, which looks again under the write lock.
+        self._checks.key(key)
+        return await self._read(partial(turns.made_with, key=key, operation=operation, source=source))
 
     async def conversations(
         self,

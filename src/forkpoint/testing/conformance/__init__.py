@@ -15,6 +15,7 @@ from forkpoint.testing.conformance.care import CareConformance
 from forkpoint.testing.conformance.conversations import ConversationConformance
 from forkpoint.testing.conformance.elsewhere import ElsewhereConformance
 from forkpoint.testing.conformance.forks import ForkConformance
+from forkpoint.testing.conformance.keys import KeyConformance
 from forkpoint.testing.conformance.sharing import SharingConformance
 from forkpoint.testing.conformance.spending import SpendingConformance
 from forkpoint.testing.conformance.sub_agents import SubAgentConformance
@@ -28,6 +29,7 @@ class StoreConformance(
     ConversationConformance,
     TurnConformance,
     ForkConformance,
+    KeyConformance,
     ElsewhereConformance,
     SubAgentConformance,
     SpendingConformance,

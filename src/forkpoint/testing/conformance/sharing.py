@@ -8,7 +8,7 @@ from forkpoint.errors import Busy, NotResumable, TurnLost, TurnOpen
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import Onto, OpenTurn, TurnError
+from forkpoint.store.records import IdempotencyKey, Onto, OpenTurn, TurnError, TurnRecord
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import Conformance, Opener, begin, create, fork_of, run, texts
 from forkpoint.testing.samples import answers, calls, exchange, returns, says
@@ -32,6 +32,14 @@ class SharingConformance(Conformance):
         assert texts(await other.events(made.id)) == ["one", "You said: one"]
         await run(other, made.id, "two")
         assert len(await store.events(made.id)) == 4
+
+    async def test_what_one_makes_with_a_key_the_other_finds_by_it_at_once(self, store: Store, other: Store) -> None:
+        made, key = await create(store), IdempotencyKey("turn-1", b"body")
+        assert await other.made_with(key, "turn", made.id) is None
+        turn = await store.begin(made.id, new_id(), key=key)
+        found = await other.made_with(key, "turn", made.id)
+        assert isinstance(found, TurnRecord)
+        assert (found.id, found.outcome) == (turn.id, "running")
 
     async def test_of_two_writers_one_wins(self, store: Store, other: Store) -> None:
         made = await create(store)

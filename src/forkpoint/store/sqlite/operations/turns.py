@@ -20,8 +20,10 @@ from forkpoint.history.state import fold
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.paging import Page
 from forkpoint.store.records import (
+    ConversationRecord,
     Head,
     IdempotencyKey,
+    KeyedOperation,
     NewConversation,
     Onto,
     OpenTurn,
@@ -103,6 +105,18 @@ def begin(
     if onto is None or base is None:
         return open_turn(db, row, turn, token, started=scope.now)
     return open_turn(db, row, turn, token, started=scope.now, base=base, branch=onto.branch)
+
+
+def made_with(
+    db: Database, scope: Scope, key: IdempotencyKey, operation: KeyedOperation, source: str | None
+) -> ConversationRecord | TurnRecord | None:
+    """The turn or conversation that an earlier request with this key made; None if the key is free."""
+    subject = None if source is None else conversations.key_of(source)
+    made = idempotency.find(db, scope, key, operation, subject)
+    if made is None:
+        return None
+    id = id_from_bytes(made)
+    return read(db, scope, id) if operation == "turn" else conversations.read(db, scope, id)
 
 
 def journal(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> None:

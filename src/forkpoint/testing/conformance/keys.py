@@ -1,0 +1,79 @@
+"""What became of an idempotency key: the store tells without changing anything."""
+
+import pytest
+
+from forkpoint.errors import KeyReused, NotFound
+from forkpoint.events import Usage
+from forkpoint.ids import new_id
+from forkpoint.store.protocol import Store
+from forkpoint.store.records import IdempotencyKey, NewConversation, OpenTurn, TurnError
+from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run
+from forkpoint.testing.samples import exchange
+
+KEY = IdempotencyKey("request-1", b"body")
+
+
+class KeyConformance(Conformance):
+    async def test_a_free_key_has_made_nothing_and_is_free_after_the_question(self, store: Store) -> None:
+        made = await create(store)
+        pulse = await store.pulse()
+        assert await store.made_with(KEY, "create") is None
+        assert await store.made_with(KEY, "fork", made.id) is None
+        assert await store.made_with(KEY, "turn", made.id) is None
+        assert await store.pulse() == pulse, "asking what a key made must not commit anything"
+        first = await store.create(NewConversation(id=new_id()), key=KEY)
+        assert await store.made_with(KEY, "create") == first
+
+    async def test_a_key_tells_the_conversation_that_it_made_as_it_is_now(self, store: Store) -> None:
+        made = await store.create(NewConversation(id=new_id()), key=KEY)
+        await run(store, made.id, "one")
+        assert await store.made_with(KEY, "create") == await store.read(made.id)
+
+    async def test_a_key_tells_the_fork_that_it_made_though_the_source_is_deleted(self, store: Store) -> None:
+        source = await create(store)
+        await run(store, source.id, "one")
+        fork = await store.fork(source.id, fork_of(), key=KEY)
+        await store.delete(source.id)
+        assert await store.made_with(KEY, "fork", source.id) == fork
+
+    async def test_a_key_tells_the_turn_that_it_began_until_that_ends_without_a_commit(self, store: Store) -> None:
+        made = await create(store)
+        turn = await store.begin(made.id, new_id(), key=KEY)
+        assert isinstance(turn, OpenTurn)
+        assert await store.made_with(KEY, "turn", made.id) == await store.turn(turn.id)
+        await store.fail(turn, TurnError("x", "y"), usage=Usage(calls=1))
+        assert await store.made_with(KEY, "turn", made.id) is None
+        again = await store.begin(made.id, new_id(), key=KEY)
+        assert isinstance(again, OpenTurn)
+        await store.commit(again, exchange("one"))
+        assert await store.made_with(KEY, "turn", made.id) == await store.turn(again.id)
+
+    async def test_a_key_is_answered_while_another_turn_runs(self, store: Store) -> None:
+        made = await create(store)
+        turn = await begin(store, made.id)
+        assert await store.made_with(KEY, "turn", made.id) is None
+        await store.commit(turn, exchange("undisturbed"))
+
+    async def test_a_key_of_another_request_operation_or_source_is_refused(self, store: Store) -> None:
+        made, other = await create(store), await create(store)
+        await run(store, made.id, "one")
+        await store.fork(made.id, fork_of(), key=KEY)
+        with pytest.raises(KeyReused):
+            await store.made_with(IdempotencyKey(KEY.key, b"another body"), "fork", made.id)
+        with pytest.raises(KeyReused):
+            await store.made_with(KEY, "turn", made.id)
+        with pytest.raises(KeyReused):
+            await store.made_with(KEY, "create")
+        with pytest.raises(KeyReused):
+            await store.made_with(KEY, "fork", other.id)
+        with pytest.raises(NotFound):
+            await store.made_with(KEY, "fork", "not an id")
+
+    async def test_a_key_is_free_once_what_it_made_is_deleted(self, store: Store) -> None:
+        made = await store.create(NewConversation(id=new_id()), key=KEY)
+        await store.delete(made.id)
+        assert await store.made_with(KEY, "create") is None
+
+    async def test_a_key_is_of_one_tenant(self, store: Store) -> None:
+        await store.create(NewConversation(id=new_id()), key=KEY)
+        assert await store.within("other").made_with(KEY, "create") is None
