@@ -98,7 +98,7 @@ def _contenders(row: str, end: End) -> list[Contender]:
     async def tail(watch: Stopwatch) -> None:
         async with await ours.opened(end.path) as store:
             with watch:
-                found = await store.tail(end.conversation, 100)
+                found = await store.events(end.conversation, last=100)
             assert len(found) == 100
 
     def fork(at: Position | None) -> Step:

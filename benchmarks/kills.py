@@ -321,7 +321,7 @@ class Inspection:
             for stretch in path[-3:]:
                 await self._check_turn(stretch.turn, "committed")
         for family in {self._ledger.families[conversation] for conversation in self._ledger.paths}:
-            usage = await self._store.family_usage(family)
+            usage = await self._store.usage(family)
             if usage.calls != self._ledger.spent[family]:
                 raise Torn(f"family {family} has paid for {self._ledger.spent[family]} turns, not for {usage.calls}")
         for turn in self._ledger.open.values():

@@ -43,7 +43,7 @@ async def measure(bench: Bench) -> Section:
 def _ours(store: Store, history: History) -> Contender:
     async def step(watch: Stopwatch) -> None:
         with watch:
-            found = await store.tail(history.conversation, LAST)
+            found = await store.events(history.conversation, last=LAST)
         assert len(found) == LAST
 
     return Contender(ours.NAME, events_column(history.size), step)

@@ -48,7 +48,7 @@ async def main() -> None:
             await show(store, "build-1234")
             await show(store, "follow-up")
             print("verified:", (await store.verify()).ok)
-            print("spent in all, the failed turn included:", await store.family_usage(run.family))
+            print("spent in all, the failed turn included:", await store.usage(run.family))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ async def main() -> None:
         await turn(store, models, fork_id, "Which river flows through it?")
         await turn(store, models, id, "And of Italy?")
         print("inherited from the source:", inherited.key == identity.key)
-        print("counted once in the family:", (await store.family_usage(id)).calls, "calls")
+        print("counted once in the family:", (await store.usage(id)).calls, "calls")
 
 
 if __name__ == "__main__":

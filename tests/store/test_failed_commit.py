@@ -60,7 +60,7 @@ async def test_what_a_turn_cost_is_kept_when_its_commit_fails(tmp_path: Path, di
         with pytest.raises(CommitFailed):
             await store.commit(turn, [answers("seen")], usage=Usage(calls=1, input=1000))
         assert (await store.turn(turn.id)).outcome == "failed"
-        assert await store.family_usage(made.family) == Usage(calls=2, input=1001)
+        assert await store.usage(made.family) == Usage(calls=2, input=1001)
         taken = await store.resume(turn.id)
         await store.commit(taken, [answers("seen")])
         assert (await store.read(made.id)).spent == Usage(calls=2, input=1001)
@@ -75,7 +75,7 @@ async def test_a_commit_that_landed_although_it_failed_is_a_commit(
         disk.fails = "landed"
         await store.commit(turn, exchange("there"), usage=Usage(calls=1, input=5))
         assert len(await store.events(made.id)) == 2
-        assert await store.family_usage(made.family) == Usage(calls=1, input=5)
+        assert await store.usage(made.family) == Usage(calls=1, input=5)
 
 
 @pytest.mark.parametrize("effect", ["lost", "landed"])
@@ -91,7 +91,7 @@ async def test_a_charge_whose_commit_failed_is_counted_once_however_often_it_is_
             assert await store.spent(made.id) == Usage()
         for _ in range(2):
             await store.charge(made.id, charge, usage)
-            assert await store.spent(made.id) == await store.family_usage(made.family) == usage
+            assert await store.spent(made.id) == await store.usage(made.family) == usage
 
 
 @pytest.mark.parametrize("effect", ["lost", "landed"])

@@ -159,12 +159,9 @@ async def test_what_is_not_an_id_is_not_found_wherever_something_is_looked_up(st
         for id in BAD_IDS:
             for attempt in (
                 *(partial(look, id) for look in (store.read, store.delete, store.path, store.events, store.state)),
-                *(
-                    partial(look, id)
-                    for look in (store.turns, store.verify, store.turn, store.steps, store.family_usage)
-                ),
+                *(partial(look, id) for look in (store.turns, store.verify, store.turn, store.steps, store.usage)),
                 *(partial(act, id) for act in (store.resume, store.discard, store.settle, store.describe)),
-                partial(store.tail, id, 1),
+                partial(store.events, id, last=1),
                 partial(store.conversations, family=id),
                 partial(store.fork, id, NewFork(id=new_id(), cache="{}")),
                 partial(store.rewind, id, NewFork(id=new_id(), cache="{}")),
@@ -252,7 +249,7 @@ async def test_numbers_out_of_all_proportion_read_nothing_or_everything(
     everything = await store.events(conversation)
     assert await store.events(conversation, after=number) == everything[max(number, 0) :]
     assert await store.events(conversation, limit=number) == everything[: max(number, 0)]
-    assert await store.tail(conversation, number) == (everything if number > 0 else [])
+    assert await store.events(conversation, last=number) == (everything if number > 0 else [])
     assert (await store.conversations(limit=number)).items
     assert (await store.turns(conversation, limit=number)).items
 
@@ -428,7 +425,7 @@ async def test_every_valid_text_comes_back_exactly(store: SqliteStore, conversat
     await store.note(conversation, new_id(), [says(f".{text}.")], settings=document, cache=document)
     record = await store.read(conversation)
     assert (record.settings, record.cache) == (document, document)
-    assert (await store.tail(conversation, 1))[0].body == UserMessage((Text(f".{text}."),))
+    assert (await store.events(conversation, last=1))[0].body == UserMessage((Text(f".{text}."),))
 
 
 # Text that is not valid Unicode: half a surrogate pair, as a cut-off JSON escape or a file name gives it.

@@ -120,12 +120,12 @@ async def test_what_deleted_conversations_had_spent_before_there_were_charges_is
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(OLD_WRITE_OFF, ("default", id_to_bytes(family), id_to_bytes(family), '{"calls":1,"input":5}'))
     async with await SqliteStore.open(path) as store:
-        assert await store.family_usage(family) == usage
+        assert await store.usage(family) == usage
         await store.create(NewConversation(id=family))
         assert await store.spent(family) == Usage()
         await store.charge(family, new_id(), usage)
         assert await store.spent(family) == usage
-        assert await store.family_usage(family) == usage + usage
+        assert await store.usage(family) == usage + usage
 
 
 async def test_a_program_that_knows_no_charges_can_delete_a_charged_conversation(path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_a_program_that_knows_no_charges_can_delete_a_charged_conversation
             db.execute("DELETE FROM conversation WHERE id = ?", (id,))
             summed = db.execute("SELECT sum(usage ->> 'input') FROM ledger WHERE family = ?", (id,)).fetchone()
         assert summed == (7,), "to the older program, the family has spent something else"
-        assert await store.family_usage(made.family) == Usage(calls=2, input=7)
+        assert await store.usage(made.family) == Usage(calls=2, input=7)
     assert stated(path) == [(FORMAT, 1)], "a charge does not shut older programs out"
 
 

@@ -349,5 +349,5 @@ async def test_a_chain_of_a_thousand_forks_loads_and_verifies(tmp_path: Path) ->
         assert [event.id.ordinal for event in events] == list(range(1, 2001))
         assert [text_of(event) for event in events[::2]] == [f"Link {place}." for place in range(1000)]
         assert len((await store.path(link)).spans) == 1000
-        assert [text_of(event) for event in await store.tail(link, 2)] == ["Link 999.", "You said: Link 999."]
+        assert [text_of(event) for event in await store.events(link, last=2)] == ["Link 999.", "You said: Link 999."]
         await assert_whole(store)

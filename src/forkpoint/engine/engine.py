@@ -492,7 +492,7 @@ class LocalBackend(RunsTeams):
     async def _before_a_summary(self, record: ConversationRecord) -> Position | None:
         """Where a conversation stood before it was last condensed, if it has stood still since. What was too long then
         is tried again after that."""
-        last = await self._store.tail(record.id, 1)
+        last = await self._store.events(record.id, last=1)
         if not last or (note := await self._store.turn(last[-1].turn)).kind != "note":
             return None
         after = 0 if note.base is None else note.base.ordinal
@@ -509,7 +509,7 @@ class LocalBackend(RunsTeams):
         return Stats(
             spent=await self._store.spent(id),
             inherited=record.inherited,
-            family=await self._store.family_usage(record.family),
+            family=await self._store.usage(record.family),
             events=record.head.ordinal,
             carries_metrics=record.carries_metrics,
         )

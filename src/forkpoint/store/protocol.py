@@ -20,7 +20,7 @@ left behind running. What a cancelled call did is what the store says afterwards
 """
 
 from collections.abc import Collection, Sequence
-from types import TracebackType
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol, Self
 
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
@@ -48,8 +48,8 @@ from forkpoint.store.records import (
 )
 
 
-class Store(Protocol):
-    """Conversations, seen from one tenant."""
+class Store(AbstractAsyncContextManager["Store", None], Protocol):
+    """Conversations, seen from one tenant. `async with` closes it at the end."""
 
     @property
     def tenant(self) -> str: ...
@@ -67,15 +67,6 @@ class Store(Protocol):
         Closes the store for all that look at it; on a view that `within` gave it does nothing.
         """
         ...
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
 
     # Conversations.
 
@@ -339,12 +330,11 @@ class Store(Protocol):
         charged beside. Never what it inherited. None: what was charged beside any conversation."""
         ...
 
-    async def family_usage(self, family: str) -> Usage:
-        """All that was ever spent in a family, each token once; failed turns, charges and deleted branches too."""
-        ...
+    async def usage(self, family: str | None = None) -> Usage:
+        """All that was ever spent in a family, each token once; failed turns, charges and deleted branches too.
 
-    async def usage(self) -> Usage:
-        """All that the tenant ever spent, each token once: in all its families, and beside any conversation."""
+        None: all that the tenant ever spent, in all its families and beside any conversation.
+        """
         ...
 
     # History.
@@ -360,17 +350,14 @@ class Store(Protocol):
         at: Position | None = None,
         after: int = 0,
         limit: int | None = None,
+        last: int | None = None,
         kinds: Sequence[str] = (),
     ) -> list[Event]:
         """Committed events in order: those after an ordinal, up to ``at`` (default: the head).
 
-        Raises `NotFound` if ``at`` is not on the conversation's path.
-        ``limit`` bounds how much of the path is read; ``kinds`` then selects from that.
+        Raises `NotFound` if ``at`` is not on the conversation's path. ``last`` is how many events before ``at`` are
+        read, ``limit`` how many at most; ``kinds`` then selects from these.
         """
-        ...
-
-    async def tail(self, conversation: str, count: int) -> list[Event]:
-        """The last events, in order."""
         ...
 
     async def steps(self, turn: str) -> list[StagedEvent]:
@@ -390,10 +377,6 @@ class Store(Protocol):
         been, and whoever reads now finds it. Numbers of one open store can be compared, and only for being the same.
         Cheap enough to be asked several times a second; it waits for no writer.
         """
-        ...
-
-    async def heartbeat(self) -> None:
-        """Says that this process is alive. A store does so by itself while it has open turns."""
         ...
 
     async def verify(self, conversation: str | None = None, *, head_digest: bytes | None = None) -> Verification:

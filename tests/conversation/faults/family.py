@@ -336,7 +336,7 @@ class Struck:
 
     async def _check_usage(self, store: SqliteStore) -> None:
         family = (await store.read(self.parent)).family
-        counted = await store.family_usage(family)
+        counted = await store.usage(family)
         paid = self.family.paid + PAID  # for Hello
         check(counted == paid, f"{paid.calls} calls were paid for, and {counted.calls} are counted")
 

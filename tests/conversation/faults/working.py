@@ -128,7 +128,7 @@ async def look(store: SqliteStore, id: str) -> Found:
     turn = None if newest is None else await read_turn(store, newest.id)
     events = await store.events(id)
     check_pairing(events)
-    return Found(record, turn, events, await store.state(id), await store.family_usage(record.family))
+    return Found(record, turn, events, await store.state(id), await store.usage(record.family))
 
 
 class Judge:

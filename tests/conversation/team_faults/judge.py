@@ -206,7 +206,7 @@ class _Judging:
             events = await store.events(parent.id)
             check_pairing(events)
             turn = await read_turn(store, own[0].id) if own else None
-            return _Found(parent, turn, events, children, await store.family_usage(parent.family))
+            return _Found(parent, turn, events, children, await store.usage(parent.family))
 
     def _check_found(self, found: _Found) -> None:
         outcome = None if found.turn is None else found.turn.outcome

@@ -425,7 +425,7 @@ class RunsTeams(RunsTurns):
     async def _last_turn(self, record: ConversationRecord) -> TurnRecord | None:
         """The turn that was committed last. Notes may stand after it, though rarely many."""
         seen: set[str] = set()
-        for event in reversed(await self._store.tail(record.id, _NOTES)):
+        for event in reversed(await self._store.events(record.id, last=_NOTES)):
             if event.turn not in seen and (turn := await self._store.turn(event.turn)).kind == "turn":
                 return turn
             seen.add(event.turn)

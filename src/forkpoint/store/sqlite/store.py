@@ -6,7 +6,7 @@ landed. What the operations do stands in `conversations`, `turns`, `spending`, `
 
 import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from pathlib import Path as FilePath
 from types import TracebackType
@@ -73,7 +73,7 @@ from forkpoint.wakeup import finish_in_thread
 T = TypeVar("T")
 
 
-class SqliteStore:
+class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
     """Conversations in a SQLite file, or in memory. Open it with `open` or `forkpoint.store.open_store`."""
 
     def __init__(self, engine: OpenFile, tenant: str, *, owner: bool = True) -> None:
@@ -148,9 +148,6 @@ class SqliteStore:
                     await engine.writer.finish(WriteJob("leave", "", leave, landed=lambda db: True, durable=False))
         finally:
             await finish_in_thread(engine.let_go)
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(
         self,
@@ -483,11 +480,8 @@ class SqliteStore:
     async def spent(self, conversation: str | None) -> Usage:
         return await self._read(partial(spending.spent, conversation=conversation))
 
-    async def family_usage(self, family: str) -> Usage:
-        return await self._read(partial(spending.family_usage, family=family))
-
-    async def usage(self) -> Usage:
-        return await self._read(spending.usage)
+    async def usage(self, family: str | None = None) -> Usage:
+        return await self._read(partial(spending.usage, family=family))
 
     # History.
 
@@ -505,6 +499,7 @@ class SqliteStore:
         at: Position | None = None,
         after: int = 0,
         limit: int | None = None,
+        last: int | None = None,
         kinds: Sequence[str] = (),
     ) -> list[Event]:
         def read(db: Database, scope: Scope) -> list[Event]:
@@ -514,19 +509,12 @@ class SqliteStore:
                 if at not in history.read_path(db, scope, row["family"], head):
                     raise NotFound("event", str(at))
                 head = at
-            upto = head.ordinal if head else 0
+            begin, upto = max(after, 0), head.ordinal if head else 0
+            if last is not None:
+                begin = max(begin, upto - max(last, 0))
             if limit is not None:
-                upto = min(upto, max(after, 0) + max(limit, 0))
-            return history.read_events(db, scope, row["family"], head, max(after, 0), upto, kinds)
-
-        return await self._read(read)
-
-    async def tail(self, conversation: str, count: int) -> list[Event]:
-        def read(db: Database, scope: Scope) -> list[Event]:
-            row = conversations.row_of(db, scope, conversation)
-            head = head_of(row)
-            after = max(head.ordinal - max(count, 0), 0)
-            return history.read_events(db, scope, row["family"], head.position, after, head.ordinal)
+                upto = min(upto, begin + max(limit, 0))
+            return history.read_events(db, scope, row["family"], head, begin, upto, kinds)
 
         return await self._read(read)
 
@@ -550,11 +538,6 @@ class SqliteStore:
         if not self._engine.pulse.is_ready:
             await anyio.to_thread.run_sync(self._engine.pulse.prepare)
         return self._engine.pulse.read()
-
-    async def heartbeat(self) -> None:
-        engine = self._engine
-        beat = WriteJob("heartbeat", "", engine.say_alive, landed=lambda db: True, durable=False)
-        engine.beaten = await engine.writer.submit(beat)
 
     async def verify(self, conversation: str | None = None, *, head_digest: bytes | None = None) -> Verification:
         return await self._read(partial(care.verify, conversation=conversation, head_digest=head_digest))

@@ -41,7 +41,7 @@ class CareConformance(Conformance):
         assert await store.events(fork.id) == expected
         assert (await store.state(fork.id)).get("k") == "1"
         await run(store, fork.id, "on", Usage(calls=1, input=4))
-        assert await store.family_usage(made.id) == Usage(calls=3, input=7)
+        assert await store.usage(made.id) == Usage(calls=3, input=7)
         assert (await store.verify()).ok
         await create(store, "source")
 
@@ -100,16 +100,16 @@ class CareConformance(Conformance):
         await store.delete(made.id)
         collected = await store.collect()
         assert (collected.events, collected.segments) == (4, 1)
-        assert await store.family_usage(made.id) == Usage(calls=2, input=20)
+        assert await store.usage(made.id) == Usage(calls=2, input=20)
         assert (await store.verify()).events == 0
 
     async def test_what_failed_turns_spent_survives_deletion(self, store: Store) -> None:
         made = await create(store)
         turn = await store.journal(await begin(store, made.id), [says("secret")], usage=Usage(calls=1, input=3))
         await store.fail(turn, TurnError("x", "y"), usage=Usage(calls=1, input=4))
-        assert await store.family_usage(made.id) == Usage(calls=2, input=7)
+        assert await store.usage(made.id) == Usage(calls=2, input=7)
         await store.delete(made.id)
-        assert await store.family_usage(made.id) == Usage(calls=2, input=7)
+        assert await store.usage(made.id) == Usage(calls=2, input=7)
         with pytest.raises(NotFound):
             await store.steps(turn.id)
 
@@ -144,7 +144,7 @@ class CareConformance(Conformance):
             await run(store, id, "again", Usage(calls=1, input=1))
             await store.delete(id)
             await store.collect()
-        assert await store.family_usage(id) == Usage(calls=3, input=3)
+        assert await store.usage(id) == Usage(calls=3, input=3)
 
     async def test_a_digest_kept_of_an_empty_conversation_stays_good(self, store: Store) -> None:
         made = await create(store)

@@ -218,7 +218,7 @@ class ConversationConformance(Conformance):
             with pytest.raises(NotFound):
                 await attempt()
         assert (await theirs.conversations()).items == ()
-        assert await theirs.family_usage(mine.id) == Usage()
+        assert await theirs.usage(mine.id) == Usage()
         twin = await create(theirs, "shared-name")
         with pytest.raises(NotFound):
             await theirs.events(twin.id, at=done.head.position)

@@ -74,7 +74,7 @@ class ElsewhereConformance(Conformance):
         assert [turn.id for turn in (await store.turns(kept.id)).items] == [one.turn, two.turn]
         assert await store.spent(made.id) == used(1) + used(4) + used(8)
         assert await store.spent(kept.id) == used(2)
-        assert await store.family_usage(made.id) == await store.usage() == Usage(calls=4, input=15)
+        assert await store.usage(made.id) == await store.usage() == Usage(calls=4, input=15)
         await run(store, made.id, "on")
         await run(store, kept.id, "on here too")
         assert texts(await store.events(made.id))[-1] == "You said: on"
@@ -109,7 +109,7 @@ class ElsewhereConformance(Conformance):
         spent = {id: (await store.spent(id)).input for id in (made.id, aside.id, fork.id)}
         assert spent == {made.id: 8, aside.id: 3, fork.id: 4}
         assert (await store.read(made.id)).inherited == used(1) + used(4)
-        assert await store.family_usage(made.id) == Usage(calls=4, input=15)
+        assert await store.usage(made.id) == Usage(calls=4, input=15)
         await run(store, fork.id, "five")
         assert (await store.events(made.id))[-1].turn == done.turn
         assert (await store.verify()).ok
@@ -125,7 +125,7 @@ class ElsewhereConformance(Conformance):
             await store.read(aside.id)
         assert len(await store.events(made.id)) == 6
         assert (await store.spent(made.id), await store.spent(fork.id)) == (used(1) + used(4), used(2))
-        assert await store.family_usage(made.id) == Usage(calls=3, input=7)
+        assert await store.usage(made.id) == Usage(calls=3, input=7)
 
     async def test_what_was_spent_is_counted_once_wherever_it_goes_from_there(self, store: Store) -> None:
         made = await create(store)
@@ -142,11 +142,11 @@ class ElsewhereConformance(Conformance):
         branches = (made.id, back.id, over.id, fork.id)
         spent = [await store.spent(id) for id in branches]
         assert min(usage.input for usage in spent) >= 0
-        assert sum(spent, Usage()) == await store.family_usage(made.id) == Usage(calls=4, input=15)
+        assert sum(spent, Usage()) == await store.usage(made.id) == Usage(calls=4, input=15)
         for id in branches:
             await store.delete(id)
         await store.collect()
-        assert await store.family_usage(made.id) == Usage(calls=4, input=15)
+        assert await store.usage(made.id) == Usage(calls=4, input=15)
 
     async def test_an_empty_conversation_of_the_family_can_begin_on_a_branch(self, store: Store) -> None:
         made = await create(store)
@@ -168,7 +168,7 @@ class ElsewhereConformance(Conformance):
         await store.commit(turn, exchange("instead"), usage=used(2), aside=fork_of())
         assert (await store.state(made.id)).get("k") == "1"
         assert (await store.spent(made.id)).input == 2
-        assert (await store.family_usage(made.id)).input == 3
+        assert (await store.usage(made.id)).input == 3
         assert (await store.verify()).ok
 
     async def test_a_turn_before_an_open_client_call_does_not_answer_it(self, store: Store) -> None:
@@ -363,7 +363,7 @@ class ElsewhereConformance(Conformance):
             *("two", "You said: two", "state_change", "four", "still there")
         ]
         assert (await store.state(made.id)).get("k") == "2"
-        assert await store.family_usage(made.id) == Usage(calls=4, input=15)
+        assert await store.usage(made.id) == Usage(calls=4, input=15)
         assert (await store.verify()).ok
 
     async def test_what_only_a_failed_turn_stood_on_is_collected(self, store: Store) -> None:
@@ -376,5 +376,5 @@ class ElsewhereConformance(Conformance):
         assert (await store.collect()).segments == 1
         assert [turn.id for turn in (await store.turns(made.id)).items] == [turn.id]
         await run(store, made.id, "one", used(1))
-        assert await store.family_usage(made.id) == Usage(calls=3, input=7)
+        assert await store.usage(made.id) == Usage(calls=3, input=7)
         assert (await store.verify()).ok

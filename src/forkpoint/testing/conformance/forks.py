@@ -198,7 +198,7 @@ class ForkConformance(Conformance):
         with pytest.raises(NotFound):
             await store.find("draft")
         assert len(await store.events(made.id)) == 2
-        assert await store.family_usage(made.id) == await store.usage() == Usage(calls=2, input=3)
+        assert await store.usage(made.id) == await store.usage() == Usage(calls=2, input=3)
         await store.commit(turn, exchange("slow"))
         assert (await store.verify()).ok
 
@@ -233,7 +233,7 @@ class ForkConformance(Conformance):
         assert texts(await store.events(made.id))[3:] == ["another two", "You said: another two"]
         assert (await store.read(made.id)).spent == Usage(calls=2, input=5)
         assert (await store.read(kept.id)).spent == Usage(calls=2, input=10)
-        assert await store.family_usage(made.id) == Usage(calls=4, input=15)
+        assert await store.usage(made.id) == Usage(calls=4, input=15)
         assert (await store.verify()).ok
 
     async def test_a_fork_rewound_to_before_it_began_counts_nothing_twice(self, store: Store) -> None:
@@ -248,7 +248,7 @@ class ForkConformance(Conformance):
         assert (await store.read(made.id)).spent.input == 3
         assert (await store.read(aside.id)).spent.input == 4
         assert (await store.read(fork.id)).spent.input == 8
-        assert (await store.family_usage(made.id)).input == 15
+        assert (await store.usage(made.id)).input == 15
 
     async def test_a_place_is_said_in_one_way_and_a_rewind_needs_one(self, store: Store) -> None:
         made = await create(store)
@@ -324,4 +324,4 @@ class ForkConformance(Conformance):
         carried = await store.fork(made.id, fork_of(carries_metrics=True))
         assert (fresh.spent.input, fresh.inherited.input) == (0, 5)
         assert carried.spent.input == 5
-        assert (await store.family_usage(made.id)).input == 5
+        assert (await store.usage(made.id)).input == 5

@@ -102,11 +102,13 @@ class SharingConformance(Conformance):
         await store.commit(turn, exchange("late but whole"))
         assert (await other.read(made.id)).status == "idle"
 
-    async def test_a_heartbeat_keeps_the_turn(self, store: Store, other: Store, clock: ManualClock) -> None:
-        made = await create(store)
+    async def test_a_process_that_begins_a_turn_is_alive_and_keeps_its_others(
+        self, store: Store, other: Store, clock: ManualClock
+    ) -> None:
+        made, second = await create(store), await create(store)
         turn = await begin(store, made.id)
         clock.pass_by(A_LONG_TIME)
-        await store.heartbeat()
+        await begin(store, second.id)
         with pytest.raises(Busy):
             await other.resume(turn.id)
 

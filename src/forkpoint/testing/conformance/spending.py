@@ -29,7 +29,7 @@ class SpendingConformance(Conformance):
         assert await store.read(made.id) == before
         assert await store.turns(made.id) == turns
         assert await store.spent(made.id) == used(1) + ASIDE
-        assert await store.family_usage(made.family) == used(1) + ASIDE
+        assert await store.usage(made.family) == used(1) + ASIDE
         assert (await store.verify()).ok
 
     async def test_the_same_charge_again_has_no_further_effect(self, store: Store) -> None:
@@ -38,7 +38,7 @@ class SpendingConformance(Conformance):
         for id in (once, once, another, once):
             await store.charge(made.id, id, ASIDE)
         assert await store.spent(made.id) == ASIDE + ASIDE
-        assert await store.family_usage(made.family) == ASIDE + ASIDE
+        assert await store.usage(made.family) == ASIDE + ASIDE
 
     async def test_the_id_of_a_charge_names_no_other_one(self, store: Store) -> None:
         made, other = await create(store), await create(store)
@@ -65,7 +65,7 @@ class SpendingConformance(Conformance):
                 await store.charge(missing, new_id(), ASIDE)
             with pytest.raises(NotFound):
                 await store.spent(missing)
-        assert await store.family_usage(gone.family) == Usage()
+        assert await store.usage(gone.family) == Usage()
 
     async def test_a_charge_does_not_disturb_a_running_turn(self, store: Store) -> None:
         made = await create(store)
@@ -87,7 +87,7 @@ class SpendingConformance(Conformance):
         await store.wait(running, usage=used(16))
         assert await store.spent(made.id) == Usage(calls=5, input=31)
         assert (await store.read(made.id)).spent == used(1)
-        assert await store.family_usage(made.family) == Usage(calls=5, input=31)
+        assert await store.usage(made.family) == Usage(calls=5, input=31)
 
     async def test_a_draft_can_be_charged_and_stays_one(self, store: Store, clock: ManualClock) -> None:
         new = NewConversation(id=new_id())
@@ -100,7 +100,7 @@ class SpendingConformance(Conformance):
         assert await store.spent(new.id) == used(1) + ASIDE
         clock.pass_by(A_MONTH)
         assert (await store.collect()).drafts == 1
-        assert await store.family_usage(new.id) == used(1) + ASIDE
+        assert await store.usage(new.id) == used(1) + ASIDE
 
     async def test_a_fork_has_spent_nothing_of_what_its_source_had(self, store: Store) -> None:
         made = await create(store)
@@ -114,7 +114,7 @@ class SpendingConformance(Conformance):
         await run(store, fork.id, "two", used(2))
         assert await store.spent(fork.id) == used(10) + used(2)
         assert await store.spent(made.id) == used(1) + ASIDE
-        assert await store.family_usage(made.family) == used(1) + ASIDE + used(10) + used(2)
+        assert await store.usage(made.family) == used(1) + ASIDE + used(10) + used(2)
 
     async def test_a_charge_stays_with_its_conversation_when_that_is_rewound(self, store: Store) -> None:
         made = await create(store)
@@ -125,7 +125,7 @@ class SpendingConformance(Conformance):
         await store.rewind(made.id, aside, at=one.turn)
         assert await store.spent(made.id) == used(1) + ASIDE
         assert await store.spent(aside.id) == used(2)
-        assert await store.family_usage(made.family) == used(1) + used(2) + ASIDE
+        assert await store.usage(made.family) == used(1) + used(2) + ASIDE
 
     async def test_what_was_charged_is_counted_once_after_deletion_too(self, store: Store) -> None:
         made = await create(store)
@@ -137,13 +137,13 @@ class SpendingConformance(Conformance):
         child = await store.create(NewConversation(id=new_id(), family=made.family, lineage=lineage))
         await store.charge(child.id, new_id(), used(20))
         total = used(1) + ASIDE + used(10) + used(20)
-        assert await store.family_usage(made.family) == total
+        assert await store.usage(made.family) == total
         await store.delete(made.id)
         await store.collect()
-        assert await store.family_usage(made.family) == total
+        assert await store.usage(made.family) == total
         assert await store.spent(fork.id) == used(10)
         await store.delete(fork.id)
-        assert await store.family_usage(made.family) == total
+        assert await store.usage(made.family) == total
 
     async def test_an_id_used_again_after_deletion_starts_with_nothing_spent(self, store: Store) -> None:
         id, charge = new_id(), new_id()
@@ -152,7 +152,7 @@ class SpendingConformance(Conformance):
             assert await store.spent(id) == Usage()
             await store.charge(id, charge, ASIDE)  # the same one: it was counted the first time
             await store.charge(id, new_id(), used(1))
-            assert await store.family_usage(id) == Usage(calls=times, input=times) + ASIDE
+            assert await store.usage(id) == Usage(calls=times, input=times) + ASIDE
             await store.delete(id)
 
     async def test_what_is_spent_beside_any_conversation_is_the_tenants(self, store: Store) -> None:
@@ -162,7 +162,7 @@ class SpendingConformance(Conformance):
         for id in (once, once, new_id()):
             await store.charge(None, id, ASIDE)
         assert await store.spent(None) == ASIDE + ASIDE
-        assert await store.spent(made.id) == await store.family_usage(made.family) == used(1)
+        assert await store.spent(made.id) == await store.usage(made.family) == used(1)
         assert await store.usage() == used(1) + ASIDE + ASIDE
         for conversation, usage in ((made.id, ASIDE), (None, used(5))):
             with pytest.raises(KeyReused):
@@ -214,7 +214,7 @@ class SpendingConformance(Conformance):
         await store.charge(mine.id, id, ASIDE)
         twin = await theirs.create(NewConversation(id=mine.id))
         await theirs.charge(twin.id, id, used(1))
-        assert await store.spent(mine.id) == await store.family_usage(mine.id) == ASIDE
-        assert await theirs.spent(twin.id) == await theirs.family_usage(twin.id) == used(1)
+        assert await store.spent(mine.id) == await store.usage(mine.id) == ASIDE
+        assert await theirs.spent(twin.id) == await theirs.usage(twin.id) == used(1)
         await theirs.delete(twin.id)
         assert await store.spent(mine.id) == ASIDE

@@ -245,7 +245,7 @@ class SubAgentConformance(Conformance):
         assert texts(await store.events(late.id)) == [*history, "late"]
         await run(store, early.id, "on", Usage(calls=1, input=8))
         assert texts(await store.events(early.id)) == [*history, "early", "on", "You said: on"]
-        assert (await store.family_usage(parent.id)).input == 15
+        assert (await store.usage(parent.id)).input == 15
         assert one.last in await store.path(early.id)
         assert (await store.verify()).ok
 
@@ -270,14 +270,14 @@ class SubAgentConformance(Conformance):
             assert child.spent == Usage()
             made[child.id] = texts(await store.events(child.id))
             await store.delete(branch.id)
-        assert await store.family_usage(parent.id) == Usage(calls=4, input=15)
+        assert await store.usage(parent.id) == Usage(calls=4, input=15)
         assert (await store.collect()).events == 0, "the collector took what a sub-agent stands on"
         assert (await store.verify()).ok
         for id, before in made.items():
             assert texts(await store.events(id)) == before
             await run(store, id, "on", Usage(calls=1, input=16))
             assert len(await store.events(id)) == len(before) + 2
-        assert await store.family_usage(parent.id) == await store.usage() == Usage(calls=7, input=63)
+        assert await store.usage(parent.id) == await store.usage() == Usage(calls=7, input=63)
         for id in made:
             await store.delete(id)
         await store.collect()
@@ -304,7 +304,7 @@ class SubAgentConformance(Conformance):
         assert texts(await store.events(built_on.id)) == [*history, "built on it"]
         await run(store, fork.id, "on", Usage(calls=1, input=8))
         await run(store, built_on.id, "on", Usage(calls=1, input=16))
-        assert await store.family_usage(other.id) == Usage(calls=5, input=31)
+        assert await store.usage(other.id) == Usage(calls=5, input=31)
         assert (await store.verify()).ok
 
     async def test_a_draft_may_begin_on_top_of_its_parent_and_run_out(self, store: Store, clock: ManualClock) -> None:
@@ -332,7 +332,7 @@ class SubAgentConformance(Conformance):
         assert [record.id for record in (await store.conversations(parent=parent.id)).items] == [new.id]
         clock.pass_by(400 * 24 * 3600)
         assert await store.collect() == Collected(drafts=1)
-        assert await store.family_usage(parent.id) == Usage(calls=2, input=3)
+        assert await store.usage(parent.id) == Usage(calls=2, input=3)
         assert (await store.verify()).ok
 
     async def test_the_sub_agents_of_a_conversation_are_listed_page_by_page(self, store: Store) -> None:

@@ -270,7 +270,7 @@ class TurnConformance(Conformance):
         assert isinstance(again, OpenTurn)
         await store.commit(again, exchange("now"))
         assert [record.id for record in (await store.conversations()).items] == [new.id]
-        assert await store.family_usage(new.id) == Usage(calls=1, input=5)
+        assert await store.usage(new.id) == Usage(calls=1, input=5)
 
     async def test_a_first_turn_decided_on_a_later_revision_makes_nothing(self, store: Store) -> None:
         new = NewConversation(id=new_id(), name="maybe")
@@ -486,19 +486,22 @@ class TurnConformance(Conformance):
         assert (await store.events(made.id))[-1].body == strange
         assert (await store.state(made.id)).partial
 
-    async def test_events_are_read_by_range_tail_and_kind(self, store: Store) -> None:
+    async def test_events_are_read_by_range_from_the_end_and_by_kind(self, store: Store) -> None:
         made = await create(store)
         for question in ("one", "two", "three"):
             await run(store, made.id, question)
         assert texts(await store.events(made.id, after=4)) == ["three", "You said: three"]
         assert texts(await store.events(made.id, after=1, limit=2)) == ["You said: one", "two"]
         assert texts(await store.events(made.id, kinds=["user_message"])) == ["one", "two", "three"]
-        assert texts(await store.tail(made.id, 1)) == ["You said: three"]
-        assert len(await store.tail(made.id, 100)) == 6
+        assert texts(await store.events(made.id, last=1)) == ["You said: three"]
+        assert len(await store.events(made.id, last=100)) == 6
+        assert texts(await store.events(made.id, last=3, limit=1)) == ["You said: two"]
+        assert texts(await store.events(made.id, last=3, kinds=["user_message"])) == ["three"]
         assert await store.events(made.id, after=99) == []
         head = (await store.read(made.id)).head.position
         await run(store, made.id, "four")
         assert len(await store.events(made.id, at=head)) == 6
+        assert texts(await store.events(made.id, at=head, last=1)) == ["You said: three"]
 
     async def test_content_comes_back_exactly(self, store: Store) -> None:
         made = await create(store)

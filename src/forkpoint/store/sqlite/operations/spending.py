@@ -53,22 +53,15 @@ def spent(db: Database, scope: Scope, conversation: str | None) -> Usage:
     return beside if row is None else in_turns(db, scope, row) + beside
 
 
-def family_usage(db: Database, scope: Scope, family: str) -> Usage:
-    """All that was ever spent in a family: in each branch's own turns, beside them, and in deleted branches."""
-    parameters = {"tenant": scope.tenant, "family": conversations.key_of(family, "family")}
-    total = _sum(db.execute(SQL["family_ledger"], parameters))
-    for row in db.execute(SQL["branches"], parameters).fetchall():
-        total += in_turns(db, scope, row)
-    return total
-
-
-def usage(db: Database, scope: Scope) -> Usage:
-    """All that a tenant ever spent: in the turns of its conversations, and beside them."""
+def usage(db: Database, scope: Scope, family: str | None) -> Usage:
+    """All that was ever spent in a family, or by the tenant: in turns, beside them, and in deleted branches."""
     own = {"tenant": scope.tenant}
-    total = _sum(db.execute(SQL["tenant_ledger"], own)) + _sum(db.execute(SQL["tenant_tries"], own))
-    for row in db.execute(SQL["tenant_branches"], own):
-        total += _committed(row)
-    return total
+    if family is None:
+        total = _sum(db.execute(SQL["tenant_ledger"], own)) + _sum(db.execute(SQL["tenant_tries"], own))
+        return sum((_committed(row) for row in db.execute(SQL["tenant_branches"], own)), total)
+    within = own | {"family": conversations.key_of(family, "family")}
+    total = _sum(db.execute(SQL["family_ledger"], within))
+    return sum((in_turns(db, scope, row) for row in db.execute(SQL["branches"], within).fetchall()), total)
 
 
 def write_off(db: Database, scope: Scope, row: sqlite3.Row) -> None:
