@@ -15,7 +15,7 @@ from forkpoint.cli.commands.tree import draw, walk
 from forkpoint.conversation.portal import wait_for
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
-from forkpoint.store.opening import open_store
+from forkpoint.store.address import open_store
 from forkpoint.store.records import Lineage, NewConversation
 from forkpoint.testing import Reply
 

@@ -23,7 +23,7 @@ from forkpoint.remote import connection as client
 from forkpoint.remote.addresses import KEY
 from forkpoint.remote.backend import RemoteBackend
 from forkpoint.server.http.keys import ApiKey, Keyring, OneKey
-from forkpoint.store.opening import open_store
+from forkpoint.store.address import open_store
 from forkpoint.store.records import NewConversation
 from forkpoint.wire.documents import info_document, turn_document
 

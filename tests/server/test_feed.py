@@ -16,7 +16,7 @@ from forkpoint.server.http.timed_store import timed
 from forkpoint.server.live.feed import ENDS, MOST_BYTES, Encoded, Item, Mailbox
 from forkpoint.server.live.follower import PAGE, PAGE_BYTES, Follower
 from forkpoint.server.live.stream import OPENING, EventStream, frame
-from forkpoint.store.opening import open_store
+from forkpoint.store.address import open_store
 from forkpoint.store.records import NewConversation, NewFork
 from forkpoint.testing.samples import says
 

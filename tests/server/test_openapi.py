@@ -37,7 +37,7 @@ from forkpoint.server.http import openapi
 from forkpoint.server.http.door import refusal
 from forkpoint.server.http.examples import ERRORS, plain
 from forkpoint.server.settings import ServerSettings
-from forkpoint.store.opening import open_store
+from forkpoint.store.address import open_store
 
 COMMITTED = ROOT / "docs" / "openapi.json"
 SEAL = ROOT / "tests" / "server" / "openapi.txt"

@@ -12,7 +12,7 @@ from forkpoint.conversation.place import as_url
 from forkpoint.conversation.portal import wait_for
 from forkpoint.errors import BadStoreUrl
 from forkpoint.remote.addresses import is_server
-from forkpoint.store.opening import open_store
+from forkpoint.store.address import open_store
 from forkpoint.store.sqlite.files import FORMAT
 from forkpoint.store.sqlite.glance import glance
 from forkpoint.workspace.defaults import named_store

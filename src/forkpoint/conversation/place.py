@@ -15,7 +15,7 @@ from forkpoint.backend.protocol import Backend
 from forkpoint.errors import BadSetting
 from forkpoint.remote.addresses import is_server, key_in_use, server_url
 from forkpoint.shield import finished
-from forkpoint.store.opening import open_store
+from forkpoint.store.address import open_store
 from forkpoint.store.protocol import Store
 from forkpoint.workspace.defaults import default_store, file_url, named_store
 

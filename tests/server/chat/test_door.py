@@ -12,7 +12,7 @@ from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.app import create_app
 from forkpoint.server.http.keys import Keyring, Keys, add_key
 from forkpoint.server.settings import ServerSettings
-from forkpoint.store.opening import open_store
+from forkpoint.store.address import open_store
 
 pytestmark = pytest.mark.anyio
 

@@ -22,7 +22,7 @@ from forkpoint.server.http.keys import Keyring
 from forkpoint.server.lifecycle import Listening
 from forkpoint.server.services import Services
 from forkpoint.server.settings import ServerSettings
-from forkpoint.store.opening import open_store
+from forkpoint.store.address import open_store
 
 
 class Served:

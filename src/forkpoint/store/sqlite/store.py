@@ -1,7 +1,7 @@
 """`SqliteStore`: the store of one machine, in a file or in memory.
 
 This module says which operation runs where (writer or readers), how durably, and how to find out whether it
-landed. What the operations do stands in `conversations`, `turns`, `spending`, `history` and `care`.
+landed. What the operations do stands in `conversations`, `turns`, `ledger`, `history` and `care`.
 """
 
 import os
@@ -59,15 +59,15 @@ from forkpoint.store.records import (
     check_name,
 )
 from forkpoint.store.sqlite.connection import MEMORY, SQL, Connect, Database, connect, connect_reader, translated
-from forkpoint.store.sqlite.engine import DEFAULTS, SECOND, OpenFile, SqliteSettings
 from forkpoint.store.sqlite.files import lock_path, make_tables, prepare
 from forkpoint.store.sqlite.holders import Holder
-from forkpoint.store.sqlite.operations import care, commits, conversations, deletion, history, spending, turns
+from forkpoint.store.sqlite.open_file import DEFAULTS, SECOND, OpenFile, SqliteSettings
+from forkpoint.store.sqlite.operations import care, commits, conversations, deletion, history, ledger, turns
 from forkpoint.store.sqlite.pulse import Pulse
 from forkpoint.store.sqlite.reader import Readers, SharedReaders
 from forkpoint.store.sqlite.rows import Scope, head_of
 from forkpoint.store.sqlite.writer import WriteJob, Writer
-from forkpoint.store.staging import Staged, placed, stage
+from forkpoint.store.stage import Staged, placed, stage
 from forkpoint.wakeup import finish_in_thread
 
 T = TypeVar("T")
@@ -474,14 +474,14 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         if conversation is not None:
             conversations.key_of(conversation)
         check_id("charge", id)
-        run = partial(spending.charge, conversation=conversation, id=id, usage=usage)
-        await self._write("charge", id, run, landed=partial(spending.is_charged, id=id))
+        run = partial(ledger.charge, conversation=conversation, id=id, usage=usage)
+        await self._write("charge", id, run, landed=partial(ledger.is_charged, id=id))
 
     async def spent(self, conversation: str | None) -> Usage:
-        return await self._read(partial(spending.spent, conversation=conversation))
+        return await self._read(partial(ledger.spent, conversation=conversation))
 
     async def usage(self, family: str | None = None) -> Usage:
-        return await self._read(partial(spending.usage, family=family))
+        return await self._read(partial(ledger.usage, family=family))
 
     # History.
 

@@ -12,15 +12,15 @@ that it is not shared is not asked to.
 """
 
 from forkpoint.testing.conformance.care import CareConformance
+from forkpoint.testing.conformance.changes import ChangeConformance
 from forkpoint.testing.conformance.conversations import ConversationConformance
 from forkpoint.testing.conformance.elsewhere import ElsewhereConformance
 from forkpoint.testing.conformance.forks import ForkConformance
 from forkpoint.testing.conformance.keys import KeyConformance
-from forkpoint.testing.conformance.sharing import SharingConformance
-from forkpoint.testing.conformance.spending import SpendingConformance
+from forkpoint.testing.conformance.ledger import LedgerConformance
+from forkpoint.testing.conformance.processes import ProcessConformance
 from forkpoint.testing.conformance.sub_agents import SubAgentConformance
 from forkpoint.testing.conformance.turns import TurnConformance
-from forkpoint.testing.conformance.watching import WatchingConformance
 
 __all__ = ["StoreConformance"]
 
@@ -32,9 +32,9 @@ class StoreConformance(
     KeyConformance,
     ElsewhereConformance,
     SubAgentConformance,
-    SpendingConformance,
-    SharingConformance,
-    WatchingConformance,
+    LedgerConformance,
+    ProcessConformance,
+    ChangeConformance,
     CareConformance,
 ):
     """All that is asked of a store."""

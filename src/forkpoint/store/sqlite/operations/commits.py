@@ -15,7 +15,7 @@ from forkpoint.store.sqlite.operations.departure import leave_head
 from forkpoint.store.sqlite.operations.history import head_at, read_sealed
 from forkpoint.store.sqlite.operations.turns import find, lost, open_turn
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, dumps, head_columns, pack, unpack
-from forkpoint.store.staging import Sealed, Staged, chain
+from forkpoint.store.stage import Sealed, Staged, chain
 
 
 def commit(

@@ -6,7 +6,7 @@ from forkpoint.errors import Busy
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.records import Deleted
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations, idempotency, spending, turns
+from forkpoint.store.sqlite.operations import conversations, idempotency, ledger, turns
 from forkpoint.store.sqlite.rows import Scope
 
 
@@ -35,7 +35,7 @@ def delete(db: Database, scope: Scope, id: str, *, if_revision: int | None) -> D
 
 def _delete_one(db: Database, scope: Scope, row: sqlite3.Row) -> None:
     parameters = {"tenant": scope.tenant, "id": row["id"]}
-    spending.write_off(db, scope, row)
+    ledger.write_off(db, scope, row)
     for turn in turns.uncommitted(db, scope, row):
         key = conversations.key_of(turn.id)
         db.execute(SQL["delete_steps"], {"turn": key})

@@ -24,7 +24,7 @@ from forkpoint.store.sqlite.rows import (
     text,
     unpack,
 )
-from forkpoint.store.staging import Sealed
+from forkpoint.store.stage import Sealed
 
 
 def read_path(db: Database, scope: Scope, family: bytes, head: Position | None) -> Path:

@@ -46,7 +46,7 @@ from forkpoint.store.sqlite.rows import (
     possible_revision,
     turn_of,
 )
-from forkpoint.store.staging import Staged
+from forkpoint.store.stage import Staged
 
 
 def begin(

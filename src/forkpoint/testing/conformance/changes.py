@@ -13,7 +13,7 @@ from forkpoint.testing.conformance.base import Conformance, begin, create, fork_
 from forkpoint.testing.samples import answers, says
 
 
-class WatchingConformance(Conformance):
+class ChangeConformance(Conformance):
     async def test_revisions_of_many_are_those_that_each_has(self, store: Store) -> None:
         made = [await create(store) for _ in range(5)]
         for number, one in enumerate(made):

@@ -19,7 +19,7 @@ def used(input: int) -> Usage:
     return Usage(calls=1, input=input)
 
 
-class SpendingConformance(Conformance):
+class LedgerConformance(Conformance):
     async def test_a_charge_is_counted_and_nothing_else_changes(self, store: Store, clock: ManualClock) -> None:
         made = await create(store)
         await run(store, made.id, "one", used(1))

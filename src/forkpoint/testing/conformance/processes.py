@@ -16,7 +16,7 @@ from forkpoint.testing.samples import answers, calls, exchange, returns, says
 A_LONG_TIME = 3600
 
 
-class SharingConformance(Conformance):
+class ProcessConformance(Conformance):
     @pytest.fixture
     async def other(self, store: Store, opener: Opener, clock: ManualClock) -> AsyncIterator[Store]:
         """The same data, as another process would open it."""
