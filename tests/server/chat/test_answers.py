@@ -25,11 +25,11 @@ from forkpoint.events import (
     UserMessage,
     seal,
 )
-from forkpoint.server.wires.chat.answers import (
+from forkpoint.server.wires.chat.answer import (
     DONE,
     KEEP_ALIVE,
     Chunks,
-    Said,
+    FinishedAnswer,
     completion,
     error_frame,
     finish_of,
@@ -48,9 +48,9 @@ COUNTED = {
 CALL = ToolCall("c1", "weather", '{"city": "Kyiv"}', client=True)
 
 
-def said(**fields: Any) -> Said:
+def said(**fields: Any) -> FinishedAnswer:
     given: dict[str, Any] = {"text": "Yes.", "usage": USAGE} | fields
-    return Said(id="chatcmpl-1", model="m", created=7, **given)
+    return FinishedAnswer(id="chatcmpl-1", model="m", created=7, **given)
 
 
 def read(body: bytes) -> dict[str, Any]:

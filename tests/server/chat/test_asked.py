@@ -25,8 +25,8 @@ from forkpoint.events import (
 from forkpoint.history.wholeness import check_whole
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.manifest import ToolSchema
-from forkpoint.server.wires.chat.asked import Asked, digest_of, read_request
-from forkpoint.server.wires.chat.heard import Heard
+from forkpoint.server.wires.chat.messages import ClientMessage
+from forkpoint.server.wires.chat.request import CompletionRequest, digest_of, read_request
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 PIXEL = base64.b64encode(b"not really a picture").decode()
@@ -34,11 +34,11 @@ SECRET = "sk-" + "verysecret" * 4
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
 
 
-def asked(*, strict: bool = False, **fields: Any) -> Asked:
+def asked(*, strict: bool = False, **fields: Any) -> CompletionRequest:
     return read_request(json.dumps({"model": "m", "messages": HI} | fields).encode(), strict=strict)
 
 
-def heard(*messages: dict[str, Any]) -> tuple[Heard, ...]:
+def heard(*messages: dict[str, Any]) -> tuple[ClientMessage, ...]:
     return asked(messages=messages).messages
 
 
@@ -126,7 +126,7 @@ def test_nesting_without_end_is_refused_where_it_would_be_kept_and_does_no_harm_
 )
 def test_whatever_is_sent_is_read_or_refused_in_a_way_that_callers_know(fields: dict[str, Any]) -> None:
     with suppress(Invalid, Unsupported):
-        assert isinstance(read_request(json.dumps(fields).encode(), strict=False), Asked)
+        assert isinstance(read_request(json.dumps(fields).encode(), strict=False), CompletionRequest)
 
 
 # Model and messages.
@@ -159,17 +159,17 @@ def test_each_role_becomes_the_event_that_it_would_be_and_keeps_its_place() -> N
         {"role": "tool", "tool_call_id": "c1", "content": "Dry."},
         {"role": "assistant", "content": "No."},
     ) == (
-        Heard("system", (SystemMessage((Text("Be brief."),)),), "Be brief.", 0),
-        Heard("system", (SystemMessage((Text("Be kind."),)),), "Be kind.", 1),
-        Heard("user", (UserMessage((Text("Rain?"),)),), "Rain?", 2),
-        Heard(
+        ClientMessage("system", (SystemMessage((Text("Be brief."),)),), "Be brief.", 0),
+        ClientMessage("system", (SystemMessage((Text("Be kind."),)),), "Be kind.", 1),
+        ClientMessage("user", (UserMessage((Text("Rain?"),)),), "Rain?", 2),
+        ClientMessage(
             "assistant",
             (AssistantMessage((Text("I look."),)), ToolCall("c1", "weather", '{"city": "Kyiv"}', client=True)),
             "I look.",
             3,
         ),
-        Heard("tool", (ToolResult("c1", "weather", (Text("Dry."),)),), "Dry.", 4),
-        Heard("assistant", (AssistantMessage((Text("No."),)),), "No.", 5),
+        ClientMessage("tool", (ToolResult("c1", "weather", (Text("Dry."),)),), "Dry.", 4),
+        ClientMessage("assistant", (AssistantMessage((Text("No."),)),), "No.", 5),
     )
 
 
@@ -392,7 +392,9 @@ def test_content_of_another_form_is_refused_by_its_place() -> None:
 
 
 def test_a_plain_request_asks_for_nothing_else() -> None:
-    assert asked() == Asked(model="m", messages=(Heard("user", (UserMessage((Text("Hi"),)),), "Hi", 0),))
+    assert asked() == CompletionRequest(
+        model="m", messages=(ClientMessage("user", (UserMessage((Text("Hi"),)),), "Hi", 0),)
+    )
 
 
 NOTHING = [

@@ -12,15 +12,13 @@ from forkpoint.agent.output import PATTERN, OutputSchema
 from forkpoint.engine.turns.plan import check_open
 from forkpoint.errors import BadAgent, BadRequest, CallNotOpen, Invalid
 from forkpoint.events import Text, ToolCall, ToolResult, UserMessage
-from forkpoint.server.wires.chat.asked import Asked, read_request
-from forkpoint.server.wires.chat.heard import MOST_CALLS
-from forkpoint.server.wires.chat.lists import imported, paired, read_list
-from forkpoint.server.wires.chat.wanted import MOST_TOOLS
+from forkpoint.server.wires.chat.messages import MOST_CALLS, imported, paired, read_list
+from forkpoint.server.wires.chat.request import MOST_TOOLS, CompletionRequest, read_request
 
 MANY = 2_000
 
 
-def asked(**fields: Any) -> Asked:
+def asked(**fields: Any) -> CompletionRequest:
     said = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]} | fields
     return read_request(json.dumps(said).encode(), strict=False)
 

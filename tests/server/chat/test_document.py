@@ -14,7 +14,7 @@ from forkpoint.agent import Agent
 from forkpoint.errors import Invalid, Unsupported
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.settings import ServerSettings
-from forkpoint.server.wires.chat.asked import read_request
+from forkpoint.server.wires.chat.request import read_request
 from forkpoint.testing import Fault, Heard, Reply, Script
 
 CONTRACT = Contract(DOCUMENT)

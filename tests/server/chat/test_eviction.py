@@ -14,7 +14,7 @@ from tests.server.support.turning import PATIENCE, Api, asks, left_nothing, obed
 from forkpoint.agent import tool
 from forkpoint.errors import NotFound
 from forkpoint.server.settings import ServerSettings
-from forkpoint.server.wires.chat.placing import Placing
+from forkpoint.server.wires.chat.turn import Placing
 from forkpoint.store.records import Collected
 from forkpoint.testing import Fault, ModelServer, Reply, Script
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from forkpoint.server.wires.chat.hot import Entry, HotSet, Key
+from forkpoint.server.wires.chat.memory import Entry, HotSet, Key
 
 A, B, C, D = [("acme", name) for name in "abcd"]
 

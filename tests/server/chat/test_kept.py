@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forkpoint.server.wires.chat.kept import Kept
+from forkpoint.server.wires.chat.memory import WeightedCache
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:
-    kept: Kept[str, str] = Kept(3)
+    kept: WeightedCache[str, str] = WeightedCache(3)
     for key in ("a", "b", "c"):
         kept.put(key, key.upper(), 1)
     assert kept.get("a") == "A"
@@ -16,7 +16,7 @@ def test_what_was_used_longest_ago_goes_first() -> None:
 
 
 def test_what_alone_is_too_heavy_is_not_kept_and_pushes_nothing_out() -> None:
-    kept: Kept[str, str] = Kept(3)
+    kept: WeightedCache[str, str] = WeightedCache(3)
     kept.put("a", "A", 3)
     kept.put("b", "B", 4)
     assert (kept.get("a"), kept.get("b")) == ("A", None)
@@ -26,7 +26,7 @@ def test_what_alone_is_too_heavy_is_not_kept_and_pushes_nothing_out() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 5), st.sampled_from(["put", "get", "forget"]))))
 def test_it_never_holds_more_than_its_weight_and_has_what_was_used_last(acts: list[tuple[str, int, str]]) -> None:
-    kept: Kept[str, int] = Kept(8)
+    kept: WeightedCache[str, int] = WeightedCache(8)
     there: dict[str, int] = {}  # the one that was used longest ago stands first
     for key, weight, act in acts:
         if act == "put":

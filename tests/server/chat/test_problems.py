@@ -9,7 +9,7 @@ from forkpoint import errors
 from forkpoint.backend.results import Turn
 from forkpoint.errors import ForkpointError, ModelError, StoreError, TurnCancelled, TurnFailed
 from forkpoint.events import AnyBody, NewEvent, StagedEvent, ToolCall, ToolResult, Usage, seal
-from forkpoint.server.wires.chat.problems import document, refusal, should_retry
+from forkpoint.server.wires.chat.errors import document, refusal, should_retry
 from forkpoint.store.records import TurnError
 
 SECRET = "sk-" + "verysecret" * 3

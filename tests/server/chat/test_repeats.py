@@ -17,8 +17,7 @@ from tests.server.support.turning import Api, left_nothing, using
 
 from forkpoint.engine.engine import LocalBackend
 from forkpoint.server.settings import ServerSettings
-from forkpoint.server.wires.chat.conversing import Conversing
-from forkpoint.server.wires.chat.placing import Placing
+from forkpoint.server.wires.chat.turn import Conversing, Placing
 from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script, ScriptedCall
 
 FIRST, SECOND = ({"X-Stainless-Retry-Count": count} for count in ("1", "2"))

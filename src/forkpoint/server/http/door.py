@@ -27,7 +27,7 @@ from forkpoint.server.http.statuses import retry_after, status_of
 from forkpoint.server.live.feed import encode
 from forkpoint.server.live.stream import PARKED
 from forkpoint.server.services import Services
-from forkpoint.server.wires.chat import problems
+from forkpoint.server.wires.chat import errors as chat_errors
 from forkpoint.store.records import DEFAULT_TENANT
 from forkpoint.wire.problems import INTERNAL, hides
 
@@ -135,7 +135,7 @@ def refusal(error: BaseException, request_id: str, path: str = "") -> tuple[int,
     Here it is decided, for all of them, in which envelope: those who call /v1 read OpenAI's.
     """
     if path == _CHAT or path.startswith(f"{_CHAT}/"):
-        return problems.refusal(error, request_id)
+        return chat_errors.refusal(error, request_id)
     status = status_of(error)
     headers = {"Content-Type": "application/json"}
     if (wait := retry_after(error)) is not None and status in {429, 503}:

@@ -72,7 +72,7 @@ from forkpoint.errors import (
 )
 from forkpoint.events import AssistantMessage, Condensation, Envelope, Event, Position, Text, Usage, UserMessage
 from forkpoint.llm.prompt.identity import own_identity
-from forkpoint.server.wires.chat.answers import Said, completion
+from forkpoint.server.wires.chat.answer import FinishedAnswer, completion
 from forkpoint.store.records import Lineage, TurnError, Verification
 from forkpoint.wire.documents import (
     condensed_document,
@@ -239,7 +239,7 @@ EXAMPLES: dict[str, Any] = {
     },
     "ChatCompletion": msgspec.json.decode(
         completion(
-            Said(
+            FinishedAnswer(
                 id=f"chatcmpl-{_TURN}",
                 model="support",
                 created=_TIME // 1_000_000,

@@ -21,7 +21,7 @@ from forkpoint.server.http.call import JSON, Calls, Description
 from forkpoint.server.http.examples import EXAMPLES
 from forkpoint.server.http.refusals import REQUEST_ID, Refusals, said
 from forkpoint.server.live.stream import TYPE
-from forkpoint.server.wires.chat.documents import ChatProblem
+from forkpoint.server.wires.chat.answer import ChatProblem
 from forkpoint.version import __version__
 from forkpoint.wire.documents import EventDocument, SideAnswerDocument, TurnDocument
 from forkpoint.wire.problems import Problem

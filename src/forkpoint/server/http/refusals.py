@@ -22,7 +22,7 @@ from forkpoint.errors import (
 from forkpoint.server.http.call import JSON, Description
 from forkpoint.server.http.door import refusal
 from forkpoint.server.http.examples import ERRORS, FAILED, ID
-from forkpoint.server.wires.chat.documents import ChatProblem
+from forkpoint.server.wires.chat.answer import ChatProblem
 from forkpoint.wire.problems import Problem
 
 REQUEST_ID = ("X-Request-Id", "Names this request in the log.")

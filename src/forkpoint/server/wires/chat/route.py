@@ -26,10 +26,10 @@ from forkpoint.errors import (
     Unsupported,
 )
 from forkpoint.server.http.call import CallMade, Calls, answer
-from forkpoint.server.wires.chat.answering import Answering
-from forkpoint.server.wires.chat.documents import ChatChunk, ChatCompletion, ModelDocument, ModelsDocument
-from forkpoint.server.wires.chat.identity import CREATE, FORK_FROM, HISTORY, IGNORED, RETRIES, STATUS, TURN
-from forkpoint.server.wires.chat.requests import ChatRequest
+from forkpoint.server.wires.chat.answer import ChatChunk, ChatCompletion, ModelDocument, ModelsDocument
+from forkpoint.server.wires.chat.request import ChatRequest
+from forkpoint.server.wires.chat.turn import Answering
+from forkpoint.server.wires.identity import CREATE, FORK_FROM, HISTORY, IGNORED, RETRIES, STATUS, TURN
 
 calls = Calls("chat completions")
 

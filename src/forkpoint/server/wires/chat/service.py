@@ -1,18 +1,148 @@
-"""What all chat completions of a server share."""
+"""What all chat completions of a server share: the models that clients see, who answers for them, and memory.
+
+A client says ``model``. That is an agent's name; or, where no agent is called so, the name of a model that an agent
+has, so that a client which insists on ``gpt-5.6`` finds whoever speaks with it. Each of these names exists once more
+with ``:side`` after it: the same agent, always without a conversation, for a client's own small requests (a title).
+"""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import PurePath
+from typing import Any
 
-from forkpoint.errors import ForkpointError
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from forkpoint.agent.agent import Agent
+from forkpoint.agent.output import OutputSchema
+from forkpoint.backend.settings import Settings
+from forkpoint.clock import Clock, system_clock
+from forkpoint.errors import ForkpointError, NoSuchModel
 from forkpoint.history.client_view import Seen
+from forkpoint.llm.model import LLM
+from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.http.tenants import Tenants
 from forkpoint.server.settings import ServerSettings
-from forkpoint.server.wires.chat.dressing import Wardrobe
-from forkpoint.server.wires.chat.hot import Entry, HotSet, Key
-from forkpoint.server.wires.chat.kept import Kept
-from forkpoint.server.wires.chat.models import ModelNames
+from forkpoint.server.wires.chat.memory import Entry, HotSet, Key, WeightedCache
+
+SIDE = ":side"
+"""What a name ends with that always means a request without a conversation."""
+
+_OWNER = "forkpoint"
+_SHOWN = 200  # characters of a name that nobody has
+
+
+class ModelNames:
+    """The names of all agents of a server, as models. They are worked out once."""
+
+    def __init__(self, agents: Catalog, *, clock: Clock = system_clock) -> None:
+        self._since = clock() // 1_000_000  # nobody knows when a model was made; this is when it was offered here
+        order = sorted(agents.names(), key=lambda name: name != agents.default)  # the others stay as they were
+        llms = {name: agents.named(name).llm for name in order}
+        self._agents: dict[str, tuple[str, bool]] = {}
+        # Whoever comes first has a name: agents, then models, and what is called so before what is so on the side.
+        self._add((name, name) for name in order)
+        self._add((plain, name) for name, llm in llms.items() for plain in (_shown(llm), llm.name, llm.model))
+        shown = (*order, *(_shown(llm) for llm in llms.values()))
+        listed = dict.fromkeys(one for name in shown for one in (name, name + SIDE))
+        self._listed = tuple(name for name in listed if name in self._agents)
+
+    def find(self, asked: str) -> tuple[str, bool]:
+        """The name of the agent that is meant, and whether it is asked on the side. Raises `NoSuchModel`."""
+        try:
+            return self._agents[asked]
+        except KeyError:
+            raise NoSuchModel(asked if len(asked) <= _SHOWN else asked[:_SHOWN] + "...") from None
+
+    def listed(self) -> list[dict[str, Any]]:
+        """All of them as OpenAI lists models: agents first, of these the default, each with its side."""
+        return [self._document(name) for name in self._listed]
+
+    def one(self, id: str) -> dict[str, Any]:
+        """One of them, by any name that it can be asked for. Raises `NoSuchModel`."""
+        self.find(id)
+        return self._document(id)
+
+    def _add(self, names: Iterator[tuple[str, str]]) -> None:
+        """Takes names in, as far as they are free, and then those on the side."""
+        found = list(names)
+        for name, agent in found:
+            self._agents.setdefault(name, (agent, False))
+        for name, agent in found:
+            if self._agents[name] == (agent, False):
+                self._agents.setdefault(name + SIDE, (agent, True))
+
+    def _document(self, id: str) -> dict[str, Any]:
+        return {"id": id, "object": "model", "created": self._since, "owned_by": _OWNER}
+
+
+def _shown(llm: LLM) -> str:
+    """A model's plain name. Of a file only what it is called: where it lies is the server's own affair."""
+    return PurePath(llm.name).name if llm.kind in {"local", "scripted"} else llm.name
+
+
+KEPT = 32 * 1024 * 1024
+"""Bytes that all agents have that are kept at hand with what clients asked for."""
+
+
+_FIXED = 4096  # bytes of an agent besides its texts, of which there are some copies
+
+
+class Wish(Struct, frozen=True):
+    """What a client asks of an agent, besides an answer: all that changes what stands before the history."""
+
+    agent: str
+    system: str = ""
+    tools: tuple[ToolSchema, ...] = ()
+    output: OutputSchema | None = None
+    effort: str | None = None
+
+
+class Dressed(Struct, frozen=True):
+    """An agent as it answers, and the document of it."""
+
+    agent: Agent
+    document: msgspec.Raw
+    system: str
+
+    def settings(self, workspace: str | None) -> Settings:
+        """What a conversation is run with that this agent answers in."""
+        return Settings(self.document, workspace, self.system or None)
+
+
+class Wardrobe:
+    """The server's agents, dressed as clients want them. Most want the same again."""
+
+    def __init__(self, agents: Catalog) -> None:
+        self._agents = agents
+        self._dressed: WeightedCache[Wish, Dressed] = WeightedCache(KEPT)
+
+    def dress(self, wish: Wish) -> Dressed:
+        """The agent that is meant. Raises `BadTool` or `BadAgent` for tools that cannot be put beside its own."""
+        if (found := self._dressed.get(wish)) is None:
+            found = self._dress(wish)
+            self._dressed.put(wish, found, _FIXED + 4 * len(bytes(found.document)))
+        return found
+
+    def workspace(self, wish: Wish) -> str | None:
+        """The folder of a new conversation with this agent."""
+        return self._agents.workspace_for(None, self._agents.named(wish.agent))
+
+    def _dress(self, wish: Wish) -> Dressed:
+        agent = self._agents.named(wish.agent)
+        instructions = "\n\n".join(text for text in (agent.instructions, wish.system) if text)
+        llm = agent.llm if wish.effort is None else replace(agent.llm, reasoning_effort=wish.effort)
+        dressed = agent.but(
+            llm=llm,
+            instructions=instructions,
+            client_tools=(*agent.client_tools, *wish.tools),
+            output=agent.output if wish.output is None else wish.output,
+        )
+        return Dressed(dressed, msgspec.Raw(dressed.to_json().encode()), wish.system)
+
 
 EXCHANGES = 500_000
 """Of how many questions and answers it is kept in memory how clients saw them: some 150 MB."""
@@ -27,8 +157,12 @@ class ChatService:
         self.models = ModelNames(agents)
         self.wardrobe = Wardrobe(agents)
         self.hot = HotSet(settings.conversations_max, settings.conversation_ttl, dropped=self._dropped)
-        self.seen: Kept[tuple[str, bytes], Sequence[Seen]] = Kept(EXCHANGES)  # of paths, by tenant and digest
-        self.refused: Kept[Key, str] = Kept(settings.conversations_max)  # the last request of a name that did not begin
+        self.seen: WeightedCache[tuple[str, bytes], Sequence[Seen]] = WeightedCache(
+            EXCHANGES
+        )  # of paths, by tenant and digest
+        self.refused: WeightedCache[Key, str] = WeightedCache(
+            settings.conversations_max
+        )  # the last request of a name that did not begin
         self._tenants = tenants
         self._forgotten: dict[str, list[str]] = {}  # conversations that are to be deleted, by tenant
         self._forgetting: asyncio.Task[None] | None = None

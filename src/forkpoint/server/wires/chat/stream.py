@@ -9,7 +9,7 @@ from forkpoint.backend.callbacks import Update
 from forkpoint.backend.results import Turn
 from forkpoint.llm.answers import CallPiece, ReasoningPiece, TextPiece
 from forkpoint.server.live.feed import Feed
-from forkpoint.server.wires.chat.answers import (
+from forkpoint.server.wires.chat.answer import (
     BETWEEN,
     DONE,
     KEEP_ALIVE,
@@ -19,7 +19,7 @@ from forkpoint.server.wires.chat.answers import (
     handed,
     visible,
 )
-from forkpoint.server.wires.chat.problems import document
+from forkpoint.server.wires.chat.errors import document
 
 FIRST = 5.0
 """Seconds after which an answer begins, though no model has said anything."""
@@ -28,7 +28,7 @@ SILENCE = 10.0
 """Seconds of silence after which a stream says that it is alive."""
 
 
-class Speech:
+class ChunkStream:
     """What is heard of a turn while it runs, as chunks for a client.
 
     An answer that must have a form is not told before it has it: what is wrong with it would have been said already.
@@ -44,7 +44,7 @@ class Speech:
         self._news = asyncio.Event()
         self._words = _Row()
         self._thoughts = _Row()
-        self._calls: dict[str, _Call] = {}  # those that the client was told of
+        self._calls: dict[str, _ShownCall] = {}  # those that the client was told of
         self._owners: dict[str, int] = {}  # of this response: which call has an id, for a provider may give one twice
 
     def hear(self, update: Update) -> None:
@@ -118,7 +118,7 @@ class Speech:
 
     def _call(self, chunks: Chunks, id: str, tool: str, arguments: str) -> bytes:
         if (told := self._calls.get(id)) is None:
-            told = self._calls[id] = _Call(len(self._calls))
+            told = self._calls[id] = _ShownCall(len(self._calls))
             told.has_arguments = bool(arguments)
             return chunks.call(told.number, id, tool, arguments)
         told.has_arguments = told.has_arguments or bool(arguments)
@@ -146,7 +146,7 @@ class Speech:
         return b"".join((thought, said, *calls))
 
 
-class _Call:
+class _ShownCall:
     """A call that the client was told of."""
 
     def __init__(self, number: int) -> None:
