@@ -1,4 +1,4 @@
-"""The OpenAPI document is true of chat completions, whose bodies are not read by the structs that describe them."""
+"""The OpenAPI document is true of chat completions: also where it says more than the structs can check."""
 
 import json
 from collections.abc import Iterator

@@ -1,15 +1,19 @@
-"""A client's list of messages: each message as the bodies of events, and what of the list is new."""
+"""A client's list of messages: how it looks on the wire, what its messages say as events, and what of it is new.
+
+The structs are the description in the OpenAPI document and what a body is decoded into. Where our own sentence says
+more than msgspec's, the document has the rule as ``extra_json_schema``, and the code below holds to it.
+"""
 
 import binascii
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from forkpoint.backend.messages import Given
-from forkpoint.errors import CallNotOpen, Invalid, NoNewMessage, TooLarge, Unsupported
+from forkpoint.errors import CallNotOpen, Invalid, NoNewMessage, TooLarge
 from forkpoint.events import (
     AssistantMessage,
     File,
@@ -23,28 +27,210 @@ from forkpoint.events import (
     UserMessage,
 )
 
+MOST_CALLS = 512
+"""Calls that one message may have."""
 
-class SentImage(Struct, gc=False):
-    url: str | None = None
+NonEmpty: TypeAlias = Annotated[str, Meta(min_length=1)]
+Address: TypeAlias = Annotated[
+    str,
+    Meta(
+        extra_json_schema={"pattern": "^(https?://[^/?#]|data:image/[^,]*;base64,.)"},
+        description="On the web, or a data: URL in base64.",
+    ),
+]
+Base64: TypeAlias = Annotated[
+    str,
+    Meta(
+        extra_json_schema={
+            "pattern": "^(data:[^,]*;base64,)?([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}(==|[A-Za-z0-9+/](=|[A-Za-z0-9+/])))$"
+        },
+        description="In base64, alone or as a data: URL.",
+    ),
+]
 
 
-class SentFile(Struct, gc=False):
-    file_data: str | None = None
-    file_id: str | None = None
+class Sent(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Part of a request's body. Null means absent, and the server passes over fields that it does not know."""
+
+
+class ChatTextPart(Sent, frozen=True, tag_field="type", tag="text"):
+    """A text."""
+
+    text: str
+
+
+class ChatPlainPart(Sent, frozen=True):
+    """A text, where no other part may stand."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatRefusalPart(Sent, frozen=True, tag_field="type", tag="refusal"):
+    """What the assistant said instead of an answer."""
+
+    refusal: str
+
+
+class ChatImageUrl(Sent, frozen=True):
+    """Where a picture is, or the picture itself."""
+
+    url: Address
+
+
+class ChatImagePart(Sent, frozen=True, tag_field="type", tag="image_url"):
+    """A picture."""
+
+    image_url: ChatImageUrl | Address
+
+
+class ChatFile(Sent, frozen=True):
+    """A file itself. The server keeps no files, so no file has an id."""
+
+    file_data: Base64
     filename: str | None = None
+    file_id: None = None
 
 
-class SentPart(Struct, gc=False):
-    """A part as it was sent: which of its fields means anything, its type says."""
+class ChatFilePart(Sent, frozen=True, tag_field="type", tag="file"):
+    """A file."""
 
-    type: str | None = None
-    text: str | None = None
+    file: ChatFile
+
+
+class ChatSystemMessage(Sent, frozen=True, tag_field="role", tag="system"):
+    """The client's instructions, which follow the agent's own. In a conversation those of its first request stay."""
+
+    content: str | list[ChatPlainPart] | None = None
+
+
+class ChatDeveloperMessage(Sent, frozen=True, tag_field="role", tag="developer"):
+    """The same under a newer name."""
+
+    content: str | list[ChatPlainPart] | None = None
+
+
+class ChatUserMessage(Sent, frozen=True, tag_field="role", tag="user"):
+    """What the user says. In a conversation the last message is this, or the result of a call that is open."""
+
+    content: str | list[ChatTextPart | ChatImagePart | ChatFilePart] | None = None
+
+
+class ChatFunctionSaid(Sent, frozen=True):
+    """A function that was called, with its arguments as the text that the model wrote."""
+
+    name: NonEmpty
+    arguments: str | None = None
+
+
+class ChatCallSaid(Sent, frozen=True):
+    """A call that the assistant made of one of the client's tools."""
+
+    id: NonEmpty
+    function: ChatFunctionSaid
+    type: Literal["function"] | None = None
+
+
+class ChatAssistantMessage(Sent, frozen=True, tag_field="role", tag="assistant"):
+    """What the assistant said before."""
+
+    content: str | list[ChatTextPart | ChatRefusalPart] | None = None
     refusal: str | None = None
-    image_url: SentImage | str | None = None
-    file: SentFile | None = None
+    tool_calls: list[ChatCallSaid] | None = None
+    function_call: None = None
+    audio: None = None
 
 
-_UNHEARD = {"input_audio": "sound cannot be heard here", "video_url": "films cannot be seen here"}
+class ChatToolMessage(Sent, frozen=True, tag_field="role", tag="tool"):
+    """What a call of one of the client's tools came to."""
+
+    tool_call_id: NonEmpty
+    content: str | list[ChatPlainPart] | None = None
+
+
+SentMessage: TypeAlias = (
+    ChatSystemMessage | ChatDeveloperMessage | ChatUserMessage | ChatAssistantMessage | ChatToolMessage
+)
+SentPart: TypeAlias = ChatTextPart | ChatPlainPart | ChatRefusalPart | ChatImagePart | ChatFilePart
+
+
+# What the messages say.
+
+MessageBody: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolCall | ToolResult
+
+
+class ClientMessage(Struct, frozen=True):
+    """One message of the list. Without bodies it says nothing that could be used: it is blank."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    bodies: tuple[MessageBody, ...]
+    text: str  # its words: parts of one message in lines of their own, but those of an assistant as one text
+    index: int  # where it stands in the list
+
+
+def read_messages(sent: Sequence[SentMessage], most: int) -> tuple[ClientMessage, ...]:
+    """The messages of a request, in order. Raises `Invalid`, or `TooLarge` if there are more than ``most``."""
+    if not sent:
+        raise Invalid("messages", "there are none; send at least one")
+    if len(sent) > most:
+        raise TooLarge("request", len(sent), most, "messages")
+    tools: dict[str, str] = {}  # which tool each call is of, as far as the list has come
+    return tuple([_read(message, index, tools) for index, message in enumerate(sent)])
+
+
+def _read(message: SentMessage, index: int, tools: dict[str, str]) -> ClientMessage:
+    parts, text = _content(message.content, index, "" if isinstance(message, ChatAssistantMessage) else "\n")
+    match message:
+        case ChatUserMessage():
+            return ClientMessage("user", (UserMessage(parts),) if parts else (), text, index)
+        case ChatAssistantMessage(refusal=refusal, tool_calls=sent):
+            if refusal and refusal.strip():
+                parts, text = (*parts, Text(refusal)), text + refusal
+            spoken = (AssistantMessage(parts),) if parts else ()
+            if not sent:
+                return ClientMessage("assistant", spoken, text, index)
+            calls = _calls(sent, f"messages[{index}].tool_calls")
+            tools.update((call.call_id, call.tool) for call in calls)
+            return ClientMessage("assistant", (*spoken, *calls), text, index)
+        case ChatToolMessage(tool_call_id=id, content=content):
+            if isinstance(content, str) and content:
+                parts = (Text(content),)  # a result may be blank
+            return ClientMessage("tool", (ToolResult(id, tools.get(id, ""), parts),), text, index)
+        case ChatSystemMessage() | ChatDeveloperMessage():
+            return ClientMessage("system", (SystemMessage(parts),) if parts else (), text, index)
+
+
+def _calls(sent: Sequence[ChatCallSaid], place: str) -> list[ToolCall]:
+    if len(sent) > MOST_CALLS:
+        raise Invalid(place, f"there are {len(sent):,} calls, and the limit is {MOST_CALLS}")
+    calls: dict[str, ToolCall] = {}
+    for number, call in enumerate(sent):
+        if call.id in calls:
+            raise Invalid(f"{place}[{number}].id", "another call of the same message has it")
+        arguments = "{}" if call.function.arguments is None else call.function.arguments
+        calls[call.id] = ToolCall(call.id, call.function.name, arguments, client=True)
+    return list(calls.values())
+
+
+def _content(content: str | Sequence[SentPart] | None, index: int, between: str) -> tuple[tuple[Part, ...], str]:
+    """The parts that are worth storing, and the words. A blank text is no part: a provider would refuse it."""
+    if isinstance(content, str):
+        return ((Text(content),) if content.strip() else ()), content
+    parts = [_part(part, f"messages[{index}].content[{number}]") for number, part in enumerate(content or ())]
+    words = [part.text for part in parts if isinstance(part, Text)]
+    return tuple(part for part in parts if not isinstance(part, Text) or part.text.strip()), between.join(words)
+
+
+def _part(sent: SentPart, place: str) -> Part:
+    match sent:
+        case ChatTextPart(text=text) | ChatPlainPart(text=text) | ChatRefusalPart(refusal=text):
+            return Text(text)
+        case ChatImagePart(image_url=image):
+            return _image(image if isinstance(image, str) else image.url, f"{place}.image_url.url")
+        case ChatFilePart(file=file):
+            return _file(file, f"{place}.file.file_data")
+
+
 _MEDIA = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,127}")
 _PICTURES = {
     "avif": "image/avif",
@@ -74,58 +260,28 @@ _DOCUMENTS = {  # ours, and not the machine's: what a request means must not dep
 }
 
 
-def part_of(sent: SentPart, role: str, place: str) -> Part:
-    """The part that was sent. Raises `Invalid` or `Unsupported` with its place."""
-    match sent.type:
-        case "text":
-            if sent.text is None:
-                raise Invalid(f"{place}.text", "it is missing")
-            return Text(sent.text)
-        case "refusal" if role == "assistant":
-            if sent.refusal is None:
-                raise Invalid(f"{place}.refusal", "it is missing")
-            return Text(sent.refusal)
-        case "image_url" if role == "user":
-            return _image(sent.image_url, f"{place}.image_url")
-        case "file" if role == "user":
-            return _file(sent.file, f"{place}.file")
-        case "input_audio" | "video_url":
-            raise Unsupported(f"{place}.{sent.type}", _UNHEARD[sent.type])
-        case "image_url" | "file" | "refusal":
-            raise Invalid(f"{place}.type", f"a message with this role takes no part of the type {sent.type}")
-        case None:
-            raise Invalid(f"{place}.type", "it is missing")
-        case _:
-            raise Invalid(f"{place}.type", "only text, image_url and file are known")
-
-
-def _image(sent: SentImage | str | None, place: str) -> Image:
-    url = sent.url if isinstance(sent, SentImage) else sent
+def _image(url: str, place: str) -> Image:
     if not url:
-        raise Invalid(f"{place}.url", "it is missing")
+        raise Invalid(place, "it is missing")
     if url[:5].lower() == "data:":
-        media, data = _inline(url, f"{place}.url")
+        media, data = _inline(url, place)
         if media is None or not media.startswith("image/"):
-            raise Invalid(f"{place}.url", "its data is not said to be a picture; begin it with data:image/png;base64,")
+            raise Invalid(place, "its data is not said to be a picture; begin it with data:image/png;base64,")
         return Image(media, data=data)
     path = _path(url)
     if path is None:
-        raise Invalid(f"{place}.url", "it must be a data: URL in base64, or begin with http:// or https://")
+        raise Invalid(place, "it must be a data: URL in base64, or begin with http:// or https://")
     return Image(_PICTURES.get(_ending(path), "image/*"), url=url)
 
 
-def _file(sent: SentFile | None, place: str) -> File:
-    if sent is None:
-        raise Invalid(place, "it is missing")
-    if sent.file_id is not None:
-        raise Unsupported(f"{place}.file_id", "no files are kept here; send the file itself as file_data")
+def _file(sent: ChatFile, place: str) -> File:
     if not sent.file_data:
-        raise Invalid(f"{place}.file_data", "it is missing")
+        raise Invalid(place, "it is missing")
     name = sent.filename if sent.filename and sent.filename.strip() else "file"
     if sent.file_data[:5].lower() == "data:":
-        media, data = _inline(sent.file_data, f"{place}.file_data")
+        media, data = _inline(sent.file_data, place)
     else:  # as OpenAI's own description has it: base64 and nothing else
-        media, data = None, _checked(sent.file_data, f"{place}.file_data")
+        media, data = None, _checked(sent.file_data, place)
     return File(name, media or (_DOCUMENTS | _PICTURES).get(_ending(name), "application/octet-stream"), data=data)
 
 
@@ -163,132 +319,7 @@ def _ending(name: str) -> str:
     return name.rpartition(".")[2].lower()
 
 
-MOST_CALLS = 512
-"""Calls that one message may have."""
-
-MessageBody: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolCall | ToolResult
-
-
-class ClientMessage(Struct, frozen=True):
-    """One message of the list. Without bodies it says nothing that could be used: it is blank."""
-
-    role: Literal["system", "user", "assistant", "tool"]
-    bodies: tuple[MessageBody, ...]
-    text: str  # its words: parts of one message in lines of their own, but those of an assistant as one text
-    index: int  # where it stands in the list
-
-
-def read_messages(sent: "list[SentMessage] | None", most: int) -> tuple[ClientMessage, ...]:
-    """The messages of a request, in order. Raises `Invalid`, `Unsupported` or `TooLarge`."""
-    if not sent:
-        raise Invalid("messages", "there are none; send at least one")
-    if len(sent) > most:
-        raise TooLarge("request", len(sent), most, "messages")
-    tools: dict[str, str] = {}  # which tool each call is of, as far as the list has come
-    return tuple([_heard(message, index, tools) for index, message in enumerate(sent)])
-
-
-class _CalledFunction(Struct, gc=False):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _Call(Struct, gc=False):
-    id: str | None = None
-    type: str | None = None
-    function: _CalledFunction | None = None
-
-
-class SentMessage(Struct, gc=False):
-    role: str | None = None
-    content: str | list[SentPart] | None = None
-    tool_calls: list[_Call] | None = None
-    tool_call_id: str | None = None
-    refusal: str | None = None
-    function_call: Any = None
-    audio: Any = None
-
-
-def _heard(message: SentMessage, index: int, tools: dict[str, str]) -> ClientMessage:
-    match message.role:
-        case "user":
-            parts, text = _said(message.content, index, "user")
-            return ClientMessage("user", (UserMessage(parts),) if parts else (), text, index)
-        case "assistant":
-            return _assistant(message, index, tools)
-        case "tool":
-            return _tool(message, index, tools)
-        case "system" | "developer":
-            parts, text = _said(message.content, index, "system")
-            return ClientMessage("system", (SystemMessage(parts),) if parts else (), text, index)
-        case "function":
-            why = "the role function is deprecated; send the result with the role tool"
-            raise Unsupported(f"messages[{index}].role", why)
-        case None:
-            raise Invalid(f"messages[{index}].role", "it is missing")
-        case _:
-            why = "it must be system, developer, user, assistant or tool"
-            raise Invalid(f"messages[{index}].role", why)
-
-
-def _assistant(message: SentMessage, index: int, tools: dict[str, str]) -> ClientMessage:
-    if message.function_call is not None:
-        raise Unsupported(f"messages[{index}].function_call", "it is deprecated; send the call in tool_calls")
-    if message.audio is not None:
-        raise Unsupported(f"messages[{index}].audio", "sound is not kept here; send its words as content")
-    parts, text = _said(message.content, index, "assistant")
-    if message.refusal and message.refusal.strip():
-        parts, text = (*parts, Text(message.refusal)), text + message.refusal
-    if not message.tool_calls:
-        return ClientMessage("assistant", (AssistantMessage(parts),) if parts else (), text, index)
-    calls = _calls(message.tool_calls, f"messages[{index}].tool_calls")
-    tools.update((call.call_id, call.tool) for call in calls)
-    return ClientMessage("assistant", (AssistantMessage(parts), *calls) if parts else tuple(calls), text, index)
-
-
-def _calls(sent: list[_Call], place: str) -> list[ToolCall]:
-    if len(sent) > MOST_CALLS:
-        raise Invalid(place, f"there are {len(sent):,} calls, and the limit is {MOST_CALLS}")
-    calls: list[ToolCall] = []
-    seen: set[str] = set()
-    for number, call in enumerate(sent):
-        if call.type is not None and call.type != "function":
-            raise Unsupported(f"{place}[{number}]", "only calls of functions are known")
-        if not call.id:
-            raise Invalid(f"{place}[{number}].id", "it is missing")
-        if call.id in seen:
-            raise Invalid(f"{place}[{number}].id", "another call of the same message has it")
-        if call.function is None or not call.function.name:
-            raise Invalid(f"{place}[{number}].function.name", "it is missing")
-        seen.add(call.id)
-        arguments = "{}" if call.function.arguments is None else call.function.arguments
-        calls.append(ToolCall(call.id, call.function.name, arguments, client=True))
-    return calls
-
-
-def _tool(message: SentMessage, index: int, tools: dict[str, str]) -> ClientMessage:
-    id = message.tool_call_id
-    if not id:
-        raise Invalid(f"messages[{index}].tool_call_id", "it is missing; name the call that this is the result of")
-    content = message.content
-    if isinstance(content, str):
-        parts: tuple[Part, ...] = (Text(content),) if content else ()
-        return ClientMessage("tool", (ToolResult(id, tools.get(id, ""), parts),), content, index)
-    parts, text = _said(content, index, "tool")
-    return ClientMessage("tool", (ToolResult(id, tools.get(id, ""), parts),), text, index)
-
-
-def _said(content: str | list[SentPart] | None, index: int, role: str) -> tuple[tuple[Part, ...], str]:
-    """The parts that are worth storing, and the words. A blank text is no part: a provider would refuse it."""
-    if isinstance(content, str):
-        return ((Text(content),) if content.strip() else ()), content
-    if content is None:
-        return (), ""
-    parts = [part_of(part, role, f"messages[{index}].content[{number}]") for number, part in enumerate(content)]
-    words = [part.text for part in parts if isinstance(part, Text)]
-    kept = tuple(part for part in parts if not isinstance(part, Text) or part.text.strip())
-    return kept, ("" if role == "assistant" else "\n").join(words)
-
+# What of the list is new.
 
 SOURCE = "chat completions"
 """How history is marked that a client brought along."""
