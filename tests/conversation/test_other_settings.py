@@ -75,10 +75,10 @@ class Talk:
 
     async def as_it_is(self) -> tuple[Any, ...]:
         """All that a turn may change, but for the record of the turn itself."""
-        record, known = await self.store.read(self.id), self.backend.known(self.id)
+        record, known = await self.store.read(self.id), self.backend.placement.known(self.id)
         if known is not None and known.revision == record.revision:  # what is remembered is right
             assert (known.head, known.settings) == (record.head, record.settings)
-        aside = len(await self.backend.set_aside(self.id))
+        aside = len(await self.backend.placement.set_aside(self.id))
         return replace(record, updated=0), await self.store.events(self.id), aside
 
     async def head(self) -> Head:
@@ -128,7 +128,7 @@ async def test_other_settings_come_with_the_commit_and_are_recorded_once(talk: T
     assert talk.model.shown[-1] == ["Be kind.", "one", "answer 1", "two", "answer 2", "three"]
     record = await talk.store.read(talk.id)
     assert record.settings == settings.to_json()
-    known = talk.backend.known(talk.id)
+    known = talk.backend.placement.known(talk.id)
     assert known is not None
     assert (known.revision, known.head, known.settings) == (record.revision, record.head, record.settings)
     assert Settings.from_json(record.settings).system == "Be kind."
@@ -271,9 +271,9 @@ async def test_a_turn_that_stands_elsewhere_moves_the_head_there_and_sets_aside_
     turn = await talk.run("two, otherwise", onto=Onto(talk.id, at))
     assert talk.model.shown[-1] == ["Be brief.", "one", "answer 1", "two, otherwise"]
     assert kinds(turn.events)[0] == "user_message", "the prompt begins as before"
-    (aside,) = await talk.backend.set_aside(talk.id)
+    (aside,) = await talk.backend.placement.set_aside(talk.id)
     assert (aside.head, aside.lineage.at) == (before, at)
-    record, known = await talk.store.read(talk.id), talk.backend.known(talk.id)
+    record, known = await talk.store.read(talk.id), talk.backend.placement.known(talk.id)
     assert record.cache == cache
     assert known is None or known.head == record.head, "what is remembered is not the path that it left"
     assert len(set(talk.model.keys)) == 1
@@ -293,10 +293,10 @@ async def test_a_turn_may_stand_at_the_root(talk: Talk) -> None:
 
 async def test_a_turn_may_go_back_to_what_was_set_aside(talk: Talk) -> None:
     await talk.run("two, otherwise", onto=Onto(talk.id, await after_turn(talk, 1)))
-    (aside,) = await talk.backend.set_aside(talk.id)
+    (aside,) = await talk.backend.placement.set_aside(talk.id)
     await talk.run("three", onto=Onto(aside.id, aside.head.position))
     assert talk.model.shown[-1] == ["Be brief.", "one", "answer 1", "two", "answer 2", "three"]
-    newest, oldest = await talk.backend.set_aside(talk.id)
+    newest, oldest = await talk.backend.placement.set_aside(talk.id)
     assert oldest.id == aside.id
     assert said(await talk.store.events(newest.id))[::2] == [("user", "one"), ("user", "two, otherwise")]
     await talk.run("four")
@@ -310,14 +310,14 @@ async def test_nothing_is_set_aside_where_the_new_path_goes_on_from_the_old_head
     await branch.run("three in the fork")
     await talk.run("four", onto=Onto(fork.id, (await branch.head()).position))
     assert talk.model.shown[-1][-3:] == ["three in the fork", "answer 3", "four"]
-    assert await talk.backend.set_aside(talk.id) == []
+    assert await talk.backend.placement.set_aside(talk.id) == []
     await talk.run("five")
     assert talk.model.shown[-1][-3:] == ["four", "answer 4", "five"]
 
 
 async def test_the_head_is_no_other_place(talk: Talk) -> None:
     await talk.run("three", onto=Onto(talk.id, (await talk.head()).position))
-    assert await talk.backend.set_aside(talk.id) == []
+    assert await talk.backend.placement.set_aside(talk.id) == []
     await talk.run("four")
     assert talk.model.shown[-1][-4:] == ["answer 2", "three", "answer 3", "four"]
 
@@ -358,7 +358,7 @@ async def test_other_settings_and_another_place_come_together(talk: Talk) -> Non
     turn = await talk.run("two, kindly", agent=agent, settings=settings, onto=Onto(talk.id, at))
     assert talk.model.shown[-1] == ["Be kind.", "one", "answer 1", "two, kindly"]
     assert kinds(turn.events).count("manifest_changed") == 1
-    (aside,) = await talk.backend.set_aside(talk.id)
+    (aside,) = await talk.backend.placement.set_aside(talk.id)
     assert (aside.settings, (await talk.store.read(talk.id)).settings) == (old, settings.to_json())
     back = await talk.run("three, briefly", settings=Settings.from_json(old), onto=Onto(aside.id, aside.head.position))
     assert talk.model.shown[-1] == ["Be brief.", "one", "answer 1", "two", "answer 2", "three, briefly"]
@@ -469,7 +469,7 @@ async def test_a_turn_elsewhere_whose_process_is_gone_moved_nothing_and_is_super
         )
         assert again.outcome == "committed"
         assert talk.model.shown[-1] == ["Be brief.", "two"], "the settings that it would have brought are not there"
-        assert len(await talk.backend.set_aside(talk.id)) == 1
+        assert len(await talk.backend.placement.set_aside(talk.id)) == 1
 
 
 async def test_a_turn_elsewhere_that_was_interrupted_is_found_by_one_who_discards_what_is_open(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio.to_thread
@@ -13,10 +14,10 @@ from msgspec.structs import asdict, replace
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.context import AgentState
 from forkpoint.backend.callbacks import Callback
-from forkpoint.backend.messages import request_of
 from forkpoint.backend.protocol import Draft, ForkOptions
 from forkpoint.backend.results import Branch, Info, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.backend.settings import Settings
+from forkpoint.engine.placement import Placement
 from forkpoint.engine.requests import Requests
 from forkpoint.engine.team.teams import RunsTeams
 from forkpoint.engine.trust import Trusting, with_project
@@ -82,6 +83,7 @@ class LocalBackend(RunsTeams):
     ) -> None:
         super().__init__(store, models or Models(), prompts, moved, patience, trusting, beside)
         self._owns_store = owns_store
+        self.placement = Placement(self._store, self._records, partial(self.fork, draft=True), self._last_turn)
 
     async def close(self) -> None:
         """Cancels what still runs here, and lets go of store and models."""
@@ -92,84 +94,11 @@ class LocalBackend(RunsTeams):
 
     # What is at hand.
 
-    def known(self, id: str) -> ConversationRecord | None:
-        """A conversation as this process knows it; another may have moved it since."""
-        return self._records.known(id)
-
     def forget(self, id: str) -> None:
         """Drops what is in memory of a conversation: its record, and the prompt of its head."""
         if (record := self._records.known(id)) is not None:
             self._prompts.forget(record.head.digest)
         self._records.forget(id)
-
-    async def named(self, name: str) -> ConversationRecord | None:
-        """The conversation that has this outer name, or else this id, drafts too, read now; None if there is none."""
-        for read in (self._store.find, self._store.read):
-            with suppress(NotFound):
-                return self._records.know(await read(name))
-        return None
-
-    async def set_aside(self, id: str) -> list[ConversationRecord]:
-        """The branches that were set aside from a conversation, the newest first."""
-        found: list[ConversationRecord] = []
-        cursor: str | None = None
-        family = (await self._store.read(id)).family
-        while True:
-            page = await self._store.conversations(cursor=cursor, limit=1000, family=family)
-            found += [one for one in page.items if one.lineage.kind == "aside" and one.lineage.source == id]
-            cursor = page.next
-            if cursor is None:
-                return found
-
-    async def turn_of_request(self, record: ConversationRecord, request: str) -> TurnRecord | None:
-        """The turn that runs or was committed last, if it is of this request.
-
-        One that was committed is not, if the same was sent once more since, and did not commit: that is what is meant.
-        """
-        if record.open_turn is not None:
-            turn = await self._store.turn(record.open_turn)  # it may have ended since the record was read
-            is_same = turn.outcome in {"running", "committed"} and request_of(turn.input) == request
-            return turn if is_same else None
-        last = await self._last_turn(record)
-        if last is None or request_of(last.input) != request:
-            return None
-        cursor: str | None = None
-        while True:  # from where it stood on: a client that has an answer made anew sends the same once more
-            since = 0 if last.base is None else last.base.ordinal
-            page = await self._store.turns(record.id, cursor=cursor, limit=1000, since=since)
-            tries = (one for one in page.items if one.outcome != "committed" and one.id > last.id)
-            if any(request_of(one.input) == request for one in tries):
-                return None
-            cursor = page.next
-            if cursor is None:
-                return last
-
-    async def is_left_behind(self, id: str) -> bool:
-        """Whether a conversation is only what a request left whose first turn did not commit.
-
-        It is there for the next request of its name, and for nobody else.
-        """
-        if (record := self._records.known(id)) is None or not record.draft:
-            return False
-        page = await self._store.turns(id, limit=1)
-        return any(request_of(turn.input) is not None for turn in page.items)
-
-    async def make_way(self, name: str) -> bool:
-        """Takes the name from what a request left behind there, so that somebody can have it. Says whether it did."""
-        there = await self.named(name)
-        if there is None or not await self.is_left_behind(there.id):
-            return False
-        await self.unname(there)
-        return True
-
-    async def unname(self, record: ConversationRecord) -> None:
-        """Takes a conversation's outer name away, so that another can have it. Raises `Stale` or `Busy`."""
-        self._records.forget(record.id)
-        await self._store.rename(record.id, None, if_revision=record.revision)
-
-    async def end_of(self, turn: str | None, record: ConversationRecord) -> Position | None:
-        """Where a turn ends, or where a conversation does if none is named. Raises `NotFound`."""
-        return record.head.position if turn is None else (await self._store.turn(turn)).end
 
     async def usage(self) -> tuple[Usage, Usage]:
         """All that the tenant has ever spent, and what of it beside any conversation."""
@@ -191,7 +120,7 @@ class LocalBackend(RunsTeams):
         try:
             made = await self._store.create(new_conversation(draft), key=once)
         except AlreadyExists:
-            if not await self.make_way(draft.name or draft.id):
+            if not await self.placement.free_name(draft.name or draft.id):
                 raise
             made = await self._store.create(new_conversation(draft), key=once)
         await self._trusting.keep_for(draft)

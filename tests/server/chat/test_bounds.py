@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from forkpoint.agent.output import PATTERN, OutputSchema
+from forkpoint.engine.placement import imported, paired
 from forkpoint.engine.turns.plan import check_open
 from forkpoint.errors import BadAgent, BadRequest, CallNotOpen, Invalid
 from forkpoint.events import Text, ToolCall, ToolResult, UserMessage
-from forkpoint.server.wires.chat.messages import MOST_CALLS, imported, paired, read_list
+from forkpoint.server.wires.chat.messages import MOST_CALLS, read_list
 from forkpoint.server.wires.chat.request import MOST_TOOLS, CompletionRequest, read_request
 
 MANY = 2_000
@@ -90,7 +91,7 @@ def test_a_name_that_two_tools_have_is_found_however_far_they_are_apart() -> Non
 def test_results_are_found_among_thousands_of_calls_without_comparing_them_one_by_one(compared: Compared) -> None:
     calls = [f"call {number}" for number in range(MANY)]
     before: list[Any] = [UserMessage((Text("go"),)), *(ToolCall(call, "look", "{}") for call in calls)]
-    given = imported(before, results(compared, calls))
+    given = imported(before, results(compared, calls), "test")
     assert len(given) == 1 + 1 + 2 * MANY
     assert not any(isinstance(one, ToolResult) and one.status == "not_answered" for one in given)
     assert compared.times <= MANY
@@ -100,7 +101,7 @@ def test_the_one_result_of_a_call_that_is_not_there_is_found_among_thousands(com
     calls = [f"call {number}" for number in range(MANY)]
     before: list[Any] = [ToolCall(call, "look", "{}") for call in calls]
     with pytest.raises(CallNotOpen, match="stranger"):
-        imported(before, results(compared, [*calls, "stranger"]))
+        imported(before, results(compared, [*calls, "stranger"]), "test")
     assert compared.times <= MANY
 
 
@@ -109,7 +110,7 @@ def test_two_equal_results_are_not_taken_for_one() -> None:
     call, one, two = ToolCall("x", "look", "{}"), ToolResult("x", "look", ()), ToolResult("x", "look", ())
     assert one == two
     with pytest.raises(CallNotOpen):
-        imported([call], [one, two])
+        imported([call], [one, two], "test")
 
 
 def test_that_calls_are_open_is_looked_up_and_not_searched(compared: Compared) -> None:

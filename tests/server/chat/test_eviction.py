@@ -14,7 +14,7 @@ from tests.server.support.turning import PATIENCE, Api, asks, left_nothing, obed
 from forkpoint.agent import tool
 from forkpoint.errors import NotFound
 from forkpoint.server.settings import ServerSettings
-from forkpoint.server.wires.chat.turn import Placing
+from forkpoint.server.wires.chat.turn import ChatTurn
 from forkpoint.store.records import Collected
 from forkpoint.testing import Fault, ModelServer, Reply, Script
 
@@ -264,7 +264,7 @@ def test_a_committed_turn_is_told_as_such_whatever_becomes_of_memory(
     async def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(Placing, "remember", fails)
+    monkeypatch.setattr(ChatTurn, "_remember", fails)
     with place("memory:") as here:
         headers = {"X-Conversation-History": history_mode}
         for text in ("one", "two"):

@@ -15,9 +15,9 @@ from tests.server.chat.lists_of_messages import answer, assistant, function, res
 from tests.server.support.serving import Served, served
 from tests.server.support.turning import Api, left_nothing, using
 
-from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.placement import Placement
 from forkpoint.server.settings import ServerSettings
-from forkpoint.server.wires.chat.turn import Conversing, Placing
+from forkpoint.server.wires.chat.turn import ChatTurn
 from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script, ScriptedCall
 
 FIRST, SECOND = ({"X-Stainless-Retry-Count": count} for count in ("1", "2"))
@@ -250,10 +250,10 @@ FORK = {"X-Fork-From": "source"}
 @pytest.mark.parametrize(
     ("owner", "step", "after", "headers"),
     [
-        (Conversing, "_joined", False, {}),
-        (Conversing, "_joined", True, {}),
-        (Placing, "begin", False, {}),
-        (Placing, "begin", False, FORK),
+        (ChatTurn, "_joined", False, {}),
+        (ChatTurn, "_joined", True, {}),
+        (ChatTurn, "_start", False, {}),
+        (ChatTurn, "_start", False, FORK),
     ],
     ids=["before it is looked for", "after that", "before it begins", "before it begins in a fork"],
 )
@@ -294,20 +294,20 @@ def test_a_turn_that_commits_between_two_reads_of_its_retry_is_joined(
 ) -> None:
     file, _, api, models = stored
     said(post(api.http, "Hello", conversation="between"))
-    look, holding = LocalBackend.turn_of_request, ExitStack()
+    look, holding = Placement.repeated, ExitStack()
     with served(f"sqlite:///{file}", agents_at(models)) as other, using(other.url) as late, holding:
         holding.enter_context(models.holding())
         count = len(models.requests)
         first = late.soon(post, late.http, "two", conversation="between")
         models.wait_for(count + 1)
 
-        async def looks(self: LocalBackend, record: Any, request: str) -> Any:
+        async def looks(self: Placement, record: Any, request: str) -> Any:
             assert record.open_turn is not None
             holding.close()
             await asyncio.to_thread(first.result)
             return await look(self, record, request)
 
-        monkeypatch.setattr(LocalBackend, "turn_of_request", looks)
+        monkeypatch.setattr(Placement, "repeated", looks)
         retried = post(api.http, "two", conversation="between", headers=FIRST)
     assert retried.headers["x-turn-id"] == first.result().headers["x-turn-id"]
     assert history(api, "between").count("two") == 1

@@ -246,5 +246,5 @@ async def target_of(call: ApiCall, id: str, body: RunTurn | PreviewRequest) -> T
             if create is None:
                 raise
     draft = await draft_of(call, create, id, chosen=create.chosen)
-    await call.backend.make_way(draft.name or draft.id)
+    await call.backend.placement.free_name(draft.name or draft.id)
     return Target(draft.id, call.services.agents.bound(draft.settings.agent_json or ""), draft)

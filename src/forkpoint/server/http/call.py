@@ -150,7 +150,7 @@ class ApiCall:
     async def found(self, id: str) -> tuple[Info, Settings]:
         """The conversation that is meant, with its settings. Raises `NotFound`."""
         info, settings = await self.backend.find(id)
-        if id != info.id and await self.backend.is_left_behind(info.id):
+        if id != info.id and await self.backend.placement.is_abandoned(info.id):
             raise NotFound("conversation", id)
         return info, settings
 

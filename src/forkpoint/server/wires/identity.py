@@ -1,10 +1,14 @@
-"""Which conversation a chat completion is for, as its headers say."""
+"""The conversation that a request is for, as its headers name it.
+
+Tests: tests/server/chat/test_identity.py.
+"""
 
 from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
 
+from forkpoint.engine.placement import ForkPoint
 from forkpoint.errors import BadRequest
 from forkpoint.ids import new_id
 from forkpoint.server.settings import ConversationHeader, History
@@ -22,29 +26,22 @@ _BROKEN = {"undefined", "null"}  # what a broken client sends for all its conver
 _YES, _NO = {"true", "1", "yes"}, {"", "false", "0", "no"}
 
 
-class Source(Struct, frozen=True):
-    """Where a conversation is to be forked from."""
-
-    name: str
-    turn: str | None  # None: from its head
-
-
 class Identity(Struct, frozen=True):
     """A conversation, by its outer name, and how the client uses it."""
 
     name: str
-    header: str  # that it is named with, as the answer says it again
+    header: str  # the header that names it, which the answer repeats
     history: History
-    source: Source | None = None
+    fork_of: ForkPoint | None = None
     is_retry: bool = False  # whether the client's own library says that it sends the same request once more
 
 
 def read_identity(
     headers: Mapping[str, str], named_by: tuple[ConversationHeader, ...], default: History | None
 ) -> Identity | None:
-    """The conversation that a request names; None if it names none. Raises `BadRequest` or `BadName`.
+    """The conversation that a request names, or None. Raises `BadRequest` or `BadName`.
 
-    ``default`` is what the caller's key says of its lists.
+    ``default`` is how clients with the caller's key send their lists, unless a header says it.
     """
     if not named_by:  # this server has no conversations for such clients
         return None
@@ -52,13 +49,13 @@ def read_identity(
     if len(set(given.values())) > 1:
         said = " and ".join(header.name for header in given)
         raise BadRequest(f"{said} name two conversations, and it can be in one only")
-    source = _source(headers.get(FORK_FROM, "").strip())
+    fork_of = _fork_point(headers.get(FORK_FROM, "").strip())
     history = _history(headers.get(HISTORY, "").strip().lower())
     create = _is_true(headers.get(CREATE, "").strip().lower())
     header = next(iter(given), named_by[0])
     name = given[header] if given else new_id() if create else None
     if name is None:
-        if source is not None:
+        if fork_of is not None:
             raise BadRequest(f"{FORK_FROM} needs a name for the fork: {header.name}, or {CREATE}: true")
         return None
     if name in _BROKEN:
@@ -67,16 +64,16 @@ def read_identity(
         name=check_name("conversation's name", name),
         header=header.name,
         history=history or header.history or default or "latest",
-        source=source,
+        fork_of=fork_of,
         is_retry=_count(headers.get(RETRIES, "")) > 0,
     )
 
 
-def _source(given: str) -> Source | None:
+def _fork_point(given: str) -> ForkPoint | None:
     if not given:
         return None
     name, _, turn = given.partition("@")
-    return Source(check_name("name of a conversation to fork", name), turn or None)
+    return ForkPoint(check_name("name of a conversation to fork", name), turn or None)
 
 
 def _is_true(given: str) -> bool:

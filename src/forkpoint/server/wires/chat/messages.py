@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct
 
 from forkpoint.backend.messages import Given
-from forkpoint.errors import CallNotOpen, Invalid, NoNewMessage, TooLarge
+from forkpoint.engine.placement import ClientList, MessageBody, paired
+from forkpoint.errors import Invalid, NoNewMessage, TooLarge
 from forkpoint.events import (
     AssistantMessage,
     File,
     Image,
-    Imported,
     Part,
     SystemMessage,
     Text,
@@ -155,8 +155,6 @@ SentPart: TypeAlias = ChatTextPart | ChatPlainPart | ChatRefusalPart | ChatImage
 
 
 # What the messages say.
-
-MessageBody: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolCall | ToolResult
 
 
 class ClientMessage(Struct, frozen=True):
@@ -325,17 +323,12 @@ SOURCE = "chat completions"
 """How history is marked that a client brought along."""
 
 
-class Listed(Struct, frozen=True):
-    """A list, taken apart: the instructions, what was before, and what is new."""
+def read_list(messages: Sequence[ClientMessage], *, is_whole: bool = False) -> ClientList:
+    """The list with its new part set apart. System and developer messages count wherever they stand.
 
-    system: str  # of all system and developer messages, wherever they stand
-    before: tuple[MessageBody, ...]
-    results: tuple[ToolResult, ...]  # of calls that were handed to the client
-    message: UserMessage | None
-
-
-def read_list(messages: Sequence[ClientMessage]) -> Listed:
-    """The list with its new part set apart. Raises `NoNewMessage`: nothing older is ever used instead; or `Invalid`."""
+    Raises `NoNewMessage` if the end is not new: nothing older is ever used instead. Raises `Invalid` if a call has two
+    results.
+    """
     system = "\n\n".join(message.text for message in messages if message.role == "system" and message.bodies)
     others = [message for message in messages if message.role != "system"]
     if not others:
@@ -354,13 +347,15 @@ def read_list(messages: Sequence[ClientMessage]) -> Listed:
     if len({one.call_id for one in results}) < len(results):
         raise Invalid("messages", "a call has two results")
     before = tuple([body for one in others for body in one.bodies])
-    return Listed(system, before, tuple(results), message)
+    return ClientList(
+        source=SOURCE, system=system, before=before, results=tuple(results), message=message, is_whole=is_whole
+    )
 
 
 def outline_of(before: Sequence[MessageBody]) -> int | None:
-    """A number for a list that is nothing but texts, the same for the same list; None for any other.
+    """A number that is the same for the same list of texts, in this process. None if the list has anything but texts.
 
-    A list of thousands is told from another in no time, as long as this process lives.
+    It tells a list of thousands from another at once.
     """
     texts: list[str] = []
     for body in before:
@@ -374,9 +369,9 @@ def outline_of(before: Sequence[MessageBody]) -> int | None:
 
 
 def as_asked(messages: Sequence[ClientMessage]) -> tuple[Given, ...]:
-    """A list as it is, for an answer without a conversation. Raises `NoNewMessage` for one that says nothing.
+    """A list as it is, for an answer without a conversation. Raises `NoNewMessage` if all messages are blank.
 
-    Some clients ask for a title with a system message alone: then it is the question.
+    Some clients ask for a title with a system message alone: then that message is the question.
     """
     given = paired([body for message in messages for body in message.bodies])
     if not given:
@@ -386,48 +381,3 @@ def as_asked(messages: Sequence[ClientMessage]) -> tuple[Given, ...]:
         assert isinstance(last, SystemMessage)
         given.append(UserMessage(last.parts))
     return tuple(given)
-
-
-def imported(before: Sequence[MessageBody], results: Sequence[ToolResult] = ()) -> list[Given]:
-    """History that a client brings along, as events that say so; with new results, of calls that it ends with.
-
-    Raises `CallNotOpen` for results whose calls are not there.
-    """
-    given = paired([*before, *results])
-    taken = {id(one) for one in given}
-    if strangers := [one for one in results if id(one) not in taken]:
-        raise CallNotOpen(strangers[0].call_id[:200], "(new)", "the list does not end with such a call")
-    if not given:
-        return []
-    left_out = len(before) + len(results) - sum(not _is_missing(body) for body in given)
-    source = f"{SOURCE} ({left_out} results without their calls left out)" if left_out else SOURCE
-    return [Imported(source, len(given)), *given]
-
-
-def paired(bodies: Sequence[MessageBody]) -> list[Given]:
-    """The same with a result for each call: one that the list has none for was not answered.
-
-    A result whose call was trimmed away is left out, for no model would take it.
-    """
-    given: list[Given] = []
-    open: dict[str, ToolCall] = {}
-    for body in bodies:
-        if isinstance(body, ToolResult):
-            if open.pop(body.call_id, None) is None:
-                continue
-        elif open and not (isinstance(body, ToolCall) and isinstance(given[-1], ToolCall)):
-            given += _missing(open)
-        if isinstance(body, ToolCall):
-            open[body.call_id] = body
-        given.append(body)
-    return given + _missing(open)
-
-
-def _missing(open: dict[str, ToolCall]) -> list[ToolResult]:
-    made = [ToolResult(call.call_id, call.tool, (), "not_answered") for call in open.values()]
-    open.clear()
-    return made
-
-
-def _is_missing(body: Given) -> bool:
-    return isinstance(body, ToolResult) and body.status == "not_answered"

@@ -26,9 +26,9 @@ from forkpoint.errors import (
     Unsupported,
 )
 from forkpoint.server.http.call import CallMade, Calls, answer
+from forkpoint.server.wires.chat import turn
 from forkpoint.server.wires.chat.answer import ChatChunk, ChatCompletion, ModelDocument, ModelsDocument
 from forkpoint.server.wires.chat.request import ChatRequest
-from forkpoint.server.wires.chat.turn import Answering
 from forkpoint.server.wires.identity import CREATE, FORK_FROM, HISTORY, IGNORED, RETRIES, STATUS, TURN
 
 calls = Calls("chat completions")
@@ -107,7 +107,7 @@ async def create_chat_completion(call: CallMade) -> Response:
     nothing is kept. If the agent calls tools of the client's, the answer ends there, and the next request has their
     results.
     """
-    return await Answering(call, await call.request.body()).answer()
+    return await turn.answer(call, await call.request.body())
 
 
 @calls("GET", "/v1/models", openai=True, gives=ModelsDocument)

@@ -182,7 +182,7 @@ class ChatService:
         """Memory is all that goes; but where the store is memory too, the conversation goes with it."""
         tenant, _ = key
         backend = self._tenants.backend(tenant)
-        if (record := backend.known(entry.id)) is not None:
+        if (record := backend.placement.known(entry.id)) is not None:
             self.seen.forget((tenant, record.head.digest))
         backend.forget(entry.id)
         if not self._tenants.store.capabilities.durable:
@@ -202,7 +202,7 @@ class ChatService:
     async def _delete(self, tenant: str, id: str) -> None:
         backend = self._tenants.backend(tenant)
         with suppress(ForkpointError):  # somebody deleted it, or uses it in another way
-            branches = await backend.set_aside(id)
+            branches = await backend.placement.set_aside(id)
             await backend.delete(id)
             for branch in branches:
                 with suppress(ForkpointError):

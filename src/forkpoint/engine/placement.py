@@ -1,0 +1,314 @@
+"""Placement: in which conversation, on which branch and after which turn a client's request goes on.
+
+A client that speaks a wire (chat completions, responses, messages) holds no conversation. It sends a name, or a point
+to fork from, or the whole list of messages that it has seen, and sometimes the same request twice. The rules here find
+the place. They change nothing but names of drafts: what a request makes is a draft until its turn commits.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from forkpoint.backend.messages import Given, request_of
+from forkpoint.backend.protocol import Draft, ForkOptions
+from forkpoint.backend.settings import Settings
+from forkpoint.engine.record_cache import Records
+from forkpoint.engine.turns.plan import check_open
+from forkpoint.errors import AlreadyExists, CallNotOpen, NotFound
+from forkpoint.events import AssistantMessage, Imported, Position, SystemMessage, ToolCall, ToolResult, UserMessage
+from forkpoint.history.client_view import ClientExchange, Match, Seen, after, match, seen, told
+from forkpoint.ids import new_id
+from forkpoint.store.protocol import Store
+from forkpoint.store.records import ConversationRecord, Onto, TurnRecord
+
+MessageBody: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolCall | ToolResult
+PathOf: TypeAlias = Callable[[ConversationRecord], Awaitable[Sequence[Seen]]]
+"""Returns a conversation's path as its client saw it, from memory or with `Placement.path`."""
+
+
+class ForkPoint(Struct, frozen=True):
+    """A point that a conversation can be forked from: a turn of another conversation, or its head."""
+
+    name: str  # of the other conversation, or its id
+    turn: str | None = None  # None: its head
+
+
+class NamedDraft(Struct, frozen=True):
+    """The conversation that a request names, as the request would make it."""
+
+    name: str
+    title: str | None = None
+    tags: Mapping[str, str] = {}
+    fork_of: ForkPoint | None = None
+
+    def new(self, settings: Settings) -> Draft:
+        """A conversation for a turn to make."""
+        return Draft(id=new_id(), name=self.name, settings=settings, title=self.title, tags=dict(self.tags))
+
+
+class ClientList(Struct, frozen=True, kw_only=True):
+    """The messages that a client sent, divided into what was before and what is new."""
+
+    source: str  # the wire, with which imported history is marked
+    system: str = ""  # the client's instructions
+    before: tuple[MessageBody, ...] = ()
+    results: tuple[ToolResult, ...] = ()  # of calls that the client was handed
+    message: UserMessage | None = None
+    is_whole: bool = False  # the list is all that holds; otherwise only its end is new
+
+    @property
+    def said(self) -> tuple[Given, ...]:
+        return () if self.message is None else (self.message,)
+
+
+class StartingPoint(Struct, frozen=True):
+    """What a turn begins with, and where."""
+
+    given: tuple[Given, ...]
+    onto: Onto | None = None  # None: at the head
+    path: Sequence[Seen] = ()  # that it stands on, as the client saw it; only for a whole list
+
+
+class Placement:
+    """Finds the place for requests of clients, in one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        records: Records,
+        fork: Callable[[str, ForkOptions], Awaitable[object]],
+        last_turn: Callable[[ConversationRecord], Awaitable[TurnRecord | None]],
+    ) -> None:
+        """``fork`` makes a draft; ``last_turn`` returns the turn that a conversation committed last."""
+        self._store = store
+        self._records = records
+        self._fork = fork
+        self._last_turn = last_turn
+
+    # Which conversation.
+
+    def known(self, id: str) -> ConversationRecord | None:
+        """A conversation as this process knows it; another process may have moved it since."""
+        return self._records.known(id)
+
+    async def by_name(self, name: str) -> ConversationRecord | None:
+        """The conversation with this outer name, or else with this id, read now; drafts too. None if there is none."""
+        for read in (self._store.find, self._store.read):
+            with suppress(NotFound):
+                return self._records.know(await read(name))
+        return None
+
+    async def claim(self, wanted: NamedDraft, record: ConversationRecord | None) -> ConversationRecord | None:
+        """The conversation as a request wants it to have begun; None if a turn has to make it.
+
+        ``record`` is what has the name now. A draft that began in another way loses the name. Raises `NotFound` if the
+        conversation to fork is not there, and `AlreadyExists` if the name belongs to a conversation that is no fork of
+        it.
+        """
+        if record is not None and record.draft and record.status != "idle":
+            return record  # another request makes it right now, so it is busy
+        if wanted.fork_of is None:
+            if record is None or not record.draft or _is_root_as(wanted, record):
+                return record
+            await self._unname(record)
+            return None
+        source = await self.by_name(wanted.fork_of.name)
+        if source is None or source.draft:
+            raise NotFound("source of a fork", wanted.fork_of.name)
+        if record is not None:
+            is_fork = record.lineage.kind == "fork" and record.lineage.source == source.id
+            if not record.draft:
+                if not is_fork:
+                    raise AlreadyExists("conversation of another origin", record.name)
+                return record
+            if is_fork and record.lineage.at == await self._end_of(wanted.fork_of.turn, source):
+                return record
+            await self._unname(record)
+        await self._fork(source.id, ForkOptions(id=new_id(), name=wanted.name, chosen=True, at=wanted.fork_of.turn))
+        return await self.by_name(wanted.name)
+
+    async def is_abandoned(self, id: str) -> bool:
+        """Whether a conversation is only what a request left whose first turn did not commit.
+
+        It is there for the next request of its name, and for nobody else.
+        """
+        if (record := self._records.known(id)) is None or not record.draft:
+            return False
+        page = await self._store.turns(id, limit=1)
+        return any(request_of(turn.input) is not None for turn in page.items)
+
+    async def free_name(self, name: str) -> bool:
+        """Takes a name from an abandoned draft, so that another conversation can have it. Returns whether it did."""
+        there = await self.by_name(name)
+        if there is None or not await self.is_abandoned(there.id):
+            return False
+        await self._unname(there)
+        return True
+
+    async def _unname(self, record: ConversationRecord) -> None:
+        """Takes a conversation's outer name away. Raises `Stale` or `Busy`."""
+        self._records.forget(record.id)
+        await self._store.rename(record.id, None, if_revision=record.revision)
+
+    async def _end_of(self, turn: str | None, record: ConversationRecord) -> Position | None:
+        """Where a turn ends, or the conversation's head if ``turn`` is None. Raises `NotFound`."""
+        return record.head.position if turn is None else (await self._store.turn(turn)).end
+
+    # Whether the request came before.
+
+    async def repeated(self, record: ConversationRecord, request: str) -> TurnRecord | None:
+        """The turn of this very request, if it runs or was committed last. ``request`` is a digest.
+
+        None if a later turn of the same request did not commit: then the request means that one, and is run anew.
+        """
+        if record.open_turn is not None:
+            turn = await self._store.turn(record.open_turn)  # it may have ended since the record was read
+            is_same = turn.outcome in {"running", "committed"} and request_of(turn.input) == request
+            return turn if is_same else None
+        last = await self._last_turn(record)
+        if last is None or request_of(last.input) != request:
+            return None
+        since, cursor = 0 if last.base is None else last.base.ordinal, None
+        while True:  # from where it stood on: a client that wants another answer sends the same once more
+            page = await self._store.turns(record.id, cursor=cursor, limit=1000, since=since)
+            tries = (one for one in page.items if one.outcome != "committed" and one.id > last.id)
+            if any(request_of(one.input) == request for one in tries):
+                return None
+            cursor = page.next
+            if cursor is None:
+                return last
+
+    # Where in the conversation.
+
+    async def start(
+        self, record: ConversationRecord | None, listed: ClientList, path_of: PathOf, *, has_key: bool
+    ) -> StartingPoint:
+        """What a turn is given in a conversation, and where it stands. Raises `CallNotOpen`.
+
+        With ``has_key`` the request may have been answered before, so results of calls that are no longer open pass:
+        whoever runs the turn looks for the key first.
+        """
+        if record is None or record.head.position is None:
+            return StartingPoint((*_imported(listed, listed.before), *listed.said))
+        if listed.is_whole:
+            return await self._on_a_branch(record, listed, path_of, has_key)
+        return StartingPoint((*await self._new_results(record, listed, has_key), *listed.said))
+
+    async def path(self, record: ConversationRecord) -> list[Seen]:
+        """A conversation's path, as its client could see it."""
+        return [] if record.head.position is None else seen(await self._store.events(record.id))
+
+    async def set_aside(self, id: str) -> list[ConversationRecord]:
+        """The branches that were set aside from a conversation, the newest first."""
+        found: list[ConversationRecord] = []
+        cursor: str | None = None
+        family = (await self._store.read(id)).family
+        while True:
+            page = await self._store.conversations(cursor=cursor, limit=1000, family=family)
+            found += [one for one in page.items if one.lineage.kind == "aside" and one.lineage.source == id]
+            cursor = page.next
+            if cursor is None:
+                return found
+
+    async def _on_a_branch(
+        self, record: ConversationRecord, listed: ClientList, path_of: PathOf, has_key: bool
+    ) -> StartingPoint:
+        """Where in the family a whole list goes on, and what of the list is not there yet."""
+        exchanges = told(listed.before)
+        branches, paths = [record], [await path_of(record)]
+        found = _match(listed, exchanges, paths)
+        is_plain = found.is_exact and not found.start if exchanges else found.is_head
+        if not is_plain or found.length < len(exchanges):  # another branch may be nearer to it
+            for branch in await self.set_aside(record.id):
+                branches.append(branch)
+                paths.append(await path_of(branch))
+            found = _match(listed, exchanges, paths)
+        branch, path = branches[found.branch], paths[found.branch]
+        upto = exchanges[found.length - 1].upto if found.length else len(listed.before) if found.start else 0
+        rest = listed.before[upto:]
+        if found.is_head and found.branch == 0:
+            given = _imported(listed, rest) if rest else await self._new_results(record, listed, has_key)
+            return StartingPoint((*given, *listed.said), path=path)
+        given = _imported(listed, rest) if rest else listed.results
+        onto = Onto(branch.id, branch.head.position if found.is_head else found.at)  # notes at the end belong to it
+        return StartingPoint((*given, *listed.said), onto, path[: found.start + found.length])
+
+    async def _new_results(
+        self, record: ConversationRecord, listed: ClientList, has_key: bool
+    ) -> tuple[ToolResult, ...]:
+        """The tool results to add. If a user message follows, results of calls already answered are skipped.
+
+        Raises `CallNotOpen` for a result without a call.
+        """
+        open, given = record.head.open_calls.client, [one.call_id for one in listed.results]
+        if listed.message is None:
+            if not has_key:
+                check_open(record.name, open, given)
+            return listed.results
+        if others := [id for id in given if id not in open]:
+            asked = await self._store.events(record.id, kinds=("tool_call",))
+            check_open(record.name, [event.envelope.call_id or "" for event in asked], others)
+        return tuple(one for one in listed.results if one.call_id in open)
+
+
+def imported(before: Sequence[MessageBody], results: Sequence[ToolResult], source: str) -> list[Given]:
+    """History that a client brings along, as events that say so; with new ``results`` of the calls that it ends with.
+
+    Raises `CallNotOpen` for results whose calls are not there.
+    """
+    given = paired([*before, *results])
+    taken = {id(one) for one in given}
+    if strangers := [one for one in results if id(one) not in taken]:
+        raise CallNotOpen(strangers[0].call_id[:200], "(new)", "the list does not end with such a call")
+    if not given:
+        return []
+    left_out = len(before) + len(results) - sum(not _is_missing(body) for body in given)
+    marked = f"{source} ({left_out} results without their calls left out)" if left_out else source
+    return [Imported(marked, len(given)), *given]
+
+
+def paired(bodies: Sequence[MessageBody]) -> list[Given]:
+    """The same messages with a result for each call: a call without a result was not answered.
+
+    A result whose call was trimmed away is left out, for no model would take it.
+    """
+    given: list[Given] = []
+    open: dict[str, ToolCall] = {}
+    for body in bodies:
+        if isinstance(body, ToolResult):
+            if open.pop(body.call_id, None) is None:
+                continue
+        elif open and not (isinstance(body, ToolCall) and isinstance(given[-1], ToolCall)):
+            given += _missing(open)
+        if isinstance(body, ToolCall):
+            open[body.call_id] = body
+        given.append(body)
+    return given + _missing(open)
+
+
+def _imported(listed: ClientList, before: Sequence[MessageBody]) -> list[Given]:
+    """Part of a list as history. If a user message follows, results may lack their calls and are then left out."""
+    if listed.message is not None:
+        return imported((*before, *listed.results), (), listed.source)
+    return imported(before, listed.results, listed.source)
+
+
+def _match(listed: ClientList, exchanges: Sequence[ClientExchange], paths: Sequence[Sequence[Seen]]) -> Match:
+    return match(exchanges, paths) if exchanges else after(listed.before, paths)
+
+
+def _is_root_as(wanted: NamedDraft, draft: ConversationRecord) -> bool:
+    """Whether a draft is no fork and has the title and tags that the request would give it."""
+    return draft.lineage.kind == "root" and (draft.title, dict(draft.tags)) == (wanted.title, wanted.tags)
+
+
+def _missing(open: dict[str, ToolCall]) -> list[ToolResult]:
+    made = [ToolResult(call.call_id, call.tool, (), "not_answered") for call in open.values()]
+    open.clear()
+    return made
+
+
+def _is_missing(body: Given) -> bool:
+    return isinstance(body, ToolResult) and body.status == "not_answered"
