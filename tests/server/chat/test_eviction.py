@@ -51,7 +51,7 @@ class Place:
     def is_hot(self, name: str) -> bool:
         async def look_up() -> bool:
             hot = self.server.services.chat.hot
-            return ("default", name) in hot._idle or ("default", name) in hot._held
+            return ("default", name) in hot._entries
 
         return asyncio.run_coroutine_threadsafe(look_up(), self.server.loop).result(PATIENCE)
 

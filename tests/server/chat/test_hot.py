@@ -32,7 +32,7 @@ class Hot:
             self.set.put(key, Entry(key[1]))
 
     def has(self, key: Key) -> bool:
-        return key in self.set._idle or key in self.set._held  # without touching it
+        return key in self.set._entries  # without touching it
 
 
 def test_what_was_put_is_found_under_its_tenant_and_name_alone() -> None:

@@ -1,4 +1,4 @@
-"""Answers: whole completions and chunks as bytes, and the structs that describe them for the document."""
+"""Answers: the structs that the OpenAPI document shows, whole completions and chunks made of them, as bytes."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -184,23 +184,20 @@ KEEP_ALIVE = b": keep-alive\n\n"
 BETWEEN = "\n\n"
 """What stands between the words of two responses of one turn."""
 
+_LINE_ENDS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 _plainly = msgspec.json.Encoder().encode
 
 
 def _encode(value: object) -> bytes:
-    """JSON on what is one line for everybody: some readers take these characters for the end of one."""
+    """JSON without characters that some readers take for the end of a line."""
     made = _plainly(value)
-    if b"\xe2\x80" in made or b"\xc2\x85" in made:
-        made = (
-            made.replace(b"\xe2\x80\xa8", b"\\u2028")
-            .replace(b"\xe2\x80\xa9", b"\\u2029")
-            .replace(b"\xc2\x85", b"\\u0085")
-        )
+    for line_end, escaped in _LINE_ENDS if b"\xe2\x80" in made or b"\xc2\x85" in made else ():
+        made = made.replace(line_end, escaped)
     return made
 
 
 class FinishedAnswer(Struct, frozen=True, kw_only=True):
-    """A finished answer. ``id`` and ``model`` are as the client is to read them; ``created`` is in seconds."""
+    """A finished answer. ``id`` and ``model`` are as the client will read them; ``created`` is in seconds."""
 
     id: str
     model: str
@@ -214,28 +211,16 @@ class FinishedAnswer(Struct, frozen=True, kw_only=True):
 
 def completion(said: FinishedAnswer, reasoning_field: bool) -> bytes:
     """A whole answer, as OpenAI's ``chat.completion``."""
-    message: dict[str, Any] = {
-        "role": "assistant",
-        "content": None if said.calls and not said.text else said.text,
-        "refusal": None,
-    }
-    if reasoning_field and said.reasoning:
-        message["reasoning_content"] = said.reasoning
-    if said.calls:
-        message["tool_calls"] = [
-            {"id": call.call_id, "type": "function", "function": {"name": call.tool, "arguments": call.arguments}}
-            for call in said.calls
-        ]
-    return _encode(
-        {
-            "id": said.id,
-            "object": "chat.completion",
-            "created": said.created,
-            "model": said.model,
-            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": said.finish}],
-            "usage": _usage(said.usage),
-        }
+    calls = [ChatToolCall(call.call_id, "function", ChatFunctionCall(call.tool, call.arguments)) for call in said.calls]
+    message = ChatMessage(
+        "assistant",
+        None if calls and not said.text else said.text,
+        None,
+        said.reasoning if reasoning_field and said.reasoning else UNSET,
+        calls or UNSET,
     )
+    choice, usage = ChatChoice(0, message, None, said.finish), _usage(said.usage)
+    return _encode(ChatCompletion(said.id, "chat.completion", said.created, said.model, [choice], usage))
 
 
 class Chunks:
@@ -258,7 +243,7 @@ class Chunks:
         return self._chunk(b'{"content":' + _encode(delta) + b"}")
 
     def reasoning(self, delta: str) -> bytes:
-        """More thoughts; nothing at all, if they are not to be shown."""
+        """More thoughts; empty if the server does not show thoughts."""
         return self._chunk(b'{"reasoning_content":' + _encode(delta) + b"}") if self._reasoning else b""
 
     def call(self, index: int, id: str, name: str, arguments: str = "") -> bytes:
@@ -273,7 +258,7 @@ class Chunks:
         return self._chunk(_encode({"tool_calls": [{"index": index, "function": {"arguments": delta}}]}))
 
     def finish(self, reason: Finish) -> bytes:
-        """Why the answer ends. Only one that is committed has this."""
+        """Why the answer ends. Only a committed answer has this."""
         return b"".join((self._head, b'{},"logprobs":null,"finish_reason":', _encode(reason), b"}]", self._end))
 
     def usage(self, usage: Usage) -> bytes:
@@ -285,14 +270,14 @@ class Chunks:
 
 
 def error_frame(document: dict[str, Any]) -> bytes:
-    """What went wrong, after an answer has begun. Nothing may follow it."""
+    """What went wrong after an answer has begun. It is the last frame."""
     return b"data: " + _encode(document) + b"\n\n"
 
 
 def visible(events: Iterable[Event | StagedEvent], *, only_last: bool) -> tuple[str, str | None]:
     """The words and the thoughts that a client sees of a turn; with ``only_last`` only the last response's words.
 
-    What a model did not say in this turn is no answer. What it was told to say again is none either.
+    Only what a model said in this turn counts, and nothing that it had to say again.
     """
     texts: dict[int, str] = {}
     thoughts: dict[int, str] = {}
@@ -345,11 +330,6 @@ def _joined(said: dict[int, str]) -> str:
     return BETWEEN.join(piece for piece in said.values() if piece)
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
-    return {
-        "prompt_tokens": usage.input,
-        "completion_tokens": usage.output,
-        "total_tokens": usage.input + usage.output,
-        "prompt_tokens_details": {"cached_tokens": usage.cached},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
-    }
+def _usage(usage: Usage) -> ChatUsage:
+    cached, reasoning = ChatPromptDetails(usage.cached), ChatCompletionDetails(usage.reasoning)
+    return ChatUsage(usage.input, usage.output, usage.input + usage.output, cached, reasoning)

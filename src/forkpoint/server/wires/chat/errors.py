@@ -1,8 +1,8 @@
 """Errors in OpenAI's envelope, and whether a machine should try again.
 
-What went wrong, and what of it may be said, is decided elsewhere, once for all calls; here is only how it looks to
-OpenAI's clients. They retry by themselves, some statuses more eagerly than is good, so each refusal says whether they
-should: only what passes by itself is worth it, and nothing that would repeat what tools have done.
+`wire.problems` decides for all calls what a client may read of an error; this module writes it as OpenAI's clients
+expect it. They retry by themselves, some statuses more eagerly than is good, so each refusal says whether they should:
+only if the error passes by itself, and never if a retry would repeat what tools have done.
 """
 
 from typing import Any
@@ -69,7 +69,7 @@ def refusal(error: BaseException, request_id: str) -> tuple[int, bytes, dict[str
 
 
 def document(error: BaseException, request_id: str) -> dict[str, Any]:
-    """What a client is told of an error: the body of a refusal, or the last frame of a stream."""
+    """An error as a client reads it: the body of a refusal, or the last frame of a stream."""
     problem = problem_of(error, request_id=request_id)
     said, status = problem.error, _status(error)
     code, message, turn = said.code, said.message, None
@@ -107,7 +107,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _status(error: BaseException) -> int:
-    """As everywhere, but for what OpenAI's clients know by another one."""
+    """The status that all calls have for an error, unless OpenAI's clients know it by another status."""
     cause = _cause(error)
     if isinstance(cause, LimitReached) and _is_timeout(cause):
         return 504
@@ -134,7 +134,7 @@ def _reason(said: ErrorDocument, kept: TurnError | None) -> tuple[str, str]:
 
 
 def _ran_tools(turn: Any) -> bool:
-    """Whether a turn has run tools of ours, or may have. Whether they can be repeated, nobody can tell from here."""
+    """Whether a turn has run tools of ours, or may have. Nobody here knows whether they can be repeated."""
     if not isinstance(turn, Turn):
         return False
     ours = (event for event in turn.events if not (isinstance(event.body, ToolCall) and event.body.client))

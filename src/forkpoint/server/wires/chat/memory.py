@@ -1,8 +1,12 @@
-"""What a server keeps in memory for chat completions: the hot set of conversations, and caches bounded by weight."""
+"""What a server keeps in memory for chat completions: the hot set of conversations, and caches bounded by weight.
+
+The hot set is bounded by number and by time. What it drops is memory and no more: the store still has the
+conversation, if it keeps any. A conversation in use is never dropped; its idle time begins when its use ends.
+"""
 
 import math
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeAlias, TypeVar
@@ -12,7 +16,10 @@ V = TypeVar("V")
 
 
 class WeightedCache(Generic[K, V]):
-    """Values by their keys. What was used longest ago goes first; what alone is too heavy is not kept at all."""
+    """Values by their keys, up to a weight in all. The value used longest ago goes first.
+
+    A value that is heavier than the bound is not kept at all.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -23,7 +30,7 @@ class WeightedCache(Generic[K, V]):
         return len(self._values)
 
     def get(self, key: K) -> V | None:
-        """The value, if it is there; that counts as a use."""
+        """The value, or None. This counts as a use."""
         found = self._values.get(key)
         if found is None:
             return None
@@ -31,7 +38,7 @@ class WeightedCache(Generic[K, V]):
         return found[0]
 
     def put(self, key: K, value: V, weight: int) -> None:
-        """Keeps a value, in the place of the one that had its key."""
+        """Keeps a value, in the place of the value that had its key."""
         self.forget(key)
         if weight > self._most:
             return
@@ -63,7 +70,7 @@ class Entry:
 class HotSet:
     """The conversations in memory: at most ``most``, each until nobody has used it for ``ttl`` seconds.
 
-    There may be more while all are in use. ``dropped`` is told of each that goes, when it is gone already.
+    There may be more while all are in use. The set calls ``dropped`` for each entry after it has gone.
     """
 
     def __init__(
@@ -78,38 +85,26 @@ class HotSet:
         self._ttl = ttl
         self._clock = clock
         self._dropped = dropped
-        self._idle: OrderedDict[Key, Entry] = OrderedDict()  # the one that was used longest ago stands first
-        self._held: dict[Key, Entry] = {}  # those in use
-        self._users: dict[Key, int] = {}  # how many use a name, whether there is an entry for it or not
+        self._entries: OrderedDict[Key, Entry] = OrderedDict()  # the entry that was used longest ago stands first
+        self._users: Counter[Key] = Counter()  # how many use a name, whether there is an entry for it or not
 
     def __len__(self) -> int:
-        return len(self._idle) + len(self._held)
+        return len(self._entries)
 
     def get(self, key: Key) -> Entry | None:
-        """What is in memory under a name; that counts as a use. None if there is nothing, or if its time ran out."""
-        entry = self._held.get(key)
-        if entry is not None:
-            return entry
-        entry = self._idle.get(key)
-        if entry is None:
-            return None
-        now = self._clock()
-        if self._ran_out(entry, now):
-            self._drop(key)
-            return None
-        self._touch(key, entry, now)
+        """What is in memory under a name, or None. This counts as a use. An entry whose time ran out is dropped."""
+        self._drop_if_ran_out(key)
+        if (entry := self._entries.get(key)) is not None:
+            self._touch(key, entry)
         return entry
 
     def put(self, key: Key, entry: Entry) -> None:
         """Keeps this under a name. Another conversation that was there goes; the same one is just replaced.
 
-        What is put is not dropped before somebody else comes, even if all others are in use.
+        The new entry is not dropped before somebody else comes, even if all others are in use.
         """
-        before = self._held.pop(key, None) or self._idle.pop(key, None)
-        if key in self._users:
-            self._held[key] = entry
-        else:
-            self._touch(key, entry, self._clock())
+        before = self._entries.get(key)
+        self._touch(key, entry)
         if before is not None and before.id != entry.id:
             self._dropped(key, before)
         self._trim(spared=key)
@@ -117,52 +112,48 @@ class HotSet:
     @contextmanager
     def busy(self, key: Key) -> Iterator[None]:
         """While the block runs, what is or comes under this name stays in memory. What ran out before does not."""
-        if key in self._idle and self._ran_out(self._idle[key], self._clock()):
-            self._drop(key)
-        self._users[key] = self._users.get(key, 0) + 1
-        if (entry := self._idle.pop(key, None)) is not None:
-            self._held[key] = entry
+        self._drop_if_ran_out(key)
+        self._users[key] += 1
         try:
             yield
         finally:
             self._users[key] -= 1
             if not self._users[key]:
                 del self._users[key]
-                if (entry := self._held.pop(key, None)) is not None:
-                    self._touch(key, entry, self._clock())
+                if (entry := self._entries.get(key)) is not None:
+                    self._touch(key, entry)
                 self._trim()
 
     def forget(self, key: Key) -> None:
         """Drops what is under a name, in use or not."""
-        self._drop(key)
+        if (entry := self._entries.pop(key, None)) is not None:
+            self._dropped(key, entry)
 
     def sweep(self) -> float | None:
-        """Drops what ran out. Gives the seconds until the next one does; None if nothing waits for that."""
-        now = self._clock()
-        while self._idle:
-            key, entry = next(iter(self._idle.items()))
-            if not self._ran_out(entry, now):
-                left = self._ttl - (now - entry.used)
+        """Drops what ran out. Returns the seconds until the next entry does; None if no entry waits for that."""
+        while (key := next(self._idle(), None)) is not None:
+            self._drop_if_ran_out(key)
+            if (entry := self._entries.get(key)) is not None:
+                left = self._ttl - (self._clock() - entry.used)
                 return left if left < math.inf else None
-            self._drop(key)
         return None
 
-    def _ran_out(self, entry: Entry, now: float) -> bool:
-        return now - entry.used >= self._ttl
+    def _idle(self) -> Iterator[Key]:
+        return (key for key in self._entries if key not in self._users)
 
-    def _touch(self, key: Key, entry: Entry, now: float) -> None:
-        entry.used = now
-        self._idle[key] = entry
-        self._idle.move_to_end(key)
+    def _drop_if_ran_out(self, key: Key) -> None:
+        entry = self._entries.get(key)
+        if entry is not None and key not in self._users and self._clock() - entry.used >= self._ttl:
+            self.forget(key)
+
+    def _touch(self, key: Key, entry: Entry) -> None:
+        entry.used = self._clock()
+        self._entries[key] = entry
+        self._entries.move_to_end(key)
 
     def _trim(self, spared: Key | None = None) -> None:
-        while len(self) > self._most and self._idle:
-            key = next(iter(self._idle))
-            if key == spared:  # the newest is the only one left that is idle
+        while len(self) > self._most:
+            key = next(self._idle(), spared)
+            if key is None or key == spared:  # all others are in use
                 return
-            self._drop(key)
-
-    def _drop(self, key: Key) -> None:
-        entry = self._held.pop(key, None) or self._idle.pop(key, None)
-        if entry is not None:
-            self._dropped(key, entry)
+            self.forget(key)

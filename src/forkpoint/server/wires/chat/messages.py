@@ -230,30 +230,23 @@ def _part(sent: SentPart, place: str) -> Part:
 
 
 _MEDIA = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,127}")
-_PICTURES = {
-    "avif": "image/avif",
-    "bmp": "image/bmp",
-    "gif": "image/gif",
-    "heic": "image/heic",
-    "jpeg": "image/jpeg",
+_PICTURES = {name: f"image/{name}" for name in ("avif", "bmp", "gif", "heic", "jpeg", "png", "tiff", "webp")} | {
     "jpg": "image/jpeg",
-    "png": "image/png",
     "svg": "image/svg+xml",
     "tif": "image/tiff",
-    "tiff": "image/tiff",
-    "webp": "image/webp",
 }
-_DOCUMENTS = {  # ours, and not the machine's: what a request means must not depend on where it is read
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+_TYPES = _PICTURES | {  # ours, and not the machine's: what a request means must not depend on where it is read
     "csv": "text/csv",
-    "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    "docx": f"{_OFFICE}.wordprocessingml.document",
     "htm": "text/html",
     "html": "text/html",
     "json": "application/json",
     "md": "text/markdown",
     "pdf": "application/pdf",
-    "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    "pptx": f"{_OFFICE}.presentationml.presentation",
     "txt": "text/plain",
-    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    "xlsx": f"{_OFFICE}.spreadsheetml.sheet",
     "xml": "application/xml",
 }
 
@@ -280,11 +273,11 @@ def _file(sent: ChatFile, place: str) -> File:
         media, data = _inline(sent.file_data, place)
     else:  # as OpenAI's own description has it: base64 and nothing else
         media, data = None, _checked(sent.file_data, place)
-    return File(name, media or (_DOCUMENTS | _PICTURES).get(_ending(name), "application/octet-stream"), data=data)
+    return File(name, media or _TYPES.get(_ending(name), "application/octet-stream"), data=data)
 
 
 def _inline(url: str, place: str) -> tuple[str | None, str]:
-    """The type that a data: URL names, if it does, and its data, in base64."""
+    """The media type in a data: URL, or None, and the data, in base64."""
     head, comma, data = url[5:].partition(",")
     media, *rest = (word.strip().lower() for word in head.split(";"))
     if not comma or "base64" not in rest:
@@ -295,7 +288,7 @@ def _inline(url: str, place: str) -> tuple[str | None, str]:
 
 
 def _checked(data: str, place: str) -> str:
-    """The same data, which is base64. Raises `Invalid` if it is not, or if there is none."""
+    """The same data. Raises `Invalid` if it is not base64, or empty."""
     try:
         if not binascii.a2b_base64(data, strict_mode=True):
             raise Invalid(place, "it has no data")
@@ -305,11 +298,11 @@ def _checked(data: str, place: str) -> str:
 
 
 def _path(url: str) -> str | None:
-    """The path of an address on the web; None if it is not one."""
+    """The path of an address on the web, or None for any other text."""
     try:
         parts = urlsplit(url)
         return parts.path if parts.scheme in {"http", "https"} and parts.hostname else None
-    except ValueError:  # brackets that are none
+    except ValueError:  # unpaired brackets
         return None
 
 

@@ -19,7 +19,7 @@ from forkpoint.agent.output import OutputSchema
 from forkpoint.errors import BadAgent, BadRequest, BadSetting, BadTool, ForkpointError, Invalid, Unsupported
 from forkpoint.events import JsonText
 from forkpoint.llm.options import Options
-from forkpoint.llm.prompt.manifest import PLAIN_NAME, ToolSchema
+from forkpoint.llm.prompt.manifest import PLAIN_NAME, ToolSchema, is_text
 from forkpoint.server.wires.chat.messages import ClientMessage, NonEmpty, Sent, SentMessage, read_messages
 
 MOST_TOOLS = 512
@@ -476,24 +476,16 @@ def _not_json(body: bytes) -> ForkpointError:
 def _halves(value: Any, place: str) -> Iterator[str]:
     """The places of texts that cannot be written in UTF-8."""
     match value:
-        case str() if not _is_unicode(value):
+        case str() if not is_text(value):
             yield place
         case list():
             for index, item in enumerate(value):
                 yield from _halves(item, f"{place}[{index}]")
         case dict():
             for name, item in value.items():
-                if not _is_unicode(name):
+                if not is_text(name):
                     yield place
                 else:
                     yield from _halves(item, f"{place}.{name}" if place else name)
         case _:
             pass
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

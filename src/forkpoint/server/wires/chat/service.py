@@ -1,7 +1,7 @@
 """What all chat completions of a server share: the models that clients see, who answers for them, and memory.
 
-A client says ``model``. That is an agent's name; or, where no agent is called so, the name of a model that an agent
-has, so that a client which insists on ``gpt-5.6`` finds whoever speaks with it. Each of these names exists once more
+A client's ``model`` is the name of an agent. If no agent has that name, it is the name of a model that an agent has,
+so that a client which insists on ``gpt-5.6`` finds an agent that speaks with it. Each of these names exists once more
 with ``:side`` after it: the same agent, always without a conversation, for a client's own small requests (a title).
 """
 
@@ -29,21 +29,20 @@ from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.chat.memory import Entry, HotSet, Key, WeightedCache
 
 SIDE = ":side"
-"""What a name ends with that always means a request without a conversation."""
+"""The end of a name that always means a request without a conversation."""
 
-_OWNER = "forkpoint"
 _SHOWN = 200  # characters of a name that nobody has
 
 
 class ModelNames:
-    """The names of all agents of a server, as models. They are worked out once."""
+    """The names of all agents of a server, as models."""
 
     def __init__(self, agents: Catalog, *, clock: Clock = system_clock) -> None:
         self._since = clock() // 1_000_000  # nobody knows when a model was made; this is when it was offered here
-        order = sorted(agents.names(), key=lambda name: name != agents.default)  # the others stay as they were
+        order = sorted(agents.names(), key=lambda name: name != agents.default)  # the default first
         llms = {name: agents.named(name).llm for name in order}
         self._agents: dict[str, tuple[str, bool]] = {}
-        # Whoever comes first has a name: agents, then models, and what is called so before what is so on the side.
+        # The first to come has a name: agents before models, and a plain name before the same name on the side.
         self._add((name, name) for name in order)
         self._add((plain, name) for name, llm in llms.items() for plain in (_shown(llm), llm.name, llm.model))
         shown = (*order, *(_shown(llm) for llm in llms.values()))
@@ -51,23 +50,23 @@ class ModelNames:
         self._listed = tuple(name for name in listed if name in self._agents)
 
     def find(self, asked: str) -> tuple[str, bool]:
-        """The name of the agent that is meant, and whether it is asked on the side. Raises `NoSuchModel`."""
+        """The name of the agent, and whether the request is on the side. Raises `NoSuchModel`."""
         try:
             return self._agents[asked]
         except KeyError:
             raise NoSuchModel(asked if len(asked) <= _SHOWN else asked[:_SHOWN] + "...") from None
 
     def listed(self) -> list[dict[str, Any]]:
-        """All of them as OpenAI lists models: agents first, of these the default, each with its side."""
+        """All models as OpenAI lists them: agents first, the default agent before the others, each with its side."""
         return [self._document(name) for name in self._listed]
 
     def one(self, id: str) -> dict[str, Any]:
-        """One of them, by any name that it can be asked for. Raises `NoSuchModel`."""
+        """A model by any of its names. Raises `NoSuchModel`."""
         self.find(id)
         return self._document(id)
 
     def _add(self, names: Iterator[tuple[str, str]]) -> None:
-        """Takes names in, as far as they are free, and then those on the side."""
+        """Takes in the names that are free, and then the same names on the side."""
         found = list(names)
         for name, agent in found:
             self._agents.setdefault(name, (agent, False))
@@ -76,23 +75,22 @@ class ModelNames:
                 self._agents.setdefault(name + SIDE, (agent, True))
 
     def _document(self, id: str) -> dict[str, Any]:
-        return {"id": id, "object": "model", "created": self._since, "owned_by": _OWNER}
+        return {"id": id, "object": "model", "created": self._since, "owned_by": "forkpoint"}
 
 
 def _shown(llm: LLM) -> str:
-    """A model's plain name. Of a file only what it is called: where it lies is the server's own affair."""
+    """A model's plain name. Of a file only its name: clients need not know where it lies."""
     return PurePath(llm.name).name if llm.kind in {"local", "scripted"} else llm.name
 
 
 KEPT = 32 * 1024 * 1024
-"""Bytes that all agents have that are kept at hand with what clients asked for."""
+"""Bytes of all dressed agents that are kept at hand."""
 
-
-_FIXED = 4096  # bytes of an agent besides its texts, of which there are some copies
+_FIXED = 4096  # bytes of an agent besides its texts, of which memory has some copies
 
 
 class Wish(Struct, frozen=True):
-    """What a client asks of an agent, besides an answer: all that changes what stands before the history."""
+    """What a client asks of an agent besides an answer: all that changes what stands before the history."""
 
     agent: str
     system: str = ""
@@ -109,19 +107,19 @@ class Dressed(Struct, frozen=True):
     system: str
 
     def settings(self, workspace: str | None) -> Settings:
-        """What a conversation is run with that this agent answers in."""
+        """The settings of a conversation in which this agent answers."""
         return Settings(self.document, workspace, self.system or None)
 
 
 class Wardrobe:
-    """The server's agents, dressed as clients want them. Most want the same again."""
+    """The server's agents, dressed as clients want them. Most clients want the same again."""
 
     def __init__(self, agents: Catalog) -> None:
         self._agents = agents
         self._dressed: WeightedCache[Wish, Dressed] = WeightedCache(KEPT)
 
     def dress(self, wish: Wish) -> Dressed:
-        """The agent that is meant. Raises `BadTool` or `BadAgent` for tools that cannot be put beside its own."""
+        """The agent for a wish. Raises `BadTool` or `BadAgent` for tools that do not go together with its own."""
         if (found := self._dressed.get(wish)) is None:
             found = self._dress(wish)
             self._dressed.put(wish, found, _FIXED + 4 * len(bytes(found.document)))
@@ -145,9 +143,9 @@ class Wardrobe:
 
 
 EXCHANGES = 500_000
-"""Of how many questions and answers it is kept in memory how clients saw them: some 150 MB."""
+"""How many questions and answers are in memory as clients saw them: some 150 MB."""
 
-_LOOK = 60.0  # seconds after which memory is looked through at the latest
+_LOOK = 60.0  # seconds between two looks through memory, at most
 
 
 class ChatService:
@@ -157,14 +155,11 @@ class ChatService:
         self.models = ModelNames(agents)
         self.wardrobe = Wardrobe(agents)
         self.hot = HotSet(settings.conversations_max, settings.conversation_ttl, dropped=self._dropped)
-        self.seen: WeightedCache[tuple[str, bytes], Sequence[Seen]] = WeightedCache(
-            EXCHANGES
-        )  # of paths, by tenant and digest
-        self.refused: WeightedCache[Key, str] = WeightedCache(
-            settings.conversations_max
-        )  # the last request of a name that did not begin
+        # Paths as clients saw them, by tenant and digest; and the last request of each name that did not begin.
+        self.seen: WeightedCache[tuple[str, bytes], Sequence[Seen]] = WeightedCache(EXCHANGES)
+        self.refused: WeightedCache[Key, str] = WeightedCache(settings.conversations_max)
         self._tenants = tenants
-        self._forgotten: dict[str, list[str]] = {}  # conversations that are to be deleted, by tenant
+        self._forgotten: dict[str, list[str]] = {}  # conversations to delete, by tenant
         self._forgetting: asyncio.Task[None] | None = None
 
     async def sweep(self) -> None:
@@ -174,12 +169,12 @@ class ChatService:
             await asyncio.sleep(_LOOK if wait is None else min(max(wait, 0.05), _LOOK))
 
     async def stop(self) -> None:
-        """Finishes what it is about to forget."""
+        """Waits until all dropped conversations are deleted."""
         if self._forgetting is not None:
             await self._forgetting
 
     def _dropped(self, key: Key, entry: Entry) -> None:
-        """Memory is all that goes; but where the store is memory too, the conversation goes with it."""
+        """Only memory goes. But if the store is memory too, the conversation goes with it."""
         tenant, _ = key
         backend = self._tenants.backend(tenant)
         if (record := backend.placement.known(entry.id)) is not None:
@@ -191,7 +186,7 @@ class ChatService:
                 self._forgetting = asyncio.ensure_future(self._forget())
 
     async def _forget(self) -> None:
-        """Deletes what was dropped, and then what nobody reaches any more."""
+        """Deletes dropped conversations, and then what no conversation reaches any more."""
         while self._forgotten:
             tenant, ids = self._forgotten.popitem()
             for id in ids:

@@ -29,9 +29,9 @@ SILENCE = 10.0
 
 
 class ChunkStream:
-    """What is heard of a turn while it runs, as chunks for a client.
+    """What a turn tells while it runs, as chunks for a client.
 
-    An answer that must have a form is not told before it has it: what is wrong with it would have been said already.
+    An answer that must have a form is held back until it has it: a client cannot take back words that it has read.
     """
 
     def __init__(self, *, holds: bool) -> None:
@@ -44,7 +44,7 @@ class ChunkStream:
         self._news = asyncio.Event()
         self._words = _Row()
         self._thoughts = _Row()
-        self._calls: dict[str, _ShownCall] = {}  # those that the client was told of
+        self._calls: dict[str, _ShownCall] = {}  # that the client has been told of
         self._owners: dict[str, int] = {}  # of this response: which call has an id, for a provider may give one twice
 
     def hear(self, update: Update) -> None:
@@ -57,7 +57,7 @@ class ChunkStream:
             case CallStarted():
                 self.ran_tools = True
                 return
-            case Answered():  # told of failed calls too: what a model said came in pieces before
+            case Answered():  # comes for failed calls too; the words came in pieces before
                 self._pieces.append(_PAUSE)
                 return
             case _:
@@ -83,7 +83,7 @@ class ChunkStream:
             end.cancel()
 
     async def _wait(self) -> bool:
-        """Waits for something new. Says whether anything came before it was silent for too long."""
+        """Waits for something new. Returns False if it was silent for too long."""
         self._news.clear()
         try:
             async with asyncio.timeout(SILENCE):
@@ -111,9 +111,9 @@ class ChunkStream:
                 thought = self._thoughts.next(text)
                 return self._chunks.reasoning(thought) if thought else b""
             case CallPiece(call_id=id, tool=tool, index=index):
-                # One without an id, or with another's, is told at the end, by the id that it has in the history.
+                # A call without an id, or with the id of another, comes at the end, with its id in the history.
                 is_its_own = bool(id) and self._owners.setdefault(id, index) == index
-                is_told = self._agent is not None and self._agent.is_client_tool(tool)  # ours is nobody else's affair
+                is_told = self._agent is not None and self._agent.is_client_tool(tool)  # our own tools are not shown
                 return self._call(self._chunks, id, tool, piece.arguments) if is_its_own and is_told else b""
 
     def _call(self, chunks: Chunks, id: str, tool: str, arguments: str) -> bytes:
@@ -134,7 +134,7 @@ class ChunkStream:
         return end + (chunks.usage(turn.usage) if usage else b"") + DONE
 
     def _rest(self, chunks: Chunks, turn: Turn) -> bytes:
-        """What of an answer was not told while it came: it was held back, or the turn is one that was joined."""
+        """The part of an answer that was not told while it came: it was held back, or the turn was joined later."""
         text, thoughts = visible(turn.events, only_last=self.holds)
         calls = [
             self._call(chunks, call.call_id, call.tool, call.arguments)
@@ -155,9 +155,9 @@ class _ShownCall:
 
 
 class _Row:
-    """What several responses said one after the other: with a blank line between two of them.
+    """What several responses say one after the other, with a blank line between two of them.
 
-    White space that a response begins with waits for what follows. If nothing does, it was none of its words.
+    White space at the beginning of a response waits for the words that follow. Without words it is dropped.
     """
 
     def __init__(self) -> None:
