@@ -9,7 +9,6 @@ from tests.conversation.support.agents import agent_of, asks, call, messages_of
 
 from forkpoint.agent import tool
 from forkpoint.agent.loop import Done, Waiting
-from forkpoint.agent.updates import CallEnded, CallStarted, CallWaits
 from forkpoint.errors import Overloaded
 from forkpoint.events import (
     ApprovalAsked,
@@ -22,9 +21,9 @@ from forkpoint.events import (
     Usage,
 )
 from forkpoint.llm import Options, Retries
-from forkpoint.llm.answers import Restarted, TextPiece
 from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.testing import Fault, Heard, Reply
+from forkpoint.updates import CallEnded, CallStarted, CallWaits, Restarted, TextPiece
 
 pytestmark = pytest.mark.anyio
 

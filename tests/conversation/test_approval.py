@@ -22,13 +22,13 @@ from tests.conversation.support.other_process import heard as heard_of
 from tests.conversation.support.other_process import start
 
 from forkpoint import LLM, Agent, AsyncConversation, Tool, TurnCancelled, TurnFailed, tool
-from forkpoint.agent.updates import CallStarted, CallWaits
 from forkpoint.conversation import Turn
 from forkpoint.errors import Busy, ForkpointError, NoSuchTurn, NotResumable, TurnOpen
 from forkpoint.events import ApprovalAsked, ApprovalDenied, ApprovalGiven, ToolCall
 from forkpoint.store.records import OpenTurn
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.testing import Fault, Heard, ModelServer, Reply
+from forkpoint.updates import CallStarted, CallWaits
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

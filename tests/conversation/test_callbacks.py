@@ -9,11 +9,11 @@ from tests.conversation.support.agents import Answers, Watcher, agent_of, asks, 
 from tests.conversation.support.homes import Home
 
 from forkpoint import AsyncConversation, ToolContext, TurnFailed, tool
-from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits
 from forkpoint.conversation import Turn, TurnStarted, Update, Visualizer
 from forkpoint.events import Text, UserMessage
 from forkpoint.llm import CallPiece, ReasoningPiece, TextPiece
 from forkpoint.testing import Fault, Reply
+from forkpoint.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits
 
 pytestmark = pytest.mark.anyio
 

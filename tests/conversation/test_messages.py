@@ -7,12 +7,12 @@ from tests.conversation.support.agents import agent_of, asks, call, said, script
 from tests.conversation.support.homes import Home
 
 from forkpoint import Agent, AsyncConversation, TurnFailed, tool
-from forkpoint.agent.updates import CallStarted
 from forkpoint.backend.messages import as_message, read_input, write_input
 from forkpoint.conversation import TurnStarted
 from forkpoint.errors import NothingToRun, NotWhole
 from forkpoint.events import File, Image, Text, UserMessage
 from forkpoint.testing import Fault, ModelServer, Reply
+from forkpoint.updates import CallStarted
 
 pytestmark = pytest.mark.anyio
 

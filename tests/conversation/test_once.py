@@ -13,7 +13,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.conversation.support.agents import PATIENCE, Watcher, agent_of, asks, call, kinds, messages_of, scripted
 
 from forkpoint import Agent, Limits, ToolContext, TurnCancelled, tool
-from forkpoint.agent.updates import CallEnded
 from forkpoint.backend.messages import Given
 from forkpoint.backend.protocol import How
 from forkpoint.conversation import Turn, TurnStarted
@@ -27,6 +26,7 @@ from forkpoint.server.http.metrics import Metrics
 from forkpoint.store import open_store
 from forkpoint.store.protocol import Store
 from forkpoint.testing import Fault, Heard, Reply
+from forkpoint.updates import CallEnded
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

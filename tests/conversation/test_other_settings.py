@@ -12,7 +12,6 @@ from tests.conversation.support.agents import Watcher, agent_of, asks, call, kin
 from tests.conversation.support.homes import new_file
 
 from forkpoint import Agent, AsyncConversation, TurnCancelled, TurnFailed, tool
-from forkpoint.agent.updates import CallStarted
 from forkpoint.backend.protocol import Draft, ForkOptions, How
 from forkpoint.backend.settings import Settings
 from forkpoint.conversation import Turn
@@ -37,6 +36,7 @@ from forkpoint.store import open_store
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import Head, Onto
 from forkpoint.testing import Fault, Heard, Reply
+from forkpoint.updates import CallStarted
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,6 @@ from tests.conversation.support.network import answer, canned, line, problem
 from tests.server.support.serving import Served, served
 
 from forkpoint.agent import Agent, tool
-from forkpoint.agent.updates import Answered, CallEnded, CallStarted
 from forkpoint.conversation import AsyncConversation, Conversation, Turn, TurnJoined, TurnStarted
 from forkpoint.conversation.place import Place, as_url
 from forkpoint.errors import (
@@ -31,7 +30,6 @@ from forkpoint.errors import (
     TurnCancelled,
     TurnFailed,
 )
-from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
 from forkpoint.remote import connection as client
 from forkpoint.remote.addresses import server_url
 from forkpoint.remote.backend import RemoteBackend
@@ -39,6 +37,7 @@ from forkpoint.remote.connection import ServerConnection, ServerRequest
 from forkpoint.remote.turn_log import LOST, TurnLog
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.testing import Fault, Reply
+from forkpoint.updates import Answered, CallEnded, CallPiece, CallStarted, ReasoningPiece, Restarted, TextPiece
 
 pytestmark = pytest.mark.anyio
 

@@ -22,10 +22,10 @@ from tests.conversation.support.team import lead, obedient, orders, spawn, wait
 
 from forkpoint import Agent, AsyncConversation, Hook, Role, Secret, SubAgents, ToolContext, tool
 from forkpoint.agent.builtin import shell
-from forkpoint.agent.updates import CallProgress
 from forkpoint.errors import BadAgent, BadSetting, TurnFailed
 from forkpoint.events import HookRun, Text, ToolResult
 from forkpoint.server.agents.catalog import Catalog
+from forkpoint.updates import CallProgress
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,6 @@ from tests.conversation.support.agents import Signal, call, said, scripted
 from tests.conversation.support.team import lead, obedient, orders, send, spawn, told, wait
 
 from forkpoint.agent import Agent, Limits, Role, SubAgents, ToolContext, tool
-from forkpoint.agent.updates import CallStarted
 from forkpoint.conversation import AsyncConversation, Update
 from forkpoint.errors import ForkpointError, TurnFailed
 from forkpoint.events import SubAgentFinished, SubAgentSpawned, Usage
@@ -28,6 +27,7 @@ from forkpoint.llm import Timeouts
 from forkpoint.store import Store, open_store
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.testing import Fault, Heard, Reply
+from forkpoint.updates import CallStarted
 
 pytestmark = pytest.mark.anyio
 

@@ -7,11 +7,20 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted
-from forkpoint.backend.callbacks import TurnStarted, Update
+from forkpoint.backend.callbacks import Update
 from forkpoint.backend.catch_up import CatchUp
 from forkpoint.events import ModelCalled, Text, ToolCall, ToolResult, Usage
-from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
+from forkpoint.updates import (
+    Answered,
+    CallEnded,
+    CallPiece,
+    CallProgress,
+    CallStarted,
+    ReasoningPiece,
+    Restarted,
+    TextPiece,
+    TurnStarted,
+)
 
 STARTED = TurnStarted("turn", "conversation", ())
 texts = st.text("ab", min_size=1, max_size=3)

@@ -32,11 +32,11 @@ from tests.conversation.support.other_process import start
 
 from forkpoint import Agent, AsyncConversation, Conversation, ToolContext, TurnCancelled, TurnFailed, tool
 from forkpoint.agent.loop import MAY_HAVE_RUN
-from forkpoint.agent.updates import CallEnded, CallProgress
 from forkpoint.conversation import Turn, Update
 from forkpoint.errors import Busy, NotResumable, NotWhole
 from forkpoint.events import Image, Text
 from forkpoint.testing import Fault, Heard, Reply, ScriptedCall
+from forkpoint.updates import CallEnded, CallProgress
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

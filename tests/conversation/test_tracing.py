@@ -17,13 +17,12 @@ from opentelemetry.trace import SpanKind, StatusCode
 from tests.conversation.support.agents import PATIENCE, Answers, Watcher, agent_of, asks, call, scripted
 
 from forkpoint import Agent, AsyncConversation, TurnCancelled, TurnFailed, tool
-from forkpoint.agent.updates import CallStarted
-from forkpoint.backend.callbacks import TurnStarted
 from forkpoint.engine.turns.trace import traced
 from forkpoint.errors import OutcomeUnknown
 from forkpoint.events import Usage
 from forkpoint.llm import LLM, Retries
 from forkpoint.testing import Fault, Heard, Reply, Script
+from forkpoint.updates import CallStarted, TurnStarted
 
 pytestmark = pytest.mark.anyio
 

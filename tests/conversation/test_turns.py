@@ -29,7 +29,6 @@ from tests.conversation.support.homes import Home
 from tests.store.conftest import WatchedConnection
 
 from forkpoint import Agent, AsyncConversation, Limits, TurnCancelled, TurnFailed, tool
-from forkpoint.agent.updates import Answered
 from forkpoint.conversation import Info, Turn
 from forkpoint.errors import (
     AlreadyExists,
@@ -67,6 +66,7 @@ from forkpoint.llm import LLM, Price, TextPiece, Timeouts
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Database, connect
 from forkpoint.testing import Fault, ModelServer, Reply, Script
+from forkpoint.updates import Answered
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

@@ -15,7 +15,6 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from forkpoint import LLM, Agent, Conversation, TerminalVisualizer, ToolContext, TurnFailed, tool
-from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits
 from forkpoint.conversation import Turn, TurnStarted, Update
 from forkpoint.conversation.visualizer import LONGEST_INPUT, figures
 from forkpoint.events import (
@@ -31,9 +30,19 @@ from forkpoint.events import (
     seal,
 )
 from forkpoint.llm import Retries
-from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
 from forkpoint.store.records import TurnError
 from forkpoint.testing import Fault, Reply, Script, ScriptedCall
+from forkpoint.updates import (
+    Answered,
+    CallEnded,
+    CallPiece,
+    CallProgress,
+    CallStarted,
+    CallWaits,
+    ReasoningPiece,
+    Restarted,
+    TextPiece,
+)
 
 EVIL = "[bold red]x[/] \x1b[31mred\x1b]0;title\x07 \x9b2J \x08\x7f \u202egnp.exe\u2066 \ud800 [link=http://x]y[/link]"
 STYLES = re.compile(r"\x1b\[[0-9;]*m")

@@ -38,7 +38,7 @@ from forkpoint.events import (
     seal,
 )
 from forkpoint.llm import scripts
-from forkpoint.llm.answers import Answer, CallPiece, Piece, ReasoningPiece, TextPiece
+from forkpoint.llm.answers import Answer
 from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
@@ -48,6 +48,7 @@ from forkpoint.llm.prompt.rendering import render
 from forkpoint.llm.providers.scripted import ScriptedProvider
 from forkpoint.llm.request import Request
 from forkpoint.llm.scripts import Fault, FaultKind, Heard, Reply, Script, ScriptedCall, last_words, script_named
+from forkpoint.updates import CallPiece, Piece, ReasoningPiece, TextPiece
 
 few = settings(max_examples=60, deadline=None, database=None)
 

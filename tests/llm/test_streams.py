@@ -24,12 +24,13 @@ from forkpoint.errors import (
     RequestRefused,
 )
 from forkpoint.events import AssistantMessage, NewEvent, Reasoning, Text, ToolCall, Usage, encode_body, seal
-from forkpoint.llm.answers import Answer, CallPiece, Piece, ReasoningPiece, TextPiece
+from forkpoint.llm.answers import Answer
 from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.streams.chat import ChatStream
 from forkpoint.llm.streams.messages import MessagesStream
 from forkpoint.llm.streams.parts import mended
 from forkpoint.llm.streams.responses import ResponsesStream
+from forkpoint.updates import CallPiece, Piece, ReasoningPiece, TextPiece
 
 few = settings(max_examples=40, deadline=None, database=None)
 many = settings(max_examples=150, deadline=None, database=None)

@@ -23,16 +23,15 @@ from tests.server.support.turning import (
 )
 
 from forkpoint.agent import Agent
-from forkpoint.backend.callbacks import TurnStarted
 from forkpoint.backend.results import Turn
 from forkpoint.events import Position, Usage
 from forkpoint.ids import new_id
-from forkpoint.llm.answers import TextPiece
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.http.keys import Keyring, Keys, add_key, revoke_key
 from forkpoint.server.live.family import read_cursor
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Heard, Reply, ScriptedCall
+from forkpoint.updates import TextPiece, TurnStarted
 
 FAST = ServerSettings(poll=0.02, heartbeat=0.05)
 

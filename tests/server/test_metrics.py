@@ -7,13 +7,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from tests.conversation.support.agents import PATIENCE, Watcher, agent_of, asks, call, scripted
 
 from forkpoint import Agent, AsyncConversation, TurnCancelled, TurnFailed, __version__, tool
-from forkpoint.agent.updates import Answered, CallEnded, CallStarted
-from forkpoint.backend.callbacks import Callback, TurnStarted, Update
+from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.results import Turn
 from forkpoint.events import ModelCalled, ToolCall, ToolResult, Usage
 from forkpoint.llm import Price
 from forkpoint.server.http.metrics import VALUES, Metrics, _Watch
 from forkpoint.testing import Fault, Reply
+from forkpoint.updates import Answered, CallEnded, CallStarted, TurnStarted
 
 pytestmark = pytest.mark.anyio
 

@@ -36,7 +36,6 @@ from forkpoint.agent.secrets.secret import Resolved, masking_of, resolve
 from forkpoint.agent.skills.skill import Skill, touched_paths, triggered
 from forkpoint.agent.team.tools import Team
 from forkpoint.agent.tool import Tool
-from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits, StepUpdate
 from forkpoint.errors import BadOutput, HookBlocked, LimitReached, NoSecret
 from forkpoint.events import (
     AnyBody,
@@ -64,6 +63,7 @@ from forkpoint.llm.call import Models
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.prompt.rendering import Rendering
+from forkpoint.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits, StepUpdate
 
 CORRECTIONS = 2
 """How often a model is told that its answer does not have the form that was asked for."""

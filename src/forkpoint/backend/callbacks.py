@@ -4,36 +4,11 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
-from msgspec import Struct
-
-from forkpoint.agent.updates import StepUpdate
 from forkpoint.backend.results import Turn
-from forkpoint.events import UserMessage
+from forkpoint.updates import Provisional
 
 _log = logging.getLogger("forkpoint")
 
-
-class TurnStarted(Struct, frozen=True, tag="turn_started"):
-    """A turn has begun, or goes on."""
-
-    id: str
-    conversation: str
-    input: tuple[UserMessage, ...]
-    resumed: bool = False
-
-
-class TurnJoined(Struct, frozen=True, tag="turn_joined"):
-    """An idempotency key named a turn that was begun before: it is waited for, and none is begun.
-
-    It is not told what happens in that turn; the `Turn` is what ``run`` returns.
-    """
-
-    id: str
-    conversation: str
-
-
-Provisional: TypeAlias = TurnStarted | TurnJoined | StepUpdate
-"""What is told of a turn while it runs."""
 
 Update: TypeAlias = Provisional | Turn
 """What is told of a turn. Everything but the `Turn`, which is the last, is provisional."""

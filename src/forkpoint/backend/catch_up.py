@@ -8,9 +8,8 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from forkpoint.agent.updates import CallProgress
 from forkpoint.backend.callbacks import Update
-from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
+from forkpoint.updates import CallPiece, CallProgress, ReasoningPiece, Restarted, TextPiece
 
 _Piece: TypeAlias = TextPiece | ReasoningPiece | CallPiece
 

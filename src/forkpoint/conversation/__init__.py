@@ -8,11 +8,12 @@ The work is done by a `forkpoint.backend.protocol.Backend`: `forkpoint.engine` f
 `forkpoint.remote` for a server.
 """
 
-from forkpoint.backend.callbacks import Callback, TurnJoined, TurnStarted, Update, Visualizer
+from forkpoint.backend.callbacks import Callback, Update, Visualizer
 from forkpoint.backend.results import Branch, Call, Info, Isolation, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.conversation.stream import TurnStream
 from forkpoint.conversation.sync import Conversation, SyncTurnStream
+from forkpoint.updates import TurnJoined, TurnStarted
 
 __all__ = [
     "AsyncConversation",

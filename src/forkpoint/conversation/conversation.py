@@ -25,7 +25,7 @@ from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.arguments import decode_as
 from forkpoint.agent.stored.document import bind as bind_to
 from forkpoint.agent.stored.document import portable_document
-from forkpoint.backend.callbacks import Callback, TurnJoined, TurnStarted, Update, Visualizer, tell_all
+from forkpoint.backend.callbacks import Callback, Update, Visualizer, tell_all
 from forkpoint.backend.messages import Given, Message, as_message, as_result
 from forkpoint.backend.names import Point, as_answerer, as_id, as_point, as_turn, with_title
 from forkpoint.backend.protocol import Backend, Decision, Draft, ForkOptions
@@ -58,6 +58,7 @@ from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.paging import Page
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import Status, Verification
+from forkpoint.updates import TurnJoined, TurnStarted
 from forkpoint.workspace.folders import Kind
 
 Where: TypeAlias = str | os.PathLike[str] | Store | None

@@ -15,12 +15,23 @@ from typing import TYPE_CHECKING, Any, assert_never
 import msgspec
 from msgspec.structs import astuple
 
-from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits
-from forkpoint.backend.callbacks import TurnJoined, TurnStarted, Update
+from forkpoint.backend.callbacks import Update
 from forkpoint.backend.results import Call, Turn, words
 from forkpoint.engine.turns.transaction import tools_of
 from forkpoint.events import ToolCall, ToolResult, UserMessage
-from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
+from forkpoint.updates import (
+    Answered,
+    CallEnded,
+    CallPiece,
+    CallProgress,
+    CallStarted,
+    CallWaits,
+    ReasoningPiece,
+    Restarted,
+    TextPiece,
+    TurnJoined,
+    TurnStarted,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, OverflowMethod

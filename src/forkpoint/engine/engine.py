@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 

@@ -10,17 +10,7 @@ The way of a call, and where to read about each step:
 Nothing here knows of stores. The SDKs, the price list and llama.cpp are loaded when they are first used.
 """
 
-from forkpoint.llm.answers import (
-    Answer,
-    CallPiece,
-    Complete,
-    Failed,
-    Outcome,
-    Piece,
-    ReasoningPiece,
-    Restarted,
-    TextPiece,
-)
+from forkpoint.llm.answers import Answer, Complete, Failed, Outcome
 from forkpoint.llm.call import Models
 from forkpoint.llm.model import LLM, Price, Retries, Timeouts, as_llm
 from forkpoint.llm.options import Options
@@ -36,6 +26,7 @@ from forkpoint.llm.prompt.inspection import Inspection, inspect_request
 from forkpoint.llm.prompt.manifest import Manifest, ToolSchema, manifest_note, manifest_of
 from forkpoint.llm.prompt.rendering import Rendering, render
 from forkpoint.llm.request import Provider, Request
+from forkpoint.updates import CallPiece, Piece, ReasoningPiece, Restarted, TextPiece
 
 __all__ = [
     "LLM",

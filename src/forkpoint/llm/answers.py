@@ -1,4 +1,4 @@
-"""What comes back from a model: pieces while it speaks, and one outcome at the end.
+"""What comes back from a model: one outcome, after pieces while it speaks (`forkpoint.updates`).
 
 A call ends in exactly one of two ways. `Complete` has the whole answer, as bodies of events that are ready to be
 journalled. `Failed` has a typed error. Both have a `ModelCalled`, so what was spent is counted either way. There is
@@ -17,35 +17,6 @@ Finish: TypeAlias = Literal["stop", "tool_calls", "length"]
 
 Said: TypeAlias = Reasoning | AssistantMessage | ToolCall
 """One thing that a model says."""
-
-
-# Pieces. They are provisional: only an outcome is an answer.
-
-
-class TextPiece(Struct, frozen=True, tag="text"):
-    text: str
-
-
-class ReasoningPiece(Struct, frozen=True, tag="reasoning"):
-    text: str
-
-
-class CallPiece(Struct, frozen=True, tag="call"):
-    """Some of a tool call's arguments. The first piece of a call has its id and the tool's name."""
-
-    index: int
-    call_id: str
-    tool: str
-    arguments: str
-
-
-class Restarted(Struct, frozen=True, tag="restarted"):
-    """The call is tried again: what was heard of it so far is void."""
-
-    error: str  # the code of the error that ended the last attempt
-
-
-Piece: TypeAlias = TextPiece | ReasoningPiece | CallPiece | Restarted
 
 
 class Answer(Struct, frozen=True):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import anyio
 
 from forkpoint.events import Usage
-from forkpoint.llm.answers import Piece
 from forkpoint.llm.model import Timeouts
+from forkpoint.updates import Piece
 
 
 class Hearing:

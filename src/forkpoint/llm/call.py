@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from forkpoint.errors import BadPrompt, BadSetting, ForkpointError, ModelError, ModelTimeout
 from forkpoint.events import ModelCalled, Usage
-from forkpoint.llm.answers import Answer, Complete, Failed, Outcome, Piece, Restarted
+from forkpoint.llm.answers import Answer, Complete, Failed, Outcome
 from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.catalog import Wire
 from forkpoint.llm.failures import names_the_cache_key
@@ -25,6 +25,7 @@ from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.prompt.manifest import manifest_of
 from forkpoint.llm.prompt.rendering import Rendering
 from forkpoint.llm.request import Provider, Request
+from forkpoint.updates import Piece, Restarted
 
 
 class Models:

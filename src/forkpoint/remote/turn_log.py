@@ -8,12 +8,22 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted
-from forkpoint.backend.callbacks import Callback, TurnJoined, TurnStarted, Update
+from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.catch_up import CatchUp
 from forkpoint.backend.results import Turn
 from forkpoint.events import AssistantMessage, Event, ModelCalled, Reasoning, StagedEvent, Text, ToolCall, ToolResult
-from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
+from forkpoint.updates import (
+    Answered,
+    CallEnded,
+    CallPiece,
+    CallProgress,
+    CallStarted,
+    ReasoningPiece,
+    Restarted,
+    TextPiece,
+    TurnJoined,
+    TurnStarted,
+)
 
 LOST = "connection_lost"
 """Why an answer is void whose beginning was heard, and which turns out to be another."""

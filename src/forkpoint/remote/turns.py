@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, Limits
-from forkpoint.backend.callbacks import Callback, Provisional, TurnJoined, TurnStarted
+from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.messages import Given
 from forkpoint.backend.protocol import Decision, Draft
 from forkpoint.backend.results import SideAnswer, Turn
@@ -38,6 +38,7 @@ from forkpoint.remote.requests import asked, created, decided, joining, path_of,
 from forkpoint.remote.turn_log import TurnLog
 from forkpoint.shield import finished
 from forkpoint.sse import Frame
+from forkpoint.updates import Provisional, TurnJoined, TurnStarted
 from forkpoint.wire.documents import InfoDocument, SideAnswerDocument, TurnDocument, side_answer_of, turn_of
 
 STOPPING = 10.0

@@ -31,7 +31,6 @@ from tests.conversation.support.team import obedient, orders, send, spawn, told,
 
 from forkpoint.agent import Agent, SubAgents, tool
 from forkpoint.agent.team.tools import NAMES
-from forkpoint.agent.updates import Answered
 from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.messages import as_message, caller_of
 from forkpoint.backend.protocol import Draft
@@ -46,6 +45,7 @@ from forkpoint.ids import new_id
 from forkpoint.store.records import ConversationRecord
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.testing import Heard, Reply
+from forkpoint.updates import Answered
 
 PATIENCE = 10.0
 """Seconds after which something that was struck hangs."""

@@ -16,11 +16,11 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint import LLM, Agent, Limits, ToolContext, tool
-from forkpoint.agent.updates import Answered, CallStarted
 from forkpoint.backend.callbacks import Update
 from forkpoint.events import Usage
 from forkpoint.llm.model import Retries
 from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script, ScriptedCall
+from forkpoint.updates import Answered, CallStarted
 
 FIRST, STRUCK, NEXT = "Hello.", "What does it cost to post the parcel?", "And tomorrow?"
 ANSWER = "It costs 5.90."

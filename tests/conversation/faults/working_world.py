@@ -21,11 +21,11 @@ from forkpoint.agent.hooks.hook import Block, Hook, HookContext
 from forkpoint.agent.mcp import McpServer
 from forkpoint.agent.secrets.secret import Secret
 from forkpoint.agent.skills.skill import Skill
-from forkpoint.agent.updates import Answered
 from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.events import Text, Usage
 from forkpoint.llm import LLM, Retries
 from forkpoint.testing import Fault, Heard, Reply, Script, ScriptedCall
+from forkpoint.updates import Answered
 
 HELLO, GO, NEXT = "Hello there.", "Send the parcel, please.", "And what about tomorrow?"
 TURNS = 3  # of small talk, before the turn that is struck

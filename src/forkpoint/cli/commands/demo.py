@@ -167,7 +167,7 @@ class _Demo:
     def _cut_off(self, question: str) -> "Turn":
         """A turn whose listener leaves in the middle of the answer. A model that is very fast may have committed it."""
         from forkpoint.conversation import TurnStarted
-        from forkpoint.llm.answers import TextPiece
+        from forkpoint.updates import TextPiece
 
         id, heard = "", 0
         with self._main.run_stream(question) as stream:

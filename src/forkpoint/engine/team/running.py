@@ -21,7 +21,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.budget import Budget
 from forkpoint.agent.loop import Waiting, stand
 from forkpoint.agent.team.tools import Caller, Member, MemberStatus, Task
-from forkpoint.backend.callbacks import Callback, TurnJoined, TurnStarted, Update
+from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.messages import as_message, caller_of, write_input
 from forkpoint.backend.protocol import How
 from forkpoint.backend.results import Turn
@@ -43,6 +43,7 @@ from forkpoint.errors import (
 )
 from forkpoint.events import NewEvent, SubAgentFinished, SubAgentSpawned, ToolCall
 from forkpoint.history.roster import Known, in_order, roster
+from forkpoint.updates import TurnJoined, TurnStarted
 
 if TYPE_CHECKING:
     from forkpoint.engine.team.teams import RunsTeams

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.budget import Budget
 from forkpoint.agent.loop import stand
-from forkpoint.backend.callbacks import Callback, TurnJoined, TurnStarted
+from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.messages import Given, read_input, said_in, split, write_input
 from forkpoint.backend.protocol import Decision, Draft, How
 from forkpoint.backend.results import Turn
@@ -69,6 +69,7 @@ from forkpoint.store.records import (
     TurnError,
     TurnRecord,
 )
+from forkpoint.updates import TurnJoined, TurnStarted
 
 _log = logging.getLogger("forkpoint")
 

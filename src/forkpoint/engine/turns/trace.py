@@ -17,13 +17,12 @@ from contextvars import Token
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.updates import Answered, CallEnded, CallStarted
-from forkpoint.backend.callbacks import Callback, TurnStarted, Update
+from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.results import Turn
 from forkpoint.errors import ForkpointError
 from forkpoint.events import ModelCalled, ToolCall, ToolResult, Usage
-from forkpoint.llm.answers import Restarted
 from forkpoint.llm.prompt.manifest import PLAIN_NAME
+from forkpoint.updates import Answered, CallEnded, CallStarted, Restarted, TurnStarted
 
 if TYPE_CHECKING:  # loading it takes longer than a turn, and most programs have no use for it
     from opentelemetry.context import Context

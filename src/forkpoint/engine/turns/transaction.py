@@ -28,7 +28,7 @@ from forkpoint.agent.hooks.point import Hooking
 from forkpoint.agent.loop import Done, Loop, Waiting
 from forkpoint.agent.skills.skill import Skill
 from forkpoint.agent.team.tools import Team
-from forkpoint.backend.callbacks import Callback, TurnStarted
+from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.messages import Given, read_input, said_in
 from forkpoint.backend.protocol import How
 from forkpoint.backend.results import Turn, calls_of
@@ -51,6 +51,7 @@ from forkpoint.llm.prompt.rendering import Rendering
 from forkpoint.shield import finished
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import Committed, NewFork, OpenTurn, Outcome, TurnError
+from forkpoint.updates import TurnStarted
 
 
 class RunsBeneath(Team, Protocol):

@@ -18,12 +18,13 @@ from forkpoint.errors import (
     RequestRefused,
 )
 from forkpoint.events import Reasoning, ToolCall, Usage
-from forkpoint.llm.answers import Answer, CallPiece, Piece, ReasoningPiece, Said, TextPiece
+from forkpoint.llm.answers import Answer, Said
 from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.failures import error_for_status
 from forkpoint.llm.request import Request
 from forkpoint.llm.scripts import Fault, PromptCache, Reply, ScriptedCall, in_pieces, script_named
 from forkpoint.llm.streams.parts import spoken, whole_answer
+from forkpoint.updates import CallPiece, Piece, ReasoningPiece, TextPiece
 
 _ERRORS: dict[str, type[ModelError]] = {
     "authentication": KeyRefused,

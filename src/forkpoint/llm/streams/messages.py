@@ -6,10 +6,11 @@ import msgspec
 
 from forkpoint.errors import AnswerMalformed, ContentRefused
 from forkpoint.events import Reasoning, ToolCall, Usage
-from forkpoint.llm.answers import Answer, CallPiece, Finish, ReasoningPiece, Said, TextPiece
+from forkpoint.llm.answers import Answer, Finish, Said
 from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.failures import error_in_answer
 from forkpoint.llm.streams.parts import SplitText, as_json, count, field, mended, name, spoken, whole_answer, words
+from forkpoint.updates import CallPiece, ReasoningPiece, TextPiece
 
 _FINISH: dict[str, Finish] = {
     "end_turn": "stop",

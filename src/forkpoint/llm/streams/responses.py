@@ -4,10 +4,11 @@ from typing import Any
 
 from forkpoint.errors import AnswerMalformed, ContentRefused
 from forkpoint.events import AssistantMessage, Reasoning, Text, ToolCall, Usage
-from forkpoint.llm.answers import Answer, CallPiece, Finish, ReasoningPiece, Said, TextPiece
+from forkpoint.llm.answers import Answer, Finish, Said
 from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.failures import error_in_answer
 from forkpoint.llm.streams.parts import SplitText, as_json, count, field, mended, name, objects, whole_answer, words
+from forkpoint.updates import CallPiece, ReasoningPiece, TextPiece
 
 _THOUGHTS = {"response.reasoning_summary_text.delta", "response.reasoning_text.delta"}
 _ENDS = {"response.completed": "completed", "response.incomplete": "incomplete"}

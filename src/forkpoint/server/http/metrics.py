@@ -15,10 +15,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from forkpoint.agent.updates import Answered, CallEnded, CallStarted
-from forkpoint.backend.callbacks import Callback, TurnStarted, Update
+from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.results import Turn
 from forkpoint.events import ModelCalled, Usage
+from forkpoint.updates import Answered, CallEnded, CallStarted, TurnStarted
 from forkpoint.version import __version__
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

@@ -12,16 +12,25 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from forkpoint.agent.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits
-from forkpoint.backend.callbacks import TurnStarted
 from forkpoint.events import AnyBody
-from forkpoint.llm.answers import CallPiece, ReasoningPiece, Restarted, TextPiece
 from forkpoint.server.api import operations
 from forkpoint.server.http.call import JSON, Calls, Description
 from forkpoint.server.http.examples import EXAMPLES
 from forkpoint.server.http.refusals import REQUEST_ID, Refusals, said
 from forkpoint.server.live.stream import TYPE
 from forkpoint.server.wires.chat.answer import ChatProblem
+from forkpoint.updates import (
+    Answered,
+    CallEnded,
+    CallPiece,
+    CallProgress,
+    CallStarted,
+    CallWaits,
+    ReasoningPiece,
+    Restarted,
+    TextPiece,
+    TurnStarted,
+)
 from forkpoint.version import __version__
 from forkpoint.wire.documents import EventDocument, SideAnswerDocument, TurnDocument
 from forkpoint.wire.problems import Problem

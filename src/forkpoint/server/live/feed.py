@@ -13,12 +13,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forkpoint.backend.callbacks import TurnJoined, TurnStarted, Update
+from forkpoint.backend.callbacks import Update
 from forkpoint.backend.catch_up import CatchUp
 from forkpoint.backend.results import SideAnswer, Turn
 from forkpoint.events import Event, Position
 from forkpoint.server.api.public import event_frame, problem_of, public_turn
 from forkpoint.server.live.stream import HEARTBEAT, OPENING, frame
+from forkpoint.updates import TurnJoined, TurnStarted
 from forkpoint.wire.documents import side_answer_document
 
 MOST_BYTES = 1024 * 1024

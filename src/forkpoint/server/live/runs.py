@@ -12,13 +12,14 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeAlias
 
-from forkpoint.backend.callbacks import Callback, TurnStarted, Update
+from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.results import SideAnswer, Turn
 from forkpoint.errors import ForkpointError, ShuttingDown, TooMany
 from forkpoint.server.http.metrics import Metrics
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.live.watch import Watching
 from forkpoint.server.settings import ServerSettings
+from forkpoint.updates import TurnStarted
 from forkpoint.wire.problems import hides
 
 _log = logging.getLogger("forkpoint.server")

@@ -4,10 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.updates import Answered, CallStarted
 from forkpoint.backend.callbacks import Update
 from forkpoint.backend.results import Turn
-from forkpoint.llm.answers import CallPiece, ReasoningPiece, TextPiece
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.wires.chat.answer import (
     BETWEEN,
@@ -20,6 +18,7 @@ from forkpoint.server.wires.chat.answer import (
     visible,
 )
 from forkpoint.server.wires.chat.errors import document
+from forkpoint.updates import Answered, CallPiece, CallStarted, ReasoningPiece, TextPiece
 
 FIRST = 5.0
 """Seconds after which an answer begins, though no model has said anything."""

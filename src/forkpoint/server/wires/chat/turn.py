@@ -17,7 +17,7 @@ from fastapi import Response
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
-from forkpoint.backend.callbacks import Callback, TurnStarted, Update
+from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.names import with_title
 from forkpoint.backend.protocol import How
 from forkpoint.backend.results import Turn
@@ -53,6 +53,7 @@ from forkpoint.server.wires.chat.service import Dressed, Wish
 from forkpoint.server.wires.chat.stream import FIRST, ChunkStream
 from forkpoint.server.wires.identity import IGNORED, STATUS, TURN, Identity, read_identity
 from forkpoint.store.records import ConversationRecord
+from forkpoint.updates import TurnStarted
 
 _log = logging.getLogger("forkpoint.server")
 
