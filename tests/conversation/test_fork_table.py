@@ -26,7 +26,7 @@ from forkpoint.agent.team.offer import Role, SubAgents
 from forkpoint.backend.callbacks import Update
 from forkpoint.backend.results import Info, Isolation, Stats
 from forkpoint.backend.settings import Settings, SubAgentOf
-from forkpoint.conversation.conversation import Where
+from forkpoint.conversation.place import Where
 from forkpoint.events import Condensation, HookRun, NewEvent, Opaque, SkillActivated, ToolCall, Usage
 from forkpoint.history.state import State
 from forkpoint.ids import new_id

@@ -109,6 +109,13 @@ class Turn(Struct, frozen=True):
         return tuple(event.body for event in self.events if isinstance(event.body, ModelCalled))
 
 
+class Spending(Struct, frozen=True):
+    """All that was ever spent in a store, each token once; and how much of it outside of any conversation."""
+
+    total: Usage
+    beside: Usage
+
+
 class SideAnswer(Struct, frozen=True):
     """The answer to a side question. Nothing of it is in the conversation, except what it cost."""
 

@@ -5,7 +5,9 @@ one writer, one set of connections to models. It is closed when the last of them
 """
 
 import os
+import re
 from contextlib import suppress
+from typing import TypeAlias
 from urllib.parse import unquote
 
 import anyio
@@ -19,13 +21,16 @@ from forkpoint.store.address import open_store
 from forkpoint.store.protocol import Store
 from forkpoint.workspace.defaults import default_store, file_url, named_store
 
+Where: TypeAlias = str | os.PathLike[str] | Store | None
+"""Where conversations live: an address, a path of a SQLite file, an open store, or None for the default."""
+
 _FILE = "sqlite:///"
 
 
 class Place:
     """An address, and what stands behind it once it is needed."""
 
-    def __init__(self, where: "str | os.PathLike[str] | Store | None" = None) -> None:
+    def __init__(self, where: Where = None) -> None:
         self._where = where
         self._shared: _Shared | None = None
         self._is_remote: bool | None = None
@@ -51,6 +56,11 @@ class Place:
             self._is_remote = isinstance(where, str) and is_server(where)
             self._where = where if self._is_remote else self._where
         return self._is_remote
+
+    @property
+    def address(self) -> str:
+        """The address, without a password."""
+        return re.sub(r"(?<=//)[^/@]*@", "***@", self._named()[0])
 
     @property
     def is_open(self) -> bool:

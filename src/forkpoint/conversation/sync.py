@@ -16,7 +16,8 @@ from forkpoint.backend.callbacks import Callback, Update, Visualizer
 from forkpoint.backend.messages import Message
 from forkpoint.backend.names import Point
 from forkpoint.backend.results import Branch, Call, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
-from forkpoint.conversation.conversation import AsyncConversation, Events, Where
+from forkpoint.conversation.conversation import AsyncConversation, Events
+from forkpoint.conversation.place import Where
 from forkpoint.conversation.portal import inside, wait_for
 from forkpoint.conversation.stream import TurnStream
 from forkpoint.events import Condensation, ToolResult, UserMessage
@@ -160,10 +161,10 @@ class Conversation:
 
     def close(self) -> None:
         """Lets go of the store. The last conversation that does closes it, and cancels what still runs there."""
-        if self._async._is_at_rest:  # there is nothing to wait for
-            self._async._closed = True
-            return
-        wait_for("close()", self._async.close)
+        if self._async._handle.is_at_rest:  # there is nothing to wait for
+            self._async._handle.end()
+        else:
+            wait_for("close()", self._async.close)
 
     def __enter__(self) -> Self:
         return self

@@ -221,7 +221,7 @@ def _check_options(
     if model is not None and model != found.agent.llm.model:
         why = f"conversation {name} is answered by {found.agent.llm.model} already"
         raise typer.BadParameter(why, param_hint="--model")
-    told = found._async._settings.project  # stands after the agent's own
+    told = found._async._handle.settings.project  # stands after the agent's own
     if instructions is not None and found.agent.instructions not in (instructions, joined(instructions, told)):
         raise typer.BadParameter(f"conversation {name} has others already", param_hint="--instructions")
     if workspace is not None and as_workspace(workspace) != (str(found.workspace) if found.workspace else None):

@@ -432,7 +432,7 @@ def _limits(call: ApiCall, this: AsyncConversation, limits: Limits | None) -> Li
     agent = this.agent
     if limits is None or agent is None or agent.name not in call.services.agents.names():
         return limits
-    own = with_project(call.services.agents.named(agent.name), this._settings.project)
+    own = with_project(call.services.agents.named(agent.name), this._handle.settings.project)
     is_own = own.but(mcp=agent.mcp, llm=agent.llm).to_json() == agent.to_json()  # whatever its servers offer
     if not is_own and not _has_functions(agent):
         return limits

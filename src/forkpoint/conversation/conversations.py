@@ -1,0 +1,149 @@
+"""`AsyncConversations`: all conversations of a store.
+
+::
+
+    async with AsyncConversations("sqlite:///forkpoint.db") as conversations:
+        for info in (await conversations.list(tags={"team": "build"})).items:
+            print(info.name, info.title)
+        spending = await conversations.usage()
+
+`AsyncConversation` is the face of one conversation, this class that of a store: what a server does without an id, and
+what a command does without a name.
+"""
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from forkpoint.agent.agent import Agent
+from forkpoint.backend.callbacks import Callback, Visualizer
+from forkpoint.backend.protocol import Backend
+from forkpoint.backend.results import Info, Spending
+from forkpoint.conversation.conversation import AsyncConversation
+from forkpoint.conversation.opening import NewOptions, OpenOptions, created, opened
+from forkpoint.conversation.place import Place, Where
+from forkpoint.errors import StoreClosed
+from forkpoint.llm.model import LLM
+from forkpoint.paging import Page
+from forkpoint.store.records import Status, Verification
+
+
+class AsyncConversations:
+    """All conversations of a store, or all that a key may see at a server. Making the object does no I/O.
+
+    ``store`` says where they live, as in `AsyncConversation`: ``sqlite:///file.db``, ``memory:``, a path, an open
+    `Store`, or ``http://host:8008`` for a server. Default: FORKPOINT_STORE, else a file in the user's data folder.
+
+    The store is opened by the first call and stays open until `close`. Conversations that come from here share it, and
+    each of them is closed on its own. A child made by ``os.fork`` opens the store again.
+    """
+
+    def __init__(self, store: Where = None) -> None:
+        self._where = store
+        self._place = Place(store)
+        self._process = os.getpid()
+        self._closed = False
+
+    # Opening and closing.
+
+    async def open(
+        self,
+        id: str,
+        *,
+        agent: Agent | LLM | str | None = None,
+        create: Agent | LLM | str | None = None,
+        bind: bool = True,
+        allow: Collection[str] = (),
+        trust: bool | None = None,
+        callbacks: Iterable[Callback] = (),
+        visualizer: Visualizer | None = None,
+    ) -> AsyncConversation:
+        """Opens a conversation that exists, by its id or name. Everything is as in `AsyncConversation.open`."""
+        await self._backend()
+        options = OpenOptions(agent=agent, create=create, bind=bind, allow=allow, trust=trust)
+        return AsyncConversation._around(await opened(self._place.also(), id, options), callbacks, visualizer)
+
+    async def create(
+        self,
+        agent: Agent | LLM | str,
+        *,
+        conversation_id: str | None = None,
+        workspace: str | os.PathLike[str] | None = None,
+        trust: bool | None = None,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        callbacks: Iterable[Callback] = (),
+        visualizer: Visualizer | None = None,
+    ) -> AsyncConversation:
+        """Makes a conversation at once. It stays, even if no turn ever commits. Raises `AlreadyExists`.
+
+        The arguments are those of `AsyncConversation`, which makes a conversation with its first turn only.
+        """
+        await self._backend()
+        options = NewOptions(agent, conversation_id, workspace, trust, title, tags)
+        return AsyncConversation._around(await created(self._place.also(), options), callbacks, visualizer)
+
+    async def close(self) -> None:
+        """Lets go of the store. The last user of the store closes it, which cancels turns that still run there."""
+        at_rest, self._closed = self._is_at_rest, True
+        if not at_rest:
+            await self._place.leave()
+
+    @property
+    def _is_at_rest(self) -> bool:
+        """Whether closing has nothing to wait for."""
+        return self._closed or not self._place.is_open or os.getpid() != self._process
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # All of them.
+
+    async def list(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        tags: Mapping[str, str] | None = None,
+        status: Status | None = None,
+        sub_agents: bool = False,
+        parent: str | None = None,
+    ) -> Page[Info]:
+        """A page of conversations, the newest first. ``cursor`` is `Page.next` of the page before.
+
+        - ``tags``: only conversations that have all of these tags.
+        - ``status``: only conversations with this status.
+        - ``sub_agents``: with sub-agents.
+        - ``parent``: only the sub-agents of this conversation, by its id or name.
+        """
+        return await (await self._backend()).conversations(
+            cursor=cursor, limit=limit, tags=tags, status=status, sub_agents=sub_agents, parent=parent
+        )
+
+    async def usage(self) -> Spending:
+        """All that was ever spent, each token once, in deleted conversations too. A server counts the key's tenant."""
+        return Spending(*await (await self._backend()).usage())
+
+    async def verify(self, *, head_digest: str | None = None) -> Verification:
+        """Checks that nobody changed the history of any conversation.
+
+        ``head_digest`` is an earlier `Info.digest` of one of them, kept elsewhere.
+        """
+        return await (await self._backend()).verify(None, head_digest=head_digest)
+
+    async def _backend(self) -> Backend:
+        """The backend of the store, opened by the first call. Raises `StoreClosed` after `close`."""
+        if self._closed:
+            raise StoreClosed(self._place.address)
+        if os.getpid() != self._process:  # what the parent of this process has open cannot be used here
+            self._place, self._process = Place(self._where), os.getpid()
+        return await self._place.backend()

@@ -1,0 +1,237 @@
+"""`Handle`: one conversation, as an object of this process holds it.
+
+A handle knows who answers, with what settings, and where the conversation lives. A new conversation is a *draft* until
+its first turn begins, or until something else needs it in the store. `opening` makes handles.
+
+Tests: tests/conversation/test_turns.py, tests/conversation/test_trust.py, tests/conversation/test_reopening.py.
+"""
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import cast
+
+import anyio
+from msgspec.structs import replace
+
+from forkpoint.agent.agent import Agent
+from forkpoint.backend.names import as_answerer
+from forkpoint.backend.protocol import Backend, Draft
+from forkpoint.backend.results import Info
+from forkpoint.backend.settings import Settings
+from forkpoint.conversation.place import Place
+from forkpoint.engine.trust import taken_over
+from forkpoint.engine.turns.missing import NOTHING, stands_for
+from forkpoint.engine.views import info_of_draft
+from forkpoint.errors import AlreadyExists, CannotResume, ConversationClosed, NoAgent, ReopenAfterFork, Stale
+from forkpoint.llm.model import LLM
+
+
+class Handle:
+    """One conversation: its id and name, who answers, its settings, and the place where it lives.
+
+    - ``draft``: what is to be made, until the conversation is in the store; then None.
+    - ``allow``: what may be missing of all that the conversation was made with.
+    - ``trust``: a family, and what the user says of its workspace; kept before the next turn.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        id: str,
+        name: str,
+        agent: Agent | None,
+        settings: Settings,
+        *,
+        draft: Draft | None = None,
+        allow: frozenset[str] = NOTHING,
+        trust: tuple[str, bool] | None = None,
+    ) -> None:
+        self.place = place
+        self.id = id
+        self.name = name
+        self.agent = agent
+        self.settings = settings
+        self.draft = draft
+        self.allow = allow
+        self.trust_warning: str | None = None
+        self._trust = trust
+        self._closed = False
+        self._process = os.getpid()
+        self._making = anyio.Lock()  # held by whoever puts the draft into the store, or changes it
+
+    # Open and closed.
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether closing has nothing to wait for: the store was never needed, or the handle is closed."""
+        return self._closed or not self.place.is_open or os.getpid() != self._process
+
+    def end(self) -> bool:
+        """Marks the handle as closed. Says whether there is a place to leave."""
+        at_rest, self._closed = self.is_at_rest, True
+        return not at_rest
+
+    async def close(self) -> None:
+        """Lets go of the store."""
+        if self.end():
+            await self.place.leave()
+
+    async def backend(self, *, keep_draft: bool = False) -> Backend:
+        """The backend of this conversation. A draft is put into the store first, unless ``keep_draft``.
+
+        Raises `ConversationClosed`, or `ReopenAfterFork` in a child of the process that made this handle.
+        """
+        self._check_open()
+        if os.getpid() != self._process:
+            raise ReopenAfterFork(self.id)
+        backend = await self.place.backend()
+        self._check_open()  # somebody may have closed it meanwhile
+        if self.draft is not None and self.draft.asked is None:
+            await self._prepare(backend)
+        if not keep_draft:
+            await self._make(backend)
+        return backend
+
+    async def ready(self) -> Backend:
+        """The backend, once the conversation is in the store and the user's word on trust is kept."""
+        backend = await self.backend()
+        await self.keep_trust(backend)
+        return backend
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConversationClosed(self.id)
+
+    # From a draft to a conversation.
+
+    async def _prepare(self, backend: Backend) -> None:
+        """Adds what the project of the workspace says to the draft."""
+        async with self._making:
+            if self.draft is not None and self.draft.asked is None:
+                self.draft, self.agent = await backend.prepared(self.draft, self.agent)
+                self.settings = self.draft.settings
+
+    async def _make(self, backend: Backend) -> None:
+        """Puts the draft into the store. Two callers at once make one conversation."""
+        async with self._making:
+            if self.draft is not None:
+                try:
+                    await backend.create(self.draft)
+                except AlreadyExists:
+                    if self.draft.chosen:
+                        raise
+                    # A fresh id can only be this conversation's own, made by an earlier try.
+                finally:
+                    self.trust_warning = backend.trust_warning(self.id)
+                self.draft = None
+
+    @asynccontextmanager
+    async def first_turn(self, backend: Backend) -> AsyncIterator[Callable[[str], None]]:
+        """Keeps everybody else from making the conversation until its first turn has begun.
+
+        Yields a function. Whoever runs the turn calls it with the conversation's id once the turn has begun: the id is
+        another one if an earlier request with the same key made the conversation. Does nothing more if the conversation
+        is in the store already.
+        """
+        draft, held = self.draft, False
+
+        def begun(conversation: str) -> None:
+            nonlocal held
+            self.id, self.draft = conversation, None
+            if held:
+                held = False
+                self._making.release()
+
+        if draft is not None:
+            await self._making.acquire()
+            held = True
+        try:
+            yield begun
+        finally:
+            if held:
+                self._making.release()
+            if draft is not None:
+                self.trust_warning = backend.trust_warning(draft.id)
+
+    async def keep_trust(self, backend: Backend) -> None:
+        """Keeps what the user said of the workspace when the conversation was opened."""
+        if self._trust is not None and self.settings.workspace is not None:
+            family, trusted = self._trust
+            await backend.trust(family, self.settings.workspace, trusted)
+            self._trust = None
+            self.trust_warning = backend.trust_warning(family)
+
+    def check_draft(self, if_revision: int | None) -> None:
+        """Raises `Stale` if the caller expects a revision of a conversation that is still a draft."""
+        if self.draft is not None and if_revision:  # a new conversation begins at revision 0
+            raise Stale(self.id, if_revision, 0)
+
+    # What it is.
+
+    async def info(self) -> Info:
+        """The conversation as it stands now."""
+        return info_of_draft(self.draft) if self.draft is not None else (await (await self.backend()).find(self.id))[0]
+
+    async def describe(self, title: str | None, tags: Mapping[str, str] | None) -> Info:
+        """Sets the title or all tags. None leaves them; an empty title removes it."""
+        async with self._making:
+            if self.draft is not None:
+                self.draft = replace(
+                    self.draft,
+                    title=self.draft.title if title is None else title or None,
+                    tags=self.draft.tags if tags is None else tags,
+                )
+                return info_of_draft(self.draft)
+        return await (await self.backend()).describe(self.id, title=title, tags=tags)
+
+    async def change_agent(self, agent: Agent | LLM | str, if_revision: int | None) -> None:
+        """Lets another agent answer from here on."""
+        remote = self.place.is_remote
+        answerer = as_answerer(agent, remote=remote)
+        settings = replace(self.settings, agent=Settings.of(answerer, None, remote=remote).agent)
+        async with self._making:
+            self.check_draft(if_revision)
+            if self.draft is not None:  # what its project says is added when it is made
+                settings = replace(settings, project=None)
+                self.draft = replace(self.draft, settings=settings, asked=None)
+            elif isinstance(answerer, Agent) and not remote:
+                settings, answerer = taken_over(self.settings, answerer)
+        if self.draft is None:
+            await (await self.backend()).change(self.id, settings, at_hand(answerer), if_revision=if_revision)
+        self.agent, self.settings = at_hand(answerer), settings
+
+    # Who answers.
+
+    def answerer(self) -> Agent:
+        """The agent that runs turns. Raises `NoAgent` if none is at hand."""
+        if self.place.is_remote:
+            return cast("Agent", self.agent)  # None is fine: the server knows who answers
+        if self.agent is None:
+            why = "it has no agent" if self.settings.agent_json is None else "it was opened without its functions"
+            raise NoAgent(self.id, why)
+        return self.agent
+
+    def agent_of(self, settings: Settings) -> Agent | None:
+        """The agent of a branch with these settings; None if its functions are not at hand.
+
+        The branch may have another agent than this handle: somebody else may have changed it.
+        """
+        if self.agent is None or settings.agent_json == self.settings.agent_json or self.place.is_remote:
+            return self.agent
+        if settings.agent_json is not None and stands_for(self.agent, settings.agent_json):
+            return self.agent
+        with suppress(CannotResume):
+            return settings.bound(self.agent, same=True)
+        return None
+
+    def beside(
+        self, info: Info, settings: Settings, agent: Agent | None, *, allow: frozenset[str] = NOTHING
+    ) -> "Handle":
+        """A handle of another conversation of the same place."""
+        return Handle(self.place.also(), info.id, info.name, agent, settings, allow=allow)
+
+
+def at_hand(answerer: Agent | str | None) -> Agent | None:
+    """The agent; None for the name of an agent that only a server has."""
+    return None if isinstance(answerer, str) else answerer
