@@ -12,16 +12,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 from tests.conversation.support.agents import PATIENCE, Answers, Watcher, agent_of, asks, call, said
 from tests.conversation.support.homes import Home
 
 from forkpoint import AsyncConversation, Conversation, TurnCancelled, TurnFailed, tool
-from forkpoint.conversation import SyncTurnStream, Turn, TurnStream
+from forkpoint.conversation import Info, SyncTurnStream, Turn, TurnStream
 from forkpoint.errors import ConversationClosed, UseAsync
+from forkpoint.events import Event
 from forkpoint.llm import TextPiece
+from forkpoint.paging import Page
 from forkpoint.testing import Fault, Reply
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +74,43 @@ def test_what_is_awaited_there_is_returned_here() -> None:
         if inspect.iscoroutinefunction(theirs):
             returned = inspect.signature(ours, eval_str=True).return_annotation
             assert returned == inspect.signature(theirs, eval_str=True).return_annotation, name
+
+
+def test_an_editor_shows_the_words_of_the_async_method_and_nobody_takes_it_for_a_coroutine() -> None:
+    for name in ("open", "list", "run", "fork", "rewind", "approve", "spawn_agent", "events"):
+        ours, theirs = getattr(Conversation, name), getattr(AsyncConversation, name)
+        assert inspect.getdoc(ours) == inspect.getdoc(theirs)
+        assert (ours.__name__, ours.__qualname__) == (name, f"Conversation.{name}")
+        assert not inspect.iscoroutinefunction(inspect.unwrap(ours)), f"{name}: whoever unwraps it would await it"
+
+
+def test_a_type_checker_sees_what_each_method_takes_and_returns() -> None:
+    """mypy checks this file, too: that a type is as asserted, and that each ignored error is there."""
+
+    class Mine(Conversation):
+        """A program's own kind of conversation."""
+
+    with Mine("scripted/echo", store="memory:", conversation_id="mine") as conversation:
+        turn = conversation.run("Hello", key="once", supersede=False)
+        assert_type(turn, Turn)
+        assert_type(conversation.events(after=1), list[Event])
+        assert_type(Mine.list(store="memory:", limit=3), Page[Info])
+        with conversation.fork(title="F") as fork, Mine.open("mine", store="memory:") as again:
+            assert_type(fork, Mine)
+            assert_type(again, Mine)
+            assert isinstance(fork, Mine)
+            assert isinstance(again, Mine)
+        assert_type(conversation.rewind(at=turn), Mine | None)
+        with pytest.raises(TypeError, match="keys"):
+            conversation.run("Hello", keys="once")  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="titles"):
+            conversation.fork(titles="F")  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="id"):
+            Mine.open(store="memory:")  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="limits"):
+            Mine.list(limits=3)  # type: ignore[call-arg]
+        with pytest.raises(TypeError):
+            conversation.events(after="1")  # type: ignore[arg-type]
 
 
 def test_a_stream_of_one_has_what_a_stream_of_the_other_has() -> None:

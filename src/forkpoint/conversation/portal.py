@@ -5,12 +5,14 @@ thread of a web server, or in a notebook whose own loop is running.
 """
 
 import atexit
+import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from typing import Any, Generic, TypeVar
+from functools import update_wrapper
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
@@ -18,7 +20,9 @@ from anyio.from_thread import BlockingPortal
 from forkpoint.conversation.place import close_all
 from forkpoint.errors import UseAsync
 
+P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def wait_for(what: str, call: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
@@ -34,6 +38,37 @@ def wait_for(what: str, call: Callable[..., Awaitable[T]], *args: Any, **kwargs:
     except BaseException:
         running.stop()
         raise
+
+
+def waits(call: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
+    """A method that runs ``call``, a method of an async face, in the portal's thread and waits for what it returns.
+
+    The method has the parameters, the docstring and the name of ``call``. Its object has the async face as ``_async``.
+    """
+
+    def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return wait_for(f"{call.__name__}()", call, self._async, *args, **kwargs)
+
+    return like(call, method)
+
+
+def waits_in_class(call: Callable[P, Awaitable[T]]) -> "classmethod[Any, P, T]":
+    """The same for a class method."""
+
+    def method(cls: type[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return wait_for(f"{method.__qualname__}()", call, *args, **kwargs)
+
+    return classmethod(like(call, method))
+
+
+def like(call: Callable[..., Any], method: F) -> F:
+    """Gives a method of a sync face the name, the parameters and the docstring of ``call``, its async twin."""
+    function = getattr(call, "__func__", call)  # of a class method, the function with ``cls``
+    update_wrapper(method, function)
+    del method.__dict__["__wrapped__"]  # whoever unwraps it would take it for a coroutine function
+    method.__dict__["__signature__"] = inspect.signature(function)
+    method.__qualname__ = function.__qualname__.removeprefix("Async")
+    return method
 
 
 @contextmanager
