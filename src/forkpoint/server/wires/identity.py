@@ -4,7 +4,7 @@ Tests: tests/server/chat/test_identity.py.
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import cast, get_args
 
 from msgspec import Struct
 
@@ -82,14 +82,10 @@ def _is_true(given: str) -> bool:
     return given in _YES
 
 
-def _history(given: str) -> Literal["latest", "full"] | None:
-    match given:
-        case "":
-            return None
-        case "latest" | "full":
-            return given
-        case _:
-            raise BadRequest(f"{HISTORY} must be latest or full")
+def _history(given: str) -> History | None:
+    if given and given not in get_args(History):
+        raise BadRequest(f"{HISTORY} must be latest or full")
+    return cast("History", given) if given else None
 
 
 def _count(given: str) -> int:

@@ -1,30 +1,13 @@
-"""Chat completions, as OpenAI's clients ask for them; and the models that they see."""
+"""Chat completions, as OpenAI's clients ask for them; and the models that they see.
+
+Tests: tests/server/chat/test_document.py.
+"""
 
 from typing import Annotated
 
 from fastapi import Path, Response
 
-from forkpoint.errors import (
-    AlreadyExists,
-    BadAgent,
-    BadName,
-    BadPosition,
-    BadTool,
-    Busy,
-    CallNotOpen,
-    KeyReused,
-    MissingKey,
-    NoNewMessage,
-    NoSuchModel,
-    NotFound,
-    OutcomeUnknown,
-    ShuttingDown,
-    TooMany,
-    TurnCancelled,
-    TurnFailed,
-    TurnOpen,
-    Unsupported,
-)
+from forkpoint import errors
 from forkpoint.server.http.call import CallMade, Calls, answer
 from forkpoint.server.wires.chat import turn
 from forkpoint.server.wires.chat.answer import ChatChunk, ChatCompletion, ModelDocument, ModelsDocument
@@ -79,25 +62,25 @@ SAYS = (
     asks=ASKS,
     says=SAYS,
     raises=(
-        BadName,
-        Unsupported,
-        NoNewMessage,
-        CallNotOpen,
-        BadTool,
-        BadAgent,
-        BadPosition,
-        KeyReused,
-        NoSuchModel,
-        NotFound,
-        AlreadyExists,
-        Busy,
-        TurnOpen,
-        TurnCancelled,
-        TooMany,
-        MissingKey,
-        ShuttingDown,
-        OutcomeUnknown,
-        TurnFailed,
+        errors.BadName,
+        errors.Unsupported,
+        errors.NoNewMessage,
+        errors.CallNotOpen,
+        errors.BadTool,
+        errors.BadAgent,
+        errors.BadPosition,
+        errors.KeyReused,
+        errors.NoSuchModel,
+        errors.NotFound,
+        errors.AlreadyExists,
+        errors.Busy,
+        errors.TurnOpen,
+        errors.TurnCancelled,
+        errors.TooMany,
+        errors.MissingKey,
+        errors.ShuttingDown,
+        errors.OutcomeUnknown,
+        errors.TurnFailed,
     ),
 )
 async def create_chat_completion(call: CallMade) -> Response:
@@ -116,7 +99,7 @@ async def list_models(call: CallMade) -> Response:
     return answer({"object": "list", "data": call.services.chat.models.listed()})
 
 
-@calls("GET", "/v1/models/{model:path}", openai=True, gives=ModelDocument, raises=(NoSuchModel,))
+@calls("GET", "/v1/models/{model:path}", openai=True, gives=ModelDocument, raises=(errors.NoSuchModel,))
 async def get_model(
     call: CallMade, model: Annotated[str, Path(description="A model's name.", examples=["gpt-5.6"], max_length=512)]
 ) -> Response:

@@ -99,47 +99,37 @@ class Wish(Struct, frozen=True):
     effort: str | None = None
 
 
-class Dressed(Struct, frozen=True):
-    """An agent as it answers, and the document of it."""
-
-    agent: Agent
-    document: msgspec.Raw
-    system: str
-
-    def settings(self, workspace: str | None) -> Settings:
-        """The settings of a conversation in which this agent answers."""
-        return Settings(self.document, workspace, self.system or None)
-
-
 class Wardrobe:
     """The server's agents, dressed as clients want them. Most clients want the same again."""
 
     def __init__(self, agents: Catalog) -> None:
         self._agents = agents
-        self._dressed: WeightedCache[Wish, Dressed] = WeightedCache(KEPT)
+        self._dressed: WeightedCache[Wish, tuple[Agent, Settings]] = WeightedCache(KEPT)
 
-    def dress(self, wish: Wish) -> Dressed:
-        """The agent for a wish. Raises `BadTool` or `BadAgent` for tools that do not go together with its own."""
+    def dress(self, wish: Wish) -> tuple[Agent, Settings]:
+        """The agent for a wish, and the settings of a conversation in which it answers, without a workspace.
+
+        Raises `BadTool` or `BadAgent` for tools that do not go together with the agent's own.
+        """
         if (found := self._dressed.get(wish)) is None:
-            found = self._dress(wish)
-            self._dressed.put(wish, found, _FIXED + 4 * len(bytes(found.document)))
+            agent = self._dress(wish)
+            document = agent.to_json().encode()
+            found = agent, Settings(msgspec.Raw(document), None, wish.system or None)
+            self._dressed.put(wish, found, _FIXED + 4 * len(document))
         return found
 
     def workspace(self, wish: Wish) -> str | None:
         """The folder of a new conversation with this agent."""
         return self._agents.workspace_for(None, self._agents.named(wish.agent))
 
-    def _dress(self, wish: Wish) -> Dressed:
+    def _dress(self, wish: Wish) -> Agent:
         agent = self._agents.named(wish.agent)
-        instructions = "\n\n".join(text for text in (agent.instructions, wish.system) if text)
-        llm = agent.llm if wish.effort is None else replace(agent.llm, reasoning_effort=wish.effort)
-        dressed = agent.but(
-            llm=llm,
-            instructions=instructions,
+        return agent.but(
+            llm=agent.llm if wish.effort is None else replace(agent.llm, reasoning_effort=wish.effort),
+            instructions="\n\n".join(text for text in (agent.instructions, wish.system) if text),
             client_tools=(*agent.client_tools, *wish.tools),
             output=agent.output if wish.output is None else wish.output,
         )
-        return Dressed(dressed, msgspec.Raw(dressed.to_json().encode()), wish.system)
 
 
 EXCHANGES = 500_000

@@ -1,4 +1,7 @@
-"""A chat completion as a stream: deltas as the model speaks, and the end only when it is on disk."""
+"""A chat completion as a stream: deltas as the model speaks, and the end only when it is on disk.
+
+Tests: tests/server/chat/test_wire.py, test_odd_streams.py.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +46,8 @@ class ChunkStream:
         self._news = asyncio.Event()
         self._words = _Row()
         self._thoughts = _Row()
-        self._calls: dict[str, _ShownCall] = {}  # that the client has been told of
+        self._calls: dict[str, int] = {}  # that the client has been told of, with their numbers
+        self._has_arguments: set[str] = set()  # calls of which it has been told arguments
         self._owners: dict[str, int] = {}  # of this response: which call has an id, for a provider may give one twice
 
     def hear(self, update: Update) -> None:
@@ -116,12 +120,12 @@ class ChunkStream:
                 return self._call(self._chunks, id, tool, piece.arguments) if is_its_own and is_told else b""
 
     def _call(self, chunks: Chunks, id: str, tool: str, arguments: str) -> bytes:
-        if (told := self._calls.get(id)) is None:
-            told = self._calls[id] = _ShownCall(len(self._calls))
-            told.has_arguments = bool(arguments)
-            return chunks.call(told.number, id, tool, arguments)
-        told.has_arguments = told.has_arguments or bool(arguments)
-        return chunks.arguments(told.number, arguments)
+        if arguments:
+            self._has_arguments.add(id)
+        if (number := self._calls.get(id)) is not None:
+            return chunks.arguments(number, arguments)
+        self._calls[id] = number = len(self._calls)
+        return chunks.call(number, id, tool, arguments)
 
     def _last(self, feed: Feed, request_id: str, *, usage: bool) -> bytes:
         """The end: why the answer ends, or what went wrong."""
@@ -138,19 +142,11 @@ class ChunkStream:
         calls = [
             self._call(chunks, call.call_id, call.tool, call.arguments)
             for call in handed(turn.events)
-            if (told := self._calls.get(call.call_id)) is None or not told.has_arguments  # a tool that takes none
+            if call.call_id not in self._has_arguments  # told nothing of it, or a tool that takes no arguments
         ]
         said = b"" if self._words.any or not text else chunks.text(text)
         thought = b"" if self._thoughts.any or not thoughts else chunks.reasoning(thoughts)
         return b"".join((thought, said, *calls))
-
-
-class _ShownCall:
-    """A call that the client was told of."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.has_arguments = False  # whether any were told
 
 
 class _Row:

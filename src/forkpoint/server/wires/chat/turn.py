@@ -49,7 +49,7 @@ from forkpoint.server.wires.chat.errors import refusal, should_retry
 from forkpoint.server.wires.chat.memory import Entry, Key
 from forkpoint.server.wires.chat.messages import as_asked, outline_of, read_list
 from forkpoint.server.wires.chat.request import digest_of, read_request
-from forkpoint.server.wires.chat.service import Dressed, Wish
+from forkpoint.server.wires.chat.service import Wish
 from forkpoint.server.wires.chat.stream import FIRST, ChunkStream
 from forkpoint.server.wires.identity import IGNORED, STATUS, TURN, Identity, read_identity
 from forkpoint.store.records import ConversationRecord
@@ -120,7 +120,7 @@ class ChatTurn:
         """Answers once, and keeps nothing. Raises `NoNewMessage`, `BadTool` or `BadAgent`."""
         given = as_asked(self._request.messages)
         wish = self._wish("")
-        agent = self._agent = self._chat.wardrobe.dress(wish).agent
+        self._agent, _ = agent, _ = self._chat.wardrobe.dress(wish)
         shared = self._request.prompt_cache_key or agent.manifest.hash
         identity = own_identity(f"{self._call.tenant}\0beside conversations\0{shared}")
         folder = self._chat.wardrobe.workspace(wish)
@@ -234,15 +234,14 @@ class ChatTurn:
         self._is_there = record is not None
         is_new = record is None or record.draft or record.head.position is None  # sub-agents keep an empty one too
         self._status = "created" if is_new else "continued"
-        dressed, settings = self._dressed(record)
-        self._agent = dressed.agent
+        self._agent, settings = self._dressed(record)
         start = await self._start(record)
         draft = self._wanted.new(settings) if record is None else None
         known = draft or record
         assert known is not None
         turn = await self._backend.run(
             known.id,
-            dressed.agent,
+            self._agent,
             start.given,
             draft=draft,
             supersede=supersede,
@@ -303,7 +302,7 @@ class ChatTurn:
                 raise  # it was not for want of a client
             return None
 
-    def _dressed(self, record: ConversationRecord | None) -> tuple[Dressed, Settings]:
+    def _dressed(self, record: ConversationRecord | None) -> tuple[Agent, Settings]:
         """The agent as it answers here, and the settings that say so."""
         stored = None if record is None else Settings.from_json(record.settings)
         system = self._list.system
@@ -311,10 +310,10 @@ class ChatTurn:
             follows = self._list.is_whole or (self._settings.system == "follow" and bool(system))
             system = system if follows else stored.system or ""
         wish = self._wish(system)
-        dressed = self._chat.wardrobe.dress(wish)
+        agent, settings = self._chat.wardrobe.dress(wish)
         if stored is None:
-            return dressed, dressed.settings(self._chat.wardrobe.workspace(wish))
-        return dressed, replace(dressed.settings(stored.workspace), made=stored.made, placed=stored.placed)
+            return agent, replace(settings, workspace=self._chat.wardrobe.workspace(wish))
+        return agent, replace(settings, workspace=stored.workspace, made=stored.made, placed=stored.placed)
 
     async def _start(self, record: ConversationRecord | None) -> StartingPoint:
         """Where the turn stands, and with what it begins. Raises `CallNotOpen`."""
