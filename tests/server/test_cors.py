@@ -27,13 +27,13 @@ def bare() -> Iterator[Served]:
 def listed() -> Iterator[Served]:
     """With keys, for the pages of one origin."""
     keyring = Keyring([OneKey(TOKEN, ApiKey("a", "a", "acme"))])
-    with served(keyring=keyring, settings=ServerSettings(cors=(APP,))) as running:
+    with served(keyring=keyring, settings=ServerSettings(cors_origins=(APP,))) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def everybody() -> Iterator[Served]:
-    with served(settings=ServerSettings(cors=("*",))) as running:
+    with served(settings=ServerSettings(cors_origins=("*",))) as running:
         yield running
 
 
@@ -155,7 +155,7 @@ def test_a_page_may_use_openais_package_and_every_header_of_chat_completions(lis
 
 def test_the_headers_that_name_conversations_are_those_of_the_settings() -> None:
     named = (ConversationHeader("X-OpenWebUI-Chat-Id", "full"), ConversationHeader("X-Chat"))
-    settings = ServerSettings(cors=(APP,), conversation_headers=named)
+    settings = ServerSettings(cors_origins=(APP,), conversation_headers=named)
     with served(settings=settings) as server, server.client() as client:
         for wanted, status in (("x-openwebui-chat-id, x-chat", 200), ("x-conversation-id", 400)):
             headers = {**ASKED, "Access-Control-Request-Headers": wanted}
@@ -202,7 +202,7 @@ def test_a_page_that_may_call_can_read_every_answer_errors_and_streams_too(liste
 
 
 def test_a_page_can_read_that_something_went_wrong_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    with served(settings=ServerSettings(cors=(APP,))) as server, checked(server) as client:
+    with served(settings=ServerSettings(cors_origins=(APP,))) as server, checked(server) as client:
 
         def broken(_: str) -> None:
             raise RuntimeError("of no concern to anybody outside")

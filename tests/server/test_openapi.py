@@ -103,7 +103,7 @@ def test_a_changed_document_is_not_written_while_the_changelog_says_nothing_new(
 
 
 def test_a_server_serves_the_same_document_whatever_its_agents_and_settings() -> None:
-    settings = ServerSettings(cors=("*",), metrics="off", max_body=1000)
+    settings = ServerSettings(cors_origins=("*",), metrics="off", max_body=2000)
     with served(agents=Catalog.of_model("scripted/other"), settings=settings) as server, server.client() as client:
         answered = client.get("/openapi.json")
         assert answered.headers["content-type"] == "application/json"

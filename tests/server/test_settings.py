@@ -38,6 +38,17 @@ def test_a_header_that_means_something_else_to_or_fro_names_no_conversations(nam
         ConversationHeader(name)
 
 
+@pytest.mark.parametrize(("text", "history"), [("X-Chat", None), ("X-Chat=full", "full"), ("X-Chat=latest", "latest")])
+def test_a_header_in_one_text_has_its_name_and_how_lists_are_read(text: str, history: Any) -> None:
+    assert ConversationHeader.from_text(text) == ConversationHeader("X-Chat", history)
+
+
+@pytest.mark.parametrize("text", ["X-Chat=", "X-Chat=all", "X-Chat=full=full", "=full", ""])
+def test_a_text_that_is_not_a_header_is_refused(text: str) -> None:
+    with pytest.raises(BadArgument):
+        ConversationHeader.from_text(text)
+
+
 def test_a_header_is_named_once_however_it_is_written() -> None:
     with pytest.raises(BadArgument, match="twice"):
         ServerSettings(conversation_headers=(ConversationHeader("X-Chat"), ConversationHeader("x-chat", "full")))
@@ -48,11 +59,16 @@ def test_a_header_is_named_once_however_it_is_written() -> None:
     [
         *({"request_timeout": value} for value in (0, -1.0, math.nan, math.inf)),
         *({"conversations_max": value} for value in (0, -5)),
-        *({"conversation_ttl": value} for value in (-0.1, math.nan, math.inf)),
+        *({name: value} for name in ("conversation_ttl", "grace") for value in (-0.1, math.nan, math.inf)),
+        *({name: 0} for name in ("heartbeat", "poll", "buffer", "max_messages", "max_turns", "max_streams")),
+        *({name: 0} for name in ("max_turns_per_tenant", "max_streams_per_tenant")),
+        {"max_body": 1023},
+        {"max_turns": True},
+        {"metrics": "everybody"},
     ],
     ids=str,
 )
-def test_a_number_that_is_no_limit_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_value_that_a_setting_cannot_have_is_refused(wrong: dict[str, Any]) -> None:
     (name,) = wrong
     with pytest.raises(BadArgument) as refused:
         ServerSettings(**wrong)

@@ -126,11 +126,11 @@ def create_app(
         return Response(described[0], media_type=JSON)
 
     app.add_middleware(Door, services=lambda: services)
-    if settings.cors:
+    if settings.cors_origins:
         named = [header.name for header in settings.conversation_headers]
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=settings.cors,
+            allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
             allow_headers=[*_ASKED, *named],
             expose_headers=[*_SAID, *named],

@@ -1,19 +1,25 @@
 """How a server behaves: one typed object, with a default for everything."""
 
-import math
 import re
-from typing import Literal, TypeAlias
+import typing
+from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
 
 from forkpoint.errors import BadArgument
 
 MB = 1024 * 1024
 
 History: TypeAlias = Literal["latest", "full"]
-"""What a client's list of messages says: only its newest message is news, or all of it is the client's truth."""
+"""How a client's list of messages is read: only its newest message counts, or the whole list does."""
 
-_HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$%&'*+.^_`|~-]{0,127}")  # what HTTP allows; none is "*", which means all
+_YEAR = 365 * 86_400
+_Count: TypeAlias = Annotated[int, Meta(ge=1)]
+_Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=_YEAR)]  # neither infinity nor a NaN is within the bounds
+_Pause: TypeAlias = Annotated[float, Meta(ge=0.001, le=_YEAR)]
+
+_HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$%&'*+.^_`|~-]{0,127}")  # as HTTP allows; not "*", which means all
 _TAKEN = re.compile(
     r"(accept|access-control|content|if|proxy|sec|x-forwarded|x-stainless)-.+"
     r"|x-(accel-buffering|api-key|conversation-(create|history|status)|fork-from|ignored-fields|request-id"
@@ -28,9 +34,9 @@ _TAKEN = re.compile(
 
 
 class ConversationHeader(Struct, frozen=True):
-    """A header that names the conversation of a chat completion, and what the lists of those who send it say.
+    """A header that names the conversation of a chat completion, and how the lists of clients that send it are read.
 
-    The answer says the name under the same header, so it must have no meaning of its own there either.
+    The answer has the conversation's name under the same header, so the header must mean nothing else there either.
     """
 
     name: str
@@ -45,42 +51,60 @@ class ConversationHeader(Struct, frozen=True):
         if why is not None:
             raise BadArgument("ConversationHeader()", repr(self.name[:200]), why)
 
+    @classmethod
+    def from_text(cls, text: str) -> "ConversationHeader":
+        """The header that ``NAME``, ``NAME=full`` or ``NAME=latest`` means. Raises `BadArgument`."""
+        name, equals, history = text.partition("=")
+        known: dict[str, History | None] = {"": None, "=full": "full", "=latest": "latest"}
+        if equals + history not in known:
+            why = "it is not of the form NAME, NAME=full or NAME=latest"
+            raise BadArgument("ConversationHeader.from_text()", repr(text[:200]), why)
+        return cls(name, known[equals + history])
+
 
 class ServerSettings(Struct, frozen=True, kw_only=True):
-    """Limits and habits of a server. Times are in seconds, sizes in bytes."""
+    """Limits and habits of a server. Times are in seconds, sizes in bytes. Raises `BadArgument` for a wrong value.
 
-    max_body: int = 32 * MB  # of a request
-    max_messages: int = 100  # of one turn
-    max_turns: int = 1000  # that run at once
-    max_turns_per_tenant: int | None = None
-    max_streams: int = 20_000  # that are open at once
-    max_streams_per_tenant: int | None = None
-    grace: float = 30.0  # how long turns may go on when the server is told to stop
-    heartbeat: float = 15.0  # after which a silent stream says that it is alive
-    buffer: int = 1024  # frames that a slow reader may lag behind before it is told of a gap
-    poll: float = 0.5  # how often other processes' commits are looked for while somebody watches
-    cors: tuple[str, ...] = ()  # origins that web pages may call from; "*" is all of them
-    hosts: tuple[str, ...] = ()  # names that it may be called by, besides loopback, while it has no keys
-    metrics: str = "loopback"  # who may read /metrics: loopback, public or off
-    request_timeout: float | None = None  # after which every turn has failed, whatever its agent says
-    allow_trust: bool = False  # whether clients may say that a workspace's project is trusted, or untrusted
+    Each of them is a field of ``[server]`` in the server's file: docs/operations.md.
+    """
+
+    max_body: Annotated[int, Meta(ge=1024)] = 32 * MB  # of a request
+    max_messages: _Count = 100  # of one turn
+    max_turns: _Count = 1000  # that run at once
+    max_turns_per_tenant: _Count | None = None  # None: a quarter of max_turns if there are keys
+    max_streams: _Count = 20_000  # that are open at once
+    max_streams_per_tenant: _Count | None = None  # None: a quarter of max_streams if there are keys
+    grace: _Seconds = 30.0  # how long turns may go on after a signal to stop
+    heartbeat: _Pause = 15.0  # after which the server writes a comment into a silent stream
+    buffer: _Count = 1024  # frames that a slow reader may lag behind before it gets a gap
+    poll: _Pause = 0.5  # how often the server looks for other processes' commits while somebody watches
+    cors_origins: tuple[str, ...] = ()  # origins whose web pages may call; "*" is all of them
+    hosts: tuple[str, ...] = ()  # names that clients may call the server by, besides loopback, while it has no keys
+    metrics: Literal["loopback", "public", "off"] = "loopback"  # who may read /metrics
+    request_timeout: _Pause | None = None  # after which every turn has failed, whatever limits its agent has
+    allow_trust: bool = False  # whether clients may decide that a workspace's project is trusted, or untrusted
     trust: tuple[str, ...] = ()  # folders whose projects are trusted here
 
     # Chat completions.
     conversation_headers: tuple[ConversationHeader, ...] = (ConversationHeader("X-Conversation-Id"),)
-    conversations_max: int = 10_000  # that are kept in memory
-    conversation_ttl: float = 1800.0  # how long one that nobody uses is kept there
+    conversations_max: _Count = 10_000  # that are kept in memory
+    conversation_ttl: _Seconds = 1800.0  # how long a conversation that nobody uses is kept there
     on_disconnect: Literal["cancel", "finish"] = "cancel"  # what becomes of a turn whose client goes
-    system: Literal["first", "follow"] = "first"  # whose system messages hold where only the newest message counts
-    strict: bool = False  # whether fields that nobody knows are refused
+    system: Literal["first", "follow"] = "first"  # which system messages hold if only the newest message counts
+    strict: bool = False  # whether the server refuses fields that it does not know
     reasoning: Literal["reasoning_content", "off"] = "reasoning_content"  # how thoughts are shown
 
     def __post_init__(self) -> None:
-        for name, least in (("request_timeout", 0.001), ("conversations_max", 1), ("conversation_ttl", 0)):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= least):
-                raise BadArgument("ServerSettings()", f"{name}={value}", f"it must be a number from {least} on")
+        for name, kind in SETTINGS.items():
+            try:
+                msgspec.convert(getattr(self, name), kind)
+            except msgspec.ValidationError as error:
+                raise BadArgument("ServerSettings()", f"{name}={getattr(self, name)}", str(error)) from None
         names = [header.name.lower() for header in self.conversation_headers]
         for name in names:
             if names.count(name) > 1:
                 raise BadArgument("ServerSettings()", f"the conversation header {name}", "it is there twice")
+
+
+SETTINGS: dict[str, Any] = typing.get_type_hints(ServerSettings, include_extras=True)
+"""The settings of a server by name, and what each must be."""

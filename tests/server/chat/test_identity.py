@@ -31,7 +31,7 @@ HEADERS = (ConversationHeader(NAME), ConversationHeader(OTHER))
 @pytest.fixture(scope="module")
 def chat() -> Iterator[Chat]:
     careful = Agent(Model("identity-careful").llm, tools=[look], approval="always")
-    settings = ServerSettings(conversation_headers=HEADERS, cors=(APP,))
+    settings = ServerSettings(conversation_headers=HEADERS, cors_origins=(APP,))
     with chatting("identity", others={"careful": careful}, settings=settings) as running:
         yield running
 

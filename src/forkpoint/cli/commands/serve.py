@@ -176,7 +176,7 @@ def serve(
         max_streams=max_streams,
         max_streams_per_tenant=max_streams_per_tenant,
         grace=grace,
-        cors=tuple(cors_origin or ()),
+        cors_origins=tuple(cors_origin or ()),
         hosts=(host,),
         metrics=metrics,
         request_timeout=request_timeout,

@@ -164,7 +164,7 @@ def _check_origin(services: Services, headers: Headers) -> None:
     Browsers say where a page is from; and by which name they call, which a page's owner can point at loopback.
     """
     origin, host = headers.get("origin"), headers.get("host", "").lower()
-    allowed, name = services.settings.cors, _name_in(host)
+    allowed, name = services.settings.cors_origins, _name_in(host)
     if not is_loopback_name(name) and name not in services.settings.hosts:
         raise ForeignOrigin(host)
     own = {f"http://{host}", f"https://{host}"}
