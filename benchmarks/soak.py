@@ -204,14 +204,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="forkpoint-soak-") as name, ModelServer(Script(reply), keep=False) as model:
         folder = Path(name)
         (folder / "soak_agents.py").write_text(AGENTS, encoding="utf-8")
-        (folder / "agents.toml").write_text(
+        (folder / "server.toml").write_text(
             'default = "plain"\n\n[agents.plain]\nmodel = "openai/scripted"\napi = "chat"\n'
             f'base_url = "{model.url}"\napi_key_env = "SCRIPTED_MODEL_KEY"\n\n'
-            '[agents.careful]\nagent = "soak_agents:CAREFUL"\n',
+            '[agents.careful]\nagent = "soak_agents:CAREFUL"\n\n[server]\nlog_format = "json"\n',
             encoding="utf-8",
         )
         os.environ["SOAK_MODEL"] = model.url
-        store = ("--store", f"sqlite:///{folder / 'store.db'}", "--agents", "agents.toml", "--log-format", "json")
+        store = ("--store", f"sqlite:///{folder / 'store.db'}", "--config", "server.toml")
         log = folder / "log"
         with forkpoint_serving(folder, *store, log=log) as (url, pid):
             problems = asyncio.run(Soak(Server(url, pid), minutes).run())

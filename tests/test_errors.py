@@ -51,6 +51,7 @@ CODES = {
     "TurnOpen": "turn_open",
     "Unpaired": "unpaired",
     "BadAgent": "bad_agent",
+    "BadConfig": "bad_config",
     "CannotResume": "cannot_resume",
     "TurnFailed": "turn_failed",
     "TurnCancelled": "turn_cancelled",

@@ -308,6 +308,12 @@ class BadAgent(ForkpointError):
     why: str
 
 
+class BadConfig(BadAgent):
+    """The server's file cannot be used: {why}. Check these places, and start the server again."""
+
+    code = "bad_config"
+
+
 @dataclasses.dataclass(frozen=True)
 class Item:
     """One thing that a conversation was made with, and that is not here as it was. Without a name it is the agent
@@ -767,7 +773,8 @@ class NotAllowed(ForkpointError):
 
 
 class ForeignOrigin(ForkpointError):
-    """A web page of {origin!r} may not call this server. Allow its origin with --cors-origin, or use a key."""
+    """A web page of {origin!r} may not call this server. Name its origin in cors_origins of the server's file, or
+    use a key."""
 
     code = "foreign_origin"
     origin: str

@@ -394,7 +394,6 @@ async def test_a_server_makes_folders_only_if_it_says_so(tmp_path: Path, repo: P
     file = tmp_path / "agents.toml"
     said = f'[agents.a]\nmodel = "scripted/echo"\nworkspace = "{repo}"\n'
     file.write_text(said)
-    assert Catalog.from_file(file, allow_isolation=True).allow_isolation
     for allowed in (False, True):
         file.write_text("allow_isolation = true\n" + said if allowed else said)
         server = Served(agents=Catalog.from_file(file)).start()
@@ -406,7 +405,7 @@ async def test_a_server_makes_folders_only_if_it_says_so(tmp_path: Path, repo: P
                 assert shared["isolation"]["kind"] == "share"
                 if not allowed:
                     assert (forked.status_code, forked.json()["error"]["code"]) == (422, "workspace_not_made")
-                    assert "--allow-isolation" in forked.json()["error"]["message"]
+                    assert "allow_isolation" in forked.json()["error"]["message"]
                     assert left(workspaces, repo) == []
                     continue
                 assert (forked.status_code, forked.json()["isolation"]["kind"]) == (201, "copy")

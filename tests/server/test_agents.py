@@ -316,7 +316,7 @@ hooks = [{{ moment = "never", command = "x" }}]
     said = wrong(file)
     for words in (
         "default: there is no agent 'nobody'",
-        "allow_model: there is no such field",
+        "allow_model: there is no such field; did you mean allow_models?",
         "allow_models: 'gpt'",
         "allow_models: 'anthropicc/*'",
         "nowhere is not a folder",

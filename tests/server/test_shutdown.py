@@ -78,7 +78,7 @@ def test_running_turns_finish_and_are_answered_while_nothing_new_begins(tmp_path
 
 def test_after_the_grace_time_turns_are_cancelled_and_everybody_hears_so(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
-    with start(tmp_path, "--grace", "0.2") as server, using(server.url) as api:
+    with start(tmp_path, grace=0.2) as server, using(server.url) as api:
         a, b, c = (api.create() for _ in range(3))
         in_tool = api.soon(api.run, a, steps([["note", {"line": "done"}]], gate.step()))
         with api.stream(b, steps("hang")) as in_model, gate.reached():

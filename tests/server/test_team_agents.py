@@ -177,11 +177,11 @@ sub_agents = {{ agents = ["broken"] }}
 """,
     )
     for words in (
-        "agents.fields.sub_agents.deep: there is no such field; use agents, depth, models, most, roles",
+        "agents.fields.sub_agents.deep: there is no such field; did you mean depth?",
         "agents.fields.sub_agents.depth:",
         "agents.kind.sub_agents:",
         "agents.number.sub_agents: the depth",
-        "agents.roles.sub_agents.roles.a.descripton: there is no such field; use agent, description, guardian",
+        "agents.roles.sub_agents.roles.a.descripton: there is no such field; did you mean description?",
         "agents.roles.sub_agents.roles.a.guardian:",
         "agents.roles.sub_agents.roles.a.agent: there is no agent 'nobody' in this file",
         "agents.roles.sub_agents.roles.b.agent: it names the agent itself",

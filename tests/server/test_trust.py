@@ -164,7 +164,7 @@ def test_a_conversation_behind_a_server_says_it_like_one_in_this_process(desk: D
         url = str(api.http.base_url)
         with (
             Conversation("told", workspace=str(desk.project), trust=True, store=url) as conversation,
-            pytest.raises(TrustRefused, match="--allow-trust"),
+            pytest.raises(TrustRefused, match="allow_trust"),
         ):
             conversation.run("Hello")
 
@@ -207,13 +207,13 @@ def test_the_program_says_both_and_risky_tools_ask_first_where_it_is_untrusted(d
     )
     erases = Reply(calls=(ScriptedCall("erase", '{"what": "it"}'),))
     (tmp_path / "script.json").write_bytes(encode([erases, erases, Reply("Done.")]))
-    (tmp_path / "agents.toml").write_text(
-        f'workspaces = ["{desk.project}"]\n[agents.erasing]\nagent = "erasing:agent"\n'
+    (tmp_path / "server.toml").write_text(
+        f'workspaces = ["{desk.project}"]\nallow_isolation = true\n[agents.erasing]\nagent = "erasing:agent"\n'
+        f'[server]\ntrust = ["{desk.project}"]\nallow_trust = true\n'
     )
-    options = ("--agents", "agents.toml", "--trust", str(desk.project), "--allow-trust", "--allow-isolation")
     environment = {"PYTHONPATH": str(tmp_path), "FORKPOINT_WORKSPACES": str(tmp_path / "workspaces")}
     with (
-        ServerProcess(*options, folder=tmp_path, env=environment) as server,
+        ServerProcess("--config", "server.toml", folder=tmp_path, env=environment) as server,
         using(server.url) as api,
     ):
         assert desk.kept == "trusted"

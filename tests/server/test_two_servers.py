@@ -20,7 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def servers(folder: Path) -> Iterator[tuple[ServerProcess, ServerProcess]]:
-    with start(folder) as one, start(folder, "--grace", "3600") as two:
+    with start(folder) as one, start(folder, grace=3600) as two:
         yield one, two
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from forkpoint.cli import chat
 from forkpoint.cli.commands import (
@@ -66,9 +66,9 @@ app.add_typer(skills.app, name="skills")
 _SECTIONS: dict[str, list[str]] = {}
 
 
-def _add(section: str, **commands: Callable[..., None]) -> None:
+def _add(section: str, cls: type[TyperCommand] = TyperCommand, **commands: Callable[..., None]) -> None:
     for name, command in commands.items():
-        app.command(name)(command)
+        app.command(name, cls=cls)(command)
     _SECTIONS.setdefault(section, []).extend(commands)
 
 
@@ -83,7 +83,7 @@ _add("Steer", condense=turns.condense)
 _add("Keep", describe=conversations.describe, delete=conversations.delete, verify=doctor.verify, doctor=doctor.doctor)
 _add("Keep", trust=trust.trust)
 _SECTIONS["Keep"].append("local")
-_add("Serve", serve=serve.serve)
+_add("Serve", cls=serve.ServeCommand, serve=serve.serve)
 _SECTIONS["Serve"].append("keys")
 
 

@@ -76,11 +76,11 @@ def steps(*steps: Any) -> str:
     return json.dumps(steps)
 
 
-def start(folder: Path, *options: str) -> ServerProcess:
+def start(folder: Path, *options: str, grace: float = 30) -> ServerProcess:
     """A server with this agent, on ``server.db`` in a folder."""
-    file = folder / "agents.toml"
-    file.write_text('[agents.doing]\nagent = "tests.server.support.doing:agent"\n')
-    return ServerProcess("--agents", str(file), *options, folder=folder, env={"PYTHONPATH": str(ROOT)})
+    file = folder / "server.toml"
+    file.write_text(f'[server]\ngrace = {grace}\n[agents.doing]\nagent = "tests.server.support.doing:agent"\n')
+    return ServerProcess("--config", str(file), *options, folder=folder, env={"PYTHONPATH": str(ROOT)})
 
 
 class Gate:

@@ -1,127 +1,56 @@
-"""``forkpoint serve``: conversations over HTTP."""
+"""``forkpoint serve``: conversations over HTTP. Its flags are what people type; all other settings stand in a file."""
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
+from typer.core import TyperCommand
 
 from forkpoint import extras
-from forkpoint.cli import completions
 from forkpoint.cli.commands.local import bring_library
-from forkpoint.cli.common import Instructions, Store, only_one
+from forkpoint.cli.common import Instructions
 from forkpoint.cli.output import Json, tell
 
 if TYPE_CHECKING:
     from forkpoint.server.agents.catalog import Catalog
+    from forkpoint.server.agents.file import ServerFile
+    from forkpoint.server.config import ServerConfig
     from forkpoint.server.http.keys import Keyring
+
+
+_Level: TypeAlias = Literal["debug", "info", "warning", "error"]
+_Wire: TypeAlias = Literal["chat", "responses", "messages"]
+_STORE = (
+    "Where this server keeps conversations: sqlite:///file.db, or memory: to forget them at the end. "
+    "Default: FORKPOINT_STORE, else a file in your data folder."
+)
+
+
+def _flag(name: str, metavar: str, help: str, **more: Any) -> Any:
+    return typer.Option(name, metavar=metavar, help=help, **more)
 
 
 def serve(
     host: Annotated[
-        str, typer.Option("--host", metavar="HOST", help="Where to listen. Beyond loopback it needs keys.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0 takes a free one, and says which.")
-    ] = 8008,
-    store: Store = None,
-    agents: Annotated[
-        str | None, typer.Option("--agents", metavar="FILE", help="A TOML or JSON file with the agents to offer.")
+        str | None, _flag("--host", "HOST", "Where to listen. Default: 127.0.0.1. Beyond loopback it needs keys.")
+    ] = None,
+    port: Annotated[int | None, _flag("--port", "PORT", "Default: 8008. 0 takes a free one.", min=0, max=65535)] = None,
+    store: Annotated[str | None, _flag("--store", "ADDRESS", _STORE)] = None,
+    config: Annotated[
+        str | None, _flag("--config", "FILE", "TOML or JSON: the agents to offer, and all other settings.")
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME", help="One agent that is this model. Default: FORKPOINT_MODEL."),
+        str | None, _flag("--model", "NAME", "The one agent is this model. Default: FORKPOINT_MODEL.")
     ] = None,
-    api: Annotated[
-        Literal["chat", "responses", "messages"] | None,
-        typer.Option("--api", metavar="WIRE", help="How the model is spoken to: chat, responses or messages."),
-    ] = None,
-    base_url: Annotated[
-        str | None, typer.Option("--base-url", metavar="URL", help="A compatible server that has the model.")
-    ] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option("--api-key-env", metavar="NAME", help="The variable that holds the model's key.")
-    ] = None,
+    api: Annotated[_Wire | None, _flag("--api", "WIRE", "The API of the model: chat, responses or messages.")] = None,
+    base_url: Annotated[str | None, _flag("--base-url", "URL", "The server that has the model.")] = None,
+    api_key_env: Annotated[str | None, _flag("--api-key-env", "NAME", "The variable with the model's key.")] = None,
     instructions: Instructions = None,
-    allow_model: Annotated[
-        list[str] | None,
-        typer.Option("--allow-model", metavar="PATTERN", help="Models that clients may choose too: openai/*."),
-    ] = None,
-    workspace_root: Annotated[
-        list[str] | None,
-        typer.Option("--workspace-root", metavar="FOLDER", help="A folder in which clients may choose a workspace."),
-    ] = None,
-    trust: Annotated[
-        list[str] | None,
-        typer.Option("--trust", metavar="FOLDER", help="A folder whose project is trusted, and remembered as such."),
-    ] = None,
-    allow_trust: Annotated[
-        bool, typer.Option("--allow-trust", help="Let clients say whether a workspace's project is trusted.")
-    ] = False,
-    allow_isolation: Annotated[
-        bool, typer.Option("--allow-isolation", help="Let clients' forks have a worktree or a copy of their workspace.")
-    ] = False,
-    keys: Annotated[
-        str | None, typer.Option("--keys", metavar="FILE", help="The file of `forkpoint keys`: callers need one.")
-    ] = None,
-    key_env: Annotated[
-        str | None, typer.Option("--key-env", metavar="NAME", help="The variable that holds a key for callers.")
-    ] = None,
-    cors_origin: Annotated[
-        list[str] | None,
-        typer.Option("--cors-origin", metavar="ORIGIN", help="A web page that may call: https://app.example."),
-    ] = None,
-    max_body: Annotated[int, typer.Option("--max-body", metavar="BYTES", min=1024, help="Of a request.")] = 32
-    * 1024
-    * 1024,
-    max_turns: Annotated[int, typer.Option("--max-turns", metavar="N", min=1, help="Turns that run at once.")] = 1000,
-    max_turns_per_tenant: Annotated[
-        int | None,
-        typer.Option(
-            "--max-turns-per-tenant",
-            metavar="N",
-            min=1,
-            help="The same for each tenant; a quarter of them if there are keys.",
-        ),
-    ] = None,
-    max_streams: Annotated[
-        int, typer.Option("--max-streams", metavar="N", min=1, help="Event streams that are open at once.")
-    ] = 20_000,
-    max_streams_per_tenant: Annotated[
-        int | None,
-        typer.Option(
-            "--max-streams-per-tenant",
-            metavar="N",
-            min=1,
-            help="The same for each tenant; a quarter of them if there are keys.",
-        ),
-    ] = None,
-    grace: Annotated[
-        float,
-        typer.Option("--grace", metavar="S", min=0, help="Seconds that running turns have when it is told to stop."),
-    ] = 30.0,
-    request_timeout: Annotated[
-        float | None,
-        typer.Option("--request-timeout", metavar="S", min=0.001, help="Seconds after which a turn has failed."),
-    ] = None,
-    conversation_header: completions.ConversationHeaders = None,
-    conversations_max: completions.ConversationsMax = 10_000,
-    conversation_ttl: completions.ConversationTtl = 1800.0,
-    on_disconnect: completions.OnDisconnect = "cancel",
-    system: completions.System = "first",
-    strict: completions.Strict = False,
-    reasoning: completions.Reasoning = "reasoning_content",
-    metrics: Annotated[
-        Literal["loopback", "public", "off"],
-        typer.Option("--metrics", metavar="WHO", help="Who may read /metrics: loopback, public or off."),
-    ] = "loopback",
+    keys: Annotated[str | None, _flag("--keys", "FILE", "The file of `forkpoint keys`. Callers need a key.")] = None,
+    key_env: Annotated[str | None, _flag("--key-env", "NAME", "The variable with a key for callers.")] = None,
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"],
-        typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error."),
-    ] = "info",
-    log_format: Annotated[
-        Literal["json", "text"] | None,
-        typer.Option("--log-format", metavar="FORMAT", help="json or text. Default: text on a terminal."),
+        _Level | None, _flag("--log-level", "LEVEL", "debug, info, warning or error. Default: info.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -131,66 +60,38 @@ def serve(
     http://127.0.0.1:8008, with FORKPOINT_API_KEY if it has keys. Clients of OpenAI's chat completions use it with the
     base URL http://127.0.0.1:8008/v1, and name a conversation with a header.
 
-    Ctrl-C or SIGTERM lets running turns finish, and cancels them after --grace; a second one cancels them at once.
+    Limits, timeouts, web origins, conversation headers and the rest stand under [server] in the file that --config
+    names; docs/operations.md lists them. A flag wins over the file.
+
+    Ctrl-C or SIGTERM lets running turns finish, and cancels them after 30 s (grace in the file); a second one cancels
+    them at once.
 
     \b
     Examples:
       forkpoint serve
       forkpoint serve --model openai/gpt-5.6 --store sqlite:///forkpoint.db
-      forkpoint serve --agents agents.toml --keys keys.json --host 0.0.0.0
-      forkpoint serve --conversation-header X-OpenWebUI-Chat-Id=full
+      forkpoint serve --config server.toml --keys keys.json --host 0.0.0.0
     """
-    flags = {"--model": model, "--api": api, "--base-url": base_url, "--api-key-env": api_key_env}
-    for name, value in (flags | {"--instructions": instructions}).items():
-        only_one({"--agents": agents, name: value})
-    from forkpoint.conversation.place import as_url
-    from forkpoint.remote.addresses import is_server
+    from forkpoint.server.agents.file import ServerFile, read_file
     from forkpoint.server.http.address import check_safe
 
-    address = as_url(store)
-    if is_server(address):
-        why = f"{address} is another server; say where this one is to keep conversations: sqlite:///forkpoint.db"
-        raise typer.BadParameter(why, param_hint="--store / FORKPOINT_STORE")
-    allowed: dict[str, Any] = {"allow_models": allow_model or (), "roots": workspace_root or ()}
-    allowed["allow_isolation"] = allow_isolation
-    offered = _agents_of_file(agents, allowed) if agents is not None else _one_agent(flags, instructions, allowed)
-    for folder in trust or ():
-        if not os.path.isdir(folder):
-            raise typer.BadParameter(f"{folder} is not a folder", param_hint="--trust")
-    keyring = _keyring(keys, key_env)
-    check_safe(host, has_keys=keyring is not None)
-    if "*" in (cors_origin or ()) and keyring is None:
+    file = ServerFile() if config is None else read_file(config)
+    flags = {"host": host, "port": port, "keys": keys, "key_env": key_env, "log_level": log_level}
+    start = _started_with(file, flags)
+    address = _address(store, start)
+    named = {"model": model, "api": api, "base_url": base_url, "api_key_env": api_key_env, "instructions": instructions}
+    offered = _agents(file, {name: value for name, value in named.items() if value is not None})
+    keyring = _keyring(start)
+    check_safe(start.host, has_keys=keyring is not None)
+    if "*" in start.settings.cors_origins and keyring is None:
         why = "without keys every web page that you visit could use this server; name the origins, or use --keys"
-        raise typer.BadParameter(why, param_hint="--cors-origin")
-    headers = completions.conversation_headers(conversation_header)
+        file.check([f"server.cors_origins: {why}"])
     extras.load("server", "A server")  # it takes a while: what is wrong with the command line was said before
     from forkpoint.server import lifecycle
     from forkpoint.server.http import logs
-    from forkpoint.server.settings import ServerSettings
 
     bring_library(agent.model for agent in offered.items())
-    settings = ServerSettings(
-        max_body=max_body,
-        max_turns=max_turns,
-        max_turns_per_tenant=max_turns_per_tenant,
-        max_streams=max_streams,
-        max_streams_per_tenant=max_streams_per_tenant,
-        grace=grace,
-        cors_origins=tuple(cors_origin or ()),
-        hosts=(host,),
-        metrics=metrics,
-        request_timeout=request_timeout,
-        allow_trust=allow_trust,
-        trust=tuple(os.path.abspath(folder) for folder in trust or ()),
-        conversation_headers=headers,
-        conversations_max=conversations_max,
-        conversation_ttl=conversation_ttl,
-        on_disconnect=on_disconnect,
-        system=system,
-        strict=strict,
-        reasoning=reasoning,
-    )
-    logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))
+    logs.configure(start.log_level, start.log_format or ("text" if sys.stderr.isatty() else "json"))
 
     def told(url: str) -> None:
         if json:
@@ -198,34 +99,78 @@ def serve(
         else:
             tell(f"Forkpoint serves at {url}. Ctrl-C stops it.")
 
-    lifecycle.run(address, offered, keyring, settings, host=host, port=port, told=told)
+    lifecycle.run(address, offered, keyring, start.settings, host=start.host, port=start.port, told=told)
 
 
-def _agents_of_file(path: str, allowed: dict[str, Any]) -> "Catalog":
-    from forkpoint.server.agents.catalog import Catalog
+class ServeCommand(TyperCommand):
+    """``forkpoint serve``, which says of a flag that it used to have where the setting stands now."""
 
-    return Catalog.from_file(path, **allowed)
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if (place := _setting_of(getattr(error, "option_name", ""))) is not None:
+                vars(error).update(message=place, possibilities=None)  # it is a usage error, which ends with status 2
+            raise
 
 
-def _one_agent(flags: dict[str, Any], instructions: str | None, allowed: dict[str, Any]) -> "Catalog":
+def _setting_of(flag: str) -> str | None:
+    """Where the setting stands that this flag used to set. None if the flag never was one of a setting."""
+    from forkpoint.server.agents.file import TOP
+    from forkpoint.server.config import FIELDS
+
+    if flag == "--agents":
+        return "--agents is called --config now: give the same file with --config FILE"
+    name = "workspaces" if flag == "--workspace-root" else flag.removeprefix("--").replace("-", "_")
+    setting = next((one for one in (name, f"{name}s") if one in FIELDS or one in TOP), None)
+    if setting is None:
+        return None
+    where = "under [server] in" if setting in FIELDS else "at the top of"
+    return f"{flag} is a setting now: write {setting} = ... {where} a file, and give that with --config FILE"
+
+
+def _started_with(file: "ServerFile", flags: dict[str, Any]) -> "ServerConfig":
+    """What the file says, unless a flag says otherwise."""
+    from msgspec.structs import replace
+
+    start = replace(file.server, **{name: value for name, value in flags.items() if value is not None})
+    return replace(start, settings=replace(start.settings, hosts=(start.host, *start.settings.hosts)))
+
+
+def _address(flag: str | None, start: "ServerConfig") -> str:
+    """Where the server keeps conversations: the flag says, else the environment, else the file."""
+    from forkpoint.conversation.place import as_url
+    from forkpoint.remote.addresses import is_server
+    from forkpoint.server.config import another_server
+
+    address = as_url(flag if flag is not None else os.environ.get("FORKPOINT_STORE", "").strip() or start.store)
+    if is_server(address):
+        raise typer.BadParameter(another_server(address), param_hint="--store / FORKPOINT_STORE")
+    return address
+
+
+def _agents(file: "ServerFile", named: dict[str, Any]) -> "Catalog":
+    """The agents of the file. If it names no agent, the only one is the model that the flags name."""
     from forkpoint.server.agents.catalog import Catalog
     from forkpoint.workspace.defaults import default_model
 
+    if file.named and named:
+        why = f"{file.path} has agents already; leave this out, or write it in an agent's table there"
+        raise typer.BadParameter(why, param_hint=f"--{next(iter(named)).replace('_', '-')}")
+    if file.named:
+        return Catalog.from_file(file)
+    file.check()
+    named["model"] = named.get("model") or default_model()
     return Catalog.of_model(
-        flags["--model"] or default_model(),
-        api=flags["--api"],
-        base_url=flags["--base-url"],
-        api_key_env=flags["--api-key-env"],
-        instructions=instructions or "",
-        **allowed,
+        **named, allow_models=file.allow_models, roots=file.roots, allow_isolation=file.allow_isolation
     )
 
 
-def _keyring(file: str | None, variable: str | None) -> "Keyring | None":
-    """Who may call. None if nothing is said: then it is whoever reaches it."""
+def _keyring(start: "ServerConfig") -> "Keyring | None":
+    """The keys that callers need. None if there are no keys: then whoever reaches the server may call."""
     from forkpoint.server.http.keys import Keyring, Keys, OneKey
 
-    sources: list[Any] = [] if file is None else [Keys(file)]
-    if variable is not None:
-        sources.append(OneKey.from_environment(variable))
+    sources: list[Any] = [] if start.keys is None else [Keys(start.keys)]
+    if start.key_env is not None:
+        sources.append(OneKey.from_environment(start.key_env))
     return Keyring(sources) if sources else None

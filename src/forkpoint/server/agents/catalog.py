@@ -19,9 +19,9 @@ from forkpoint.agent.stored.document import bind
 from forkpoint.agent.team.offer import everyone
 from forkpoint.errors import BadAgent, BadWorkspace, ForkpointError, Item, MissingKey, NotFound
 from forkpoint.events import JsonText
-from forkpoint.llm.catalog import KEYS, WIRES, Wire
+from forkpoint.llm.catalog import Wire
 from forkpoint.llm.model import LLM
-from forkpoint.server.agents.file import read_agents
+from forkpoint.server.agents.file import ServerFile, offer_problems, read_file
 from forkpoint.server.agents.sent import ServerOffer, received
 from forkpoint.store.records import check_name
 
@@ -70,30 +70,20 @@ class Catalog:
         self._bound = functools.lru_cache(maxsize=BOUND)(self._bind)
 
     @classmethod
-    def from_file(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        allow_models: Iterable[str] = (),
-        roots: Iterable[str | os.PathLike[str]] = (),
-        allow_isolation: bool = False,
-    ) -> "Catalog":
-        """The agents of a TOML or JSON file. What else is allowed or a root comes on top of what the file says."""
-        found = read_agents(path)
-        patterns, all_roots = (*found.allow_models, *allow_models), (*found.roots, *map(str, roots))
-        problems = [*found.problems]
-        if found.agents or not problems:
-            default = found.default if found.default in found.named else None  # or it has been complained about
-            problems += _problems(found.agents, default, patterns, all_roots, found.workspaces)
-        if problems:
-            raise BadAgent(f"{os.fspath(path)}: " + "; ".join(dict.fromkeys(problems)))
+    def from_file(cls, source: str | os.PathLike[str] | ServerFile) -> "Catalog":
+        """The agents of a TOML or JSON file, read now or before. Raises `BadConfig` with all that is wrong with it."""
+        file = source if isinstance(source, ServerFile) else read_file(source)
+        if file.agents or not file.problems:
+            default = file.default if file.default in file.named else None  # else the file's problems name it
+            file.check(_problems(file.agents, default, file.allow_models, file.roots, file.workspaces))
+        file.check()
         return cls(
-            found.agents,
-            default=found.default,
-            allow_models=patterns,
-            roots=all_roots,
-            workspaces=found.workspaces,
-            allow_isolation=allow_isolation or found.allow_isolation,
+            file.agents,
+            default=file.default,
+            allow_models=file.allow_models,
+            roots=file.roots,
+            workspaces=file.workspaces,
+            allow_isolation=file.allow_isolation,
         )
 
     @classmethod
@@ -275,13 +265,7 @@ def _problems(
         problems.append("there are no agents; at least one is needed")
     elif default is not None and default not in agents:
         problems.append(f"default: there is no agent {default!r}")
-    for pattern in patterns:
-        kind, slash, name = pattern.partition("/")
-        if not slash or not name or kind not in WIRES:
-            problems.append(f"allow_models: {pattern!r} is not of the form PROVIDER/NAME, of {', '.join(WIRES)}")
-        elif kind in KEYS and not os.environ.get(KEYS[kind], "").strip():
-            problems.append(f"allow_models: {pattern!r} needs the environment variable {KEYS[kind]}, not set or empty")
-    problems += [f"workspaces: {root} is not a folder" for root in roots if not os.path.isdir(root)]
+    problems += offer_problems(patterns, roots)
     problems += [
         f"agents.{name}.workspace: {folder} is not a folder"
         for name, folder in folders.items()

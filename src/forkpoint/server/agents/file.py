@@ -1,4 +1,4 @@
-"""The file of a server's agents, TOML or JSON. Everything that is wrong with it is found in one go."""
+"""A server's file, TOML or JSON: its agents, and its settings. Everything that is wrong with it is found in one go."""
 
 import functools
 import importlib
@@ -21,10 +21,12 @@ from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.secrets.secret import Secret
 from forkpoint.agent.skills.files import Found, skills_in, together
 from forkpoint.agent.skills.skill import Skill
-from forkpoint.errors import BadSetting, ForkpointError
+from forkpoint.errors import BadConfig, BadSetting, ForkpointError
+from forkpoint.llm.catalog import KEYS, WIRES
 from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.server.agents.tables import MODEL, llm_of, typed
 from forkpoint.server.agents.team_file import TeamTable, read_team, without_end
+from forkpoint.server.config import FIELDS, ServerConfig, read_server
 
 
 class _ClientTool(Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,13 +44,16 @@ class _ClientTool(Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(schema, parameters=msgspec.json.encode(self.parameters).decode())
 
 
-_TOP: dict[str, Any] = {
+TOP: dict[str, Any] = {
+    "server": dict[str, Any],
     "agents": dict[str, dict[str, Any]],
     "default": str,
     "allow_models": tuple[str, ...],
     "workspaces": tuple[str, ...],
     "allow_isolation": bool,
 }
+"""The fields at the top of the file, and what each must be."""
+
 _TABLE: dict[str, Any] = MODEL | {
     "agent": str,
     "instructions": str,
@@ -70,26 +75,35 @@ _TABLE: dict[str, Any] = MODEL | {
 }
 
 
-class AgentsFile(Struct, frozen=True):
-    """What stands in a file of agents, as far as it can be used, and what is wrong with the rest."""
+class ServerFile(Struct, frozen=True):
+    """What stands in a server's file, as far as it can be used, and what is wrong with the rest."""
 
-    agents: dict[str, Agent]
-    named: frozenset[str]  # also those that cannot be used
-    default: str | None
-    allow_models: tuple[str, ...]
-    roots: tuple[str, ...]
-    workspaces: dict[str, str]
-    problems: tuple[str, ...]
+    path: str = ""
+    server: ServerConfig = ServerConfig()
+    agents: dict[str, Agent] = {}
+    named: frozenset[str] = frozenset()  # also agents that cannot be used
+    default: str | None = None
+    allow_models: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    workspaces: dict[str, str] = {}
     allow_isolation: bool = False
+    problems: tuple[str, ...] = ()
+
+    def check(self, more: Iterable[str] = ()) -> None:
+        """Raises `BadConfig` with everything that is wrong with the file, ``more`` problems too, if there are any."""
+        if problems := dict.fromkeys([*self.problems, *more]):
+            raise BadConfig(f"{self.path}: " + "; ".join(problems))
 
 
-def read_agents(path: str | os.PathLike[str]) -> AgentsFile:
+def read_file(path: str | os.PathLike[str]) -> ServerFile:
     """What stands in a file. Paths in it are relative to its folder."""
     file = Path(path)
     problems: list[str] = []
-    fields = typed(_read(file, problems), _TOP, "", problems)
+    fields = typed(_read(file, problems), TOP, "", problems, elsewhere=dict.fromkeys(FIELDS, "in the table [server]"))
     tables: dict[str, dict[str, Any]] = fields.get("agents", {})
     folder = file.absolute().parent
+    top = dict.fromkeys(TOP, "at the top of the file, before any table")
+    server = read_server(fields.get("server", {}), folder, problems, elsewhere=top)
     workspaces: dict[str, str] = {}
     tabled: dict[str, _Tabled] = {}
     for name, table in tables.items():
@@ -108,16 +122,32 @@ def read_agents(path: str | os.PathLike[str]) -> AgentsFile:
     if default is not None and default not in tables:
         problems.append(f"default: there is no agent {default!r}")
     roots = tuple(str(folder / Path(root).expanduser()) for root in fields.get("workspaces", ()))
-    return AgentsFile(
+    patterns = fields.get("allow_models", ())
+    problems += offer_problems(patterns, roots)
+    return ServerFile(
+        os.fspath(path),
+        server,
         agents,
         frozenset(tables),
         default,
-        fields.get("allow_models", ()),
+        patterns,
         roots,
         workspaces,
-        tuple(problems),
         fields.get("allow_isolation", False),
+        tuple(problems),
     )
+
+
+def offer_problems(patterns: Iterable[str], roots: Iterable[str]) -> list[str]:
+    """What is wrong with the models and the folders that clients may choose."""
+    problems: list[str] = []
+    for pattern in patterns:
+        kind, slash, name = pattern.partition("/")
+        if not slash or not name or kind not in WIRES:
+            problems.append(f"allow_models: {pattern!r} is not of the form PROVIDER/NAME, of {', '.join(WIRES)}")
+        elif kind in KEYS and not os.environ.get(KEYS[kind], "").strip():
+            problems.append(f"allow_models: {pattern!r} needs the environment variable {KEYS[kind]}, not set or empty")
+    return problems + [f"workspaces: {root} is not a folder" for root in roots if not os.path.isdir(root)]
 
 
 class _Tabled(Struct, frozen=True):

@@ -1,7 +1,8 @@
-"""Tables of a file of agents, read field by field, so that all that is wrong with them is found in one go."""
+"""Tables of a server's file, read field by field, so that everything that is wrong with them is found in one go."""
 
+import difflib
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -16,11 +17,16 @@ MODEL: dict[str, Any] = {name: kind for name, kind in typing.get_type_hints(LLM)
     "headers": dict[str, str],
     "extra": dict[str, Any],
 }
-"""The fields of a model, and what each must be. A literal key is none of them."""
+"""The fields of a model, and what each must be. A literal key is not among them."""
 
 
-def typed(table: Any, kinds: dict[str, Any], where: str, problems: list[str]) -> dict[str, Any]:
-    """Those fields of a table that are as they should be. The others are complained about."""
+def typed(
+    table: Any, kinds: dict[str, Any], where: str, problems: list[str], *, elsewhere: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The fields of a table that have a value of their kind. For each of the others a problem is added.
+
+    ``elsewhere`` says of fields that stand in another table of the file where that is.
+    """
     if not isinstance(table, dict):
         problems.append(f"{where or 'it'}: it must be a table")
         return {}
@@ -30,7 +36,9 @@ def typed(table: Any, kinds: dict[str, Any], where: str, problems: list[str]) ->
         if name == "api_key":
             problems.append(f"{place}: a literal key does not belong in a file; name its variable with api_key_env")
         elif name not in kinds:
-            problems.append(f"{place}: there is no such field; {_known(kinds)}")
+            home = (elsewhere or {}).get(name)
+            why = f"it belongs {home}" if home else f"there is no such field; {_known(name, kinds)}"
+            problems.append(f"{place}: {why}")
         else:
             try:
                 said[name] = msgspec.convert(value, kinds[name])
@@ -42,7 +50,7 @@ def typed(table: Any, kinds: dict[str, Any], where: str, problems: list[str]) ->
 
 
 def llm_of(said: dict[str, Any]) -> LLM:
-    """The model that a table says. Raises `BadSetting`."""
+    """The model of a table's fields. Raises `BadSetting`."""
     fields = {field: said[field] for field in said.keys() & MODEL.keys()}
     if "headers" in fields:
         fields["headers"] = tuple(fields["headers"].items())
@@ -51,5 +59,7 @@ def llm_of(said: dict[str, Any]) -> LLM:
     return LLM(**fields)
 
 
-def _known(kinds: Iterable[str]) -> str:
-    return f"use {', '.join(sorted(kinds))}"
+def _known(name: str, kinds: Iterable[str]) -> str:
+    """The known name that is most like this one; or all of them if no name is."""
+    near = difflib.get_close_matches(name, kinds, n=1)
+    return f"did you mean {near[0]}?" if near else f"use {', '.join(sorted(kinds))}"

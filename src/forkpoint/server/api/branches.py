@@ -152,5 +152,5 @@ def _isolation(body: Fork) -> Kind | None:
 def _check_may_isolate(call: ApiCall, isolation: Kind | None, settings: Settings) -> None:
     """Raises `WorkspaceNotMade` where no folders are made for clients: they cost the server's disk."""
     if isolation is not None and not call.services.agents.allow_isolation:
-        why = "this server makes no folders for its clients (--allow-isolation)"
+        why = "this server makes no folders for its clients (allow_isolation in its file)"
         raise WorkspaceNotMade(isolation, settings.workspace or "its workspace", why)

@@ -209,7 +209,7 @@ async def draft_of(call: ApiCall, body: CreateConversation | FirstTurn, given: s
 def _check_may_trust(call: ApiCall, body: CreateConversation | FirstTurn) -> None:
     """Raises `TrustRefused` where it is not for clients to say what is trusted."""
     if body.trust is not None and not call.services.settings.allow_trust:
-        why = "this server does not leave that to its clients (--allow-trust)"
+        why = "this server does not leave that to its clients (allow_trust in its file)"
         raise TrustRefused((body.workspace or "its workspace")[:200], why)
 
 

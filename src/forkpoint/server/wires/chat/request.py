@@ -95,7 +95,7 @@ class ChatSchemaFormat(Sent, frozen=True, tag_field="type", tag="json_schema"):
 
 class ChatRequest(Sent, frozen=True):
     """As OpenAI's chat completions take it. Null means absent. A field that the server does not know has no effect and
-    is named in `X-Ignored-Fields`, or refused by a server that runs with `--strict`. What would change the form of the
+    is named in `X-Ignored-Fields`, or refused by a server that is `strict`. What would change the form of the
     answer and cannot be done here (`n`, `logprobs`, `audio`) is refused by name.
     """
 

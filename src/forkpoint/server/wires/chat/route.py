@@ -20,7 +20,7 @@ NAMED = "X-Conversation-Id"
 ASKS = (
     (
         NAMED,
-        "The conversation that this is a turn of, which may be new. `--conversation-header` sets how this is called.",
+        "The conversation that this is a turn of, which may be new. The server's `conversation_headers` name it.",
         "^([A-Za-z0-9._:-]{1,128})?$",
     ),
     (CREATE, "`true`: a new conversation, whose name the server makes up.", "^(true|false|1|0|yes|no)?$"),
