@@ -1,11 +1,22 @@
 """Every test that is a coroutine runs on asyncio; those that care about the loop ask for both."""
 
+import signal
 from contextlib import suppress
 
 import pytest
 
 from forkpoint.cli.commands.local import bring_library
 from forkpoint.errors import LibraryMissing
+
+
+def pytest_configure() -> None:
+    """Makes Ctrl-C work in tests, in this process and in every worker.
+
+    A script's `./run pytest &` starts the suite with SIGINT ignored. Python then installs no handler, the programs that
+    tests start ignore the signal too, and a test that sends it would wait for ever.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -1,0 +1,36 @@
+"""The suite itself: it runs wherever it is started."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+# What a shell does to a program that a script starts with `&`.
+_IGNORING_CTRL_C = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def run_tests(*arguments: str, before: str) -> str:
+    """What pytest prints, in a process that runs this code before it becomes pytest."""
+    command = [sys.executable, "-c", before, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    out, err = subprocess.PIPE, subprocess.STDOUT
+    with subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err, text=True, start_new_session=True) as process:
+        try:
+            told, _ = process.communicate(timeout=120)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # with all that it started
+    return told
+
+
+def test_tests_that_press_ctrl_c_pass_in_a_suite_that_was_started_with_ctrl_c_ignored() -> None:
+    in_pytest = "tests/llm/test_local_weights.py::test_a_fetch_that_is_interrupted_leaves_nothing_behind"
+    in_a_child = "tests/cli/test_turns.py::test_ctrl_c_cancels_the_turn_and_exits_with_130"
+    told = run_tests("-n1", in_pytest, in_a_child, before=_IGNORING_CTRL_C)
+    assert "2 passed" in told, told
