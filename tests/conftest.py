@@ -4,19 +4,15 @@ import signal
 from contextlib import suppress
 
 import pytest
+from tests import time_limit
 
 from forkpoint.cli.commands.local import bring_library
 from forkpoint.errors import LibraryMissing
 
 
-def pytest_configure() -> None:
-    """Makes Ctrl-C work in tests, in this process and in every worker.
-
-    A script's `./run pytest &` starts the suite with SIGINT ignored. Python then installs no handler, the programs that
-    tests start ignore the signal too, and a test that sends it would wait for ever.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(time_limit, "time limit")
+    _restore_ctrl_c()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -35,3 +31,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+def _restore_ctrl_c() -> None:
+    """Makes Ctrl-C work in tests, in this process and in every worker.
+
+    A script's `./run pytest &` starts the suite with SIGINT ignored. Python then installs no handler, the programs that
+    tests start ignore the signal too, and a test that sends it would wait for ever.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

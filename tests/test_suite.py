@@ -1,9 +1,11 @@
-"""The suite itself: it runs wherever it is started."""
+"""The suite itself: it runs wherever it is started, and no test holds it up."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -16,9 +18,10 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
 
-def run_tests(*arguments: str, before: str) -> str:
+def run_tests(*arguments: str, before: str = "") -> str:
     """What pytest prints, in a process that runs this code before it becomes pytest."""
-    command = [sys.executable, "-c", before, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    how = ["-c", before] if before else []
+    command = [sys.executable, *how, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     out, err = subprocess.PIPE, subprocess.STDOUT
     with subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err, text=True, start_new_session=True) as process:
         try:
@@ -34,3 +37,37 @@ def test_tests_that_press_ctrl_c_pass_in_a_suite_that_was_started_with_ctrl_c_ig
     in_a_child = "tests/cli/test_turns.py::test_ctrl_c_cancels_the_turn_and_exits_with_130"
     told = run_tests("-n1", in_pytest, in_a_child, before=_IGNORING_CTRL_C)
     assert "2 passed" in told, told
+
+
+def test_a_test_that_hangs_fails_with_its_stack_and_the_others_run(tmp_path: Path) -> None:
+    tests = """
+        import threading
+        import anyio
+        import pytest
+
+        @pytest.fixture
+        def endless():
+            yield
+            threading.Event().wait()
+
+        async def wait_for_nobody():
+            await anyio.sleep_forever()
+
+        @pytest.mark.anyio
+        @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+        async def test_that_waits(anyio_backend):
+            await wait_for_nobody()
+
+        def test_that_fails_and_does_not_end(endless):
+            assert False
+
+        def test_that_passes():
+            pass
+    """
+    file = tmp_path / "test_hangs.py"
+    file.write_text(textwrap.dedent(tests))
+    ours = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "-p", "tests.conftest"]
+    told = run_tests("-n1", *ours, "--timeout", "2", "-o", "faulthandler_timeout=3", str(file))
+    assert re.search("Failed: Timeout.* in wait_for_nobody", told, re.DOTALL), told
+    assert re.search("Timeout.* in endless.*crashed while running .*::test_that_fails", told, re.DOTALL), told
+    assert "3 failed, 1 passed" in told, told
