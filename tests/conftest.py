@@ -1,5 +1,6 @@
 """Every test that is a coroutine runs on asyncio; those that care about the loop ask for both."""
 
+import os
 import signal
 from contextlib import suppress
 
@@ -13,6 +14,8 @@ from forkpoint.errors import LibraryMissing
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(time_limit, "time limit")
     _restore_ctrl_c()
+    # Where each core runs a worker, threads of llama.cpp that wait by spinning make it many times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
