@@ -1,1 +1,1 @@
-"""The APIs of vendors, which existing clients speak. One folder for each; `identity` reads the headers that they share."""
+"""The APIs of vendors, which existing clients speak. One folder for each; `identity` reads headers that they share."""

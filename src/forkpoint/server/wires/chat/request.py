@@ -218,7 +218,9 @@ def read_request(body: bytes, *, strict: bool, max_messages: int = 10_000) -> Co
         ignored=ignored,
     )
     if strict and ignored:
-        raise Invalid(", ".join(ignored), "nobody here knows this; leave it out, or set strict = false in the server's file")
+        raise Invalid(
+            ", ".join(ignored), "nobody here knows this; leave it out, or set strict = false in the server's file"
+        )
     return request
 
 
