@@ -8,7 +8,8 @@ from anyio.lowlevel import checkpoint
 from tests.conversation.support.agents import PATIENCE
 
 from forkpoint.agent import Agent, tool
-from forkpoint.agent.loop import Done, Loop, Waiting
+from forkpoint.agent.loop import Done, Loop, Tell, Waiting
+from forkpoint.agent.run import Run, Terms
 from forkpoint.errors import TurnLost
 from forkpoint.events import ModelCalled, NewEvent, StagedEvent, Text, ToolCall, Usage, UserMessage, seal
 from forkpoint.history.state import EMPTY, State, fold
@@ -65,13 +66,16 @@ async def run(
     *,
     path: Sequence[StagedEvent] = (),
     providers: Mapping[Wire, Provider] | None = None,
+    tell: Tell | None = None,
     **settings: Any,
 ) -> Done | Waiting:
-    """How the loop ends for a turn with this journal, after a path."""
+    """How the loop ends for a turn with this journal, after a path. The settings are those of its run or its terms."""
+    terms = Terms(**{name: settings.pop(name) for name in Terms.__struct_fields__ if name in settings})
     context = CallContext(own_identity("conversation"))
+    run = Run(agent=agent, context=context, base=render(agent.manifest, path), terms=terms, **settings)
     async with Models(providers) as models:
         with anyio.fail_after(PATIENCE):
-            return await Loop(agent, models, context, journal, render(agent.manifest, path), **settings).run()
+            return await Loop(run, models, journal, tell).run()
 
 
 @tool

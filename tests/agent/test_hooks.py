@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from tests.agent.journal import Memory, asked, says
 
+from forkpoint.agent import Agent
 from forkpoint.agent.hooks.hook import (
     Block,
     Hook,
@@ -25,8 +26,9 @@ from forkpoint.agent.hooks.hook import (
     project_hooks,
     ran_before,
 )
-from forkpoint.agent.hooks.point import Hooking
+from forkpoint.agent.hooks.point import HookPoint
 from forkpoint.agent.hooks.run import CONTEXT, OUTPUT, Ran, run_hooks
+from forkpoint.agent.run import Run
 from forkpoint.engine.turns.journal import staged
 from forkpoint.errors import BadAgent, TurnLost
 from forkpoint.events import (
@@ -44,6 +46,8 @@ from forkpoint.events import (
     encode_body,
 )
 from forkpoint.history.wholeness import check_whole
+from forkpoint.llm.prompt.identity import CallContext, own_identity
+from forkpoint.llm.prompt.rendering import render
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
@@ -517,6 +521,14 @@ def test_runs_that_a_sub_agent_copied_from_its_parent_do_not_count() -> None:
 # The hooks of a turn.
 
 
+def point(hooks: list[Hook], journal: Memory, said: tuple[UserMessage, ...] = ()) -> HookPoint:
+    """The hooks of a turn of an agent that has these."""
+    agent = Agent("scripted/hooks", hooks=hooks)
+    context = CallContext(own_identity("conversation"))
+    run = Run(agent=agent, context=context, base=render(agent.manifest, ()), turn="t1", messages=said)
+    return HookPoint(run, journal)
+
+
 async def test_each_run_is_on_disk_before_the_next_and_is_not_repeated_when_the_turn_is_resumed() -> None:
     journal = Memory(says("hello"))
     on_disk: list[int] = []
@@ -531,10 +543,10 @@ async def test_each_run_is_on_disk_before_the_next_and_is_not_repeated_when_the_
         Hook("user_message", function=note, name="three"),
     ]
     said = (UserMessage((Text("hello"),)),)
-    assert await Hooking(hooks, journal, turn="t1", messages=said).begin() is None
+    assert await point(hooks, journal, said).begin() is None
     assert on_disk == [1, 2, 3]
     assert [run.hook for run in journal.flushed[1:]] == ["one", "two", "three"]
-    assert await Hooking(hooks, journal, turn="t1", messages=said).begin() is None
+    assert await point(hooks, journal, said).begin() is None
     assert on_disk == [1, 2, 3], "what is in the journal is not run again"
 
 
@@ -543,7 +555,7 @@ async def test_a_block_still_holds_when_the_turn_is_resumed_and_nothing_runs_aft
     call = ToolCall("call-1", "work", "{}")
     hooks = [Hook("before_tool", function=refuse), Hook("before_tool", function=allow)]
     for _ in range(2):
-        assert await Hooking(hooks, journal, turn="t1").at("before_tool", call) == "no work here"
+        assert await point(hooks, journal).at("before_tool", call) == "no work here"
     assert [(run.blocked, run.call_id) for run in journal.flushed[3:]] == [(True, "call-1")]
 
 
@@ -551,11 +563,11 @@ async def test_a_turn_that_was_lost_runs_no_further_hook() -> None:
     journal = Memory(says("hello"), refuse=lambda steps: True)
     hooks = [Hook("turn_start", function=allow, name=name) for name in ("one", "two")]
     with pytest.raises(TurnLost):
-        await Hooking(hooks, journal, turn="t1").begin()
+        await point(hooks, journal).begin()
     assert [body.hook for body in journal.bodies[1:]] == ["one"]
 
 
 async def test_a_turn_without_messages_has_no_user_message_hooks() -> None:
     journal = Memory()
-    assert await Hooking([Hook("user_message", function=refuse)], journal, turn="t1").begin() is None
+    assert await point([Hook("user_message", function=refuse)], journal).begin() is None
     assert journal.bodies == []

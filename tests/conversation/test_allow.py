@@ -10,8 +10,8 @@ import pytest
 from tests.conversation.support.homes import new_file
 
 from forkpoint import LLM, Agent, AsyncConversation, Conversation, Role, SubAgents, Turn, TurnFailed, tool
+from forkpoint.backend.missing import allows, as_allowed
 from forkpoint.backend.settings import Settings, SubAgentOf
-from forkpoint.engine.turns.missing import allows, as_allowed
 from forkpoint.errors import BadArgument, CannotResume, Item
 from forkpoint.events import ManifestChanged, SettingsChanged, ToolCall
 from forkpoint.ids import new_id

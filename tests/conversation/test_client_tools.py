@@ -10,8 +10,9 @@ from tests.conversation.support.homes import Home, RemoteHome
 
 from forkpoint import Agent, AsyncConversation, Conversation, TurnFailed, tool
 from forkpoint.agent.stored.document import portable_document
+from forkpoint.backend.options import NewTurn
 from forkpoint.conversation import Turn, TurnStarted
-from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.engine import Engine
 from forkpoint.errors import BadPosition, CallNotOpen, NothingToRun, NotWhole
 from forkpoint.events import AssistantMessage, Event, Image, Imported, Text, ToolResult, UserMessage
 from forkpoint.llm.prompt.manifest import ToolSchema
@@ -227,9 +228,9 @@ async def test_a_retry_has_the_history_from_elsewhere_that_the_turn_was_given(ho
     )
     async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         await conversation.run("Hi.")
-        other = LocalBackend(await home.opened())
+        other = Engine(await home.opened())
         with pytest.raises(TurnFailed):
-            await other.run(conversation.id, agent, given, tell=lambda _: None)
+            await other.turns.run(conversation.id, agent, NewTurn(given=given), lambda _: None)
         await other.close()
         turn = await conversation.retry()
         assert turn.given == given

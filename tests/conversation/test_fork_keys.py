@@ -11,10 +11,11 @@ from tests.conversation.support.agents import agent_of
 from tests.conversation.support.homes import Home
 
 from forkpoint import Agent, AsyncConversation, Conversation
-from forkpoint.backend.protocol import Backend, Draft, ForkOptions
+from forkpoint.backend.options import Draft, ForkOptions
+from forkpoint.backend.protocol import Backend
 from forkpoint.backend.settings import Settings
 from forkpoint.conversation import TurnJoined, Update
-from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.engine import Engine
 from forkpoint.errors import AlreadyExists, KeyReused, NotFound, NotWhole, Stale, TooLarge
 from forkpoint.events import Position
 from forkpoint.ids import new_id
@@ -30,7 +31,7 @@ OTHER = Agent("scripted/echo", instructions="Be brief.")
 
 @pytest.fixture
 async def backend(home: Home) -> AsyncIterator[Backend]:
-    opened = RemoteBackend(home.store) if is_server(home.store) else LocalBackend(await open_store(home.store))
+    opened = RemoteBackend(home.store) if is_server(home.store) else Engine(await open_store(home.store))
     yield opened
     await opened.close()
 
@@ -235,7 +236,7 @@ async def test_a_rewind_that_set_nothing_aside_does_so_once(source: AsyncConvers
 async def test_all_of_them_are_remembered_by_the_file(tmp_path: Path) -> None:
     address, seen = f"sqlite:///{tmp_path / 'a.db'}", list[tuple[str, ...]]()
     for _ in range(2):
-        backend = LocalBackend(await open_store(address))
+        backend = Engine(await open_store(address))
         made = await backend.create(a_draft(title="t"), key="create")
         fork, _settings = await backend.fork(made.id, ForkOptions(id=new_id()), ECHO, key="fork")
         if not seen:

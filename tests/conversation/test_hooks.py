@@ -25,7 +25,7 @@ from forkpoint import Agent, AsyncConversation, Hook, Role, SubAgents, TurnFaile
 from forkpoint.agent import Block, HookContext
 from forkpoint.agent.stored.document import portable_document
 from forkpoint.backend.messages import as_message
-from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.engine import Engine
 from forkpoint.errors import BadAgent, BadSetting, CannotResume, HookBlocked, TurnCancelled
 from forkpoint.events import Event, HookRun, StagedEvent
 from forkpoint.llm.prompt.identity import own_identity
@@ -435,15 +435,17 @@ async def test_a_hook_that_a_parent_got_since_holds_for_a_sub_agent_that_it_had_
 async def test_an_answer_without_a_conversation_has_hooks_too(tmp_path: Path) -> None:
     seen = Seen()
     async with await open_store("memory:") as store:
-        backend = LocalBackend(store)
+        backend = Engine(store)
         agent = agent_of(works("done"), tools=[work], hooks=seen.hooks)
         identity = own_identity("someone")
-        turn = await backend.once(agent, (as_message("hi"),), identity=identity, tell=lambda _: None)
+        turn = await backend.turns.once(agent, (as_message("hi"),), identity=identity, tell=lambda _: None)
         assert [context.conversation for context in seen.asked] == [None] * 5
         assert moments(turn.events) == seen.take() == list(MOMENTS)
         blocks = agent.but(hooks=[Hook("user_message", command="echo not here >&2; exit 2")])
         with pytest.raises(HookBlocked, match="not here"):
-            await backend.once(blocks, (as_message("hi"),), identity=identity, workspace=tmp_path, tell=lambda _: None)
+            await backend.turns.once(
+                blocks, (as_message("hi"),), identity=identity, workspace=tmp_path, tell=lambda _: None
+            )
         await backend.close()
 
 
@@ -583,8 +585,8 @@ async def test_a_projects_hooks_hold_for_sub_agents_and_for_answers_that_are_not
                 assert [result.status for result in results(events)] == ["denied"]
                 assert "guard" not in (await store.read(child.id)).settings
             before = project.ran
-        backend = LocalBackend(store)
-        turn = await backend.once(
+        backend = Engine(store)
+        turn = await backend.turns.once(
             agent_of(works("done"), tools=[work]),
             (as_message("hi"),),
             identity=own_identity("someone"),

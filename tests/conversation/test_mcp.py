@@ -17,7 +17,7 @@ from forkpoint import Agent, AsyncConversation, McpServer, SubAgents, TurnFailed
 from forkpoint.agent.loop import MAY_HAVE_RUN
 from forkpoint.agent.mcp import connect
 from forkpoint.backend.messages import as_message
-from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.engine import Engine
 from forkpoint.errors import BadSetting, McpFailed
 from forkpoint.events import ManifestChanged, Text
 from forkpoint.llm.prompt.identity import own_identity
@@ -218,14 +218,14 @@ async def test_a_call_whose_process_was_killed_has_an_unknown_end_and_is_not_mad
 
 async def test_an_answer_without_a_conversation_has_the_tools_too() -> None:
     async with await open_store("memory:") as store:
-        backend = LocalBackend(store, owns_store=False)
+        backend = Engine(store, owns_store=False)
         agent = agent_of([asks(call("odd__echo", x=1)), "Done."], mcp=[odd()])
-        turn = await backend.once(agent, [as_message("Go")], identity=own_identity("beside"), tell=lambda _: None)
+        turn = await backend.turns.once(agent, [as_message("Go")], identity=own_identity("beside"), tell=lambda _: None)
         assert turn.text == "Done."
         assert [result.status for result in results(turn.events)] == ["done"]
         gone = agent_of(["Done."], mcp=[McpServer("gone", command=["/no/such/program"])])
         with pytest.raises(McpFailed, match="'gone' cannot be started"):
-            await backend.once(gone, [as_message("Go")], identity=own_identity("beside"), tell=lambda _: None)
+            await backend.turns.once(gone, [as_message("Go")], identity=own_identity("beside"), tell=lambda _: None)
         await backend.close()
 
 

@@ -14,9 +14,10 @@ from tests.conversation.support.agents import PATIENCE, Watcher, agent_of, asks,
 
 from forkpoint import Agent, Limits, ToolContext, TurnCancelled, tool
 from forkpoint.backend.messages import Given
-from forkpoint.backend.protocol import How
+from forkpoint.backend.options import How
 from forkpoint.conversation import Turn, TurnStarted
-from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.engine import Engine
+from forkpoint.engine.resources import EngineOptions
 from forkpoint.errors import ConversationClosed, DiskFull, LimitReached, NotFound, OutcomeUnknown, Overloaded
 from forkpoint.events import AssistantMessage, SystemMessage, Text, ToolCall, ToolResult, Usage, UserMessage
 from forkpoint.llm import Price, TextPiece, own_identity
@@ -44,8 +45,8 @@ async def store() -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-async def backend(store: Store) -> AsyncIterator[LocalBackend]:
-    backend = LocalBackend(store, owns_store=False)
+async def backend(store: Store) -> AsyncIterator[Engine]:
+    backend = Engine(store, owns_store=False)
     yield backend
     await backend.close()
 
@@ -58,10 +59,8 @@ def paid(text: str, **fields: Any) -> Reply:
     return Reply(text, usage=PAID, **fields)
 
 
-async def answered(
-    backend: LocalBackend, agent: Agent, *given: Given, tell: Any = lambda _: None, **options: Any
-) -> Turn:
-    return await backend.once(agent, given or (said("hi"),), identity=IDENTITY, tell=tell, **options)
+async def answered(backend: Engine, agent: Agent, *given: Given, tell: Any = lambda _: None, **options: Any) -> Turn:
+    return await backend.turns.once(agent, given or (said("hi"),), identity=IDENTITY, tell=tell, **options)
 
 
 async def is_empty(store: Store) -> bool:
@@ -71,7 +70,7 @@ async def is_empty(store: Store) -> bool:
 
 
 @both
-async def test_it_is_answered_and_nothing_is_kept_but_what_it_cost(backend: LocalBackend, store: Store) -> None:
+async def test_it_is_answered_and_nothing_is_kept_but_what_it_cost(backend: Engine, store: Store) -> None:
     turn = await answered(backend, agent_of([paid("Hello.")]))
     assert (turn.outcome, turn.text, turn.usage) == ("committed", "Hello.", PAID)
     assert turn.input == (said("hi"),)
@@ -81,10 +80,10 @@ async def test_it_is_answered_and_nothing_is_kept_but_what_it_cost(backend: Loca
     assert await is_empty(store)
     assert await backend.usage() == (PAID, PAID)
     with pytest.raises(NotFound):
-        await backend.cancel(turn.conversation)
+        await backend.turns.cancel(turn.conversation)
 
 
-async def test_what_was_said_before_goes_to_the_model_as_it_was_given(backend: LocalBackend) -> None:
+async def test_what_was_said_before_goes_to_the_model_as_it_was_given(backend: Engine) -> None:
     shown: list[Any] = []
 
     def answer(heard: Heard) -> Reply:
@@ -105,7 +104,7 @@ async def test_what_was_said_before_goes_to_the_model_as_it_was_given(backend: L
     assert shown[3] == ("tool", "a page")
 
 
-async def test_tools_run_and_their_state_is_that_of_the_answer_alone(backend: LocalBackend, tmp_path: Path) -> None:
+async def test_tools_run_and_their_state_is_that_of_the_answer_alone(backend: Engine, tmp_path: Path) -> None:
     seen: list[Any] = []
 
     @tool
@@ -122,13 +121,13 @@ async def test_tools_run_and_their_state_is_that_of_the_answer_alone(backend: Lo
     assert seen[2:] == [(0, None), (1, None)]
 
 
-async def test_calls_of_the_client_s_tools_are_handed_over(backend: LocalBackend) -> None:
+async def test_calls_of_the_client_s_tools_are_handed_over(backend: Engine) -> None:
     turn = await answered(backend, agent_of([asks(call("browse", "b"))], client_tools=[BROWSE]))
     assert turn.outcome == "committed"
     assert [one.id for one in turn.handed] == ["b"]
 
 
-async def test_nobody_can_be_asked_so_a_call_that_needs_an_approval_is_denied(backend: LocalBackend) -> None:
+async def test_nobody_can_be_asked_so_a_call_that_needs_an_approval_is_denied(backend: Engine) -> None:
     ran: list[str] = []
 
     @tool(risky=True)
@@ -144,7 +143,7 @@ async def test_nobody_can_be_asked_so_a_call_that_needs_an_approval_is_denied(ba
     assert [update.result.status for update in watcher.of(CallEnded)] == ["denied"]
 
 
-async def test_options_hold_for_it(backend: LocalBackend) -> None:
+async def test_options_hold_for_it(backend: Engine) -> None:
     bodies: list[Any] = []
 
     def answer(heard: Heard) -> Reply:
@@ -155,7 +154,7 @@ async def test_options_hold_for_it(backend: LocalBackend) -> None:
     assert (bodies[0]["temperature"], bodies[0]["max_tokens"]) == (0.25, 7)
 
 
-async def test_limits_end_it(backend: LocalBackend, store: Store) -> None:
+async def test_limits_end_it(backend: Engine, store: Store) -> None:
     agent = agent_of([paid("x", calls=(call("look", at="it"),))] * 2)
     with pytest.raises(LimitReached) as reached:
         await answered(backend, agent, how=How(limits=Limits(steps=1)))
@@ -168,14 +167,14 @@ async def test_limits_end_it(backend: LocalBackend, store: Store) -> None:
 
 async def test_the_patience_of_the_place_ends_it_too_unless_the_agent_has_less(store: Store) -> None:
     for patience, own, said in ((0.01, 60.0, "0.01"), (60.0, 0.02, "0.02"), (0.03, None, "0.03")):
-        backend = LocalBackend(store, owns_store=False, patience=patience)
+        backend = Engine(store, options=EngineOptions(patience=patience), owns_store=False)
         with pytest.raises(LimitReached) as late:
             await answered(backend, agent_of([HANGS], limits=Limits(seconds=own)))
         assert said in str(late.value)
         await backend.close()
 
 
-async def test_a_failure_is_raised_as_it_is_and_its_cost_counts(backend: LocalBackend, store: Store) -> None:
+async def test_a_failure_is_raised_as_it_is_and_its_cost_counts(backend: Engine, store: Store) -> None:
     watcher = Watcher()
     with pytest.raises(Overloaded):
         await answered(backend, agent_of([paid("x", fault=Fault("overloaded"))]), tell=watcher)
@@ -187,7 +186,7 @@ async def test_a_failure_is_raised_as_it_is_and_its_cost_counts(backend: LocalBa
 
 @pytest.mark.parametrize("kind", [TurnStarted, TextPiece, Turn])
 async def test_one_that_cannot_be_told_is_not_left_running_and_what_is_known_of_its_cost_counts(
-    backend: LocalBackend, kind: type
+    backend: Engine, kind: type
 ) -> None:
     def tell(update: object) -> None:
         if isinstance(update, kind):
@@ -201,7 +200,7 @@ async def test_one_that_cannot_be_told_is_not_left_running_and_what_is_known_of_
 
 
 @both
-async def test_it_can_be_cancelled_by_its_name_and_its_cost_counts(backend: LocalBackend) -> None:
+async def test_it_can_be_cancelled_by_its_name_and_its_cost_counts(backend: Engine) -> None:
     watcher = Watcher()
     heard: list[BaseException] = []
 
@@ -214,7 +213,7 @@ async def test_it_can_be_cancelled_by_its_name_and_its_cost_counts(backend: Loca
         tasks.start_soon(ask)
         await watcher.until(TextPiece)
         (started,) = watcher.of(TurnStarted)
-        turn = await backend.cancel(started.conversation)
+        turn = await backend.turns.cancel(started.conversation)
     assert (turn.outcome, turn.usage) == ("cancelled", PAID)
     assert watcher.of(Turn) == [turn]
     assert len(heard) == 1
@@ -222,7 +221,7 @@ async def test_it_can_be_cancelled_by_its_name_and_its_cost_counts(backend: Loca
 
 
 @both
-async def test_it_can_be_cancelled_from_around_it_and_its_cost_counts(backend: LocalBackend) -> None:
+async def test_it_can_be_cancelled_from_around_it_and_its_cost_counts(backend: Engine) -> None:
     watcher = Watcher()
 
     async def ask() -> None:
@@ -237,7 +236,7 @@ async def test_it_can_be_cancelled_from_around_it_and_its_cost_counts(backend: L
 
 
 async def test_closing_stops_it_and_nothing_begins_afterwards(store: Store) -> None:
-    backend, watcher = LocalBackend(store, owns_store=False), Watcher()
+    backend, watcher = Engine(store, owns_store=False), Watcher()
 
     async def ask() -> None:
         with pytest.raises(TurnCancelled):
@@ -252,7 +251,7 @@ async def test_closing_stops_it_and_nothing_begins_afterwards(store: Store) -> N
         await answered(backend, agent_of(["x"]))
 
 
-async def test_many_at_once_are_each_counted_once(backend: LocalBackend) -> None:
+async def test_many_at_once_are_each_counted_once(backend: Engine) -> None:
     agent = Agent(scripted([paid("x")] * 20, price=Price(input=1, output=0)))
     async with anyio.create_task_group() as tasks:
         for _ in range(20):
@@ -285,7 +284,7 @@ async def test_a_charge_that_the_disk_did_not_confirm_is_counted_with_the_next_a
     store: Store, late: bool
 ) -> None:
     fault = OutcomeUnknown("", "charge", "x", "disk I/O error") if late else DiskFull("", "no space")
-    backend = LocalBackend(Failing(store, [fault], late=late), owns_store=False)
+    backend = Engine(Failing(store, [fault], late=late), owns_store=False)
     agent = agent_of([paid("one"), paid("two")])
     assert (await answered(backend, agent)).text == "one", "it was answered, whatever the disk says"
     assert await store.spent(None) == (PAID if late else Usage())
@@ -295,7 +294,7 @@ async def test_a_charge_that_the_disk_did_not_confirm_is_counted_with_the_next_a
 
 
 async def test_a_charge_that_the_disk_did_not_take_is_tried_again_at_the_end(store: Store) -> None:
-    backend = LocalBackend(Failing(store, [DiskFull("", "no space")]), owns_store=False)
+    backend = Engine(Failing(store, [DiskFull("", "no space")]), owns_store=False)
     await answered(backend, agent_of([paid("one")]))
     await backend.close()
     assert await store.spent(None) == PAID
@@ -304,13 +303,13 @@ async def test_a_charge_that_the_disk_did_not_take_is_tried_again_at_the_end(sto
 async def test_it_counts_for_its_tenant_alone(store: Store) -> None:
     ann, bob = store.within("ann"), store.within("bob")
     for tenant in (ann, bob, bob):
-        backend = LocalBackend(tenant, owns_store=False)
+        backend = Engine(tenant, owns_store=False)
         await answered(backend, agent_of([paid("x")]))
         await backend.close()
     assert (await ann.usage(), await bob.usage(), await store.usage()) == (PAID, PAID + PAID, Usage())
 
 
-async def test_it_is_a_span_with_its_model_calls(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_a_span_with_its_model_calls(backend: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
@@ -330,7 +329,7 @@ async def test_it_is_a_span_with_its_model_calls(backend: LocalBackend, monkeypa
     provider.shutdown()
 
 
-async def test_it_is_counted_as_a_turn_is(backend: LocalBackend) -> None:
+async def test_it_is_counted_as_a_turn_is(backend: Engine) -> None:
     metrics = Metrics()
     agent = agent_of([paid("x"), paid("x", fault=Fault("overloaded"))])
     with metrics.turn(lambda _: None) as tell:

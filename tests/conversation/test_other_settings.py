@@ -12,10 +12,10 @@ from tests.conversation.support.agents import Watcher, agent_of, asks, call, kin
 from tests.conversation.support.homes import new_file
 
 from forkpoint import Agent, AsyncConversation, TurnCancelled, TurnFailed, tool
-from forkpoint.backend.protocol import Draft, ForkOptions, How
+from forkpoint.backend.options import Continuation, Draft, ForkOptions, How, NewTurn
 from forkpoint.backend.settings import Settings
 from forkpoint.conversation import Turn
-from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.engine import Engine
 from forkpoint.errors import Busy, CallNotOpen, ForkpointError, NotResumable
 from forkpoint.events import (
     AssistantMessage,
@@ -63,7 +63,7 @@ class Model:
 class Talk:
     """A conversation of a backend, in the words of these tests."""
 
-    def __init__(self, backend: LocalBackend, store: Store, agent: Agent, model: Model, id: str | None = None) -> None:
+    def __init__(self, backend: Engine, store: Store, agent: Agent, model: Model, id: str | None = None) -> None:
         self.backend, self.store, self.agent, self.model = backend, store, agent, model
         self.id = id or new_id()
 
@@ -71,7 +71,9 @@ class Talk:
         given = options.pop("given", (UserMessage((Text(text),)),))
         made = Draft(id=self.id, name=None, settings=Settings.of(self.agent, None)) if draft else None
         tell = options.pop("tell", lambda _: None)
-        return await self.backend.run(self.id, agent or self.agent, given, draft=made, how=How(**options), tell=tell)
+        return await self.backend.turns.run(
+            self.id, agent or self.agent, NewTurn(given=given, draft=made, how=How(**options)), tell
+        )
 
     async def as_it_is(self) -> tuple[Any, ...]:
         """All that a turn may change, but for the record of the turn itself."""
@@ -93,7 +95,7 @@ async def beginning(file: Path, **settings: Any) -> AsyncIterator[Talk]:
     """A conversation without turns in a file, and a backend on it."""
     model = Model()
     store = await open_store(f"sqlite:///{file}")
-    backend = LocalBackend(store)
+    backend = Engine(store)
     try:
         yield Talk(backend, store, agent_of(model, instructions="Be brief.", **settings), model)
     finally:
@@ -192,7 +194,7 @@ async def test_a_turn_that_is_cancelled_leaves_them_too(talk: Talk) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
         await watcher.until(TextPiece)
-        await talk.backend.cancel(talk.id)
+        await talk.backend.turns.cancel(talk.id)
     assert await talk.as_it_is() == before
 
 
@@ -223,12 +225,12 @@ async def interrupted(file: Path, *, at_root: bool = False) -> AsyncIterator[tup
             await first.store.close()
             tasks.cancel_scope.cancel()
         store = await open_store(f"sqlite:///{file}")
-        backend = LocalBackend(store)
+        backend = Engine(store)
         talk = Talk(backend, store, agent, first.model, first.id)
         record = await store.read(talk.id)
         assert (record.status, record.open_turn is not None) == ("interrupted", True)
         try:
-            yield talk, await backend.turn(talk.id, record.open_turn or "")
+            yield talk, await backend.turns.read(talk.id, record.open_turn or "")
         finally:
             await backend.close()
 
@@ -237,7 +239,7 @@ async def test_a_turn_whose_process_is_gone_leaves_them_too(tmp_path: Path) -> N
     async with interrupted(new_file(tmp_path)) as (talk, turn):
         assert "settings_changed" in kinds(turn.events)
         before = await talk.store.read(talk.id)
-        await talk.backend.discard(talk.id, turn.id)
+        await talk.backend.turns.discard(talk.id, turn.id)
         after = await talk.store.read(talk.id)
         assert (after.settings, after.head) == (before.settings, before.head)
         assert await talk.bodies(SettingsChanged) == []
@@ -245,7 +247,7 @@ async def test_a_turn_whose_process_is_gone_leaves_them_too(tmp_path: Path) -> N
 
 async def test_a_turn_that_is_resumed_brings_the_settings_that_its_journal_says(tmp_path: Path) -> None:
     async with interrupted(new_file(tmp_path)) as (talk, turn):
-        done = await talk.backend.resume(talk.id, turn.id, talk.agent, tell=lambda _: None)
+        done = await talk.backend.turns.resume(talk.id, turn.id, talk.agent, Continuation(), lambda _: None)
         assert done.outcome == "committed"
         record, changes = await talk.store.read(talk.id), await talk.bodies(SettingsChanged)
         assert changes[-1].settings == record.settings
@@ -259,7 +261,7 @@ async def test_a_turn_that_is_resumed_brings_the_settings_that_its_journal_says(
 
 async def after_turn(talk: Talk, number: int) -> Position:
     """Where a turn ends."""
-    turns = (await talk.backend.turns(talk.id)).items
+    turns = (await talk.backend.turns.list(talk.id)).items
     last = turns[number - 1].events[-1]
     assert isinstance(last, Event)
     return last.id
@@ -347,7 +349,7 @@ async def test_a_cancelled_turn_elsewhere_leaves_all_as_it_was(talk: Talk) -> No
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
         await watcher.until(TextPiece)
-        await talk.backend.cancel(talk.id)
+        await talk.backend.turns.cancel(talk.id)
     assert await talk.as_it_is() == before
 
 
@@ -414,7 +416,7 @@ async def test_history_from_elsewhere_brings_its_own_results(tmp_path: Path) -> 
             "It is short.",
             "shorter?",
         ]
-        assert (await talk.backend.turn(talk.id, turn.id)).given == given
+        assert (await talk.backend.turns.read(talk.id, turn.id)).given == given
 
 
 # Two on one file.
@@ -422,7 +424,7 @@ async def test_history_from_elsewhere_brings_its_own_results(tmp_path: Path) -> 
 
 async def test_another_process_goes_on_from_where_the_head_is_now(talk: Talk, tmp_path: Path) -> None:
     store = await open_store(f"sqlite:///{tmp_path / 'forkpoint.db'}")
-    second = Talk(LocalBackend(store), store, talk.agent, talk.model, talk.id)
+    second = Talk(Engine(store), store, talk.agent, talk.model, talk.id)
     try:
         await second.run("three")  # it has a record and a prompt in memory by now
         agent, settings = other(talk.agent)
@@ -437,7 +439,7 @@ async def test_another_process_goes_on_from_where_the_head_is_now(talk: Talk, tm
 
 async def test_while_a_turn_stands_elsewhere_no_other_begins(talk: Talk, tmp_path: Path) -> None:
     store = await open_store(f"sqlite:///{tmp_path / 'forkpoint.db'}")
-    second, watcher = Talk(LocalBackend(store), store, talk.agent, talk.model, talk.id), Watcher()
+    second, watcher = Talk(Engine(store), store, talk.agent, talk.model, talk.id), Watcher()
     at = await after_turn(talk, 1)
     talk.model.next = HANGS
 
@@ -452,7 +454,7 @@ async def test_while_a_turn_stands_elsewhere_no_other_begins(talk: Talk, tmp_pat
             for onto in (None, Onto(talk.id, None)):
                 with pytest.raises(Busy):
                     await second.run("three", onto=onto)
-            await talk.backend.cancel(talk.id)
+            await talk.backend.turns.cancel(talk.id)
         await second.run("three")
         assert talk.model.shown[-1][-3:] == ["two", "answer 2", "three"]
     finally:
@@ -463,9 +465,12 @@ async def test_a_turn_elsewhere_whose_process_is_gone_moved_nothing_and_is_super
     async with interrupted(new_file(tmp_path), at_root=True) as (talk, turn):
         assert said(await talk.store.events(talk.id)) == [("user", "one"), ("assistant", "answer 1")]
         with pytest.raises(NotResumable):
-            await talk.backend.resume(talk.id, turn.id, talk.agent, tell=lambda _: None)
-        again = await talk.backend.run(
-            talk.id, talk.agent, turn.given, supersede=True, how=How(onto=Onto(talk.id, None)), tell=lambda _: None
+            await talk.backend.turns.resume(talk.id, turn.id, talk.agent, Continuation(), lambda _: None)
+        again = await talk.backend.turns.run(
+            talk.id,
+            talk.agent,
+            NewTurn(given=turn.given, supersede=True, how=How(onto=Onto(talk.id, None))),
+            lambda _: None,
         )
         assert again.outcome == "committed"
         assert talk.model.shown[-1] == ["Be brief.", "two"], "the settings that it would have brought are not there"

@@ -16,7 +16,9 @@ from msgspec import Struct
 from tests.conversation.support.agents import agent_of, asks, call
 
 from forkpoint import LLM, Agent, AsyncConversation, TurnFailed, tool
-from forkpoint.engine.engine import LocalBackend
+from forkpoint.backend.options import NewTurn
+from forkpoint.engine.engine import Engine
+from forkpoint.engine.resources import EngineOptions
 from forkpoint.engine.turns.prompts import KEPT, Prompts
 from forkpoint.events import Event, NewEvent, Text, UserMessage
 from forkpoint.ids import new_id
@@ -209,15 +211,15 @@ async def test_the_path_as_it_was_before_a_turn_makes_way_first() -> None:
 async def test_as_many_conversations_as_are_kept_take_turns_and_none_is_rendered_again(kept: int) -> None:
     async with await SqliteStore.open(None) as inner:
         store = Counting(inner)
-        backend = LocalBackend(store, owns_store=False, prompts=Prompts(store, kept=kept))
+        backend = Engine(store, options=EngineOptions(prompts=Prompts(store, kept=kept)), owns_store=False)
         agent = agent_of(["x"] * 8)
         ids = [new_id(), new_id()]
         for id in ids:
             await inner.create(NewConversation(id=id))
-            await backend.run(id, agent, HELLO, tell=lambda _: None)
+            await backend.turns.run(id, agent, NewTurn(given=HELLO), lambda _: None)
         reads = store.reads
         for id in ids * 3:
-            await backend.run(id, agent, HELLO, tell=lambda _: None)
+            await backend.turns.run(id, agent, NewTurn(given=HELLO), lambda _: None)
         assert store.reads == reads
         await backend.close()
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from forkpoint import LLM, Agent, AsyncConversation, Role, SubAgents
-from forkpoint.backend.protocol import Draft
+from forkpoint.backend.options import Draft
 from forkpoint.backend.settings import Settings
 from forkpoint.conversation import Turn
-from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.engine import Engine
 from forkpoint.events import ModelCalled, ToolCall, Usage
 from forkpoint.ids import new_id
 from forkpoint.llm import Models
@@ -56,14 +56,14 @@ async def test_two_forked_children_find_95_percent_of_what_they_share_with_their
     agent = Agent(SMALL, instructions=RULES, sub_agents=SubAgents(roles={"guide": Role("guides")}))
     settings = Settings.of(agent, None)
     model = Delegating()
-    backend = LocalBackend(await open_store("memory:"), Models({"local": model}))
+    backend = Engine(await open_store("memory:"), Models({"local": model}))
     try:
         info = await backend.create(Draft(id=new_id(), name=None, settings=settings))
         parent = AsyncConversation.over(backend, info, settings, agent)
         await parent.run("What is the capital of France?")
         asked, then = steps_of(await parent.run(DELEGATE))
         members = await parent.list_agents()
-        children = [steps_of(await backend.turn(one.conversation, one.turn or ""))[0] for one in members]
+        children = [steps_of(await backend.turns.read(one.conversation, one.turn or ""))[0] for one in members]
         verified = await parent.verify()
     finally:
         await backend.close()

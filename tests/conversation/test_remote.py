@@ -541,15 +541,15 @@ async def test_a_thousand_events_and_more_are_all_read(tmp_path: Path) -> None:
             for n in range(12):
                 await conversation.update_state({"n": n})
             backend = RemoteBackend(server.url)
-            import forkpoint.remote.backend as remote
+            import forkpoint.remote.requests as remote
 
-            small = remote._PAGE
+            small = remote.PAGE
             try:
-                remote._PAGE = 5
+                remote.PAGE = 5
                 assert len(await backend.events(conversation.id)) == 12 == (await conversation.info()).events
                 assert len(await backend.events(conversation.id, after=3, limit=7)) == 7
             finally:
-                remote._PAGE = small
+                remote.PAGE = small
             await backend.close()
 
 

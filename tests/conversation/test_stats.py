@@ -6,7 +6,7 @@ from tests.conversation.support.homes import Home
 
 from forkpoint import Agent, AsyncConversation, TurnFailed
 from forkpoint.conversation import Stats
-from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.engine import Engine
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.llm import LLM, Price, Retries
@@ -134,7 +134,7 @@ async def test_events_are_those_of_the_path(home: Home) -> None:
 
 
 async def test_all_that_was_ever_spent_is_known_where_it_was_spent(home: Home) -> None:
-    backend = RemoteBackend(home.store) if is_server(home.store) else LocalBackend(await home.opened())
+    backend = RemoteBackend(home.store) if is_server(home.store) else Engine(await home.opened())
     assert await backend.usage() == (Usage(), Usage())
     async with AsyncConversation(home.agent(agent_of([paid(1), paid(10)])), store=home.store) as conversation:
         await conversation.run("one")

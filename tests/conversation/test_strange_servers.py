@@ -14,6 +14,7 @@ from tests.conversation.support.network import answer, canned
 from tests.server.support.serving import served
 
 from forkpoint import AsyncConversation
+from forkpoint.backend.options import NewTurn
 from forkpoint.backend.results import Turn
 from forkpoint.engine.views import info_of
 from forkpoint.errors import ServerUnreachable
@@ -69,7 +70,7 @@ async def test_a_turn_that_was_told_whole_is_returned_though_its_stream_stays_op
     async with held_open(HEAD + ended(id)) as url:
         backend = RemoteBackend(url)
         with anyio.fail_after(PATIENCE):
-            turn = await backend.run(id, None, ASKED, tell=lambda _: None)
+            turn = await backend.turns.run(id, None, NewTurn(given=ASKED), lambda _: None)
         await backend.close()
     assert (turn.outcome, turn.conversation) == ("committed", id)
 
@@ -87,7 +88,7 @@ async def test_frames_that_make_no_sense_are_the_servers_fault_and_no_crash(said
     async with canned(HEAD + said) as (url, _):
         backend = RemoteBackend(url)
         with pytest.raises(ServerUnreachable, match="does not understand"):
-            await backend.run(new_id(), None, ASKED, tell=lambda _: None)
+            await backend.turns.run(new_id(), None, NewTurn(given=ASKED), lambda _: None)
         await backend.close()
 
 

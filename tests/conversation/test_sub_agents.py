@@ -13,6 +13,7 @@ from tests.conversation.support.team import close, lead, obedient, orders, send,
 from forkpoint.agent import Agent, Limits, Role, SubAgents, ToolContext, tool
 from forkpoint.agent.builtin import shell
 from forkpoint.conversation import AsyncConversation
+from forkpoint.engine.resources import EngineOptions
 from forkpoint.errors import SpawnRefused, TurnCancelled, TurnFailed
 from forkpoint.events import Condensation, SubAgentFinished, SubAgentSpawned, Usage
 from forkpoint.llm.prompt.manifest import ToolSchema
@@ -657,11 +658,11 @@ async def test_deleting_a_parent_takes_its_sub_agents_along(store: Store) -> Non
 
 async def test_without_a_conversation_there_are_no_sub_agents(store: Store) -> None:
     from forkpoint.backend.messages import as_message
-    from forkpoint.engine.engine import LocalBackend
+    from forkpoint.engine.engine import Engine
     from forkpoint.llm.prompt.identity import own_identity
 
-    backend = LocalBackend(store, owns_store=False)
-    turn = await backend.once(
+    backend = Engine(store, owns_store=False)
+    turn = await backend.turns.once(
         lead(), [as_message(orders([spawn("x")]))], identity=own_identity("none"), tell=lambda _: None
     )
     assert "SpawnRefused" in turn.text
@@ -846,7 +847,7 @@ async def test_a_sub_agent_that_sees_little_can_show_no_more_to_its_own(store: S
 async def test_who_follows_a_sub_agent_hears_that_it_was_stopped_with_its_parent() -> None:
     from forkpoint.backend.callbacks import Update
     from forkpoint.backend.results import Turn
-    from forkpoint.engine.engine import LocalBackend
+    from forkpoint.engine.engine import Engine
 
     @tool
     async def hold() -> str:
@@ -862,7 +863,7 @@ async def test_who_follows_a_sub_agent_hears_that_it_was_stopped_with_its_parent
     agent = lead(tools=[hold])
     async with await open_store("memory:") as store, AsyncConversation(agent, store=store) as made:
         await made.run("Hello")
-        backend = LocalBackend(store, owns_store=False, beside=beside)
+        backend = Engine(store, options=EngineOptions(beside=beside), owns_store=False)
         info, settings = await backend.find(made.id)
         parent = AsyncConversation.over(backend, info, settings, agent)
         await parent.run(orders([spawn(orders([call("hold")]))], say="Enough."))

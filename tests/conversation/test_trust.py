@@ -13,7 +13,7 @@ from tests.conversation.support.agents import agent_of, asks, call, messages_of,
 
 from forkpoint import Agent, AsyncConversation, Conversation, Tool, TurnFailed, tool
 from forkpoint.backend.messages import as_message
-from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.engine import Engine
 from forkpoint.engine.trust import Trusting
 from forkpoint.errors import BadArgument, BadSetting
 from forkpoint.llm.prompt.identity import own_identity
@@ -312,12 +312,12 @@ async def test_it_holds_for_whoever_retries_and_resumes(desk: Desk) -> None:
 async def test_without_a_conversation_a_risky_call_is_denied_whatever_the_agent_does_unattended(desk: Desk) -> None:
     desk.decided("untrusted")
     erasing = Erasing()
-    backend = LocalBackend(await open_store("memory:"))
+    backend = Engine(await open_store("memory:"))
     try:
         for folder, erased in ((desk.project, []), (desk.home, ["it"])):
             agent = erasing.agent(unattended="run", approval="risky")
             given = [as_message("Erase it")]
-            await backend.once(agent, given, identity=own_identity("x"), workspace=folder, tell=lambda _: None)
+            await backend.turns.once(agent, given, identity=own_identity("x"), workspace=folder, tell=lambda _: None)
             assert erasing.erased == erased
     finally:
         await backend.close()

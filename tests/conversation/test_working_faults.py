@@ -23,7 +23,8 @@ from tests.conversation.faults.working_world import GO, KEY, NEXT, STAGES, World
 
 from forkpoint.agent.mcp import end_servers
 from forkpoint.backend.messages import as_message
-from forkpoint.engine.engine import LocalBackend
+from forkpoint.backend.options import NewTurn
+from forkpoint.engine.engine import Engine
 from forkpoint.errors import StoreError
 from forkpoint.events import Condensation
 from forkpoint.store.sqlite import SqliteStore
@@ -107,13 +108,15 @@ async def test_a_note_is_asked_for_until_the_disk_says_whether_it_is_there(
     with closing(World(tmp_path / "run")) as world:
         async with await opened as store:
             commits = 0  # of opening it
-            backend = LocalBackend(store, owns_store=False)
-            assert (await backend.run(id, world.agent, [as_message(GO)], tell=world.told)).outcome == "committed"
+            backend = Engine(store, owns_store=False)
+            assert (
+                await backend.turns.run(id, world.agent, NewTurn(given=(as_message(GO),)), world.told)
+            ).outcome == "committed"
             for _ in range(2):
                 with pytest.raises(StoreError):
-                    await backend.run(id, world.agent, [as_message(NEXT)], tell=world.told)
+                    await backend.turns.run(id, world.agent, NewTurn(given=(as_message(NEXT),)), world.told)
             disk.mend()
-            await backend.run(id, world.agent, [as_message(NEXT)], tell=world.told)
+            await backend.turns.run(id, world.agent, NewTurn(given=(as_message(NEXT),)), world.told)
             await backend.close()
             found = await look(store, id)
         Judge(world, id, matrix.reference).check_usage(found)

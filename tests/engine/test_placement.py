@@ -7,10 +7,10 @@ import pytest
 from tests.conversation.support.agents import agent_of
 
 from forkpoint import Agent
-from forkpoint.backend.protocol import How
+from forkpoint.backend.options import How, NewTurn
 from forkpoint.backend.results import Turn
 from forkpoint.backend.settings import Settings
-from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.engine import Engine
 from forkpoint.engine.placement import ClientList, ForkPoint, NamedDraft, Placement, StartingPoint, imported, paired
 from forkpoint.errors import AlreadyExists, CallNotOpen, NotFound, TurnFailed
 from forkpoint.events import AssistantMessage, Event, Imported, Position, Text, ToolCall, ToolResult, UserMessage
@@ -53,7 +53,7 @@ def reply(heard: Heard) -> Reply:
 class Wire:
     """A wire of these tests, on a store in memory."""
 
-    def __init__(self, backend: LocalBackend, agent: Agent) -> None:
+    def __init__(self, backend: Engine, agent: Agent) -> None:
         self.backend, self.agent = backend, agent
         self.placement: Placement = backend.placement
 
@@ -65,7 +65,9 @@ class Wire:
         start = start or StartingPoint((user(text),))
         id = draft.id if record is None else record.id  # type: ignore[union-attr]
         how = How(request=text, onto=start.onto)
-        return await self.backend.run(id, self.agent, start.given, draft=draft, how=how, tell=lambda _: None)
+        return await self.backend.turns.run(
+            id, self.agent, NewTurn(given=start.given, draft=draft, how=how), lambda _: None
+        )
 
     async def record(self, name: str = "talk") -> ConversationRecord:
         record = await self.placement.by_name(name)
@@ -79,7 +81,7 @@ class Wire:
 
 @pytest.fixture
 async def wire() -> AsyncIterator[Wire]:
-    backend = LocalBackend(await open_store("memory:"))
+    backend = Engine(await open_store("memory:"))
     try:
         yield Wire(backend, agent_of(reply, client_tools=[LOOK]))
     finally:

@@ -12,9 +12,8 @@ done, with the client's calls open; the next turn answers them.
 import logging
 import math
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Protocol, TypeAlias, assert_never
 
 import anyio
@@ -25,16 +24,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.arguments import decode_as
-from forkpoint.agent.budget import Budget
 from forkpoint.agent.calls import run_call
 from forkpoint.agent.context import ToolContext
-from forkpoint.agent.hooks.point import Hooking
+from forkpoint.agent.hooks.point import HookPoint
+from forkpoint.agent.run import Run
 from forkpoint.agent.secrets.masking import MaskedStream, Masking
 from forkpoint.agent.secrets.secret import Resolved, masking_of, resolve
-from forkpoint.agent.skills.skill import Skill, touched_paths, triggered
-from forkpoint.agent.team.tools import Team
+from forkpoint.agent.skills.skill import touched_paths, triggered
 from forkpoint.agent.tool import Tool
 from forkpoint.errors import BadOutput, HookBlocked, LimitReached, NoSecret
 from forkpoint.events import (
@@ -61,8 +58,6 @@ from forkpoint.history.state import State
 from forkpoint.llm.answers import Complete, Failed, Said
 from forkpoint.llm.call import Models
 from forkpoint.llm.options import Options
-from forkpoint.llm.prompt.identity import CallContext
-from forkpoint.llm.prompt.rendering import Rendering
 from forkpoint.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits, StepUpdate
 
 CORRECTIONS = 2
@@ -139,67 +134,24 @@ class Waiting(Struct, frozen=True):
 class Loop:
     """One turn's steps, from wherever its journal stands.
 
-    A call without a result may have been started before, by a process that is gone, unless it is ``fresh``; ``rerun``
-    names those that are to be run again all the same.
-
-    ``options`` holds for each call of the model, but a tool that must be used only for the first of the turn: else it
-    would never end. Unless it is ``attended``, no call comes to wait for an approval: it is denied, or run if the
-    agent says so. Say ``final`` if what is told of an answer cannot be taken back (`Models.call`).
-
-    ``budget`` is what is left of the turn's limits, if others have a share in it. ``team`` has its sub-agents. Without
-    a ``client``, as in a sub-agent, nobody could answer a call of the client's tools: it is not run.
-
-    ``skills`` are those that may be activated when a tool has touched a file of theirs, but for those that were
-    ``told`` before, by their names.
+    A call without a result may have been started before, by a process that is gone, unless the run says that it is
+    ``fresh``.
     """
 
-    def __init__(
-        self,
-        agent: Agent,
-        models: Models,
-        context: CallContext,
-        journal: Journal,
-        base: Rendering,
-        *,
-        turn: str = "",
-        limits: Limits | None = None,
-        workspace: Path | None = None,
-        tell: Tell | None = None,
-        fresh: Collection[str] = (),
-        rerun: Collection[str] = (),
-        options: Options = Options(),
-        attended: bool = True,
-        final: bool = False,
-        budget: Budget | None = None,
-        team: Team | None = None,
-        client: bool = True,
-        hooks: Hooking | None = None,
-        skills: Sequence[Skill] = (),
-        told: Collection[str] = (),
-    ) -> None:
-        self._agent = agent
+    def __init__(self, run: Run, models: Models, journal: Journal, tell: Tell | None = None) -> None:
+        self._run = run
+        self._agent = run.agent
         self._models = models
-        self._context = context
         self._journal = journal
-        self._turn = turn
         self._responses = 0  # how many the turn has
-        self._limits = agent.limits if limits is None else limits
-        self._budget = budget or Budget(self._limits)
-        self._team = team
-        self._client = client
-        self._hooks = hooks or Hooking((), journal, turn=turn)
-        self._skills = tuple(skill for skill in skills if skill.files)
-        self._told = frozenset(told)
+        self._limits = run.limits
+        self._budget = run.budget or run.new_budget()
+        self._skills = tuple(skill for skill in run.skills if skill.files)
         self._masking = Masking()  # of all that is known to be a secret by now
-        self._hooks.mask = lambda text: self._masking.text(text)
-        self._workspace = workspace
+        self._hooks = HookPoint(run, journal, mask=lambda text: self._masking.text(text))
         self._tell = tell or (lambda _: None)
-        self._fresh = set(fresh)  # calls that nobody can have started yet
-        self._rerun = frozenset(rerun)
-        self._options = options
-        self._attended = attended
-        self._final = final
-        self._prompt = base
+        self._fresh = set(run.fresh)
+        self._prompt = run.base
         self._shown = 0  # how many steps the prompt has
         self._thread = threading.get_ident()
         self._token = anyio.lowlevel.current_token()
@@ -266,10 +218,10 @@ class Loop:
         outcome = await self._models.call(
             self._agent.llm,
             self._prompt,
-            self._context,
+            self._run.context,
             self._options_now(standing),
             heard=self._tell,
-            final=self._final,
+            final=self._run.terms.final,
             record=self._record,
         )
         match outcome:
@@ -287,11 +239,11 @@ class Loop:
         steps = self._journal.so_far
         done = {step.body.call_id for step in steps if isinstance(step.body, ToolResult) and not step.body.error}
         calls = [step.body for step in steps if isinstance(step.body, ToolCall) and step.body.call_id in done]
-        already = self._told | {step.body.name for step in steps if isinstance(step.body, SkillActivated)}
+        already = set(self._run.told) | {step.body.name for step in steps if isinstance(step.body, SkillActivated)}
         if not calls or all(skill.name in already for skill in self._skills):
             return
         found = await anyio.to_thread.run_sync(
-            lambda: triggered(self._skills, "", touched_paths(calls), already, workspace=self._workspace)
+            lambda: triggered(self._skills, "", touched_paths(calls), already, workspace=self._run.workspace)
         )
         self._journal.add([NewEvent(skill.activated()) for skill in found])
 
@@ -308,12 +260,14 @@ class Loop:
         if (most := self._limits.repeats) is not None and self._in_a_row(bodies) > most:
             await self._not_again(bodies, number, LimitReached(REPEATED, f"{most:,}"))
         asked, denied = self._asked_for(ours)
-        for call in () if self._client else [call for call in ours if self._agent.is_client_tool(call.tool)]:
+        for call in () if self._run.terms.client else [call for call in ours if self._agent.is_client_tool(call.tool)]:
             denied.append(ToolResult(call.call_id, call.tool, (Text(NO_CLIENT),), "not_run"))
             asked.append(NewEvent(denied[-1]))
         self._journal.add([*(NewEvent(body, response=number) for body in bodies), *asked])
         if ours:  # nothing is started for the client's calls
             self._fresh = {call.call_id for call in ours}
+            # `_answer` flushes before tools start, but hooks run before that: this flush is for them.
+            # tests/conversation/test_hooks.py kills a process in a hook to hold it.
             await self._journal.flush()
         for result in denied:
             self._tell(CallEnded(result))
@@ -345,12 +299,13 @@ class Loop:
         raise reached
 
     def _handed(self, call: ToolCall) -> ToolCall:
-        is_handed = self._client and self._agent.is_client_tool(call.tool)
+        is_handed = self._run.terms.client and self._agent.is_client_tool(call.tool)
         return replace(call, client=True) if is_handed else call
 
     def _options_now(self, standing: "TurnStand") -> Options:
-        holds = standing.answered == 0 or self._options.tool_choice in {"auto", "none"}
-        return self._options if holds else replace(self._options, tool_choice="auto")
+        options = self._run.terms.options
+        holds = standing.answered == 0 or options.tool_choice in {"auto", "none"}
+        return options if holds else replace(options, tool_choice="auto")
 
     def _asked_for(self, calls: Sequence[ToolCall]) -> tuple[list[NewEvent], list[ToolResult]]:
         """What is asked about these calls before they may run; and the results of those that are denied at once."""
@@ -358,10 +313,10 @@ class Loop:
         denied: list[ToolResult] = []
         for call in calls:
             why = self._why_ask(call)
-            if why is None or not (self._attended or self._agent.unattended == "deny"):
+            if why is None or not (self._run.terms.attended or self._agent.unattended == "deny"):
                 continue
             events.append(NewEvent(ApprovalAsked(call.call_id, call.tool, why)))
-            if not self._attended:
+            if not self._run.terms.attended:
                 reason = NOBODY.format(why=why)
                 told = (Text(f"This call was not run: {reason}"),)
                 denied.append(ToolResult(call.call_id, call.tool, told, "denied"))
@@ -385,7 +340,7 @@ class Loop:
             self._journal.add([NewEvent(ToolResult(call.call_id, call.tool, (Text(MAY_HAVE_RUN),), "unknown"))])
         if runnable:
             await self._journal.flush()  # an approval too is on disk before what it allows can have happened
-        await self._each([call for call in runnable if call not in repeated], self._run)
+        await self._each([call for call in runnable if call not in repeated], self._run_call)
         waiting = tuple(call for call in standing.open if call.call_id in standing.waiting)
         for call in waiting:
             self._tell(CallWaits(call, standing.waiting[call.call_id]))
@@ -438,7 +393,7 @@ class Loop:
 
     def _may_repeat(self, call: ToolCall) -> bool:
         tool = self._agent.tool(call.tool)
-        return call.call_id in self._rerun or tool is None or tool.repeatable
+        return call.call_id in self._run.rerun or tool is None or tool.repeatable
 
     async def _each(self, calls: Sequence[ToolCall], do: Callable[[ToolCall], Awaitable[None]]) -> None:
         """Does something for all calls at once."""
@@ -460,7 +415,7 @@ class Loop:
         if errors:
             raise errors[0]
 
-    async def _run(self, call: ToolCall) -> None:
+    async def _run_call(self, call: ToolCall) -> None:
         self._fresh.discard(call.call_id)
         self._tell(CallStarted(call))
         tool = self._agent.tool(call.tool)
@@ -473,10 +428,10 @@ class Loop:
             return
         context = ToolContext(
             call.call_id,
-            key=f"{self._turn}/{self._responses}/{call.call_id}",
-            workspace=self._workspace,
+            key=f"{self._run.turn}/{self._responses}/{call.call_id}",
+            workspace=self._run.workspace,
             state=self._journal.state,
-            team=self._team,
+            team=self._run.team,
             secrets=secrets,
             masking=self._masking,
         )

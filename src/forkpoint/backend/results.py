@@ -1,7 +1,7 @@
 """What callers get: turns, conversations and figures, as frozen data. The same wherever a conversation lives."""
 
 from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,6 +10,7 @@ from forkpoint.agent.loop import stand
 from forkpoint.agent.team.tools import Member as Member
 from forkpoint.agent.team.tools import MemberStatus as MemberStatus
 from forkpoint.backend.messages import Given, said_in
+from forkpoint.errors import Busy, TurnCancelled, TurnFailed, TurnOpen
 from forkpoint.events import (
     ApprovalAsked,
     ApprovalDenied,
@@ -254,3 +255,49 @@ def calls_of(events: Iterable[Event | StagedEvent]) -> tuple[Call, ...]:
             case _:
                 pass
     return tuple(calls)
+
+
+def raise_for(turn: Turn) -> Turn:
+    """The turn, if it is committed or waits. Raises what it ended with otherwise."""
+    match turn.outcome:
+        case "committed" | "awaiting_approval":
+            return turn
+        case "cancelled":
+            raise TurnCancelled(turn.id, "it was stopped before its commit.", tools_of(turn), turn)
+        case "failed":
+            why = turn.error.message if turn.error else "it does not say why."
+            raise TurnFailed(turn.id, why, tools_of(turn), turn)
+        case "interrupted":
+            raise TurnOpen(turn.conversation, turn.id, turn.outcome)
+        case "running":
+            raise Busy(turn.conversation, turn.id)
+        case _ as never:
+            assert_never(never)
+
+
+def tools_of(turn: Turn) -> str:
+    """What a turn's tools did, in a sentence: rolling back a conversation does not undo that."""
+    by_status: dict[str, list[str]] = {}
+    for call in calls_of(turn.events):
+        by_status.setdefault(call.status, []).append(call.tool)
+    if not by_status:
+        return "It had run no tools."
+    told = "; ".join(f"{status}: {', '.join(tools)}" for status, tools in by_status.items())
+    did = "did, or may have done," if "unknown" in by_status else "did"
+    return f"What its tools {did} stays done ({told})."
+
+
+def tree_of(infos: Iterable[Info]) -> tuple[Branch, ...]:
+    """A family as a tree. A branch whose source was deleted is a root."""
+    by_source: dict[str | None, list[Info]] = {}
+    infos = sorted(infos, key=lambda info: info.id)
+    here = {info.id for info in infos}
+    for info in infos:
+        by_source.setdefault(info.lineage.source if info.lineage.source in here else None, []).append(info)
+    order = list(by_source.get(None, ()))
+    for info in order:  # sources before what branched off them, however long the chain
+        order += by_source.get(info.id, ())
+    made: dict[str, Branch] = {}
+    for info in reversed(order):
+        made[info.id] = Branch(info, tuple(made[branch.id] for branch in by_source.get(info.id, ())))
+    return tuple(made[info.id] for info in by_source.get(None, ()))

@@ -19,10 +19,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, get_args
 
 from forkpoint.agent.agent import Agent, Limits
+from forkpoint.agent.team.tools import Task
 from forkpoint.backend.callbacks import Callback, Visualizer
 from forkpoint.backend.messages import Message, as_message
+from forkpoint.backend.missing import NOTHING
 from forkpoint.backend.names import Point, as_answerer, as_id, as_point, as_turn, with_title
-from forkpoint.backend.protocol import Backend, Decision, ForkOptions, SpawnOptions
+from forkpoint.backend.options import Decision, ForkOptions, SpawnOptions
+from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import Branch, Call, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.backend.settings import Settings, as_workspace
 from forkpoint.conversation.handle import Handle, at_hand
@@ -32,7 +35,6 @@ from forkpoint.conversation.stream import TurnStream, streamed
 from forkpoint.conversation.sub_agents import Members
 from forkpoint.conversation.tries import Tries
 from forkpoint.engine.trust import with_project
-from forkpoint.engine.turns.missing import NOTHING
 from forkpoint.engine.views import info_of_draft
 from forkpoint.errors import BadAgent, BadArgument, NoSuchTurn, NotFound
 from forkpoint.events import Condensation, Event, ToolResult, UserMessage
@@ -311,7 +313,9 @@ class AsyncConversation:
         """
         handle, asked = self._handle, [as_message(message)]
         backend = await handle.backend()
-        return await backend.ask(handle.id, handle.answerer(), asked, allow=handle.allow, tell=self._tries.teller())
+        return await backend.questions.ask(
+            handle.id, handle.answerer(), asked, allow=handle.allow, tell=self._tries.teller()
+        )
 
     async def condense(self, *, if_revision: int | None = None) -> Condensation | None:
         """Leaves the older part of the path out of prompts from now on, however short the path is. A note records it.
@@ -325,13 +329,13 @@ class AsyncConversation:
         handle = self._handle
         handle.check_draft(if_revision)
         backend = await handle.backend()
-        return await backend.condense(handle.id, handle.answerer(), if_revision=if_revision, allow=handle.allow)
+        return await backend.turns.condense(handle.id, handle.answerer(), if_revision=if_revision, allow=handle.allow)
 
     async def cancel(self) -> Turn:
         """Cancels the turn that runs in this process, and waits for its outcome: ``committed`` if it is too late."""
         if self._handle.draft is not None:
             raise NoSuchTurn(self.id, "cancel", "nothing was run yet")
-        return await (await self._backend()).cancel(self.id)
+        return await (await self._backend()).turns.cancel(self.id)
 
     async def retry(self, turn: str | Turn | None = None, *, key: str | None = None) -> Turn:
         """Runs the input of a turn again, from the head. Default: the last turn that did not commit.
@@ -367,11 +371,11 @@ class AsyncConversation:
     async def discard(self, turn: str | Turn | None = None) -> Turn:
         """Ends an open turn that nobody runs. What its tools did stays visible."""
         found = await self._tries.find("discard", turn, open=True)
-        return await (await self._backend()).discard(self.id, found.id)
+        return await (await self._backend()).turns.discard(self.id, found.id)
 
     async def settle(self, turn: str | Turn) -> Turn:
         """After `OutcomeUnknown`: the turn with its real outcome. Raises `OutcomeUnknown` if that is still unknown."""
-        settled = await (await self._handle.backend(keep_draft=True)).settle(self.id, as_turn(turn))
+        settled = await (await self._handle.backend(keep_draft=True)).turns.settle(self.id, as_turn(turn))
         self._handle.draft = None  # the turn was begun, so the conversation is in the store
         return settled
 
@@ -515,13 +519,15 @@ class AsyncConversation:
         title, others = with_title(title, tags)
         options = SpawnOptions(
             id=new_id(),
-            task=task,
-            role=role,
+            task=Task(
+                task=task,
+                role=role,
+                agent=agent if isinstance(agent, str) else None,
+                model=model,
+                nickname=nickname,
+                fork=fork,
+            ),
             agent=None if isinstance(agent, str) else agent,
-            agent_name=agent if isinstance(agent, str) else None,
-            model=model,
-            nickname=nickname,
-            fork=fork,
             title=title,
             tags=others,
         )
@@ -579,14 +585,14 @@ class AsyncConversation:
         """Turns in order, also those that did not commit, with their cost and what their tools did."""
         if self._handle.draft is not None:
             return Page(())
-        page = await (await self._backend()).turns(self.id, cursor=cursor, limit=limit)
+        page = await (await self._backend()).turns.list(self.id, cursor=cursor, limit=limit)
         return Page(tuple(map(self._tries.seen, page.items)), page.next)
 
     async def turn(self, id: str | Turn) -> Turn:
         """One turn, as it stands now."""
         if self._handle.draft is not None:
             raise NotFound("turn", as_turn(id))
-        return self._tries.seen(await (await self._backend()).turn(self.id, as_turn(id)))
+        return self._tries.seen(await (await self._backend()).turns.read(self.id, as_turn(id)))
 
     async def stats(self) -> Stats:
         """Tokens, dollars and cached share: the conversation's own, what it inherited, and its family's."""
@@ -618,10 +624,12 @@ class AsyncConversation:
         backend, agent = await handle.backend(keep_draft=True), handle.answerer()
         if message is not None:
             asked = [as_message(message)]
-            return await backend.request(handle.id, agent, asked, draft=handle.draft, allow=handle.allow)
+            return await backend.questions.request(handle.id, agent, asked, draft=handle.draft, allow=handle.allow)
         if handle.draft is not None:
             raise NoSuchTurn(handle.id, "show", "nothing was run yet")
-        return await backend.sent(handle.id, agent, None if turn is None else as_turn(turn), allow=handle.allow)
+        return await backend.questions.sent(
+            handle.id, agent, None if turn is None else as_turn(turn), allow=handle.allow
+        )
 
     async def verify(self, *, head_digest: str | None = None) -> Verification:
         """Checks that nobody changed the history. ``head_digest`` is an earlier `Info.digest`, kept elsewhere."""

@@ -15,13 +15,14 @@ import anyio
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
+from forkpoint.backend.missing import NOTHING, stands_for
 from forkpoint.backend.names import as_answerer
-from forkpoint.backend.protocol import Backend, Draft
+from forkpoint.backend.options import Draft
+from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import Info
 from forkpoint.backend.settings import Settings
 from forkpoint.conversation.place import Place
 from forkpoint.engine.trust import taken_over
-from forkpoint.engine.turns.missing import NOTHING, stands_for
 from forkpoint.engine.views import info_of_draft
 from forkpoint.errors import AlreadyExists, CannotResume, ConversationClosed, NoAgent, ReopenAfterFork, Stale
 from forkpoint.llm.model import LLM

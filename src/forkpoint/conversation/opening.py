@@ -11,15 +11,16 @@ from msgspec import Struct
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.stored.document import bind as bind_to
 from forkpoint.agent.stored.document import portable_document
+from forkpoint.backend.missing import as_allowed, check_model, reopened
 from forkpoint.backend.names import as_answerer, as_id, with_title
-from forkpoint.backend.protocol import Backend, Draft
+from forkpoint.backend.options import Draft
+from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import Info
 from forkpoint.backend.settings import Settings, as_workspace
 from forkpoint.conversation.handle import Handle, at_hand
 from forkpoint.conversation.place import Place
 from forkpoint.engine.team.spawn import known_agent
 from forkpoint.engine.trust import check_trust
-from forkpoint.engine.turns.missing import as_allowed, check_model, reopened
 from forkpoint.errors import AlreadyExists, NotFound
 from forkpoint.llm.model import LLM
 

@@ -138,15 +138,15 @@ class _Shared:
             return self.backend
 
     async def _open(self) -> Backend:
-        from forkpoint.engine.engine import LocalBackend
+        from forkpoint.engine.engine import Engine
 
         if self._store is not None:
-            return LocalBackend(self._store, owns_store=False)
+            return Engine(self._store, owns_store=False)
         if is_server(self._address):
             from forkpoint.remote.backend import RemoteBackend
 
             return RemoteBackend(self._address)
-        return LocalBackend(await open_store(self._address))
+        return Engine(await open_store(self._address))
 
     def left(self) -> bool:
         """One user less. Says whether that was the last."""

@@ -13,7 +13,8 @@ from contextlib import suppress
 import anyio
 
 from forkpoint.agent.agent import Agent
-from forkpoint.backend.protocol import Backend, SpawnOptions
+from forkpoint.backend.options import SpawnOptions
+from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import Info, Member, Turn
 from forkpoint.backend.settings import Settings
 from forkpoint.conversation.handle import Handle
@@ -31,13 +32,13 @@ class Members:
     async def spawn(self, options: SpawnOptions, *, key: str | None) -> Handle:
         """Makes a sub-agent. Its task is not begun."""
         backend = await self._parent.ready()
-        info, settings = await backend.spawn(self._parent.id, options, self._parent.agent, key=key)
-        return self._child(info, settings, options.agent or options.agent_name)
+        info, settings = await backend.team.spawn(self._parent.id, options, self._parent.agent, key=key)
+        return self._child(info, settings, options.agent or options.task.agent)
 
     async def reach(self, agent: str, *, key: str | None) -> Handle:
         """The sub-agent to talk to from here. A sub-agent of another branch is forked first."""
         backend = await self._parent.backend()
-        info, settings = await backend.reach(self._parent.id, agent, key=part_of_key(key, "reach"))
+        info, settings = await backend.team.reach(self._parent.id, agent, key=part_of_key(key, "reach"))
         return self._child(info, settings, None)
 
     async def newest_turn(self, agent: str, within: float | None) -> Turn | None:
@@ -52,19 +53,19 @@ class Members:
             member = await self._member(backend, agent)
         if member.turn is not None:
             with suppress(NoSuchTurn):  # the turn is of the sub-agent that this one was forked from
-                return await backend.turn(member.conversation, member.turn)
+                return await backend.turns.read(member.conversation, member.turn)
         return None
 
     async def all(self) -> tuple[Member, ...]:
         """All sub-agents, in the order in which they were spawned."""
-        return await (await self._parent.backend()).agents(self._parent.id)
+        return await (await self._parent.backend()).team.members(self._parent.id)
 
     async def end(self, agent: str) -> Member:
         """Closes a sub-agent."""
-        return await (await self._parent.backend()).close_agent(self._parent.id, agent)
+        return await (await self._parent.backend()).team.close(self._parent.id, agent)
 
     async def _member(self, backend: Backend, agent: str) -> Member:
-        return member_of(await backend.agents(self._parent.id), agent, self._parent.id)
+        return member_of(await backend.team.members(self._parent.id), agent, self._parent.id)
 
     def _child(self, info: Info, settings: Settings, agent: Agent | str | None) -> Handle:
         """A handle of a sub-agent. ``agent`` is whom the caller has just spawned, if anybody."""

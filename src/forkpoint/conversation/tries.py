@@ -16,7 +16,7 @@ from forkpoint.agent.arguments import decode_as
 from forkpoint.backend.callbacks import Callback, Update, tell_all
 from forkpoint.backend.messages import Given, Message, as_message, as_result
 from forkpoint.backend.names import as_turn
-from forkpoint.backend.protocol import Decision
+from forkpoint.backend.options import Continuation, Decision, How, NewTurn
 from forkpoint.backend.results import Call, Turn
 from forkpoint.conversation.handle import Handle
 from forkpoint.errors import NoSuchTurn, NothingToRun, TurnFailed
@@ -69,18 +69,16 @@ class Tries:
                 tell(update)
 
             try:
-                turn = await backend.run(
-                    handle.id,
-                    agent,
-                    given,
+                new = NewTurn(
+                    given=given,
                     draft=handle.draft,
                     retry_of=retry_of,
                     supersede=supersede,
                     key=key,
                     if_revision=if_revision,
-                    allow=handle.allow,
-                    tell=told,
+                    how=How(allow=handle.allow),
                 )
+                turn = await backend.turns.run(handle.id, agent, new, told)
             except TurnFailed:
                 begun(handle.id)  # a turn that failed was begun, also if no update said so
                 self._take(given)
@@ -100,8 +98,8 @@ class Tries:
             raise NoSuchTurn(handle.id, "retry", f"turn {failed.id} has no input")
         if failed.outcome in {"awaiting_approval", "interrupted"}:
             backend = await handle.backend()
-            await backend.check(handle.id, handle.answerer(), allow=handle.allow)
-            await backend.discard(handle.id, failed.id)  # this turn, and no other that is open by then
+            await backend.turns.check(handle.id, handle.answerer(), allow=handle.allow)
+            await backend.turns.discard(handle.id, failed.id)  # this turn, and no other that is open by then
         return await self.run(failed.given, retry_of=failed.id, key=key)
 
     async def resume(
@@ -116,17 +114,8 @@ class Tries:
         handle = self._handle
         backend, agent = await handle.backend(), handle.answerer()
         await handle.keep_trust(backend)
-        resumed = await backend.resume(
-            handle.id,
-            turn,
-            agent,
-            decision=decision,
-            rerun=rerun,
-            limits=limits,
-            allow=handle.allow,
-            tell=self.teller(),
-        )
-        return self.seen(resumed)
+        how = Continuation(decision=decision, rerun=tuple(rerun), how=How(allow=handle.allow, limits=limits))
+        return self.seen(await backend.turns.resume(handle.id, turn, agent, how, self.teller()))
 
     async def decide(
         self, verb: str, calls: Sequence[str | Call], decision: Callable[[tuple[Call, ...]], Decision]
@@ -159,9 +148,11 @@ class Tries:
             raise NoSuchTurn(handle.id, verb, "nothing was run yet")
         backend = await handle.backend()
         if turn is not None:
-            return await backend.turn(handle.id, as_turn(turn))
+            return await backend.turns.read(handle.id, as_turn(turn))
         tries = [
-            one for one in await backend.tries(handle.id) if not open or one.outcome not in {"failed", "cancelled"}
+            one
+            for one in await backend.turns.tries(handle.id)
+            if not open or one.outcome not in {"failed", "cancelled"}
         ]
         if not tries:
             why = "none is open" if open else "all that was run from here is committed"

@@ -16,8 +16,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from forkpoint.backend.callbacks import Update
-from forkpoint.backend.results import Call, Turn, words
-from forkpoint.engine.turns.transaction import tools_of
+from forkpoint.backend.results import Call, Turn, tools_of, words
 from forkpoint.events import ToolCall, ToolResult, UserMessage
 from forkpoint.updates import (
     Answered,

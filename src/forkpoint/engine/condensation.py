@@ -6,7 +6,7 @@ counted, and the path is as it was.
 """
 
 import logging
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import anyio
 from msgspec import Struct
@@ -15,19 +15,20 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.condense.condenser import Condenser, Condenses, asked_by
 from forkpoint.agent.condense.cut import Cut, tokens_counted
 from forkpoint.backend.results import Turn
+from forkpoint.engine.record_cache import check_idle, check_revision
 from forkpoint.engine.turns.journal import staged
-from forkpoint.engine.turns.prompts import Prompts
 from forkpoint.errors import ForkpointError, OutcomeUnknown, Stale, StoreError
 from forkpoint.events import Condensation, Event, ModelCalled, NewEvent, SkillActivated, Text, Usage, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm.answers import Complete, Failed
-from forkpoint.llm.call import Models
 from forkpoint.llm.prompt.identity import CallContext, own_identity
 from forkpoint.llm.prompt.manifest import manifest_of
 from forkpoint.llm.prompt.rendering import render
 from forkpoint.shield import finished
-from forkpoint.store.protocol import Store
 from forkpoint.store.records import Committed, ConversationRecord
+
+if TYPE_CHECKING:
+    from forkpoint.engine.resources import Resources
 
 _log = logging.getLogger("forkpoint")
 
@@ -44,7 +45,7 @@ class _InVain(Struct, frozen=True):
 
 
 class _Note(Struct, frozen=True):
-    """A note of which the disk did not say whether it is there."""
+    """A note whose commit has an unknown outcome."""
 
     id: str
     events: tuple[NewEvent, ...]
@@ -52,31 +53,69 @@ class _Note(Struct, frozen=True):
     revision: int
 
 
-class Condensing:
+class PathCondenser:
     """Condenses the paths of a store's conversations."""
 
-    def __init__(self, store: Store, models: Models, prompts: Prompts, charge: Callable[[str, Usage], None]) -> None:
-        self._store = store
-        self._models = models
-        self._prompts = prompts
-        self._charge = charge  # counts what was spent for nothing
+    def __init__(self, resources: "Resources") -> None:
+        self._store = resources.store
+        self._models = resources.models
+        self._prompts = resources.prompts
+        self._records = resources.records
+        self._planner = resources.planner
+        self._charges = resources.charges
         self._in_vain: dict[str, _InVain] = {}
         self._unsure: dict[str, _Note] = {}
         self._owed: set[str] = set()  # conversations whose last prompt was too long
 
     def owe(self, id: str) -> None:
-        """A prompt was too long for its model: the path is condensed before the next, whatever its limit."""
+        """A prompt was too long for its model: the path is condensed before the next turn, whatever its limit."""
         self._owed.add(id)
 
-    def is_owed(self, id: str) -> bool:
-        return id in self._owed
-
-    async def after(self, agent: Agent, turn: Turn, committed: Committed, kept_from: int) -> Committed | None:
-        """Condenses a path after a turn, if that is due. Gives the note. Raises nothing but cancellation."""
-        condenser, id, head = agent.condenser, committed.conversation, committed.head
+    async def after(self, agent: Agent, turn: Turn, committed: Committed, kept_from: int) -> None:
+        """Condenses a path after a turn, if that is due. Raises nothing but cancellation."""
+        id = committed.conversation
         self._owed.discard(id)
-        if condenser is None:
+        try:
+            if agent.condenser is not None and (note := await self._if_due(agent, turn, committed, kept_from)):
+                self._records.moved(note)
+        finally:
+            await self._charges.settle()
+
+    async def if_owed(self, agent: Agent, id: str) -> None:
+        """Condenses a path whose last prompt was too long. Raises nothing but cancellation."""
+        if id not in self._owed or agent.condenser is None:
+            return
+        try:
+            if (note := await self._at_once(agent, await self._store.read(id))) is not None:
+                self._records.moved(note)
+        except Exception as error:
+            _failed(error)
+        finally:
+            await self._charges.settle()
+
+    async def condense(
+        self, id: str, agent: Agent, *, if_revision: int | None, allow: frozenset[str]
+    ) -> Condensation | None:
+        """Condenses a path because somebody asks for it. None if nothing can be forgotten."""
+        record = await self._store.read(id)
+        check_revision(record, if_revision)
+        check_idle(record)  # before anybody is paid for a summary
+        agent = self._planner.agent_for(record.settings, agent, allow)
+        agent.llm.key()
+        try:
+            note = await self._at_once(agent, record)
+        finally:
+            await self._charges.settle()
+        if note is None:
+            check_revision(await self._store.read(id), record.revision)  # somebody was faster than the summary
             return None
+        self._records.moved(note)
+        made = await self._store.events(id, at=note.head.position, kinds=("condensation",))
+        return next((event.body for event in reversed(made) if isinstance(event.body, Condensation)), None)
+
+    async def _if_due(self, agent: Agent, turn: Turn, committed: Committed, kept_from: int) -> Committed | None:
+        condenser, id, head = agent.condenser, committed.conversation, committed.head
+        assert condenser is not None
         count, context = head.ordinal - kept_from + 1, agent.llm.context_tokens
         tokens = 0
         try:
@@ -97,22 +136,8 @@ class Condensing:
         self._remember(id, None if note is not None else _InVain(count, tokens))
         return note
 
-    async def now(self, agent: Agent, id: str) -> Committed | None:
-        """Condenses a path at once, however short it is. Raises nothing but cancellation."""
-        self._owed.discard(id)
-        if agent.condenser is None:
-            return None
-        try:
-            return await self.at_once(agent, await self._store.read(id))
-        except Exception as error:
-            _failed(error)
-            return None
-
-    async def at_once(self, agent: Agent, record: ConversationRecord) -> Committed | None:
-        """The same of a conversation as it was read. Raises what goes wrong.
-
-        An agent without a condenser has the summary written by its own model.
-        """
+    async def _at_once(self, agent: Agent, record: ConversationRecord) -> Committed | None:
+        """Condenses a path however short it is. An agent without a condenser lets its own model write the summary."""
         id, condenser = record.id, agent.condenser or Condenser()
         self._owed.discard(id)
         kept_from = (await self._store.state(id)).kept_from
@@ -136,7 +161,7 @@ class Condensing:
             if not isinstance(error, ForkpointError) or isinstance(error, StoreError):
                 self._unsure[id] = note  # this try has changed nothing, and of the first one nobody knows yet
                 raise
-            self._charge(id, note.usage)  # it is not there, and what it cost is counted all the same
+            self._charges.add(id, note.usage)  # it is not there, and what it cost is counted all the same
             _failed(error)
 
     async def _condense(self, agent: Agent, condenser: Condenses, id: str, cut: Cut, revision: int) -> Committed | None:
@@ -154,7 +179,7 @@ class Condensing:
             return await finished(lambda: self._write(id, note))
         finally:
             if not counted:
-                self._charge(id, sum((called.usage for called in spent), Usage()))
+                self._charges.add(id, sum((called.usage for called in spent), Usage()))
 
     async def _summary(
         self, agent: Agent, condenser: Condenses, id: str, cut: Cut, spent: list[ModelCalled]
@@ -182,7 +207,7 @@ class Condensing:
             self._unsure[id] = note
             raise
         except Exception as error:
-            self._charge(id, note.usage)
+            self._charges.add(id, note.usage)
             if isinstance(error, Stale):
                 _log.info("a conversation has gone on while it was condensed")
                 return None

@@ -7,20 +7,25 @@ the place. They change nothing but names of drafts: what a request makes is a dr
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeAlias
 
 from msgspec import Struct
 
+from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.messages import Given, request_of
-from forkpoint.backend.protocol import Draft, ForkOptions
+from forkpoint.backend.options import Draft, ForkOptions
+from forkpoint.backend.results import Turn
 from forkpoint.backend.settings import Settings
-from forkpoint.engine.record_cache import Records
+from forkpoint.engine.forks import Forks
+from forkpoint.engine.resources import Resources
 from forkpoint.engine.turns.plan import check_open
+from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.errors import AlreadyExists, CallNotOpen, NotFound
 from forkpoint.events import AssistantMessage, Imported, Position, SystemMessage, ToolCall, ToolResult, UserMessage
 from forkpoint.history.client_view import ClientExchange, Match, Seen, after, match, seen, told
 from forkpoint.ids import new_id
-from forkpoint.store.protocol import Store
+from forkpoint.paging import every
 from forkpoint.store.records import ConversationRecord, Onto, TurnRecord
 
 MessageBody: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolCall | ToolResult
@@ -74,18 +79,11 @@ class StartingPoint(Struct, frozen=True):
 class Placement:
     """Finds the place for requests of clients, in one store."""
 
-    def __init__(
-        self,
-        store: Store,
-        records: Records,
-        fork: Callable[[str, ForkOptions], Awaitable[object]],
-        last_turn: Callable[[ConversationRecord], Awaitable[TurnRecord | None]],
-    ) -> None:
-        """``fork`` makes a draft; ``last_turn`` returns the turn that a conversation committed last."""
-        self._store = store
-        self._records = records
-        self._fork = fork
-        self._last_turn = last_turn
+    def __init__(self, resources: Resources, forks: Forks, turns: TurnRunner) -> None:
+        self._store = resources.store
+        self._records = resources.records
+        self._forks = forks
+        self._turns = turns
 
     # Which conversation.
 
@@ -126,8 +124,8 @@ class Placement:
             if is_fork and record.lineage.at == await self._end_of(wanted.fork_of.turn, source):
                 return record
             await self._unname(record)
-        await self._fork(source.id, ForkOptions(id=new_id(), name=wanted.name, chosen=True, at=wanted.fork_of.turn))
-        return await self.by_name(wanted.name)
+        fork = ForkOptions(id=new_id(), name=wanted.name, chosen=True, at=wanted.fork_of.turn)
+        return self._records.know(await self._forks.fork(source.id, fork, draft=True))
 
     async def is_abandoned(self, id: str) -> bool:
         """Whether a conversation is only what a request left whose first turn did not commit.
@@ -167,18 +165,20 @@ class Placement:
             turn = await self._store.turn(record.open_turn)  # it may have ended since the record was read
             is_same = turn.outcome in {"running", "committed"} and request_of(turn.input) == request
             return turn if is_same else None
-        last = await self._last_turn(record)
+        last = await self._turns.reader.last(record)
         if last is None or request_of(last.input) != request:
             return None
-        since, cursor = 0 if last.base is None else last.base.ordinal, None
-        while True:  # from where it stood on: a client that wants another answer sends the same once more
-            page = await self._store.turns(record.id, cursor=cursor, limit=1000, since=since)
-            tries = (one for one in page.items if one.outcome != "committed" and one.id > last.id)
-            if any(request_of(one.input) == request for one in tries):
+        since = 0 if last.base is None else last.base.ordinal
+        async for one in self._turns.reader.all(
+            record.id, since=since
+        ):  # a client that wants another answer asks again
+            if one.outcome != "committed" and one.id > last.id and request_of(one.input) == request:
                 return None
-            cursor = page.next
-            if cursor is None:
-                return last
+        return last
+
+    async def join(self, turn: TurnRecord, tell: Callback) -> Turn:
+        """Waits for a turn that `repeated` found."""
+        return await self._turns.active.join(turn, tell)
 
     # Where in the conversation.
 
@@ -202,15 +202,9 @@ class Placement:
 
     async def set_aside(self, id: str) -> list[ConversationRecord]:
         """The branches that were set aside from a conversation, the newest first."""
-        found: list[ConversationRecord] = []
-        cursor: str | None = None
         family = (await self._store.read(id)).family
-        while True:
-            page = await self._store.conversations(cursor=cursor, limit=1000, family=family)
-            found += [one for one in page.items if one.lineage.kind == "aside" and one.lineage.source == id]
-            cursor = page.next
-            if cursor is None:
-                return found
+        records = every(partial(self._store.conversations, family=family))
+        return [one async for one in records if one.lineage.kind == "aside" and one.lineage.source == id]
 
     async def _on_a_branch(
         self, record: ConversationRecord, listed: ClientList, path_of: PathOf, has_key: bool

@@ -1,10 +1,11 @@
 """What is known of conversations: their records, remembered to spare a read for each turn."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from forkpoint.errors import Busy, NotFound, TurnOpen
+from forkpoint.errors import Busy, NotFound, Stale, TurnOpen
 from forkpoint.events import JsonText
 from forkpoint.ids import id_to_bytes
 from forkpoint.store.protocol import Store
@@ -13,11 +14,12 @@ from forkpoint.store.records import Committed, ConversationRecord, OpenTurn
 KEPT = 1024
 
 
-class Records:
+class RecordCache:
     """The records of a store's conversations. One is good for as long as the revision is the one it says."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, told: Callable[[str, int], None] | None = None) -> None:
         self._store = store
+        self._told = told  # which conversation a commit has moved, and to which revision
         self._known: OrderedDict[str, ConversationRecord] = OrderedDict()
 
     async def at(self, turn: OpenTurn) -> ConversationRecord:
@@ -48,7 +50,20 @@ class Records:
         return record
 
     def moved(self, committed: Committed, cache: JsonText | None = None, settings: JsonText | None = None) -> None:
-        """A turn of this process has committed: what was known of its conversation still holds, but for this."""
+        """This process has committed something: the record changes by that, and whoever wants to know is told."""
+        self._change(committed, cache, settings)
+        self._tell(committed)
+
+    def moved_elsewhere(self, committed: Committed) -> None:
+        """The same for a turn that stood elsewhere than at the head: the record must be read again."""
+        self.forget(committed.conversation)
+        self._tell(committed)
+
+    def _tell(self, committed: Committed) -> None:
+        if self._told is not None:
+            self._told(committed.conversation, committed.revision)
+
+    def _change(self, committed: Committed, cache: JsonText | None, settings: JsonText | None) -> None:
         known = self._known.get(committed.conversation)
         if known is not None and known.revision == committed.revision - 1:
             cache = known.cache if cache is None else cache
@@ -68,3 +83,9 @@ def check_idle(record: ConversationRecord) -> None:
         raise TurnOpen(record.id, record.open_turn, record.status)
     if record.open_turn is not None:
         raise Busy(record.id, record.open_turn)
+
+
+def check_revision(record: ConversationRecord, expected: int | None) -> None:
+    """Raises `Stale` if the conversation is at another revision than its caller decided on."""
+    if expected is not None and record.revision != expected:
+        raise Stale(record.id, expected, record.revision)

@@ -30,7 +30,7 @@ from forkpoint.agent.approval import Policy, policies
 from forkpoint.agent.hooks.hook import Hook, hooks_of, project_hooks
 from forkpoint.agent.mcp import Offered, offered_of, project_servers
 from forkpoint.agent.skills.files import instructions_in
-from forkpoint.backend.protocol import Draft
+from forkpoint.backend.options import Draft
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import BadAgent, BadArgument, BadSetting
 from forkpoint.workspace import Decision, ProjectSettings, Trust, TrustStand, set_trust, settings_at, standing

@@ -1,13 +1,13 @@
 """From a store's records to what callers get, and back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
-from forkpoint.backend.protocol import Draft
-from forkpoint.backend.results import Branch, Info, Isolation
+from forkpoint.backend.options import Draft
+from forkpoint.backend.results import Info, Isolation
 from forkpoint.backend.settings import Settings
 from forkpoint.events import Usage
 from forkpoint.llm.prompt.identity import CacheIdentity, own_identity
@@ -131,19 +131,3 @@ def info_of_draft(draft: Draft) -> Info:
         updated=0,
     )
     return info_of(empty)
-
-
-def tree_of(infos: Iterable[Info]) -> tuple[Branch, ...]:
-    """A family as a tree. A branch whose source was deleted is a root."""
-    by_source: dict[str | None, list[Info]] = {}
-    infos = sorted(infos, key=lambda info: info.id)
-    here = {info.id for info in infos}
-    for info in infos:
-        by_source.setdefault(info.lineage.source if info.lineage.source in here else None, []).append(info)
-    order = list(by_source.get(None, ()))
-    for info in order:  # sources before what branched off them, however long the chain
-        order += by_source.get(info.id, ())
-    made: dict[str, Branch] = {}
-    for info in reversed(order):
-        made[info.id] = Branch(info, tuple(made[branch.id] for branch in by_source.get(info.id, ())))
-    return tuple(made[info.id] for info in by_source.get(None, ()))

@@ -4,59 +4,50 @@ It holds nothing but the connection: what is asked for is read from the server, 
 are sent as data. What a server sends is never imported, bound or run here.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.context import AgentState
-from forkpoint.backend.protocol import Draft, ForkOptions, SpawnOptions
-from forkpoint.backend.results import Branch, Info, Member, RemovedWorkspace, Stats, Turn
+from forkpoint.backend.options import Draft, ForkOptions
+from forkpoint.backend.results import Branch, Info, RemovedWorkspace, Stats, tree_of
 from forkpoint.backend.settings import Settings
-from forkpoint.engine.turns.missing import NOTHING
-from forkpoint.engine.views import tree_of
 from forkpoint.errors import BadArgument, BadPosition, NotFound
-from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
+from forkpoint.events import Event, Position, Usage
 from forkpoint.ids import new_id
-from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.paging import Page
-from forkpoint.remote.connection import Delivery, ServerConnection, ServerRequest, quoted
-from forkpoint.remote.requests import asked, created, made_of, path_of, without
-from forkpoint.remote.turns import FollowsTurns
+from forkpoint.remote import requests
+from forkpoint.remote.connection import Delivery, ServerConnection, ServerRequest
+from forkpoint.remote.questions import RemoteQuestions
+from forkpoint.remote.requests import agent_of, given, made_of, page_of, page_size, path_of, with_settings
+from forkpoint.remote.team import RemoteTeam
+from forkpoint.remote.turns import RemoteTurns
 from forkpoint.store.records import Status, Verification
 from forkpoint.wire.documents import (
-    CondensedDocument,
     DeletedDocument,
     EventsDocument,
     FamilyDocument,
     InfoDocument,
-    MemberDocument,
     PageDocument,
     RewindDocument,
     SpendingDocument,
     StateDocument,
     StatsDocument,
-    TeamDocument,
-    TurnDocument,
     VerificationDocument,
-    condensed_of,
     event_of,
     info_of_document,
-    member_of_document,
     spending_of,
     stats_of,
-    turn_of,
     verification_of,
 )
 
 D = TypeVar("D")
 T = TypeVar("T")
-
-_PAGE = 1000  # events that a server gives at once
 
 
 class _PageOfEvents(Struct, frozen=True):
@@ -65,16 +56,22 @@ class _PageOfEvents(Struct, frozen=True):
     head: str | None
 
 
-class RemoteBackend(FollowsTurns):
+class RemoteBackend:
     """Conversations behind a server, whose address is given. The key is taken from FORKPOINT_API_KEY."""
 
     def __init__(self, url: str | ServerConnection) -> None:
-        super().__init__(ServerConnection(url) if isinstance(url, str) else url)
+        self._connection = ServerConnection(url) if isinstance(url, str) else url
+        self.turns = RemoteTurns(self._connection)
+        self.questions = RemoteQuestions(self._connection)
+        self.team = RemoteTeam(self._connection)
 
     async def close(self) -> None:
         """Cancels the turns that are followed here, and lets go of the server."""
-        await self.stop()
+        await self.turns.stop()
         await self._connection.close()
+
+    def check_closable(self) -> None:
+        """A turn that runs elsewhere can be stopped from anywhere."""
 
     # Conversations.
 
@@ -94,7 +91,7 @@ class RemoteBackend(FollowsTurns):
         return await self._info(request)
 
     async def find(self, id_or_name: str) -> tuple[Info, Settings]:
-        return _with_settings(await self._info(ServerRequest(method="GET", path=path_of(id_or_name))))
+        return with_settings(await self._info(ServerRequest(method="GET", path=path_of(id_or_name))))
 
     async def conversations(
         self,
@@ -106,12 +103,12 @@ class RemoteBackend(FollowsTurns):
         sub_agents: bool = False,
         parent: str | None = None,
     ) -> Page[Info]:
-        query = [("limit", str(_bounded(limit))), *(("tag", f"{key}={value}") for key, value in (tags or {}).items())]
+        query = [("limit", page_size(limit)), *(("tag", f"{key}={value}") for key, value in (tags or {}).items())]
         query += [(name, value) for name, value in (("cursor", cursor), ("status", status)) if value is not None]
         query += [] if parent is None else [("parent", parent)]
         query += [("sub_agents", "true")] if sub_agents else []
         request = ServerRequest(method="GET", path="/api/conversations", query=query)
-        return await self._connection.read(request, PageDocument[InfoDocument], _page_of(info_of_document))
+        return await self._connection.read(request, PageDocument[InfoDocument], page_of(info_of_document))
 
     async def tree(self, id: str) -> tuple[Branch, ...]:
         request = ServerRequest(method="GET", path=f"{path_of(id)}/tree")
@@ -120,7 +117,7 @@ class RemoteBackend(FollowsTurns):
 
     async def describe(self, id: str, *, title: str | None, tags: Mapping[str, str] | None) -> Info:
         said: dict[str, Any] = {"title": title, "tags": None if tags is None else dict(tags)}
-        return await self._info(ServerRequest(method="PATCH", path=path_of(id), body=_given(said)))
+        return await self._info(ServerRequest(method="PATCH", path=path_of(id), body=given(said)))
 
     async def fork(
         self,
@@ -139,14 +136,14 @@ class RemoteBackend(FollowsTurns):
             "tags": dict(options.tags),
             "reset_metrics": options.reset_metrics,
             "cache": options.cache,
-            "agent": _agent(options),
+            "agent": agent_of(options.agent, options.server_agent),
             "workspace": options.workspace or options.isolation,
         }
         path = f"{path_of(source)}/fork"
-        request = ServerRequest(method="POST", path=path, body=_given(body), key=key or new_id(), revision=if_revision)
+        request = ServerRequest(method="POST", path=path, body=given(body), key=key or new_id(), revision=if_revision)
         if options.isolation is not None:
             request = replace(request, read=None)  # copying takes as long as it takes
-        return _with_settings(await self._info(request))
+        return with_settings(await self._info(request))
 
     async def rewind(
         self,
@@ -157,11 +154,11 @@ class RemoteBackend(FollowsTurns):
         key: str | None = None,
         if_revision: int | None = None,
     ) -> tuple[Info, Settings] | None:
-        body = _given({"at": _point(at), "before": _point(before)})
+        body = given({"at": _point(at), "before": _point(before)})
         path = f"{path_of(id)}/rewind"
         request = ServerRequest(method="POST", path=path, body=body, key=key or new_id(), revision=if_revision)
         aside = await self._connection.read(request, RewindDocument, _aside_of)
-        return None if aside is None else _with_settings(aside)
+        return None if aside is None else with_settings(aside)
 
     async def delete(self, id: str, *, if_revision: int | None = None) -> RemovedWorkspace | None:
         sending = Delivery()
@@ -180,77 +177,7 @@ class RemoteBackend(FollowsTurns):
         )
         return await self._info(request, twice=if_revision is None)
 
-    # Sub-agents.
-
-    async def spawn(
-        self, parent: str, options: SpawnOptions, agent: Agent | None, *, key: str | None = None
-    ) -> tuple[Info, Settings]:
-        body = {
-            "task": options.task,
-            "role": options.role,
-            "agent": _agent(options),
-            "model": options.model,
-            "nickname": options.nickname,
-            "fork": options.fork,
-            "title": options.title,
-            "tags": dict(options.tags),
-            "run": False,  # whoever asked runs it, and hears it
-        }
-        path = f"{path_of(parent)}/agents"
-        request = ServerRequest(method="POST", path=path, body=_given(body), key=key or new_id())
-        return _with_settings(await self._info(request))
-
-    async def agents(self, id: str) -> tuple[Member, ...]:
-        request = ServerRequest(method="GET", path=f"{path_of(id)}/agents")
-        return await self._connection.read(
-            request, TeamDocument, lambda team: tuple(map(member_of_document, team.items))
-        )
-
-    async def reach(self, id: str, agent: str, *, key: str | None = None) -> tuple[Info, Settings]:
-        path = f"{path_of(id)}/agents/{quoted(agent, 'agent')}/reach"
-        return _with_settings(await self._info(ServerRequest(method="POST", path=path, key=key or new_id())))
-
-    async def close_agent(self, id: str, agent: str) -> Member:
-        path = f"{path_of(id)}/agents/{quoted(agent, 'agent')}/close"
-        return await self._connection.read(ServerRequest(method="POST", path=path), MemberDocument, member_of_document)
-
-    # What is sent.
-
-    async def condense(
-        self, id: str, agent: Agent | None, *, if_revision: int | None = None, allow: frozenset[str] = NOTHING
-    ) -> Condensation | None:
-        path, body = f"{path_of(id)}/condense", without(allow, agent)
-        request = ServerRequest(method="POST", path=path, body=body, revision=if_revision, read=None)
-        return await self._connection.read(request, CondensedDocument, condensed_of, twice=False)
-
-    async def request(
-        self,
-        id: str,
-        agent: Agent | None,
-        messages: Sequence[UserMessage],
-        *,
-        draft: Draft | None = None,
-        allow: frozenset[str] = NOTHING,
-    ) -> Inspection:
-        body = asked(messages) | created(draft) | without(allow, agent)
-        request = ServerRequest(method="POST", path=f"{path_of(id)}/request", body=body)
-        return await self._connection.read(request, Inspection)
-
-    async def sent(
-        self, id: str, agent: Agent | None, turn: str | None, *, allow: frozenset[str] = NOTHING
-    ) -> Inspection:
-        query = [("allow", one) for one in sorted(allow)] + ([] if turn is None else [("turn", turn)])
-        request = ServerRequest(method="GET", path=f"{path_of(id)}/request", query=query)
-        return await self._connection.read(request, Inspection)
-
     # Reading.
-
-    async def turns(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Turn]:
-        query = [("limit", str(_bounded(limit))), ("events", "true")]
-        return await self._turns(id, query if cursor is None else [*query, ("cursor", cursor)])
-
-    async def tries(self, id: str) -> tuple[Turn, ...]:
-        return (await self._turns(id, [("tries", "true"), ("events", "true")])).items
 
     async def events(
         self, id: str, *, after: int = 0, limit: int | None = None, kinds: Sequence[str] = ()
@@ -268,7 +195,7 @@ class RemoteBackend(FollowsTurns):
         upto = None if limit is None else after + limit
         at: str | None = None  # where the path ends that the first page was of
         while True:
-            most = _PAGE if upto is None else min(upto - after, _PAGE)
+            most = requests.PAGE if upto is None else min(upto - after, requests.PAGE)
             query = [("after", str(after)), ("limit", str(most)), *(("kind", kind) for kind in kinds)]
             query += [] if at is None else [("at", at)]
             try:
@@ -312,15 +239,11 @@ class RemoteBackend(FollowsTurns):
 
     async def verify(self, id: str | None, *, head_digest: str | None) -> Verification:
         path = "/api/verify" if id is None else f"{path_of(id)}/verify"
-        request = ServerRequest(method="POST", path=path, body=_given({"head_digest": head_digest}), read=None)
+        request = ServerRequest(method="POST", path=path, body=given({"head_digest": head_digest}), read=None)
         return await self._connection.read(request, VerificationDocument, verification_of)
 
     async def _info(self, request: ServerRequest, *, twice: bool = True) -> Info:
         return await self._connection.read(request, InfoDocument, info_of_document, twice=twice)
-
-    async def _turns(self, id: str, query: Sequence[tuple[str, str]]) -> Page[Turn]:
-        request = ServerRequest(method="GET", path=f"{path_of(id)}/turns", query=query)
-        return await self._connection.read(request, PageDocument[TurnDocument], _page_of(turn_of))
 
 
 class _Rewound(Exception):
@@ -335,33 +258,9 @@ def _events_of(after: int, page: EventsDocument) -> _PageOfEvents:
     return _PageOfEvents(events, next, page.head)
 
 
-def _page_of(of: Callable[[D], T]) -> Callable[[PageDocument[D]], Page[T]]:
-    return lambda page: Page(tuple(map(of, page.items)), page.next)
-
-
 def _aside_of(rewound: RewindDocument) -> Info | None:
     return None if rewound.aside is None else info_of_document(rewound.aside)
 
 
-def _with_settings(info: Info) -> tuple[Info, Settings]:
-    """A conversation with what is known here of how it is run: the agent is the server's affair."""
-    return info, Settings(workspace=info.workspace)
-
-
-def _agent(options: ForkOptions | SpawnOptions) -> Raw | str | None:
-    """Who answers in a fork or as a sub-agent, if it is to be another."""
-    if options.agent is None:
-        return options.agent_name if isinstance(options, SpawnOptions) else options.server_agent
-    return Settings.of(options.agent, None, remote=True).agent
-
-
 def _point(at: str | Position | None) -> str | None:
     return None if at is None else str(at)
-
-
-def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _bounded(limit: int) -> int:
-    return min(max(limit, 1), 1000)

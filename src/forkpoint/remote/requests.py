@@ -1,17 +1,30 @@
 """What is asked of a server: where things stand there, and what it takes."""
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 from msgspec import Raw
 
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.stored.document import portable_document
 from forkpoint.backend.messages import Given, said_in, split
-from forkpoint.backend.protocol import Decision, Draft
-from forkpoint.engine.turns.missing import allows_models
-from forkpoint.remote.connection import HEARTBEAT, ServerRequest, quoted
+from forkpoint.backend.missing import allows_models
+from forkpoint.backend.options import Decision, Draft
+from forkpoint.backend.results import Info
+from forkpoint.backend.settings import Settings
+from forkpoint.paging import Page
+from forkpoint.remote.connection import HEARTBEAT, ServerConnection, ServerRequest, quoted
+from forkpoint.sse import Frame
+from forkpoint.updates import Provisional
+from forkpoint.wire.documents import PageDocument
 
+D = TypeVar("D")
+T = TypeVar("T")
+
+PAGE = 1000
+"""How many items a server gives at once."""
+
+_UPDATES = {str(one.__struct_config__.tag): one for one in Provisional.__args__}
 _STREAM = {"accept": "text/event-stream"}
 _SILENCE = 2.5 * HEARTBEAT  # seconds after which a stream that says nothing is lost
 
@@ -21,10 +34,10 @@ def path_of(id: str) -> str:
     return f"/api/conversations/{quoted(id)}"
 
 
-def asked(given: Sequence[Given]) -> dict[str, Any]:
+def asked(input: Sequence[Given]) -> dict[str, Any]:
     """Messages and results of the client's tools, as a server takes them."""
-    results, _ = split(given)
-    body: dict[str, Any] = {"messages": [message.parts for message in said_in(given)]}
+    results, _ = split(input)
+    body: dict[str, Any] = {"messages": [message.parts for message in said_in(input)]}
     if results:
         body["results"] = [
             {"call_id": one.call_id, "result": one.parts, "status": "failed" if one.error else "done"}
@@ -89,3 +102,34 @@ def decided(decision: Decision) -> dict[str, Any]:
     ]
     body: dict[str, Any] = {"calls": calls, "by": decision.by, "reason": decision.reason}
     return {name: value for name, value in body.items() if value is not None}
+
+
+def update_of(connection: ServerConnection, frame: Frame) -> Any:
+    """The update of a frame of a stream, or None if this client does not know its kind."""
+    kind = _UPDATES.get(frame.event)
+    return None if kind is None else connection.understood(frame.data, kind)
+
+
+def page_of(of: Callable[[D], T]) -> Callable[[PageDocument[D]], Page[T]]:
+    """How a page of documents is read, by how one of them is read."""
+    return lambda page: Page(tuple(map(of, page.items)), page.next)
+
+
+def page_size(limit: int) -> str:
+    """How many items are asked for at once: a server gives this many at most."""
+    return str(min(max(limit, 1), PAGE))
+
+
+def agent_of(agent: Agent | None, name: str | None) -> Raw | str | None:
+    """Who answers in a fork or as a sub-agent, if it is another: data, or the name of an agent."""
+    return name if agent is None else Settings.of(agent, None, remote=True).agent
+
+
+def given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def with_settings(info: Info) -> tuple[Info, Settings]:
+    """A conversation with what is known here of how it is run: the server knows its agent."""
+    return info, Settings(workspace=info.workspace)

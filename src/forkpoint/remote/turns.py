@@ -7,7 +7,7 @@ looked at first, and asked for again only if it stands as it stood before. A sid
 Whoever cancels waits until the server has stopped the turn; nothing runs on unseen.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,13 +15,11 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from forkpoint.agent.agent import Agent, Limits
+from forkpoint.agent.agent import Agent
 from forkpoint.backend.callbacks import Callback
-from forkpoint.backend.messages import Given
-from forkpoint.backend.protocol import Decision, Draft
-from forkpoint.backend.results import SideAnswer, Turn
-from forkpoint.engine.turns.missing import NOTHING
-from forkpoint.engine.turns.transaction import raise_for
+from forkpoint.backend.missing import NOTHING
+from forkpoint.backend.options import Continuation, NewTurn
+from forkpoint.backend.results import Turn, raise_for
 from forkpoint.errors import (
     ConversationClosed,
     ForkpointError,
@@ -31,20 +29,38 @@ from forkpoint.errors import (
     TooMany,
     TurnFailed,
 )
-from forkpoint.events import ToolResult, UserMessage
+from forkpoint.events import Condensation, ToolResult, UserMessage
 from forkpoint.ids import new_id
+from forkpoint.paging import Page
 from forkpoint.remote.connection import Delivery, Lost, Patience, ServerConnection, ServerRequest, quoted
-from forkpoint.remote.requests import asked, created, decided, joining, path_of, resumption, streamed, without
+from forkpoint.remote.requests import (
+    asked,
+    created,
+    decided,
+    joining,
+    page_of,
+    page_size,
+    path_of,
+    resumption,
+    streamed,
+    update_of,
+    without,
+)
 from forkpoint.remote.turn_log import TurnLog
 from forkpoint.shield import finished
 from forkpoint.sse import Frame
 from forkpoint.updates import Provisional, TurnJoined, TurnStarted
-from forkpoint.wire.documents import InfoDocument, SideAnswerDocument, TurnDocument, side_answer_of, turn_of
+from forkpoint.wire.documents import (
+    CondensedDocument,
+    InfoDocument,
+    PageDocument,
+    TurnDocument,
+    condensed_of,
+    turn_of,
+)
 
 STOPPING = 10.0
 """Seconds that whoever cancels a turn waits at most for the server to stop it."""
-
-_UPDATES = {str(one.__struct_config__.tag): one for one in Provisional.__args__}
 
 
 class Snapshot(Struct, frozen=True):
@@ -67,15 +83,12 @@ class _FollowedTurn:
         self.begun: Turn | None = None  # a turn that nothing was heard of before it was cancelled
 
 
-class FollowsTurns:
+class RemoteTurns:
     """Asks a server for turns, and follows them."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._running: set[_FollowedTurn] = set()
-
-    def check_closable(self) -> None:
-        """A turn that runs elsewhere can be stopped from anywhere."""
 
     async def stop(self) -> None:
         """Cancels the turns that are followed here, and waits for their ends."""
@@ -85,30 +98,19 @@ class FollowsTurns:
         for one in running:
             await one.done.wait()
 
-    async def run(
-        self,
-        id: str,
-        agent: Agent | None,
-        given: Sequence[Given],
-        *,
-        draft: Draft | None = None,
-        retry_of: str | None = None,
-        supersede: bool = False,
-        key: str | None = None,
-        if_revision: int | None = None,
-        allow: frozenset[str] = NOTHING,
-        tell: Callback,
-    ) -> Turn:
-        body: dict[str, Any] = asked(given) | created(draft)
-        if supersede:
+    async def run(self, id: str, agent: Agent | None, new: NewTurn, tell: Callback) -> Turn:
+        """Runs a turn there. Of ``how`` only ``allow`` can be asked of a server."""
+        given, retry_of = new.given, new.retry_of
+        body: dict[str, Any] = asked(given) | created(new.draft)
+        if new.supersede:
             body["supersede"] = True
         if retry_of is not None:
             body["retry_of"] = retry_of
         path = f"{path_of(id)}/turns"
         if retry_of is not None and any(not isinstance(one, UserMessage | ToolResult) for one in given):
             path, body = f"{path}/{quoted(retry_of, 'turn')}/retry", {}  # the server has what it was given, history too
-        body |= without(allow, agent)
-        request = streamed(path, body, key=key or new_id(), revision=if_revision)
+        body |= without(new.how.allow, agent)
+        request = streamed(path, body, key=new.key or new_id(), revision=new.if_revision)
         running = _FollowedTurn(id, TurnLog(tell))
 
         async def again() -> ServerRequest:
@@ -126,31 +128,21 @@ class FollowsTurns:
 
         return await self._followed(running, request, again, stop)
 
-    async def resume(
-        self,
-        id: str,
-        turn: str,
-        agent: Agent | None,
-        *,
-        decision: Decision | None = None,
-        rerun: Collection[str] = (),
-        limits: Limits | None = None,
-        allow: frozenset[str] = NOTHING,
-        tell: Callback,
-    ) -> Turn:
-        verb, body = "resume", resumption(rerun, limits)
+    async def resume(self, id: str, turn: str, agent: Agent | None, how: Continuation, tell: Callback) -> Turn:
+        """Goes on with a turn there. Of ``how.how`` only ``allow`` and ``limits`` can be asked of a server."""
+        verb, body, decision = "resume", resumption(how.rerun, how.how.limits), how.decision
         if decision is not None:
             verb, body = "approve" if decision.approved else "deny", decided(decision)
             if not decision.calls:  # to a server, none would be all
                 raise NoSuchTurn(id, verb, "no call waits for an approval")
-        body |= without(allow, agent)
-        before = await self.turn(id, turn)
+        body |= without(how.how.allow, agent)
+        before = await self.read(id, turn)
         path = f"{path_of(id)}/turns/{quoted(turn, 'turn')}"
         request = streamed(f"{path}/{verb}", body)
         running = _FollowedTurn(id, TurnLog(tell, resumed=before))
 
         async def again() -> ServerRequest | Turn:
-            now = await self.turn(id, turn)
+            now = await self.read(id, turn)
             if now.outcome == "running":
                 return joining(path)
             return request if now == before else now
@@ -186,7 +178,7 @@ class FollowsTurns:
         except (ServerUnreachable, TooMany, ShuttingDown):
             raise
         except ForkpointError:
-            if sending.repeated and (now := await self.turn(id, turn)).outcome == "cancelled":
+            if sending.repeated and (now := await self.read(id, turn)).outcome == "cancelled":
                 return now  # the first of our requests did it
             raise
 
@@ -194,42 +186,28 @@ class FollowsTurns:
         request = ServerRequest(method="POST", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}/settle")
         return await self._connection.read(request, TurnDocument, turn_of)
 
-    async def turn(self, id: str, turn: str) -> Turn:
+    async def read(self, id: str, turn: str) -> Turn:
+        """A turn by its id."""
         request = ServerRequest(method="GET", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}")
         return await self._connection.read(request, TurnDocument, turn_of)
 
-    async def ask(
-        self,
-        id: str,
-        agent: Agent | None,
-        messages: Sequence[UserMessage],
-        *,
-        allow: frozenset[str] = NOTHING,
-        tell: Callback,
-    ) -> SideAnswer:
-        request = streamed(f"{path_of(id)}/ask", asked(messages) | without(allow, agent))
-        sending, patience = Delivery(), self._connection.patience()
+    async def condense(
+        self, id: str, agent: Agent | None, *, if_revision: int | None = None, allow: frozenset[str] = NOTHING
+    ) -> Condensation | None:
+        path, body = f"{path_of(id)}/condense", without(allow, agent)
+        request = ServerRequest(method="POST", path=path, body=body, revision=if_revision, read=None)
+        return await self._connection.read(request, CondensedDocument, condensed_of, twice=False)
 
-        def each(frame: Frame) -> SideAnswer | Exception | None:
-            if frame.event == "answer":
-                return self._connection.understood(frame.data, SideAnswerDocument, side_answer_of)
-            if frame.event == "error":
-                return self._connection.told(frame.data)
-            if (update := self._update(frame)) is not None:
-                tell(update)
-            return None
+    async def list(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Turn]:
+        query = [("limit", page_size(limit)), ("events", "true")]
+        return await self._turns(id, query if cursor is None else [*query, ("cursor", cursor)])
 
-        while True:
-            try:
-                async with self._connection.opened(request, sending) as response:
-                    outcome: SideAnswer | Exception = await self._connection.hear(response, each)
-                    if isinstance(outcome, Exception):
-                        raise outcome
-                    return outcome
-            except Lost as lost:
-                if sending.received:  # it costs money, and its answer cannot be asked for again
-                    raise lost.error from lost.__cause__
-                await patience.again(lost)
+    async def tries(self, id: str) -> tuple[Turn, ...]:
+        return (await self._turns(id, [("tries", "true"), ("events", "true")])).items
+
+    async def _turns(self, id: str, query: Sequence[tuple[str, str]]) -> Page[Turn]:
+        request = ServerRequest(method="GET", path=f"{path_of(id)}/turns", query=query)
+        return await self._connection.read(request, PageDocument[TurnDocument], page_of(turn_of))
 
     # Below the surface.
 
@@ -302,7 +280,7 @@ class FollowsTurns:
                 return self._error(frame, heard)
             if frame.event == "snapshot":
                 self._join(self._connection.understood(frame.data, Snapshot), heard)
-            elif (update := self._update(frame)) is not None:
+            elif (update := update_of(self._connection, frame)) is not None:
                 heard.hear(update)
             return None
 
@@ -335,17 +313,12 @@ class FollowsTurns:
             self._ended(error.turn, heard)
         return error
 
-    def _update(self, frame: Frame) -> Any:
-        """The update of a frame; None for one that means nothing here."""
-        kind = _UPDATES.get(frame.event)
-        return None if kind is None else self._connection.understood(frame.data, kind)
-
     async def _stopped(self, id: str, turn: str) -> Turn:
         """A turn after somebody has stopped it, or as it stands if there was nothing to stop."""
         try:
             return await self._cancelled(id, turn)
         except ForkpointError:
-            return await self.turn(id, turn)
+            return await self.read(id, turn)
 
     async def _cancelled(self, id: str, turn: str) -> Turn:
         request = ServerRequest(method="POST", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}/cancel")

@@ -33,12 +33,13 @@ from forkpoint.agent import Agent, SubAgents, tool
 from forkpoint.agent.team.tools import NAMES
 from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.messages import as_message, caller_of
-from forkpoint.backend.protocol import Draft
+from forkpoint.backend.options import Continuation, Draft, NewTurn
 from forkpoint.backend.results import Call
 from forkpoint.backend.settings import Settings
 from forkpoint.conversation import Turn
-from forkpoint.engine.engine import LocalBackend
-from forkpoint.engine.turns.transaction import read_turn
+from forkpoint.engine.engine import Engine
+from forkpoint.engine.resources import EngineOptions
+from forkpoint.engine.turns.reader import read_turn
 from forkpoint.errors import Busy, ForkpointError, NoSuchTurn, NotFound, OutcomeUnknown, TurnCancelled, TurnFailed
 from forkpoint.events import SubAgentFinished, SubAgentSpawned, Usage
 from forkpoint.ids import new_id
@@ -102,7 +103,9 @@ async def make_start(folder: Path) -> Start:
     family = Family(folder / "store.db")
     async with await SqliteStore.open(family.file) as store, family.open(store) as backend:
         draft = Draft(id=new_id(), name=None, settings=Settings.of(family.agent, None))
-        turn = await backend.run(draft.id, family.agent, [as_message("Hello")], draft=draft, tell=family.told)
+        turn = await backend.turns.run(
+            draft.id, family.agent, NewTurn(given=(as_message("Hello"),), draft=draft), family.told
+        )
     return Start(folder, turn.conversation)
 
 
@@ -122,8 +125,8 @@ class Family:
         return self.told
 
     @asynccontextmanager
-    async def open(self, store: SqliteStore) -> AsyncIterator[LocalBackend]:
-        backend = LocalBackend(store, owns_store=False, beside=self.beside)
+    async def open(self, store: SqliteStore) -> AsyncIterator[Engine]:
+        backend = Engine(store, options=EngineOptions(beside=self.beside), owns_store=False)
         try:
             yield backend
         finally:
@@ -171,7 +174,7 @@ class Struck:
         before = asyncio.all_tasks()
         store = await SqliteStore.open(self.family.file, connect=self._disk.connect)
         try:
-            backend = self._backend = LocalBackend(store, owns_store=False, beside=self.family.beside)
+            backend = self._backend = Engine(store, options=EngineOptions(beside=self.family.beside), owns_store=False)
             task = self._loop.create_task(self._hit(backend), name="the caller")
             await within("the turn", asyncio.wait([task]))
             await within("what struck it", self._settled())
@@ -185,7 +188,7 @@ class Struck:
             await within("closing the store", store.close())
         return stood
 
-    async def _hit(self, backend: LocalBackend) -> None:
+    async def _hit(self, backend: Engine) -> None:
         self._watch.start(self._loop)
         run = self._loop.create_task(self._run(backend))
         try:
@@ -199,10 +202,10 @@ class Struck:
         except BaseException as error:
             self.error = error
 
-    async def _run(self, backend: LocalBackend) -> None:
+    async def _run(self, backend: Engine) -> None:
         with self._scope:
-            given = [as_message(ORDER)]
-            self.turn = await backend.run(self.parent, self.family.agent, given, tell=self.family.told)
+            given = (as_message(ORDER),)
+            self.turn = await backend.turns.run(self.parent, self.family.agent, NewTurn(given=given), self.family.told)
 
     async def _settled(self) -> None:
         for one in self._others:
@@ -232,7 +235,7 @@ class Struck:
             case "scope":
                 self._scope.cancel()
             case "cancel()":
-                self._others.append(self._loop.create_task(self._backend.cancel(self.parent)))
+                self._others.append(self._loop.create_task(self._backend.turns.cancel(self.parent)))
             case "close()":
                 self.closed = True
                 self._others.append(self._loop.create_task(self._backend.close()))
@@ -255,10 +258,10 @@ class Struck:
 
     # What must hold.
 
-    async def _look(self, backend: LocalBackend, store: SqliteStore) -> str:
+    async def _look(self, backend: Engine, store: SqliteStore) -> str:
         if isinstance(self.error, OutcomeUnknown):
             with suppress(NotFound):
-                await within("settling", backend.settle(self.parent, self.error.id))
+                await within("settling", backend.turns.settle(self.parent, self.error.id))
         async with await SqliteStore.open(self.family.file) as other:
             return await self._compare(other)
 
@@ -342,33 +345,36 @@ class Struck:
 
     # Going on.
 
-    async def _go_on(self, backend: LocalBackend, store: SqliteStore) -> None:
+    async def _go_on(self, backend: Engine, store: SqliteStore) -> None:
         blow = self.blow
         assert blow is not None
         if blow.elsewhere or self.closed:
             await backend.close()
             await store.close()
             async with await SqliteStore.open(self.family.file) as other:
-                again = LocalBackend(other, owns_store=False, beside=self.family.beside)
+                again = Engine(other, options=EngineOptions(beside=self.family.beside), owns_store=False)
                 await self._finish(again, other, blow.way)
                 await again.close()
             return
         await self._finish(backend, store, blow.way)
 
-    async def _finish(self, backend: LocalBackend, store: SqliteStore, way: Way) -> None:
+    async def _finish(self, backend: Engine, store: SqliteStore, way: Way) -> None:
         agent, tell = self.family.agent, self.family.told
-        await backend.end_what_could_not_be_ended(self.parent)
+        await backend.turns.unended.end(self.parent)
         turn = await self._tried(store)
         if turn is not None and turn.outcome == "committed":
             done = turn
         elif turn is None:
-            done = await backend.run(self.parent, agent, [as_message(ORDER)], tell=tell)
+            done = await backend.turns.run(self.parent, agent, NewTurn(given=(as_message(ORDER),)), tell)
         elif way == "resume":
-            done = await backend.resume(self.parent, turn.id, agent, tell=tell)
+            done = await backend.turns.resume(self.parent, turn.id, agent, Continuation(), tell)
             check(done.id == turn.id, "another turn was resumed")
         else:
-            done = await backend.run(
-                self.parent, agent, [as_message(ORDER)], retry_of=turn.id, supersede=way == "supersede", tell=tell
+            done = await backend.turns.run(
+                self.parent,
+                agent,
+                NewTurn(given=(as_message(ORDER),), retry_of=turn.id, supersede=way == "supersede"),
+                tell,
             )
         check(done.outcome == "committed", f"it went on, and is {done.outcome}")
         was_told = turn is not None and turn.id == done.id and any(map(_tells_of_a_fault, turn.calls))
@@ -381,7 +387,7 @@ class Struck:
             check(one.status == "idle" or begun, f"at the end {one.id} is {one.status}")
         for child in await self._children(store):
             await self._check_whole(store, child)
-        members = await backend.agents(self.parent)
+        members = await backend.team.members(self.parent)
         check({one.nickname for one in members} <= set(ANSWERS), f"there are {members}")
         await self._check_usage(store)
 

@@ -19,7 +19,7 @@ from tests.conversation.faults.starts import Start
 from forkpoint import AsyncConversation
 from forkpoint.agent.loop import MAY_HAVE_RUN
 from forkpoint.conversation import Turn
-from forkpoint.engine.turns.transaction import read_turn
+from forkpoint.engine.turns.reader import read_turn
 from forkpoint.errors import NoSuchTurn, NotFound, OutcomeUnknown
 from forkpoint.events import AssistantMessage, Event, ToolCall, ToolResult
 from forkpoint.llm.wires.wording import marked_words_of, text_of

@@ -34,11 +34,11 @@ from tests.conversation.faults.working_world import ANSWER, CALLS, GO, HELLO, KE
 
 from forkpoint.agent.mcp import end_servers
 from forkpoint.backend.messages import as_message
-from forkpoint.backend.protocol import Draft
+from forkpoint.backend.options import Continuation, Draft, NewTurn
 from forkpoint.backend.settings import Settings
 from forkpoint.conversation import Turn
-from forkpoint.engine.engine import LocalBackend
-from forkpoint.engine.turns.transaction import read_turn
+from forkpoint.engine.engine import Engine
+from forkpoint.engine.turns.reader import read_turn
 from forkpoint.errors import ForkpointError, NotFound, OutcomeUnknown, TurnCancelled, TurnFailed
 from forkpoint.events import Condensation, Event, HookRun, SkillActivated, ToolCall, ToolResult, Usage
 from forkpoint.history.state import State
@@ -85,11 +85,13 @@ async def make_start(folder: Path) -> Start:
     os.makedirs(folder)
     world = World(folder)
     async with await SqliteStore.open(world.file) as store:
-        backend = LocalBackend(store, owns_store=False)
+        backend = Engine(store, owns_store=False)
         draft = Draft(id=new_id(), name=None, settings=Settings.of(world.agent, None))
         for number in range(TURNS):
-            said = [as_message(HELLO)]
-            await backend.run(draft.id, world.agent, said, draft=None if number else draft, tell=world.told)
+            said = (as_message(HELLO),)
+            await backend.turns.run(
+                draft.id, world.agent, NewTurn(given=said, draft=None if number else draft), world.told
+            )
         await backend.close()
         found = await look(store, draft.id)
         check(not found.is_condensed, f"small talk has {len(found.events)} events, and is condensed")
@@ -105,13 +107,13 @@ async def make_reference(start: Start, folder: Path) -> Reference:
         world = World(folder / str(number))
         world.is_silent = is_silent
         async with await SqliteStore.open(world.file) as store:
-            backend = LocalBackend(store, owns_store=False)
+            backend = Engine(store, owns_store=False)
             if goes:
-                await backend.run(start.parent, world.agent, [as_message(GO)], tell=world.told)
+                await backend.turns.run(start.parent, world.agent, NewTurn(given=(as_message(GO),)), world.told)
                 found = await look(store, start.parent)
                 check(found.is_condensed != is_silent, f"where nothing goes wrong it is {found.stood}")
                 check(all(call.status == "done" for call in found.turn.calls) if found.turn else False, "it fails")
-            await backend.run(start.parent, world.agent, [as_message(NEXT)], tell=world.told)
+            await backend.turns.run(start.parent, world.agent, NewTurn(given=(as_message(NEXT),)), world.told)
             await backend.close()
         asked += [body for words, body in world.asked if words == NEXT]
         world.close()
@@ -206,30 +208,32 @@ class Judge:
 
     # Going on.
 
-    async def go_on(self, backend: LocalBackend, store: SqliteStore, way: Way) -> Turn | None:
+    async def go_on(self, backend: Engine, store: SqliteStore, way: Way) -> Turn | None:
         """Goes on in the way, and with what the user says next. Gives the turn, if there is one in the end."""
         world, before = self._world, await look(store, self._id)
         did, turn = world.lines(), before.turn
-        agent, tell, said = world.agent, world.told, [as_message(GO)]
+        agent, tell, said = world.agent, world.told, (as_message(GO),)
         done: Turn | None
         if turn is not None and turn.outcome == "committed":
             done = turn
         elif way == "discard":
             done = None
             if before.record.open_turn is not None:
-                ended = await backend.discard(self._id, before.record.open_turn)
+                ended = await backend.turns.discard(self._id, before.record.open_turn)
                 check(ended.outcome == "cancelled", f"it was discarded, and is {ended.outcome}")
         elif turn is None:
-            done = await backend.run(self._id, agent, said, tell=tell)
+            done = await backend.turns.run(self._id, agent, NewTurn(given=said), tell)
         elif way == "resume":
-            done = await backend.resume(self._id, turn.id, agent, tell=tell)
+            done = await backend.turns.resume(self._id, turn.id, agent, Continuation(), tell)
             check(done.id == turn.id, "another turn was resumed")
             self._check_not_again(turn, done, did)
         else:
             if before.record.open_turn is not None and way == "retry":
-                await backend.discard(self._id, before.record.open_turn)
+                await backend.turns.discard(self._id, before.record.open_turn)
             supersede = way == "supersede"
-            done = await backend.run(self._id, agent, said, retry_of=turn.id, supersede=supersede, tell=tell)
+            done = await backend.turns.run(
+                self._id, agent, NewTurn(given=said, retry_of=turn.id, supersede=supersede), tell
+            )
             check([call.status for call in done.calls] == ["done", "done"], f"a new try has {done.calls}")
         found = await look(store, self._id)
         self.check_whole(found)
@@ -237,7 +241,7 @@ class Judge:
             check(done.outcome == "committed" and found.turn == done, f"it went on, and is {done.outcome}")
             if turn is None or turn.outcome != "committed":
                 check(found.is_condensed, "it went on to its end, and is not condensed")
-        await backend.run(self._id, agent, [as_message(NEXT)], tell=tell)
+        await backend.turns.run(self._id, agent, NewTurn(given=(as_message(NEXT),)), tell)
         self._check_asked(found, done)
         return done
 
@@ -327,10 +331,10 @@ class Struck(StruckInFamily):
             self.family.close()
             await end_servers()
 
-    async def _run(self, backend: LocalBackend) -> None:
+    async def _run(self, backend: Engine) -> None:
         with self._scope:
-            said = [as_message(GO)]
-            self.turn = await backend.run(self.parent, self.family.agent, said, tell=self.family.told)
+            said = (as_message(GO),)
+            self.turn = await backend.turns.run(self.parent, self.family.agent, NewTurn(given=said), self.family.told)
 
     async def _compare(self, store: SqliteStore) -> str:
         """What another connection reads, beside what the caller was told."""
@@ -356,8 +360,8 @@ class Struck(StruckInFamily):
         self._judge.check_whole(found)
         return found.stood
 
-    async def _finish(self, backend: LocalBackend, store: SqliteStore, way: Any) -> None:
-        await backend.end_what_could_not_be_ended(self.parent)
+    async def _finish(self, backend: Engine, store: SqliteStore, way: Any) -> None:
+        await backend.turns.unended.end(self.parent)
         with suppress(NotFound):
             await self._judge.go_on(backend, store, way)
 

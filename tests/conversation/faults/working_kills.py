@@ -31,7 +31,8 @@ from tests.conversation.faults.working_world import GO, Stage, World
 
 from forkpoint.agent.mcp import end_servers
 from forkpoint.backend.messages import as_message
-from forkpoint.engine.engine import LocalBackend
+from forkpoint.backend.options import Continuation, NewTurn
+from forkpoint.engine.engine import Engine
 from forkpoint.events import Event, ModelCalled, StagedEvent
 from forkpoint.store.sqlite import SqliteStore
 
@@ -155,7 +156,7 @@ async def judge(order: Order, reference: Reference, way: Way, *, killed: bool) -
             judging.check_whole(found)
             judging.check_usage(found, known(found) if killed or order.act == "resume" else None)
             did = world.lines()
-            backend = LocalBackend(store, owns_store=False)
+            backend = Engine(store, owns_store=False)
             await judging.go_on(backend, store, way)
             await backend.close()
             after = await look(store, order.conversation)
@@ -189,7 +190,7 @@ class _Victim:
 
     async def live(self) -> None:
         async with await SqliteStore.open(self._world.file, connect=self._disk.connect) as store:
-            backend = LocalBackend(store, owns_store=False)
+            backend = Engine(store, owns_store=False)
             loop = asyncio.get_running_loop()
             self._watch.start(loop)
             try:
@@ -200,14 +201,14 @@ class _Victim:
         (Path(self._order.folder) / "kills").write_bytes(msgspec.json.encode(self._passed))
         await end_servers()
 
-    async def _act(self, backend: LocalBackend, store: SqliteStore) -> None:
+    async def _act(self, backend: Engine, store: SqliteStore) -> None:
         world, id = self._world, self._order.conversation
         if self._order.act == "run":
-            await backend.run(id, world.agent, [as_message(GO)], tell=world.told)
+            await backend.turns.run(id, world.agent, NewTurn(given=(as_message(GO),)), world.told)
         else:
             open = (await store.read(id)).open_turn
             assert open is not None
-            await backend.resume(id, open, world.agent, tell=world.told)
+            await backend.turns.resume(id, open, world.agent, Continuation(), world.told)
 
     def _meets(self, point: Point) -> None:
         self._passed.append(Kill(self._order.act, self._world.stage, point))

@@ -16,7 +16,7 @@ from tests.conversation.team_faults.scenario import ASKED, GO, NEXT, TASKS, Stag
 
 from forkpoint import AsyncConversation
 from forkpoint.conversation import Turn
-from forkpoint.engine.turns.transaction import read_turn
+from forkpoint.engine.turns.reader import read_turn
 from forkpoint.events import Event, SubAgentFinished, SubAgentSpawned, Usage, UserMessage
 from forkpoint.store.records import ConversationRecord
 from forkpoint.store.sqlite import SqliteStore

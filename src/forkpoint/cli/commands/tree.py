@@ -244,7 +244,7 @@ def walk(branches: "tuple[Branch, ...]") -> "Iterator[tuple[Info, int]]":
 
 def without_agents(branches: "tuple[Branch, ...]") -> "tuple[Branch, ...]":
     """A family without its sub-agents, and without what branched off them."""
-    from forkpoint.engine.views import tree_of
+    from forkpoint.backend.results import tree_of
 
     hidden: set[str] = set()
     shown: list[Info] = []

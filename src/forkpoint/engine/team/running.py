@@ -11,7 +11,7 @@ message given once: asked again by a resumed turn, the same sub-agent goes on wi
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.abc
@@ -23,12 +23,15 @@ from forkpoint.agent.loop import Waiting, stand
 from forkpoint.agent.team.tools import Caller, Member, MemberStatus, Task
 from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.messages import as_message, caller_of, write_input
-from forkpoint.backend.protocol import How
+from forkpoint.backend.options import Continuation, How, NewTurn
 from forkpoint.backend.results import Turn
 from forkpoint.backend.settings import Settings
+from forkpoint.engine.team.children import Children
 from forkpoint.engine.team.spawn import Parent
 from forkpoint.engine.turns.journal import Steps
-from forkpoint.engine.turns.transaction import Plan, read_turn
+from forkpoint.engine.turns.reader import read_turn
+from forkpoint.engine.turns.runner import TurnRunner
+from forkpoint.engine.turns.transaction import Plan
 from forkpoint.errors import (
     AgentClosed,
     BadArgument,
@@ -44,9 +47,6 @@ from forkpoint.errors import (
 from forkpoint.events import NewEvent, SubAgentFinished, SubAgentSpawned, ToolCall
 from forkpoint.history.roster import Known, in_order, roster
 from forkpoint.updates import TurnJoined, TurnStarted
-
-if TYPE_CHECKING:
-    from forkpoint.engine.team.teams import RunsTeams
 
 _log = logging.getLogger("forkpoint")
 
@@ -78,15 +78,14 @@ class _Working:
 class RunningTeam:
     """The sub-agents of one turn that runs here."""
 
-    def __init__(
-        self, backend: "RunsTeams", plan: Plan, steps: Steps, budget: Budget, tell_of: Callable[[str], Callback]
-    ) -> None:
+    def __init__(self, children: Children, turns: TurnRunner, plan: Plan, steps: Steps, budget: Budget) -> None:
         turn = steps.turn
-        self._backend = backend
+        self._children = children
+        self._turns = turns
+        self._store = turns.store
         self._plan = plan
         self._steps = steps
         self._budget = budget
-        self._tell_of = tell_of
         self._turn = turn.id
         self._conversation = turn.conversation
         self._path = turn.branch or turn.conversation
@@ -104,7 +103,7 @@ class RunningTeam:
         ended: list[T] = []
         failed: list[Exception] = []
         if self._is_resumed:
-            self._budget.used_before(*await self._backend.used_beneath(self._conversation, self._turn))
+            self._budget.used_before(*await self._children.used_beneath(self._conversation, self._turn))
         try:
             async with anyio.create_task_group() as self._group:
                 try:
@@ -118,8 +117,8 @@ class RunningTeam:
                     self._group.cancel_scope.cancel()
         finally:
             self._is_over = True
-            self._backend.leave(self._conversation, self._children)
-        await self._backend.end_beneath(self._conversation)
+            self._turns.unended.leave(self._conversation, self._at_work)
+        await self._turns.unended.end_beneath(self._conversation)
         if failed:
             raise failed[0]
         await self._end()
@@ -137,8 +136,8 @@ class RunningTeam:
                 team = await self._team()
                 parent = await self._parent()
                 once = self._once(caller)
-                before = await self._backend.made_before(parent, self._turn, once) if self._is_resumed else None
-                made, agent = before or await self._backend.make_child(
+                before = await self._children.made_before(parent, self._turn, once) if self._is_resumed else None
+                made, agent = before or await self._children.make_child(
                     parent, task, team, self._steps, caller.call_id, once=once
                 )
                 place = Settings.from_json(made.settings).sub_agent
@@ -157,8 +156,10 @@ class RunningTeam:
                 if (working := self._working.get(one.path)) is not None and not working.ended.is_set():
                     raise SpawnRefused(f"{one.nickname} is still at work; wait for it, or close it")
                 parent = await self._parent()
-                reached = await self._backend.reached(parent, one, turn=self._turn, call=self._once(caller))
-                theirs = self._backend.agent_of(parent, reached)
+                reached = await self._children.reached(
+                    parent.id, parent.settings, one, turn=self._turn, call=self._once(caller)
+                )
+                theirs = self._children.agent_of(parent, reached)
                 replaces = one.conversation if reached.id != one.conversation else None
                 one = team[one.path] = replace(one, conversation=reached.id)
             return await self._set_to_work(caller, one, theirs, message, replaces=replaces)
@@ -215,7 +216,7 @@ class RunningTeam:
             await working.ended.wait()
             one = (await self._team())[one.path]
         if not one.closed:
-            await self._backend.let_go(one, self._conversation)
+            await self._children.let_go(one, self._conversation)
         last = await self._member(one)
         if not one.closed:
             self._record(caller, SubAgentFinished(caller.call_id, one.conversation, "closed", one.turn))
@@ -234,7 +235,7 @@ class RunningTeam:
         replaces: str | None = None,
     ) -> Member:
         """Starts a sub-agent's turn, or finds the one that this call started before. Returns when it has begun."""
-        given = [as_message(message)]
+        given = (as_message(message),)
         working = self._working[one.path] = _Working()
         how = self._how
 
@@ -248,9 +249,8 @@ class RunningTeam:
 
             async def give(*, supersede: bool = False) -> Turn:
                 key = f"agent:{caller.key}"
-                return await self._backend.run(
-                    one.conversation, agent, given, key=key, supersede=supersede, how=how, tell=listen
-                )
+                new = NewTurn(given=given, key=key, supersede=supersede, how=how)
+                return await self._turns.run(one.conversation, agent, new, listen)
 
             try:
                 try:
@@ -261,13 +261,13 @@ class RunningTeam:
                 if not (was_begun and self._is_resumed):
                     raise
                 # It was stopped when this turn ended, or met what this one met. Nobody was told: it goes on too.
-                return await self._backend.resume(one.conversation, ended.id, agent, how=how, tell=tell)
+                return await self._turns.resume(one.conversation, ended.id, agent, Continuation(how=how), tell)
             except TurnOpen as stands:
                 if stands.outcome != "interrupted":
                     raise  # somebody has to decide on what it wants to do
-                begun = await self._backend.store.turn(stands.turn)
+                begun = await self._store.turn(stands.turn)
                 if begun.input == write_input(given, caller=how.caller):  # this very turn, whose process died
-                    return await self._backend.resume(one.conversation, begun.id, agent, how=how, tell=tell)
+                    return await self._turns.resume(one.conversation, begun.id, agent, Continuation(how=how), tell)
                 return await give(supersede=True)
 
         self._group.start_soon(self._work, one, working, act)
@@ -293,7 +293,7 @@ class RunningTeam:
 
     async def _work(self, one: Known, working: _Working, act: Callable[[Callback], Awaitable[Turn]]) -> None:
         """A sub-agent's turn, to its end: whatever becomes of it is something to be told, and nobody else's failure."""
-        told = self._tell_of(one.conversation)
+        told = self._children.told_of(one.conversation)
 
         def tell(update: Update) -> None:
             if isinstance(update, TurnStarted | TurnJoined):
@@ -309,10 +309,10 @@ class RunningTeam:
             working.error = None if working.result is not None else "It failed, and nothing is known of it."
         except OutcomeUnknown as unknown:
             working.error = str(unknown)
-            self._backend.leave_unknown(one.conversation, unknown)
+            self._turns.unended.add_unknown_child(one.conversation, unknown)
             with suppress(ForkpointError):  # the disk may say by now how it ended, or whether it began
-                await self._backend.end_what_could_not_be_ended(one.conversation)
-                working.result = await read_turn(self._backend.store, unknown.id)
+                await self._turns.unended.end(one.conversation)
+                working.result = await read_turn(self._store, unknown.id)
         except ForkpointError as error:
             working.error = _IN_THE_WAY.get(error.code) or str(error)
         except Exception as error:
@@ -346,9 +346,9 @@ class RunningTeam:
         working = self._working[one.path] = _Working()
 
         async def act(tell: Callback) -> Turn:
-            record = await self._backend.store.read(one.conversation)
-            agent = self._backend.agent_of(await self._parent(), record)
-            return await self._backend.resume(one.conversation, turn, agent, how=self._how, tell=tell)
+            record = await self._store.read(one.conversation)
+            agent = self._children.agent_of(await self._parent(), record)
+            return await self._turns.resume(one.conversation, turn, agent, Continuation(how=self._how), tell)
 
         self._group.start_soon(self._work, one, working, act)
         await working.ended.wait()
@@ -372,7 +372,7 @@ class RunningTeam:
         error = working.error if working is not None else None
         if working is not None and turn is not None and turn.outcome == "running":  # only the disk knows how it ended
             return _member(one, "interrupted", turn, error or "It is not known yet how it ended.")
-        return member_of(one, turn, error)
+        return as_member(one, turn, error)
 
     async def _newest(self, one: Known) -> Turn | None:
         """The turn that a sub-agent was set to work in last, as it stands."""
@@ -381,8 +381,8 @@ class RunningTeam:
             return working.result  # the disk may not have taken its end
         id = working.turn if working is not None and working.turn is not None else one.turn
         try:
-            await self._backend.store.read(one.conversation)  # what is deleted is not told, though it may be there yet
-            return None if id is None else await read_turn(self._backend.store, id)
+            await self._store.read(one.conversation)  # what is deleted is not told, though it may be there yet
+            return None if id is None else await read_turn(self._store, id)
         except NotFound:  # deleted, with all that was in it
             return None
 
@@ -403,35 +403,27 @@ class RunningTeam:
     # What is known.
 
     @property
-    def _children(self) -> list[str]:
+    def _at_work(self) -> list[str]:
         """The sub-agents that may have been set to work here."""
         return [one.conversation for one in (self._known or {}).values()]
 
     @property
     def _how(self) -> How:
-        how = self._plan.how
-        return How(
-            attended=how.attended,
-            allow=how.allow,
-            budget=self._budget,
-            caller=self._turn,
-            client=False,
-            above=self._plan.agent,
-        )
+        return self._plan.how.beneath(self._turn, self._plan.run.agent, self._budget)
 
     async def _team(self) -> dict[str, Known]:
         if self._known is None:
             under = (await self._parent()).path
-            known = await self._backend.roster_at(self._path, self._steps.turn.base, under)
+            known = await self._children.roster_at(self._path, self._steps.turn.base, under)
             known = roster((step.body for step in self._steps.so_far), known)
             if self._is_resumed:  # some may have been made without anybody hearing of it
-                known = in_order(known | await self._backend.made_by(self._conversation, self._turn, known))
+                known = in_order(known | await self._children.made_by(self._conversation, self._turn, known))
             if self._known is None:
                 self._known = known
         return self._known
 
     async def _meant(self, name: str) -> Known:
-        return self._backend.member(await self._team(), name, (await self._parent()).path)
+        return self._children.member(await self._team(), name, (await self._parent()).path)
 
     def _record(self, caller: Caller, event: SubAgentSpawned | SubAgentFinished) -> None:
         caller.record(event)
@@ -440,15 +432,17 @@ class RunningTeam:
         self._known.update(roster([event], self._known))  # in place: others hold it while they wait for the store
 
     async def _parent(self) -> Parent:
-        record = await self._backend.store.read(self._conversation)
+        record = await self._store.read(self._conversation)
         settings = Settings.from_json(self._plan.settings or record.settings)
-        return Parent(self._conversation, self._plan.stored or self._plan.agent, settings, self._plan.context.identity)
+        return Parent(
+            self._conversation, self._plan.stored or self._plan.run.agent, settings, self._plan.run.context.identity
+        )
 
     async def _is_left(self, one: Known, turn: Turn) -> bool:
         """Whether this turn had started it before it was resumed, and nobody has heard how it ended."""
         if turn.outcome not in ("interrupted", "cancelled", "failed") or one.heard == turn.id:
             return False
-        return caller_of((await self._backend.store.turn(turn.id)).input) == self._turn
+        return caller_of((await self._store.turn(turn.id)).input) == self._turn
 
     def _once(self, caller: Caller) -> str:
         """What names a call within its turn for good: some models use an id again in a later answer."""
@@ -461,7 +455,7 @@ class RunningTeam:
         return call if len(answers) < 2 else f"{call}#{answers[-1]}"
 
 
-def member_of(one: Known, turn: Turn | None, error: str | None = None) -> Member:
+def as_member(one: Known, turn: Turn | None, error: str | None = None) -> Member:
     """A sub-agent for a caller, by the turn that it was set to work in last."""
     if one.closed:
         return _member(one, "closed", turn)

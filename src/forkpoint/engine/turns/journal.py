@@ -1,11 +1,14 @@
-"""The steps of an open turn: in memory as they come, on disk when it matters. The loop's journal, over a store."""
+"""Journals of the loop: the steps of an open turn, on disk when it matters; or in memory alone, if nothing is kept.
+
+Tests: tests/conversation/test_turns.py, test_fault_matrix.py, test_once.py.
+"""
 
 from collections.abc import Iterable, Sequence
 
 import anyio
 
 from forkpoint.events import NewEvent, StagedEvent, Usage, seal
-from forkpoint.history.state import State, fold
+from forkpoint.history.state import EMPTY, State, fold
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import OpenTurn
 
@@ -81,6 +84,35 @@ class Steps:
         self._unsure = None
         if self._turn.staged != known + len(events):
             self._pending, self._usage = events + self._pending, usage + self._usage
+
+
+class MemoryJournal:
+    """The steps of a run of which nothing is kept."""
+
+    def __init__(self) -> None:
+        self._so_far: list[StagedEvent] = []
+        self._state = EMPTY
+        self._spent = Usage()
+
+    @property
+    def so_far(self) -> Sequence[StagedEvent]:
+        return self._so_far
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def spent(self) -> Usage:
+        return self._spent
+
+    def add(self, events: Sequence[NewEvent], usage: Usage = Usage()) -> None:
+        self._so_far += staged(events)
+        self._spent += usage
+        self._state = fold((event.body for event in events), self._state)
+
+    async def flush(self) -> None:
+        """There is nowhere to put the steps."""
 
 
 def staged(events: Iterable[NewEvent]) -> list[StagedEvent]:

@@ -14,14 +14,11 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.approval import Approval
 from forkpoint.agent.loop import stand
 from forkpoint.agent.mcp import Offered, offered_now
+from forkpoint.agent.run import Run
+from forkpoint.agent.skills.skill import Skill
 from forkpoint.agent.stored.document import bind
 from forkpoint.backend.messages import Given, said_in, split
-from forkpoint.backend.protocol import Decision, ForkOptions, How
-from forkpoint.backend.settings import Settings
-from forkpoint.engine.record_cache import Records
-from forkpoint.engine.team.rights import beneath
-from forkpoint.engine.trust import Trusting
-from forkpoint.engine.turns.missing import (
+from forkpoint.backend.missing import (
     NOTHING,
     allows,
     going_on,
@@ -30,6 +27,12 @@ from forkpoint.engine.turns.missing import (
     standing_in,
     stands_for,
 )
+from forkpoint.backend.options import Decision, ForkOptions, How
+from forkpoint.backend.settings import Settings
+from forkpoint.engine.record_cache import RecordCache
+from forkpoint.engine.team.rights import beneath
+from forkpoint.engine.trust import Trusting
+from forkpoint.engine.turns.journal import staged
 from forkpoint.engine.turns.prompts import Prompts
 from forkpoint.engine.turns.skills import Skills, called_for
 from forkpoint.engine.turns.transaction import Plan
@@ -52,6 +55,7 @@ from forkpoint.history.state import State
 from forkpoint.ids import new_id
 from forkpoint.llm.prompt.identity import CacheIdentity, CallContext, fork_identity, own_identity, under_manifest
 from forkpoint.llm.prompt.manifest import Manifest, manifest_note
+from forkpoint.llm.prompt.rendering import render
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import ConversationRecord, Head, NewFork, OpenTurn
 
@@ -64,9 +68,16 @@ class Planner:
     """Plans the turns of a store's conversations."""
 
     def __init__(
-        self, store: Store, prompts: Prompts, records: Records, trusting: Trusting, skills: Skills | None = None
+        self,
+        store: Store,
+        prompts: Prompts,
+        records: RecordCache,
+        trusting: Trusting,
+        *,
+        patience: float | None = None,
     ) -> None:
-        self.skills = skills or Skills(trusting)
+        self.skills = Skills(trusting)
+        self._patience = patience  # seconds that a turn may take, whatever its agent says
         self._store = store
         self._prompts = prompts
         self._records = records
@@ -76,7 +87,7 @@ class Planner:
     def agent_for(self, settings: JsonText, agent: Agent, allow: frozenset[str] = NOTHING) -> Agent:
         """The agent that a conversation's settings name, which may have changed since this one was made.
 
-        Or the one that goes on where that one has stood, without what may be missing.
+        Or a substitute without the missing parts that ``allow`` permits.
         """
         key = (settings, id(agent), allow)  # held in the value, so that nobody else can have its id
         if key not in self._agents:
@@ -110,55 +121,102 @@ class Planner:
         """What a turn that this process holds needs to go on, with the steps that it has already."""
         record = await self._records.at(turn)
         path = turn.branch or turn.conversation  # on whose path it stands
-        settings = carried = brought(already) if how.settings is None else how.settings
-        if how.settings is None:
-            agent = self.agent_for(record.settings if settings is None else settings.to_json(), agent, how.allow)
-            stored = Settings.from_json(record.settings) if settings is None else settings
-            if (gone_on := going_on(stored, agent, how.allow)) is not stored:
-                settings, agent = self._as_strict_as_there(stored, gone_on, agent, record.family)
-        stands = Settings.from_json(record.settings) if settings is None else settings
-        served = await self.served(agent, stands.folder, record.family, begins=not already)
-        if served is not agent:
-            agent = served
-            settings = stands = replace(stands, agent=msgspec.Raw(agent.to_json().encode()))
-        if settings is not None and settings.to_json() == record.settings:
-            settings = None
+        carried = brought(already) if how.settings is None else how.settings
+        agent, settings, stands = await self._answerer(record, agent, carried, how, begins=not already)
         base = await self._prompts.at(path, turn.base, agent.manifest)
         change = await self.manifest_change(record, turn.state, agent, lost=base.losses, path=path, at=turn.base)
-        results, said = await self.answered(path, turn.base, given, record.name) if not already else ([], [])
         is_new = not already or settings is not carried
         is_told = turn.base.position is not None or bool(agent.mcp)  # a first turn too is resumed with its lists
         if settings is not None and is_told and is_new:
             change = [*await self.settings_change(path, turn.base, record.settings, settings.to_json()), *change]
         context = self.context(record, agent, at=turn.base)
         dropped = context.identity.to_json() if context.identity != identity_of(record) else None
-        branch = new_id()
-        folder = stands.folder
+        folder, branch = stands.folder, new_id()
         strict = self._trusting.strict(agent, folder, record.family)
         if stands.sub_agent is not None:
             strict = await beneath(self._store, stands, strict, how.above)
         skills = await self.skills.of(agent, folder, record.family)
         told = await self.skills_told(path, turn.base, turn.state) if skills else ()
-        called: list[NewEvent] = []
-        if not already and how.skills is not None:
-            called = [NewEvent(skill) for skill in how.skills]
-        elif not already:
-            called = await called_for(skills, said_in(given), told, folder)
-        return Plan(
-            strict,
-            context,
-            base,
-            (*results, *change, *called, *said),
+        events = change
+        if not already:
+            results, said = await self.answered(path, turn.base, given, record.name)
+            called = await self._called_for(skills, given, told, folder, how)
+            events = [*results, *change, *called, *said]
+        how = self._bounded(strict, how)
+        run = Run(
+            agent=strict,
+            context=context,
+            base=base,
+            turn=turn.id,
+            conversation=turn.conversation,
+            sub_agent=None if stands.sub_agent is None else stands.sub_agent.path,
+            messages=said_in(given),
+            workspace=folder,
             skills=skills,
             told=told,
+            terms=how,
+        )
+        return Plan(
+            run,
+            how,
+            events,
             cache=dropped,
             settings=None if settings is None else settings.to_json(),
             aside=None if turn.branch is None else NewFork(id=branch, cache=own_identity(branch).to_json()),
-            workspace=folder,
-            how=how,
-            sub_agent=None if stands.sub_agent is None else stands.sub_agent.path,
             stored=agent,
         )
+
+    async def plan_unkept(
+        self, id: str, agent: Agent, given: Sequence[Given], context: CallContext, how: How, folder: Path | None
+    ) -> Run:
+        """A run without a conversation: all that it is given is its prompt, and nobody can be asked."""
+        agent = await self.served(self._trusting.strict(agent, folder), folder)
+        skills = await self.skills.of(agent, folder)
+        called = await called_for(skills, said_in(given), (), folder)
+        return Run(
+            agent=agent,
+            context=context,
+            base=render(agent.manifest, staged((*called, *map(NewEvent, given)))),
+            turn=id,
+            messages=said_in(given),
+            workspace=folder,
+            skills=tuple(skill for skill in skills if all(one.body != skill.activated() for one in called)),
+            terms=replace(self._bounded(agent, how), attended=False),
+        )
+
+    async def _answerer(
+        self, record: ConversationRecord, agent: Agent, carried: Settings | None, how: How, *, begins: bool
+    ) -> tuple[Agent, Settings | None, Settings]:
+        """Who answers, which other settings the turn brings if it commits (None: no others), and which hold for it."""
+        settings = carried
+        if how.settings is None:
+            agent = self.agent_for(record.settings if settings is None else settings.to_json(), agent, how.allow)
+            stored = Settings.from_json(record.settings) if settings is None else settings
+            if (gone_on := going_on(stored, agent, how.allow)) is not stored:
+                settings, agent = self._as_strict_as_there(stored, gone_on, agent, record.family)
+        stands = Settings.from_json(record.settings) if settings is None else settings
+        served = await self.served(agent, stands.folder, record.family, begins=begins)
+        if served is not agent:
+            agent = served
+            settings = stands = replace(stands, agent=msgspec.Raw(agent.to_json().encode()))
+        if settings is not None and settings.to_json() == record.settings:
+            settings = None
+        return agent, settings, stands
+
+    async def _called_for(
+        self, skills: Sequence[Skill], given: Sequence[Given], told: Sequence[str], folder: Path | None, how: How
+    ) -> list[NewEvent]:
+        """The skills that a turn begins with: those of the try that it retries, or those that its input calls for."""
+        if how.skills is not None:
+            return [NewEvent(skill) for skill in how.skills]
+        return await called_for(skills, said_in(given), told, folder)
+
+    def _bounded(self, agent: Agent, how: How) -> How:
+        """The same terms, within the time that a turn may take here."""
+        limits = agent.limits if how.limits is None else how.limits
+        if self._patience is None or (limits.seconds is not None and limits.seconds <= self._patience):
+            return how
+        return replace(how, limits=replace(limits, seconds=self._patience))
 
     async def served(
         self, agent: Agent, folder: Path | None, family: str | None = None, *, begins: bool = True

@@ -13,10 +13,9 @@ said when it is certain that nothing was committed; what the store cannot tell i
 guessed.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Protocol, assert_never
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 import anyio
 from msgspec import Struct
@@ -24,34 +23,30 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.budget import Budget
-from forkpoint.agent.hooks.point import Hooking
 from forkpoint.agent.loop import Done, Loop, Waiting
-from forkpoint.agent.skills.skill import Skill
+from forkpoint.agent.run import Run
 from forkpoint.agent.team.tools import Team
 from forkpoint.backend.callbacks import Callback
-from forkpoint.backend.messages import Given, read_input, said_in
-from forkpoint.backend.protocol import How
-from forkpoint.backend.results import Turn, calls_of
+from forkpoint.backend.messages import Given
+from forkpoint.backend.options import How
+from forkpoint.backend.results import Turn, tools_of
 from forkpoint.engine.turns.journal import Steps
-from forkpoint.engine.turns.prompts import Prompts
+from forkpoint.engine.turns.reader import read_turn
 from forkpoint.errors import (
-    Busy,
     CommitFailed,
     ForkpointError,
     OutcomeUnknown,
-    TurnCancelled,
     TurnFailed,
     TurnLost,
-    TurnOpen,
 )
 from forkpoint.events import Event, JsonText, NewEvent, StagedEvent
-from forkpoint.llm.call import Models
-from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.prompt.rendering import Rendering
 from forkpoint.shield import finished
-from forkpoint.store.protocol import Store
 from forkpoint.store.records import Committed, NewFork, OpenTurn, Outcome, TurnError
 from forkpoint.updates import TurnStarted
+
+if TYPE_CHECKING:
+    from forkpoint.engine.resources import Resources
 
 
 class RunsBeneath(Team, Protocol):
@@ -63,23 +58,21 @@ class RunsBeneath(Team, Protocol):
 
 
 class Plan(Struct, frozen=True):
-    """What a turn needs to go on: who answers, with what, and what was decided since it last stood still."""
+    """What a turn needs to go on: its run, and what its commit brings.
 
-    agent: Agent
-    context: CallContext
-    base: Rendering  # the prompt of the path that the turn stands on
-    events: Sequence[NewEvent] = ()  # what is added before anything runs: the input, or somebody's decisions
-    cache: JsonText | None = None  # another cache identity, if the one that the conversation has is dropped
-    settings: JsonText | None = None  # others, if it commits
-    aside: NewFork | None = None  # the branch that keeps what stands at the head, if the turn stands elsewhere
-    workspace: Path | None = None
-    how: How = How()
-    fresh: Collection[str] = ()  # calls that nobody can have started yet
-    rerun: Collection[str] = ()  # calls to be run again though they may have been started
-    sub_agent: str | None = None  # where it stands in its team, if it was spawned
-    skills: tuple[Skill, ...] = ()  # those that tools may call for
-    told: Collection[str] = ()  # names of those that prompts show already
-    stored: Agent | None = None  # the agent as the settings have it, if it is stricter here than there
+    - ``events`` are added before anything runs: the input, or somebody's decisions.
+    - ``cache`` is another cache identity, if the conversation drops the one that it has. ``settings`` are others.
+    - ``aside`` is the branch that keeps what stands at the head, if the turn stands elsewhere.
+    - ``how`` is also the terms of the run. ``stored`` is the agent as the settings have it, if it is stricter here.
+    """
+
+    run: Run
+    how: How
+    events: Sequence[NewEvent] = ()
+    cache: JsonText | None = None
+    settings: JsonText | None = None
+    aside: NewFork | None = None
+    stored: Agent | None = None
 
 
 class Transaction:
@@ -87,23 +80,21 @@ class Transaction:
 
     def __init__(
         self,
-        store: Store,
-        models: Models,
-        prompts: Prompts,
+        resources: "Resources",
         turn: OpenTurn,
-        given: tuple[Given, ...] = (),
-        retry_of: str | None = None,
-        team: Callable[[Plan, Steps, Budget], RunsBeneath | None] | None = None,
+        given: tuple[Given, ...],
+        retry_of: str | None,
+        team: Callable[[Plan, Steps, Budget], RunsBeneath | None],
     ) -> None:
         self._team = team
-        self._store = store
-        self._models = models
-        self._prompts = prompts
+        self._store = resources.store
+        self._models = resources.models
+        self._prompts = resources.prompts
         self._id = turn.id
         self._given = given
         self._retry_of = retry_of
         self._conversation = turn.conversation
-        self._steps = Steps(store, turn)
+        self._steps = Steps(resources.store, turn)
         self._ending = False  # its end is on the way to the disk
         self.committed: Committed | None = None
         self.answered_by: Agent | None = None  # who was asked, once that is known
@@ -129,8 +120,8 @@ class Transaction:
             if self._steps.turn.staged:
                 self._steps = Steps(self._store, self._steps.turn, await self._store.steps(self._id))
             planned = await plan(self._steps.so_far)
-            base, self.cache, self.settings = planned.base, planned.cache, planned.settings
-            self.answered_by = planned.agent
+            base, self.cache, self.settings = planned.run.base, planned.cache, planned.settings
+            self.answered_by = planned.run.agent
             ended = await self._loop(planned, tell)
             match ended:
                 case Done():
@@ -194,41 +185,9 @@ class Transaction:
 
     async def _loop(self, plan: Plan, tell: Callback) -> Done | Waiting:
         self._steps.add(plan.events)
-        how = plan.how
-        limits = plan.agent.limits if how.limits is None else how.limits
-        budget = Budget(limits, how.budget)
-        team = None if self._team is None else self._team(plan, self._steps, budget)
-        loop = Loop(
-            plan.agent,
-            self._models,
-            plan.context,
-            self._steps,
-            plan.base,
-            turn=self._id,
-            limits=limits,
-            workspace=plan.workspace,
-            tell=tell,
-            fresh=plan.fresh,
-            rerun=plan.rerun,
-            options=how.options,
-            attended=how.attended,
-            final=how.final,
-            budget=budget,
-            team=team,
-            client=how.client,
-            skills=plan.skills,
-            told=plan.told,
-            hooks=Hooking(
-                plan.agent.hooks,
-                self._steps,
-                turn=self._id,
-                conversation=self._conversation,
-                workspace=plan.workspace,
-                agent=plan.agent.name,
-                sub_agent=plan.sub_agent,
-                messages=said_in(self._given),
-            ),
-        )
+        budget = plan.run.new_budget()
+        team = self._team(plan, self._steps, budget)
+        loop = Loop(replace(plan.run, budget=budget, team=team), self._models, self._steps, tell)
         return await (loop.run() if team is None else team.during(loop.run))
 
     async def _fail(self, cause: Exception) -> None:
@@ -294,50 +253,3 @@ class Transaction:
         except Exception:  # whatever it is, it does not change what is certain
             steps, spent = tuple(self._steps.so_far), self._steps.spent
             return Turn(self._id, self._conversation, outcome, (), steps, spent, error)
-
-
-async def read_turn(store: Store, id: str) -> Turn:
-    """A turn as the store has it, with its events or its steps."""
-    record, events = await store.whole_turn(id)
-    return Turn(
-        id=record.id,
-        conversation=record.conversation,
-        outcome=record.outcome,
-        given=read_input(record.input),
-        events=events,
-        usage=record.usage,
-        error=record.error,
-        retry_of=record.retry_of,
-        started=record.started,
-        ended=record.ended,
-    )
-
-
-def raise_for(turn: Turn) -> Turn:
-    """The turn, if it is committed or waits. Raises what it ended with otherwise."""
-    match turn.outcome:
-        case "committed" | "awaiting_approval":
-            return turn
-        case "cancelled":
-            raise TurnCancelled(turn.id, "it was stopped before its commit.", tools_of(turn), turn)
-        case "failed":
-            why = turn.error.message if turn.error else "it does not say why."
-            raise TurnFailed(turn.id, why, tools_of(turn), turn)
-        case "interrupted":
-            raise TurnOpen(turn.conversation, turn.id, turn.outcome)
-        case "running":
-            raise Busy(turn.conversation, turn.id)
-        case _ as never:
-            assert_never(never)
-
-
-def tools_of(turn: Turn) -> str:
-    """What a turn's tools did, in a sentence: rolling back a conversation does not undo that."""
-    by_status: dict[str, list[str]] = {}
-    for call in calls_of(turn.events):
-        by_status.setdefault(call.status, []).append(call.tool)
-    if not by_status:
-        return "It had run no tools."
-    told = "; ".join(f"{status}: {', '.join(tools)}" for status, tools in by_status.items())
-    did = "did, or may have done," if "unknown" in by_status else "did"
-    return f"What its tools {did} stays done ({told})."

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query, Response
 
 from forkpoint.backend.names import as_id, as_point, with_title
-from forkpoint.backend.protocol import ForkOptions
+from forkpoint.backend.options import ForkOptions
 from forkpoint.backend.results import Branch
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import (

@@ -9,7 +9,7 @@ from pydantic import StringConstraints
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.names import as_id, with_title
-from forkpoint.backend.protocol import Draft
+from forkpoint.backend.options import Draft
 from forkpoint.backend.results import Info
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.trust import check_trust, taken_over

@@ -9,7 +9,7 @@ from fastapi import Query, Response
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
-from forkpoint.engine.turns.missing import as_allowed
+from forkpoint.backend.missing import as_allowed
 from forkpoint.errors import (
     BadArgument,
     Busy,
@@ -96,7 +96,7 @@ async def preview_request(call: CallMade, id: Conversation) -> Response:
     body = await call.body(PreviewRequest)
     messages = messages_of(body, id, call.services.settings.max_messages)
     target = await target_of(call, id, body)
-    request = await call.backend.request(
+    request = await call.backend.questions.request(
         target.conversation, target.agent, messages, draft=target.draft, allow=target.allow
     )
     return answer(_shown(request, target.agent))
@@ -118,7 +118,7 @@ async def get_request(
     info, settings = await call.found(id)
     allowed = as_allowed(allow or (), "a request")
     agent = call.agent_of(info, settings, allowed)
-    return answer(_shown(await call.backend.sent(info.id, agent, turn, allow=allowed), agent))
+    return answer(_shown(await call.backend.questions.sent(info.id, agent, turn, allow=allowed), agent))
 
 
 @calls(

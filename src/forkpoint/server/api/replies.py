@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from fastapi import Response
 
-from forkpoint.backend.results import SideAnswer, Turn
-from forkpoint.engine.turns.transaction import raise_for
+from forkpoint.backend.results import SideAnswer, Turn, raise_for
 from forkpoint.errors import ForkpointError
 from forkpoint.server.api.public import public_turn
 from forkpoint.server.http.call import ApiCall, answer
@@ -24,9 +23,9 @@ async def run(call: ApiCall, act: Act, *, stop: bool, is_turn: bool = True) -> R
     """Runs something apart from this request, and answers as it was asked for."""
     turns, backend = call.services.turns, call.backend
     feed, joined = await turns.start(call.tenant, act, is_turn=is_turn)
-    cancel = (lambda: turns.abandon(call.tenant, feed, backend.cancel)) if stop and not joined else None
+    cancel = (lambda: turns.abandon(call.tenant, feed, backend.turns.cancel)) if stop and not joined else None
     if call.wants_async and (turn := feed.turn or feed.joined) is not None and feed.conversation is not None:
-        found = await backend.turn(feed.conversation, turn)
+        found = await backend.turns.read(feed.conversation, turn)
         if found.outcome == "running":  # or it is answered at once, as it ended
             place = f"/api/conversations/{feed.conversation}/turns/{turn}"
             return answer(public_turn(found, events=True), 202, Location=place, Preference_Applied="respond-async")
@@ -71,7 +70,7 @@ def runs_here(call: ApiCall, conversation: str, turn: str) -> Feed | None:
 
 async def ended(call: ApiCall, conversation: str, turn: str) -> Turn:
     """A turn once it has ended, whichever process runs it; or as it stands when this server stops."""
-    while (found := await call.backend.turn(conversation, turn)).outcome == "running":
+    while (found := await call.backend.turns.read(conversation, turn)).outcome == "running":
         if call.services.turns.draining:
             break
         await asyncio.sleep(call.services.settings.poll)

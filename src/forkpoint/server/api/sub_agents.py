@@ -7,15 +7,15 @@ from fastapi import Path, Query, Response
 from msgspec.structs import asdict, replace
 from starlette.convertors import Convertor, register_url_convertor
 
+from forkpoint.agent.team.tools import Task
 from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.messages import as_message
 from forkpoint.backend.names import with_title
-from forkpoint.backend.protocol import SpawnOptions
+from forkpoint.backend.options import NewTurn, SpawnOptions
 from forkpoint.backend.results import Info, Member
 from forkpoint.backend.results import Turn as TurnResult
 from forkpoint.conversation.sub_agents import member_of, part_of_key
 from forkpoint.engine.team.spawn import ROOT
-from forkpoint.engine.turns.transaction import read_turn
 from forkpoint.errors import (
     AgentClosed,
     Busy,
@@ -114,29 +114,31 @@ async def spawn_agent(call: CallMade, id: Conversation) -> Response:
     title, others = with_title(body.title, body.tags)
     options = SpawnOptions(
         id=new_id(),
-        task=body.task,
-        role=body.role,
+        task=Task(
+            task=body.task,
+            role=body.role,
+            agent=body.agent if isinstance(body.agent, str) else None,
+            model=body.model,
+            nickname=body.nickname,
+            fork=body.fork,
+        ),
         agent=call.agent_given(body.agent) if isinstance(body.agent, dict) else None,
-        agent_name=body.agent if isinstance(body.agent, str) else None,
-        model=body.model,
-        nickname=body.nickname,
-        fork=body.fork,
         title=title,
         tags=others,
     )
     if not body.run:
-        child, _ = await backend.spawn(info.id, options, parent, key=key)
+        child, _ = await backend.team.spawn(info.id, options, parent, key=key)
         call.services.watching.moved(call.tenant, info.id)
         return _spawned(child, None)
     made: list[Info] = []
 
     async def act(tell: Callback) -> TurnResult:
         # In here, so that nothing is made where there is no room for its turn.
-        child, theirs = await backend.spawn(info.id, options, parent, key=key)
+        child, theirs = await backend.team.spawn(info.id, options, parent, key=key)
         made.append(child)
         call.services.watching.moved(call.tenant, info.id)
         agent = call.agent_of(child, theirs)
-        return await backend.run(child.id, agent, [task], key=part_of_key(key, "task"), tell=tell)
+        return await backend.turns.run(child.id, agent, NewTurn(given=(task,), key=part_of_key(key, "task")), tell)
 
     feed, _ = await call.services.turns.start(call.tenant, act)
     child, _ = await backend.find(made[0].id)
@@ -147,7 +149,7 @@ async def spawn_agent(call: CallMade, id: Conversation) -> Response:
 async def list_members(call: CallMade, id: Conversation) -> Response:
     """The sub-agents that a conversation's history knows of, and how they stand."""
     info, _ = await call.found(id)
-    members = await call.backend.agents(info.id)
+    members = await call.backend.team.members(info.id)
     return answer(TeamDocument(tuple([await _shown(call, member) for member in members])))
 
 
@@ -183,9 +185,11 @@ async def tell_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Respo
     key, backend = call.key, call.backend
 
     async def act(tell: Callback) -> TurnResult:
-        child, settings = await backend.reach(info.id, agent, key=part_of_key(key, "reach"))
+        child, settings = await backend.team.reach(info.id, agent, key=part_of_key(key, "reach"))
         call.services.watching.moved(call.tenant, info.id)
-        return await backend.run(child.id, call.agent_of(child, settings), messages, key=key, tell=tell)
+        return await backend.turns.run(
+            child.id, call.agent_of(child, settings), NewTurn(given=tuple(messages), key=key), tell
+        )
 
     return await run(call, act, stop=body.cancel_on_disconnect)
 
@@ -203,7 +207,7 @@ async def reach_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Resp
     """The conversation in which a sub-agent is talked to from here. One of another branch is forked for that."""
     await call.body(Nothing)
     info, _ = await call.found(id)
-    child, _ = await call.backend.reach(info.id, agent, key=call.key)
+    child, _ = await call.backend.team.reach(info.id, agent, key=call.key)
     call.services.watching.moved(call.tenant, info.id)
     return answer(info_document(child), ETag=etag(child))
 
@@ -219,7 +223,7 @@ async def close_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Resp
     """Close a sub-agent: what runs there is cancelled. It can still be read and forked."""
     await call.body(Nothing)
     info, _ = await call.found(id)
-    member = await call.backend.close_agent(info.id, agent)
+    member = await call.backend.team.close(info.id, agent)
     call.services.watching.moved(call.tenant, info.id)
     return answer(await _shown(call, member))
 
@@ -238,10 +242,10 @@ async def get_member(
 ) -> Response:
     """One sub-agent, and how it stands."""
     info, _ = await call.found(id)
-    member = member_of(await call.backend.agents(info.id), agent, info.id)
+    member = member_of(await call.backend.team.members(info.id), agent, info.id)
     if wait and member.status == "running":
         await first_of(asyncio.wait_for(_at_rest(call, member.conversation), wait), until_gone(call.request.receive))
-        member = member_of(await call.backend.agents(info.id), agent, info.id)
+        member = member_of(await call.backend.team.members(info.id), agent, info.id)
     return answer(await _shown(call, member))
 
 
@@ -259,7 +263,7 @@ async def _at_rest(call: ApiCall, conversation: str) -> None:
 async def _shown(call: ApiCall, member: Member) -> MemberDocument:
     """A sub-agent for the outside: without the words of an error that is the server's own affair."""
     if member.error is not None and member.turn is not None:
-        turn = public_turn(await read_turn(call.backend.store, member.turn))
+        turn = public_turn(await call.backend.turns.read(member.conversation, member.turn))
         if turn.error is not None:
             member = replace(member, error=turn.error.message)
     return member_document(member)

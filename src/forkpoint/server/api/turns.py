@@ -12,6 +12,7 @@ from forkpoint.agent.agent import NUMBERS, Agent, Limits
 from forkpoint.agent.approval import policies
 from forkpoint.agent.team.tools import is_team_tool
 from forkpoint.backend.callbacks import Callback
+from forkpoint.backend.options import How, NewTurn
 from forkpoint.backend.results import Call as ToolCall
 from forkpoint.backend.results import Turn as TurnResult
 from forkpoint.conversation.conversation import AsyncConversation
@@ -132,21 +133,19 @@ async def run_turn(call: CallMade, id: Conversation) -> Response:
     key, if_revision, backend = call.key, call.if_revision, call.backend
     target = await target_of(call, id, body)
     if body.retry_of is not None:
-        await backend.turn(target.conversation, body.retry_of)  # raises if there is no such turn
+        await backend.turns.read(target.conversation, body.retry_of)  # raises if there is no such turn
 
     async def begin(target: Target, tell: Callback) -> TurnResult:
-        return await backend.run(
-            target.conversation,
-            target.agent,
-            given,
+        new = NewTurn(
+            given=tuple(given),
             draft=target.draft,
             retry_of=body.retry_of,
             supersede=body.supersede,
             key=key,
             if_revision=if_revision,
-            allow=target.allow,
-            tell=tell,
+            how=How(allow=target.allow),
         )
+        return await backend.turns.run(target.conversation, target.agent, new, tell)
 
     async def act(tell: Callback) -> TurnResult:
         try:
@@ -172,9 +171,9 @@ async def list_turns(
     """Its turns in order, with the tries that did not commit: what they cost and what their tools did."""
     info, _ = await call.found(id)
     if tries:
-        items, after = await call.backend.tries(info.id), None
+        items, after = await call.backend.turns.tries(info.id), None
     else:
-        page = await call.backend.turns(info.id, cursor=cursor, limit=limit)
+        page = await call.backend.turns.list(info.id, cursor=cursor, limit=limit)
         items, after = page.items, page.next
     return answer({"items": [public_turn(turn, events=events) for turn in items], "next": after})
 
@@ -198,12 +197,12 @@ async def get_turn(
     if call.wants_stream:
         if feed is not None:
             return stream(call, feed, late=True)
-        await call.backend.turn(info.id, turn)  # raises if there is no such turn
+        await call.backend.turns.read(info.id, turn)  # raises if there is no such turn
         return EventStream(from_elsewhere(call, info.id, turn))
     if wait:
         end = feed.ended.wait() if feed is not None else ended(call, info.id, turn)
         await first_of(asyncio.wait_for(end, wait), until_gone(call.request.receive))
-    return answer(public_turn(await call.backend.turn(info.id, turn), events=True))
+    return answer(public_turn(await call.backend.turns.read(info.id, turn), events=True))
 
 
 @calls(
@@ -219,10 +218,10 @@ async def cancel_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     info, _ = await call.found(id)
     if (feed := runs_here(call, info.id, turn)) is not None:
         with suppress(NoSuchTurn):  # it has just ended
-            await call.backend.cancel(info.id)
+            await call.backend.turns.cancel(info.id)
         await feed.ended.wait()
-        return answer(public_turn(feed.outcome or await call.backend.turn(info.id, turn), events=True))
-    found = await call.backend.turn(info.id, turn)
+        return answer(public_turn(feed.outcome or await call.backend.turns.read(info.id, turn), events=True))
+    found = await call.backend.turns.read(info.id, turn)
     if found.outcome == "running":
         raise Busy(info.id, turn)  # in another process, which alone can stop it
     if found.outcome in {"awaiting_approval", "interrupted"}:
@@ -241,7 +240,7 @@ async def discard_turn(call: CallMade, id: Conversation, turn: Turn) -> Response
     """End an open turn that nobody runs. What its tools did stays visible."""
     await call.body(Nothing)
     info, _ = await call.found(id)
-    discarded = await call.backend.discard(info.id, turn)
+    discarded = await call.backend.turns.discard(info.id, turn)
     tell_end(discarded, call.services.watching.mailboxes(call.tenant, info.id))
     return answer(public_turn(discarded, events=True))
 
@@ -257,7 +256,7 @@ async def settle_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """After `outcome_unknown`: the turn as it turned out."""
     await call.body(Nothing)
     info, _ = await call.found(id)
-    settled = await call.backend.settle(info.id, turn)
+    settled = await call.backend.turns.settle(info.id, turn)
     call.services.watching.moved(call.tenant, info.id)
     return answer(public_turn(settled, events=True))
 
@@ -357,7 +356,7 @@ async def ask(call: CallMade, id: Conversation) -> Response:
     (agent, allow), backend = call.going_on(info, settings, body), call.backend
     return await run(
         call,
-        lambda tell: backend.ask(info.id, agent, messages, allow=allow, tell=tell),
+        lambda tell: backend.questions.ask(info.id, agent, messages, allow=allow, tell=tell),
         stop=True,
         is_turn=False,
     )
@@ -380,7 +379,7 @@ async def condense(call: CallMade, id: Conversation) -> Response:
     body = await call.body(Condense)
     info, settings = await call.found(id)
     agent, allow = call.going_on(info, settings, body)
-    made = await call.backend.condense(info.id, agent, if_revision=call.if_revision, allow=allow)
+    made = await call.backend.turns.condense(info.id, agent, if_revision=call.if_revision, allow=allow)
     call.services.watching.moved(call.tenant, info.id)
     return answer(condensed_document(made))
 
@@ -402,9 +401,9 @@ async def _waiting(
     this = await _opened(call, id, body)
     info, _ = await call.found(id)
     if info.open_turn != turn:
-        await call.backend.turn(info.id, turn)  # raises if there is no such turn at all
+        await call.backend.turns.read(info.id, turn)  # raises if there is no such turn at all
         raise NoSuchTurn(info.id, verb, f"turn {turn} is not open")
-    if not (waiting := (await call.backend.turn(info.id, turn)).waiting):
+    if not (waiting := (await call.backend.turns.read(info.id, turn)).waiting):
         raise NoSuchTurn(info.id, verb, "no call waits for an approval")
     return this, waiting
 

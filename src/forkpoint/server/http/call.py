@@ -16,10 +16,10 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from forkpoint.agent.agent import Agent
+from forkpoint.backend.missing import NOTHING, allows, as_allowed, missing_workspace, reopened
 from forkpoint.backend.results import Info
 from forkpoint.backend.settings import Settings
-from forkpoint.engine.engine import LocalBackend
-from forkpoint.engine.turns.missing import NOTHING, allows, as_allowed, missing_workspace, reopened
+from forkpoint.engine.engine import Engine
 from forkpoint.errors import BadRequest, CannotResume, ForkpointError, NoAgent, NotFound
 from forkpoint.server.api.bodies import B, GoesOn, read_body
 from forkpoint.server.live.feed import encode
@@ -109,7 +109,7 @@ class ApiCall:
         self.id: str = request.scope["forkpoint.request_id"]
 
     @property
-    def backend(self) -> LocalBackend:
+    def backend(self) -> Engine:
         """The place that the caller sees."""
         return self.services.tenants.backend(self.tenant)
 

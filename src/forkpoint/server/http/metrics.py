@@ -109,7 +109,7 @@ class Metrics:
     def turn(self, tell: Callback) -> Generator[Callback]:
         """A callback for one turn, which counts what it is told and tells it on.
 
-        ``with metrics.turn(tell) as tell: await backend.run(..., tell=tell)``. A turn that is only joined tells
+        ``with metrics.turn(tell) as tell: await backend.turns.run(..., tell=tell)``. A turn that is only joined tells
         nothing, and is not counted again. One that tells no end, since only the disk knows it, counts as `unknown`.
         """
         watch = _Watch(self, tell)

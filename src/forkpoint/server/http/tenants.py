@@ -4,7 +4,8 @@ from collections.abc import Callable
 from functools import partial
 
 from forkpoint.backend.callbacks import Callback
-from forkpoint.engine.engine import LocalBackend
+from forkpoint.engine.engine import Engine
+from forkpoint.engine.resources import EngineOptions
 from forkpoint.engine.trust import Trusting
 from forkpoint.engine.turns.prompts import Prompts
 from forkpoint.llm.call import Models
@@ -28,25 +29,23 @@ class Tenants:
         self._moved = moved  # told of each turn that commits: tenant, conversation, revision
         self._patience = patience  # seconds that a turn may take
         self._beside = beside  # who is told of a sub-agent's turn: tenant, conversation
-        self._backends: dict[str, LocalBackend] = {}
+        self._backends: dict[str, Engine] = {}
         self.trusting = Trusting()  # one for all of them: they work in the same folders
 
-    def backend(self, tenant: str) -> LocalBackend:
+    def backend(self, tenant: str) -> Engine:
         """The place that a tenant sees. Tenants come from keys, so there are few."""
         if (found := self._backends.get(tenant)) is None:
             view = self.store.within(tenant)
             prompts = self._prompts.within(view)
             moved = None if self._moved is None else partial(self._moved, tenant)
-            found = LocalBackend(
-                view,
-                self._models,
-                owns_store=False,
+            options = EngineOptions(
                 prompts=prompts,
                 moved=moved,
                 patience=self._patience,
                 trusting=self.trusting.within(),
                 beside=None if self._beside is None else partial(self._beside, tenant),
             )
+            found = Engine(view, self._models, options, owns_store=False)
             self._backends[tenant] = found
         return found
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.names import with_title
-from forkpoint.backend.protocol import How
+from forkpoint.backend.options import How, NewTurn
 from forkpoint.backend.results import Turn
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.placement import ClientList, NamedDraft, StartingPoint
@@ -129,7 +129,9 @@ class ChatTurn:
         async def act(tell: Callback) -> Turn:
             workspace = None if folder is None else Path(folder)
             told = self._heard_by(tell)
-            return await self._backend.once(agent, given, identity=identity, how=how, workspace=workspace, tell=told)
+            return await self._backend.turns.once(
+                agent, given, identity=identity, how=how, workspace=workspace, tell=told
+            )
 
         return act
 
@@ -239,10 +241,8 @@ class ChatTurn:
         draft = self._wanted.new(settings) if record is None else None
         known = draft or record
         assert known is not None
-        turn = await self._backend.run(
-            known.id,
-            self._agent,
-            start.given,
+        new = NewTurn(
+            given=start.given,
             draft=draft,
             supersede=supersede,
             key=self._key,
@@ -255,8 +255,8 @@ class ChatTurn:
                 final=self._request.stream,
                 request=self._digest,
             ),
-            tell=tell,
         )
+        turn = await self._backend.turns.run(known.id, self._agent, new, tell)
         try:
             await self._remember(turn, start, record)
         except Exception:  # it is committed, and whatever this is does not change that
@@ -285,7 +285,7 @@ class ChatTurn:
         """
         if self._chat.refused.get(self._place) == self._digest:
             return None  # it was not even begun
-        await self._backend.end_what_could_not_be_ended(record.id)  # then it is known whether it was committed
+        await self._backend.turns.unended.end(record.id)  # then it is known whether it was committed
         same = await self._placement.repeated(record, self._digest)
         if same is None:
             return None
@@ -296,7 +296,7 @@ class ChatTurn:
             await here.ended.wait()
             return None
         try:
-            return await self._backend.join(same, tell)
+            return await self._placement.join(same, tell)
         except TurnCancelled:
             if here is not None:
                 raise  # it was not for want of a client
@@ -434,7 +434,7 @@ class ChatTurn:
         """
         feed.waiters -= 1
         if self._named is None or self._settings.on_disconnect == "cancel":
-            self._services.turns.abandon(self._call.tenant, feed, self._backend.cancel)
+            self._services.turns.abandon(self._call.tenant, feed, self._backend.turns.cancel)
 
     def _names(self) -> dict[str, str]:
         """Headers that name the conversation and the turn, as far as they are known."""

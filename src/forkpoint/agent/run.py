@@ -1,0 +1,78 @@
+"""One run of an agent: everything that the loop needs to know of it, in one frozen value.
+
+Tests: tests/agent/test_loop.py.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from msgspec import Struct
+
+from forkpoint.agent.agent import Agent, Limits
+from forkpoint.agent.budget import Budget
+from forkpoint.agent.skills.skill import Skill
+from forkpoint.agent.team.tools import Team
+from forkpoint.events import UserMessage
+from forkpoint.llm.options import Options
+from forkpoint.llm.prompt.identity import CallContext
+from forkpoint.llm.prompt.rendering import Rendering
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """How a run goes about its work, as far as its caller may choose.
+
+    - ``options`` hold for each call of the model. A tool that must be used must be used in the first call only:
+      otherwise the run would never end.
+    - ``limits`` replace those of the agent.
+    - ``attended``: somebody can approve calls. If not, a call that needs an approval is denied, or run if the agent
+      says so.
+    - ``final``: what was told of an answer cannot be taken back, so no model is asked again once it has spoken.
+    - ``client``: a client is there that can answer calls of its own tools. Sub-agents have none.
+    - ``budget``: what is left to the run that waits for this one.
+    """
+
+    options: Options = Options()
+    limits: Limits | None = None
+    attended: bool = True
+    final: bool = False
+    client: bool = True
+    budget: Budget | None = None
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """One run: who answers, on which prompt, where, and on which terms.
+
+    - ``base`` is the prompt of the path that the turn stands on.
+    - ``conversation`` is None if nothing of the run is kept. ``sub_agent`` is its path in its team, if it was spawned.
+    - ``messages`` are what the user said, for hooks.
+    - ``skills`` may be activated when a tool touches one of their files, except those in ``told``, by name: prompts
+      show them already.
+    - ``fresh`` are open calls that nobody can have started. ``rerun`` are open calls to run again although they may
+      have been started.
+    - ``budget`` is the run's own, and ``team`` its sub-agents.
+    """
+
+    agent: Agent
+    context: CallContext
+    base: Rendering
+    turn: str = ""
+    conversation: str | None = None
+    sub_agent: str | None = None
+    messages: tuple[UserMessage, ...] = ()
+    workspace: Path | None = None
+    skills: tuple[Skill, ...] = ()
+    told: Collection[str] = ()
+    fresh: Collection[str] = ()
+    rerun: Collection[str] = ()
+    terms: Terms = Terms()
+    budget: Budget | None = None
+    team: Team | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of this run: those of its terms, or else the agent's."""
+        return self.agent.limits if self.terms.limits is None else self.terms.limits
+
+    def new_budget(self) -> Budget:
+        """A budget of this run's limits, within what is left to whoever waits for it."""
+        return Budget(self.limits, self.terms.budget)

@@ -1,0 +1,119 @@
+"""What somebody asks of a backend, as frozen values: a new conversation, a fork, a sub-agent, a turn."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from forkpoint.agent.agent import Agent
+from forkpoint.agent.budget import Budget
+from forkpoint.agent.run import Terms
+from forkpoint.agent.team.tools import Task
+from forkpoint.backend.messages import Given
+from forkpoint.backend.results import Call
+from forkpoint.backend.settings import Settings
+from forkpoint.events import Position, SkillActivated
+from forkpoint.llm.prompt.identity import CachePolicy
+from forkpoint.store.records import Onto
+from forkpoint.workspace.folders import Kind
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """A conversation that does not exist yet: its first turn makes it, or whatever else is said of it."""
+
+    id: str
+    name: str | None
+    settings: Settings
+    chosen: bool = False  # somebody chose the id, so it may be taken
+    title: str | None = None
+    tags: Mapping[str, str] = {}
+    trust: bool | None = None  # what its maker says of the workspace
+    asked: Settings | None = None  # what was asked for, once `Backend.prepared` has looked at the workspace
+
+
+class ForkOptions(Struct, frozen=True, kw_only=True):
+    """How a fork is to differ from its source."""
+
+    id: str
+    name: str | None = None
+    chosen: bool = False  # somebody chose the id or the name: another one is another request
+    at: str | Position | None = None
+    before: str | Position | None = None
+    agent: Agent | None = None
+    server_agent: str | None = None  # one of a server's own agents, by name
+    title: str | None = None
+    tags: Mapping[str, str] = {}
+    reset_metrics: bool = True
+    cache: CachePolicy = "own"
+    workspace: str | None = None  # None: the source's
+    isolation: Kind | None = None  # a folder that is made from the source's
+
+
+class SpawnOptions(Struct, frozen=True, kw_only=True):
+    """A sub-agent that somebody wants: its task, and who it is to be.
+
+    ``task.agent`` names one of the agents that the parent's agent offers; ``agent`` is one that the caller brings.
+    """
+
+    id: str
+    task: Task
+    agent: Agent | None = None
+    title: str | None = None
+    tags: Mapping[str, str] = {}
+
+
+class How(Terms, frozen=True, kw_only=True):
+    """How one turn is run, where that is not what the conversation's settings say. Also the terms of its loop.
+
+    - ``settings``: other settings, from this turn on, if it commits. The agent given is then the one that they name.
+    - ``onto``: where the turn stands instead of at the head. If it commits, what stands at the head is set aside.
+    - ``request``: a digest of the request that the turn answers, kept with it.
+    - ``caller``: the turn of a parent that started this one, kept with it. ``above`` is that parent's agent: whatever
+      it would have to ask about, this turn asks about too.
+    - ``allow``: what may be missing of all that the conversation was made with. It goes on without, from this turn on.
+    - ``skills``: those that the turn begins with, as the try did that it retries; None: those that its input calls for.
+    """
+
+    settings: Settings | None = None
+    onto: Onto | None = None
+    request: str | None = None
+    caller: str | None = None
+    above: Agent | None = None
+    allow: frozenset[str] = frozenset()
+    skills: tuple[SkillActivated, ...] | None = None
+
+    def beneath(self, turn: str, agent: Agent, budget: Budget) -> "How":
+        """How the sub-agents of a turn run: within its budget, with its agent's rights, without a client."""
+        return How(attended=self.attended, allow=self.allow, budget=budget, caller=turn, client=False, above=agent)
+
+
+class Decision(Struct, frozen=True):
+    """What somebody says to calls that wait, as they were seen: a model may use an id again for another call."""
+
+    approved: bool
+    calls: tuple[Call, ...]
+    by: str | None = None
+    reason: str | None = None
+
+
+class NewTurn(Struct, frozen=True, kw_only=True):
+    """A turn that somebody asks for.
+
+    - ``draft``: the conversation is made with its first turn. ``supersede``: an open turn is discarded for this one.
+    - ``key`` and ``if_revision`` are as `Backend` says.
+    """
+
+    given: tuple[Given, ...]
+    draft: Draft | None = None
+    retry_of: str | None = None
+    supersede: bool = False
+    key: str | None = None
+    if_revision: int | None = None
+    how: How = How()
+
+
+class Continuation(Struct, frozen=True, kw_only=True):
+    """How an open turn goes on: with a decision on calls that wait, and with calls to run again."""
+
+    decision: Decision | None = None
+    rerun: tuple[str, ...] = ()
+    how: How = How()

@@ -1,0 +1,41 @@
+"""Charges: what was spent outside of turns, counted in the store. Tests: tests/conversation/test_once.py."""
+
+import logging
+
+from forkpoint.errors import ForkpointError, NotFound
+from forkpoint.events import Usage
+from forkpoint.ids import new_id
+from forkpoint.shield import finished
+from forkpoint.store.protocol import Store
+
+_log = logging.getLogger("forkpoint")
+
+
+class Charges:
+    """What was spent and is not in the store yet."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._open: list[tuple[str | None, str, Usage]] = []  # conversation, id of the charge, what it is
+
+    def add(self, conversation: str | None, used: Usage) -> None:
+        """Something was spent outside of a turn: for a conversation, or for None."""
+        if used:
+            self._open.append((conversation, new_id(), used))
+
+    async def settle(self) -> None:
+        """Counts all charges in the store, even if the caller is cancelled meanwhile."""
+        await finished(self._settle)
+
+    async def _settle(self) -> None:
+        while self._open:
+            charge = conversation, id, used = self._open[0]
+            try:
+                await self._store.charge(conversation, id, used)
+            except NotFound:
+                pass  # the conversation was deleted meanwhile, with all that is counted for it
+            except ForkpointError as error:  # it is counted with the next charge
+                _log.warning("what was spent beside a turn is not counted yet: %s", error)
+                return
+            if charge in self._open:  # another task may have counted it meanwhile: the same charge counts once
+                self._open.remove(charge)

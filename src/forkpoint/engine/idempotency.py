@@ -1,0 +1,76 @@
+"""Idempotency: what tells one request from another that has the same key.
+
+The digests are stored with the keys: a change here would refuse repeats of requests that were made before it.
+Tests: tests/conversation/test_idempotency.py, test_fork_keys.py.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+import msgspec
+from msgspec.structs import asdict
+
+from forkpoint.backend.options import Draft, ForkOptions, NewTurn, SpawnOptions
+from forkpoint.engine.views import stored_tags
+from forkpoint.events import JsonText, Position
+from forkpoint.store.records import IdempotencyKey
+
+
+def turn_key(new: NewTurn, input: JsonText) -> IdempotencyKey | None:
+    """The key of a turn, bound to its input and to what it takes the place of; None if it has none."""
+    if new.key is None:
+        return None
+    if new.how.request is not None:
+        return IdempotencyKey(new.key, bytes.fromhex(new.how.request))
+    asked = f"{new.retry_of or ''}\0{new.supersede}\0{input}"
+    return IdempotencyKey(new.key, hashlib.sha256(asked.encode()).digest())
+
+
+def create_key(key: str | None, draft: Draft) -> IdempotencyKey | None:
+    """The key of a new conversation, bound to all that was asked of it."""
+    settings = draft.settings if draft.asked is None else draft.asked
+    return _bound(key, _new(draft) | {"settings": settings.to_json(), "asked": None})
+
+
+def fork_key(key: str | None, options: ForkOptions) -> IdempotencyKey | None:
+    """The key of a fork, bound to all that was asked of it."""
+    agent = options.agent.to_json() if options.agent else None
+    point = {"at": _place(options.at), "before": _place(options.before)}
+    return _bound(key, _new(options) | point | {"agent": agent})
+
+
+def rewind_key(key: str | None, at: str | Position | None, before: str | Position | None) -> IdempotencyKey | None:
+    """The key of a rewind, bound to where it goes."""
+    return _bound(key, {"at": _place(at), "before": _place(before)})
+
+
+def spawn_key(key: str | None, parent: str, options: SpawnOptions) -> IdempotencyKey | None:
+    """The key of a new sub-agent, bound to its parent and all that was asked of it."""
+    if key is None:
+        return None
+    agent = None if options.agent is None else options.agent.to_json()
+    task = options.task
+    asked = (parent, task.task, task.role, agent, task.agent, task.model, task.nickname)
+    said = (*asked, task.fork, options.title, sorted(options.tags.items()))
+    return IdempotencyKey(key, hashlib.sha256(msgspec.json.encode(said)).digest())
+
+
+def reach_key(key: str | None, id: str, agent: str) -> IdempotencyKey | None:
+    """The key of a request to reach a sub-agent."""
+    return None if key is None else IdempotencyKey(key, hashlib.sha256(f"reach {id} {agent}".encode()).digest())
+
+
+def _bound(key: str | None, asked: Mapping[str, object]) -> IdempotencyKey | None:
+    if key is None:
+        return None
+    return IdempotencyKey(key, hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).digest())
+
+
+def _new(new: Draft | ForkOptions) -> dict[str, object]:
+    """What was asked of a new conversation. An id that nobody chose differs with each try, so it is left out."""
+    return asdict(new) | {"id": new.id if new.chosen and new.name is None else None, "tags": stored_tags(new.tags)}
+
+
+def _place(point: str | Position | None) -> str | None:
+    return None if point is None else str(point)

@@ -1,0 +1,106 @@
+"""Reading turns: one by its id, those of a conversation, and those that were tried at its head and did not commit."""
+
+from collections.abc import AsyncIterator
+from functools import partial
+
+from forkpoint.backend.messages import read_input
+from forkpoint.backend.results import Turn
+from forkpoint.errors import NoSuchTurn, NotFound
+from forkpoint.events import Position
+from forkpoint.paging import Page, every
+from forkpoint.store.protocol import Store
+from forkpoint.store.records import ConversationRecord, TurnRecord
+
+_NOTES = 64  # events of notes among which the last turn is looked for
+
+
+class TurnReader:
+    """Reads the turns of a store's conversations."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def read(self, id: str, turn: str) -> Turn:
+        """A turn of a conversation. A committed turn may also belong to a conversation that this one was forked off."""
+        record = await self._store.turn(turn)
+        if record.kind != "turn":
+            raise NotFound("turn", turn)  # a note is not a turn
+        if record.conversation != id and record.outcome != "committed":
+            raise NoSuchTurn(id, "read", f"turn {turn} is another conversation's")
+        return await read_turn(self._store, record.id)
+
+    async def own(self, id: str, turn: str, verb: str) -> TurnRecord:
+        """The record of a turn that belongs to this very conversation."""
+        record = await self._store.turn(turn)
+        if record.kind != "turn":
+            raise NotFound("turn", turn)  # a note is not a turn
+        if record.conversation != id:
+            raise NoSuchTurn(id, verb, f"turn {turn} is another conversation's")
+        return record
+
+    async def page(self, id: str, cursor: str | None, limit: int) -> Page[Turn]:
+        """The turns of a conversation, the newest first."""
+        page = await self._store.turns(id, cursor=cursor, limit=limit)
+        turns = [await read_turn(self._store, record.id) for record in page.items if record.kind == "turn"]
+        return Page(tuple(turns), page.next)
+
+    async def tries(self, id: str) -> tuple[Turn, ...]:
+        """The turns that stand at the head and are not history, and the open one, wherever it stands."""
+        record = await self._store.read(id)
+        found = await self._tries_at(id, record.head.position)
+        if not found and (before := await self._before_a_summary(record)) is not None:
+            found = await self._tries_at(id, before)
+        if record.open_turn is not None and all(turn.id != record.open_turn for turn in found):
+            found.append(await self._store.turn(record.open_turn))  # it stands elsewhere, and holds the conversation
+        return tuple([await read_turn(self._store, turn.id) for turn in found])
+
+    async def last(self, record: ConversationRecord) -> TurnRecord | None:
+        """The turn that was committed last. Notes may stand after it, though rarely many."""
+        seen: set[str] = set()
+        for event in reversed(await self._store.events(record.id, last=_NOTES)):
+            if event.turn not in seen and (turn := await self._store.turn(event.turn)).kind == "turn":
+                return turn
+            seen.add(event.turn)
+        return None
+
+    def all(self, conversation: str, *, since: int = 0) -> AsyncIterator[TurnRecord]:
+        """The turns on a conversation's path from an ordinal on, and its notes."""
+        return every(partial(self._store.turns, conversation, since=since))
+
+    async def own_turns(self, record: ConversationRecord, *, since: int = 0) -> list[TurnRecord]:
+        """A conversation's own turns, in the order of its path, without those that it inherited."""
+        turns = self.all(record.id, since=since)
+        return [turn async for turn in turns if turn.kind == "turn" and turn.conversation == record.id]
+
+    async def _tries_at(self, id: str, position: Position | None) -> list[TurnRecord]:
+        """What was tried at a place of the path, and did not commit."""
+        since = 0 if position is None else position.ordinal
+        tries = [turn async for turn in self.all(id, since=since) if turn.kind == "turn" and turn.base == position]
+        return [turn for turn in tries if turn.outcome != "committed"]
+
+    async def _before_a_summary(self, record: ConversationRecord) -> Position | None:
+        """Where a conversation stood before it was last condensed, if it has stood still since. A turn that was too
+        long there is tried again after that."""
+        last = await self._store.events(record.id, last=1)
+        if not last or (note := await self._store.turn(last[-1].turn)).kind != "note":
+            return None
+        after = 0 if note.base is None else note.base.ordinal
+        added = await self._store.events(record.id, after=after, kinds=("condensation",))
+        return note.base if added else None
+
+
+async def read_turn(store: Store, id: str) -> Turn:
+    """A turn as the store has it, with its events or its steps."""
+    record, events = await store.whole_turn(id)
+    return Turn(
+        id=record.id,
+        conversation=record.conversation,
+        outcome=record.outcome,
+        given=read_input(record.input),
+        events=events,
+        usage=record.usage,
+        error=record.error,
+        retry_of=record.retry_of,
+        started=record.started,
+        ended=record.ended,
+    )
