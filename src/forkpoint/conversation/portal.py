@@ -1,16 +1,14 @@
 """The thread in which the synchronous API does its work: one event loop for the whole process.
 
-It is started when it is first needed and ends with the process. So a synchronous call works anywhere: in a script, in a
-thread of a web server, or in a notebook whose own loop is running.
+So a synchronous call works anywhere: in a script, in a thread of a web server, or in a notebook whose own loop is
+running. A call differs from one of `agent.mcp.thread`: its caller is a thread that blocks, and Ctrl-C may interrupt it
+at any moment. The call runs in the caller's context, so that its spans are within the caller's.
 """
 
-import atexit
 import inspect
-import os
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, Future, wait
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -19,6 +17,7 @@ from anyio.from_thread import BlockingPortal
 
 from forkpoint.conversation.place import close_all
 from forkpoint.errors import UseAsync
+from forkpoint.thread_loop import ThreadLoop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -105,7 +104,7 @@ def inside(what: str, context: AbstractAsyncContextManager[T]) -> Iterator[T]:
         raised.append(error)
         raise
     finally:
-        if not _ending:  # else its task has been ended already, and so has the thread
+        if not _loop.is_ending:  # else its task has been ended already, and so has the thread
             try:
                 portal.call(left.set)
                 running.result()
@@ -116,8 +115,8 @@ def inside(what: str, context: AbstractAsyncContextManager[T]) -> Iterator[T]:
 
 def check(what: str) -> BlockingPortal:
     """The portal, for a caller who may wait for it. Raises `UseAsync` in its own thread, that would wait for itself."""
-    portal = _the_portal()
-    if threading.current_thread() is _thread:
+    portal = _loop.handle()
+    if _loop.is_here:
         raise UseAsync(what)
     return portal
 
@@ -140,7 +139,7 @@ class _PortalCall(Generic[T]):
 
     def stop(self) -> None:
         """Cancels it, and waits for its end, if it was started at all."""
-        if not self._value.done() and not _ending and self._portal.call(self._cancel):
+        if not self._value.done() and not _loop.is_ending and self._portal.call(self._cancel):
             wait([self._value])
 
     async def _cancel(self) -> bool:
@@ -165,57 +164,18 @@ class _PortalCall(Generic[T]):
                 self._value.set_exception(CancelledError())
 
 
-_lock = threading.Lock()
-_portal: BlockingPortal | None = None
-_thread: threading.Thread | None = None
-_ending = False  # the process is: nothing is started any more
+async def _serve(started: Callable[[BlockingPortal], None]) -> None:
+    async with BlockingPortal() as portal:
+        started(portal)
+        await portal.sleep_until_stopped()
 
 
-def _the_portal() -> BlockingPortal:
-    global _portal, _thread
-    with _lock:
-        if _ending:
-            raise RuntimeError("the process ends, and Forkpoint has ended already")
-        if _portal is None or _thread is None or not _thread.is_alive():
-            started: Future[BlockingPortal] = Future()
-            _thread = threading.Thread(target=_serve, args=(started,), name="forkpoint", daemon=True)
-            _thread.start()
-            _portal = started.result()
-            atexit.register(_stop, _portal, _thread)
-        return _portal
-
-
-def _serve(started: "Future[BlockingPortal]") -> None:
-    async def main() -> None:
-        async with BlockingPortal() as portal:
-            started.set_result(portal)
-            await portal.sleep_until_stopped()
-
+def _stop(portal: BlockingPortal) -> None:
+    """Closes what is open, so that no turn is left as if it were running."""
     try:
-        anyio.run(main, backend="asyncio")
-    except BaseException as error:
-        if not started.done():
-            started.set_exception(error)
+        portal.call(close_all)
+    finally:
+        portal.call(portal.stop, True)
 
 
-def _stop(portal: BlockingPortal, thread: threading.Thread) -> None:
-    """The process ends: what is open is closed, so that no turn is left as if it were running."""
-    global _ending
-    if portal is _portal:
-        _ending = True
-        with suppress(RuntimeError):  # it has stopped already
-            try:
-                portal.call(close_all)
-            finally:
-                portal.call(portal.stop, True)
-        thread.join()
-
-
-def _forget() -> None:
-    """In a child made by ``os.fork`` the thread is not there: the next call starts another."""
-    global _portal, _thread, _lock
-    _portal, _thread, _lock = None, None, threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+_loop = ThreadLoop("forkpoint", _serve, _stop)

@@ -23,8 +23,9 @@ from forkpoint.agent.mcp.addresses import address
 from forkpoint.agent.mcp.failures import McpToolError, reason
 from forkpoint.agent.mcp.processes import GRACE, ServerEnded, ServerOutput, process
 from forkpoint.agent.mcp.servers import Start
-from forkpoint.agent.mcp.thread import here, there
+from forkpoint.agent.mcp.thread import there
 from forkpoint.errors import McpFailed
+from forkpoint.wakeup import soon_here
 
 T = TypeVar("T")
 
@@ -75,7 +76,7 @@ async def call_tool(
     start: Start, tool: str, arguments: dict[str, Any], progress: Callable[[str], None] | None = None
 ) -> Any:
     """The SDK's result of a call. Raises `McpFailed`, or `McpToolError` if the server refuses the call."""
-    tell = here()
+    tell = soon_here()
 
     async def heard(done: float, total: float | None, message: str | None) -> None:
         if progress is not None:
