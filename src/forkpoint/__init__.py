@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from forkpoint.agent.team.tools import Member
     from forkpoint.agent.tool import Tool, tool  # not by way of the package: there the name is also a module's
-    from forkpoint.conversation import AsyncConversation, Conversation, Turn
+    from forkpoint.conversation import AsyncConversation, AsyncConversations, Conversation, Conversations, Turn
     from forkpoint.conversation.visualizer import TerminalVisualizer
     from forkpoint.errors import ForkpointError, TurnCancelled, TurnFailed
     from forkpoint.llm import LLM
@@ -53,6 +53,7 @@ __all__ = [
     "Agent",
     "Answered",
     "AsyncConversation",
+    "AsyncConversations",
     "CallEnded",
     "CallPiece",
     "CallProgress",
@@ -60,6 +61,7 @@ __all__ = [
     "CallWaits",
     "Condenser",
     "Conversation",
+    "Conversations",
     "ForkpointError",
     "Hook",
     "Limits",
@@ -89,6 +91,7 @@ _HOMES = {
     "Agent": "forkpoint.agent.agent",
     "Answered": "forkpoint.updates",
     "AsyncConversation": "forkpoint.conversation",
+    "AsyncConversations": "forkpoint.conversation",
     "CallEnded": "forkpoint.updates",
     "CallPiece": "forkpoint.updates",
     "CallProgress": "forkpoint.updates",
@@ -96,6 +99,7 @@ _HOMES = {
     "CallWaits": "forkpoint.updates",
     "Condenser": "forkpoint.agent.condense.condenser",
     "Conversation": "forkpoint.conversation",
+    "Conversations": "forkpoint.conversation",
     "ForkpointError": "forkpoint.errors",
     "Hook": "forkpoint.agent.hooks.hook",
     "Limits": "forkpoint.agent.agent",

@@ -190,9 +190,12 @@ def resolve(given: str, store: str | None) -> str:
 def listed(store: str | None, **options: Any) -> "Page[Info]":
     """A page of conversations. A store that is not there has none, and is not made."""
     from forkpoint.cli.glance import is_there
-    from forkpoint.conversation import Conversation
+    from forkpoint.conversation import Conversations
 
-    return Conversation.list(store=store, **options) if is_there(store) else Page(())
+    if not is_there(store):
+        return Page(())
+    with Conversations(store) as conversations:
+        return conversations.list(**options)
 
 
 def short_names(infos: "Iterable[Info]") -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a program uses: `Conversation`, `AsyncConversation`, and what they give.
+"""What a program uses: `Conversation` for one conversation, `Conversations` for a store, and what they return.
 
 - `conversation`: one conversation. `conversations`: all conversations of a store. `sync`: both without await, by way of
   the thread of `portal`.
@@ -11,22 +11,26 @@ The work is done by a `forkpoint.backend.protocol.Backend`: `forkpoint.engine` f
 """
 
 from forkpoint.backend.callbacks import Callback, Update, Visualizer
-from forkpoint.backend.results import Branch, Call, Info, Isolation, RemovedWorkspace, SideAnswer, Stats, Turn
+from forkpoint.backend.results import Branch, Call, Info, Isolation, RemovedWorkspace, SideAnswer, Spending, Stats, Turn
 from forkpoint.conversation.conversation import AsyncConversation
+from forkpoint.conversation.conversations import AsyncConversations
 from forkpoint.conversation.stream import TurnStream
-from forkpoint.conversation.sync import Conversation, SyncTurnStream
+from forkpoint.conversation.sync import Conversation, Conversations, SyncTurnStream
 from forkpoint.updates import TurnJoined, TurnStarted
 
 __all__ = [
     "AsyncConversation",
+    "AsyncConversations",
     "Branch",
     "Call",
     "Callback",
     "Conversation",
+    "Conversations",
     "Info",
     "Isolation",
     "RemovedWorkspace",
     "SideAnswer",
+    "Spending",
     "Stats",
     "SyncTurnStream",
     "Turn",

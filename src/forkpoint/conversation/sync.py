@@ -1,10 +1,10 @@
-"""`Conversation`: the same face for programs that are not async.
+"""`Conversation` and `Conversations`: the same faces for programs that are not async.
 
-It has no logic of its own: each method runs the async face's method in the portal's thread and waits. Signatures
-and docstrings are those of the async face. Ctrl-C during a wait cancels the turn, waits for its outcome, and then
+They have no logic of their own: each method runs the async face's method in the portal's thread and waits. Signatures
+and docstrings are those of the async faces. Ctrl-C during a wait cancels the turn, waits for its outcome, and then
 goes on as ``KeyboardInterrupt``.
 
-Tests: tests/conversation/test_sync.py.
+Tests: tests/conversation/test_sync.py, tests/conversation/test_conversations.py.
 """
 
 import os
@@ -19,6 +19,7 @@ from forkpoint.backend.callbacks import Callback, Update, Visualizer
 from forkpoint.backend.messages import Message
 from forkpoint.backend.results import Turn
 from forkpoint.conversation.conversation import AsyncConversation
+from forkpoint.conversation.conversations import AsyncConversations
 from forkpoint.conversation.place import Where
 from forkpoint.conversation.portal import inside, like, wait_for, waits, waits_in_class
 from forkpoint.conversation.stream import TurnStream
@@ -243,6 +244,56 @@ class Conversation:
     update_state = waits(AsyncConversation.update_state)
     request = waits(AsyncConversation.request)
     verify = waits(AsyncConversation.verify)
+
+
+def _one_of_them(
+    call: Callable[Concatenate[Any, P], Awaitable[AsyncConversation]],
+) -> Callable[Concatenate[Any, P], Conversation]:
+    """A method that waits for a conversation of a store."""
+
+    def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Conversation:
+        return Conversation._around(wait_for(f"{call.__name__}()", call, self._async, *args, **kwargs))
+
+    return like(call, method)
+
+
+class Conversations:
+    """All conversations of a store, or all that a key may see at a server. Making the object does no I/O.
+
+    ``store`` says where they live, as in `Conversation`: ``sqlite:///file.db``, ``memory:``, a path, an open `Store`,
+    or ``http://host:8008`` for a server. Default: FORKPOINT_STORE, else a file in the user's data folder.
+
+    The store is opened by the first call and stays open until `close`. Conversations that come from here share it, and
+    each of them is closed on its own. Every method is `AsyncConversations`'s, without ``await``.
+    """
+
+    def __init__(self, store: Where = None) -> None:
+        self._async = AsyncConversations(store)
+
+    open = _one_of_them(AsyncConversations.open)
+    create = _one_of_them(AsyncConversations.create)
+
+    def close(self) -> None:
+        """Lets go of the store. The last user of the store closes it, which cancels turns that still run there."""
+        if self._async._is_at_rest:  # there is nothing to wait for
+            self._async._closed = True
+        else:
+            wait_for("close()", self._async.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    list = waits(AsyncConversations.list)
+    usage = waits(AsyncConversations.usage)
+    verify = waits(AsyncConversations.verify)
 
 
 class SyncTurnStream:

@@ -135,12 +135,12 @@ def verify(
 
 def _verify_all(store: str | None, head_digest: str | None) -> "Verification":
     from forkpoint.cli.glance import is_there, look
-    from forkpoint.conversation import Conversation
+    from forkpoint.conversation import Conversations
 
     if not is_there(store):  # nothing is as good as new, but a wrong address is more likely
         raise NotFound("store", look(store).address)
-
-    return Conversation.verify_store(store=store, head_digest=head_digest)
+    with Conversations(store) as conversations:
+        return conversations.verify(head_digest=head_digest)
 
 
 def _check_hex(text: str) -> None:

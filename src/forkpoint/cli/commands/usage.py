@@ -7,7 +7,7 @@ from forkpoint.cli.common import Store
 from forkpoint.cli.output import Json, display, facts, print_json
 
 if TYPE_CHECKING:
-    from forkpoint.events import Usage
+    from forkpoint.conversation import Spending
 
 
 def usage(store: Store = None, json: Json = False) -> None:
@@ -20,29 +20,23 @@ def usage(store: Store = None, json: Json = False) -> None:
     Example:
       forkpoint usage --json
     """
-    total, beside = _spent(store)
+    spent = _spent(store)
     if json:
         from forkpoint.wire.documents import spending_document
 
-        print_json(spending_document(total, beside))
+        print_json(spending_document(spent.total, spent.beside))
     else:
-        display(facts([("in all", figures.used(total)), ("of it beside conversations", figures.used(beside))]))
+        rows = [("in all", figures.used(spent.total)), ("of it beside conversations", figures.used(spent.beside))]
+        display(facts(rows))
 
 
-def _spent(store: str | None) -> "tuple[Usage, Usage]":
-    """All, and what of it beside conversations. In a store that is not there it is nothing, and none is made."""
+def _spent(store: str | None) -> "Spending":
+    """What was spent. In a store that is not there it is nothing, and no store is made."""
     from forkpoint.cli.glance import is_there
-    from forkpoint.conversation.portal import wait_for
+    from forkpoint.conversation import Conversations, Spending
     from forkpoint.events import Usage
 
-    return wait_for("usage()", _read, store) if is_there(store) else (Usage(), Usage())
-
-
-async def _read(store: str | None) -> "tuple[Usage, Usage]":
-    from forkpoint.conversation.place import Place
-
-    place = Place(store)
-    try:
-        return await (await place.backend()).usage()
-    finally:
-        await place.leave()
+    if not is_there(store):
+        return Spending(Usage(), Usage())
+    with Conversations(store) as conversations:
+        return conversations.usage()
