@@ -1,4 +1,4 @@
-"""What is told while a turn runs, to callbacks, to streams and to whoever shows it on a screen."""
+"""Who gets the updates of a turn: callbacks, streams, and visualizers, which show them on a screen."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -11,23 +11,23 @@ _log = logging.getLogger("forkpoint")
 
 
 Update: TypeAlias = Provisional | Turn
-"""What is told of a turn. Everything but the `Turn`, which is the last, is provisional."""
+"""An update of a turn. All are provisional but the last one, which is the `Turn`."""
 
 Callback: TypeAlias = Callable[[Update], None]
 
 
 class Visualizer(Protocol):
-    """A callback that shows a conversation to somebody, and knows how to show a fork of it."""
+    """A callback that shows a conversation on a screen, and can do the same for a fork."""
 
     def __call__(self, update: Update, /) -> None: ...
 
     def for_fork(self) -> "Visualizer":
-        """One of the same kind, for a fork."""
+        """A visualizer of the same kind, for a fork."""
         ...
 
 
 def tell_all(callbacks: Iterable[Callback]) -> Callback:
-    """One callback for many. One that raises is logged: it must not cost a turn that was paid for."""
+    """One callback that calls them all. If one raises, that is logged: it must not end a turn that is paid for."""
     callbacks = tuple(callbacks)
 
     def tell(update: Update) -> None:

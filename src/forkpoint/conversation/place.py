@@ -1,7 +1,9 @@
-"""Where conversations live, in one word: an address. A place is opened when it is first needed, and shared.
+"""`Place`: where conversations live, by its address. A place is opened when it is first needed.
 
-All conversations of an event loop that name the same address, or the same open store, have one backend between them:
-one writer, one set of connections to models. It is closed when the last of them is.
+All conversations of an event loop that name the same address, or the same open store, share one backend: one writer,
+and one set of connections to models. The backend is closed together with the last of these conversations.
+
+Tests: tests/conversation/test_places.py.
 """
 
 import os
@@ -28,7 +30,7 @@ _FILE = "sqlite:///"
 
 
 class Place:
-    """An address, and what stands behind it once it is needed."""
+    """An address, and its backend once that is needed."""
 
     def __init__(self, where: Where = None) -> None:
         self._where = where
@@ -37,7 +39,7 @@ class Place:
 
     @classmethod
     def around(cls, backend: Backend) -> "Place":
-        """A place that somebody has opened already, who closes it too."""
+        """A place with a backend that is open already. Whoever opened the backend closes it."""
         place = cls()
         place._shared = _Shared("", "", None)
         place._shared.backend = backend
@@ -47,7 +49,7 @@ class Place:
 
     @property
     def is_remote(self) -> bool:
-        """Whether a server is meant. That is decided once: what is said to a server is said differently."""
+        """Whether the address is a server's. Decided once, because a server takes other agents and folders."""
         if self._is_remote is None:
             where = self._where
             if where is None:
@@ -64,11 +66,11 @@ class Place:
 
     @property
     def is_open(self) -> bool:
-        """Whether anything was needed of it yet."""
+        """Whether the backend was needed yet."""
         return self._shared is not None
 
     async def backend(self) -> Backend:
-        """What lives there, opened now if it is not yet."""
+        """The backend, opened now if it is not open yet."""
         if self._shared is None:
             address, store = self._named()
             key = f"{address} {key_in_use()}" if is_server(address) else address  # another key is another place
@@ -85,7 +87,7 @@ class Place:
             raise
 
     def also(self) -> "Place":
-        """The same place, for one more conversation."""
+        """The same place for one more user, who leaves it too."""
         again = Place(self._where)
         again._is_remote = self._is_remote
         if self._shared is not None:
@@ -94,7 +96,7 @@ class Place:
         return again
 
     async def leave(self) -> None:
-        """This conversation needs it no more; the last one closes it."""
+        """Ends this use of the backend. The last user closes it."""
         shared = self._shared
         if shared is not None and shared.users == 1 and shared.backend is not None:
             shared.backend.check_closable()
@@ -103,14 +105,14 @@ class Place:
             await finished(shared.backend.close)
 
     def _named(self) -> tuple[str, Store | None]:
-        """By what name all who mean this place find it; and the store, if one was given."""
+        """The name under which the backend is shared; and the store, if the caller gave an open one."""
         if self._where is None or isinstance(self._where, str | os.PathLike):
             return as_url(self._where), None
         return f"store {id(self._where)}", self._where
 
 
 def as_url(where: str | os.PathLike[str] | None) -> str:
-    """The address of a place, the same however it is spelled. A path stands for a SQLite file there."""
+    """The address as a URL, the same for all spellings. A path is a SQLite file."""
     if where is None:
         where = default_store()
     if isinstance(where, os.PathLike):
@@ -149,7 +151,7 @@ class _Shared:
         return Engine(await open_store(self._address))
 
     def left(self) -> bool:
-        """One user less. Says whether that was the last."""
+        """Counts one user less. Returns whether that was the last."""
         self.users -= 1
         if self.users == 0:
             _all_shared().pop(self._key, None)

@@ -1,4 +1,4 @@
-"""A turn told as it happens, to whoever listens."""
+"""The updates of a turn, as a stream."""
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,9 +13,9 @@ from forkpoint.backend.results import Turn
 
 
 class TurnStream:
-    """What is told of a turn while it runs: an async iterator whose last item is the turn.
+    """The updates of a turn while it runs: an async iterator whose last item is the turn.
 
-    If the turn fails, the iterator raises what `run` would.
+    If the turn fails, the iterator raises what `run` would raise.
     """
 
     def __init__(self, receive: MemoryObjectReceiveStream[Update], failed: "list[Exception]") -> None:
@@ -36,7 +36,7 @@ class TurnStream:
 
 @asynccontextmanager
 async def streamed(start: Callable[[Callback], Awaitable[Turn]]) -> AsyncIterator[TurnStream]:
-    """Runs a turn beside whoever listens. Nobody who listens slowly holds it up."""
+    """Runs a turn in a task of its own and streams its updates. A slow reader does not hold up the turn."""
     send, receive = anyio.create_memory_object_stream[Update](math.inf)
     failed: list[Exception] = []
     raised: BaseException | None = None
@@ -50,7 +50,7 @@ async def streamed(start: Callable[[Callback], Awaitable[Turn]]) -> AsyncIterato
     async def work() -> None:
         with send:
             try:
-                stream.turn = await start(tell)  # also for one who has left: it may have committed all the same
+                stream.turn = await start(tell)  # set even if the reader has left: the turn may have committed
                 send.send_nowait(stream.turn)
             except Exception as error:
                 failed.append(error)
@@ -68,5 +68,5 @@ async def streamed(start: Callable[[Callback], Awaitable[Turn]]) -> AsyncIterato
                     group.cancel_scope.cancel()
     except BaseExceptionGroup:
         if raised is not None:
-            raise raised from None  # what the listener raised, and not a group around it
+            raise raised from None  # the reader's own error, without the group around it
         raise

@@ -1,8 +1,7 @@
 """`TerminalVisualizer`: a conversation on a terminal, as it happens.
 
-Lines are only ever added, so it looks the same on a terminal, in a log file and in a notebook, and what was shown stays
-where it is. **What models and tools say is shown as text and as nothing else**: never as markup, and no character of it
-that would steer a terminal gets there.
+Lines are only ever added, so the output looks the same on a terminal, in a log file and in a notebook. **Words of
+models and tools are shown as plain text**: never as markup, and without characters that would control the terminal.
 """
 
 import re
@@ -44,13 +43,13 @@ LONGEST_LINE = 200
 
 
 class TerminalVisualizer:
-    """Shows turns while they run. Safe to be called from any thread.
+    """Shows turns while they run. Any thread may call it.
 
-    - ``console``: a console of rich; by default one on stdout.
-    - ``answers``: another one for what models say in words, to keep that apart from all the rest.
-    - ``stream``: whether answers are shown as they come, or as a whole once they are committed, so that whoever
-      reads them never meets one that is void.
-    - ``show_input``, ``show_reasoning``, ``show_end``: whether to show what the user said, what the model thinks, and
+    - ``console``: a console of rich. Default: a console on stdout.
+    - ``answers``: another console for the text of answers, to keep it apart from all the rest.
+    - ``stream``: if True, answers are shown as they arrive. If False, an answer is shown when it is committed, so that
+      no answer is shown and then declared void.
+    - ``show_input``, ``show_reasoning``, ``show_end``: whether to show the user's messages, the model's thoughts, and
       how a turn ended.
     """
 
@@ -76,12 +75,12 @@ class TerminalVisualizer:
 
     def _begin(self, screen: "_Screen") -> None:
         self._screen = screen
-        self._turn: str | None = None  # the one that is being told
-        self._since = 0.0  # when it was first heard of
-        self._heard = False  # whether anything of the answer that comes now was shown
+        self._turn: str | None = None  # the turn that is being shown
+        self._since = 0.0  # when its first update came
+        self._heard = False  # whether a piece of the present answer was shown
 
     def for_fork(self) -> "TerminalVisualizer":
-        """Another one on the same console."""
+        """A visualizer on the same console."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         made._begin(self._screen)
@@ -91,11 +90,11 @@ class TerminalVisualizer:
         with self._screen.lock:
             try:
                 self._show(update)
-            except SystemExit:  # how rich says that nobody reads any more; that must not end a turn that is paid for
+            except SystemExit:  # rich raises it when the output is closed; that must not end a turn that is paid for
                 self._screen.leave()
 
     def end_line(self) -> None:
-        """Ends a line that is still being written, so that somebody else may print."""
+        """Ends a line that is still being written, so that other code may print."""
         with self._screen.lock:
             self._screen.end_line()
 
@@ -198,18 +197,18 @@ class TerminalVisualizer:
         screen.blank()
 
     def _show_before(self, turn: Turn) -> None:
-        """What there was of a turn before its answer, if nobody told that while it ran."""
+        """Shows the input and the calls of a turn of which no update came while it ran."""
         if self._show_input:
             self._show_messages(turn.input)
         for call in turn.calls:
             self._screen.row(self._screen.marks.call, f"{_call(call)}: {call.status.replace('_', ' ')}", "cyan")
 
 
-# What is shown, as text that is harmless.
+# Text that is safe to show.
 
 
 def clean(text: str) -> str:
-    """A text that can be shown: what would steer a terminal is seen instead of obeyed."""
+    """The text with visible signs in the place of characters that would control a terminal."""
     return _CONTROL.sub(_seen, text.replace("\r\n", "\n"))
 
 
@@ -245,7 +244,7 @@ def seconds(duration: float) -> str:
 
 
 def _percent(part: int, whole: int) -> str:
-    """Nearly nothing is not nothing, and nearly all is not all."""
+    """A share in percent: 0 % and 100 % only if that is exact."""
     rounded = round(part * 100 / whole) if whole else 0
     return f"{min(max(rounded, 1), 99) if 0 < part < whole else rounded} %"
 
@@ -288,7 +287,7 @@ def _seen(found: "re.Match[str]") -> str:
 
 
 class _Marks(msgspec.Struct, frozen=True):
-    """What stands before a line."""
+    """The signs at the start of a line, one for each kind of line."""
 
     user: str
     call: str
@@ -369,7 +368,7 @@ class _Screen:
         self._print(self._console, Text())
 
     def leave(self) -> None:
-        """Nobody reads any more: nothing is written from here on."""
+        """Writes nothing from now on, because the output is closed."""
         self._left, self._line = True, None
 
     def _write(self, console: "Console", text: str, thought: bool) -> None:
@@ -384,7 +383,7 @@ class _Screen:
             console.print(text, soft_wrap=True, highlight=False)
 
     def _encodable(self, console: "Console", text: str) -> str:
-        """What the console's encoding cannot say is spelled out."""
+        """The text with escapes for characters that the console's encoding does not have."""
         if _can_say(console, text):
             return text
         text = text.replace("·", "-").replace("…", "...")
