@@ -518,7 +518,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(side=sides)
     def beat(self, side: int) -> None:
         """What a store does by itself every few seconds, while it holds turns."""
-        file = self.stores[side]._engine
+        file = self.stores[side]._view.file
         if (beat := file.beat()) is not None:
             self.call(file.writer.submit, beat)
             self.heard[side] = True

@@ -1,7 +1,9 @@
-"""Staging: from events that somebody wants to commit to rows that are ready to be.
+"""The stage: where events stand between a caller, who wants to commit them, and the commit.
 
-Everything that can be wrong with an event is found here, before anything is written and outside any transaction:
-wholeness, pairing, size, Unicode. What is left for the commit is to put the events in order and to chain them.
+Everything that can be wrong with an event is found here, before anything is written: wholeness, pairing, size, Unicode.
+The commit only has to put the events in order and to chain them.
+
+Tests: tests/store/test_limits.py, forkpoint.testing.conformance.turns.
 """
 
 from collections.abc import Sequence
@@ -34,8 +36,9 @@ class Staged(Struct, frozen=True):
     size: int  # bytes of payload and envelope
 
 
-def stage(events: Sequence[NewEvent], *, calls: OpenCalls, state: State, now: int, limits: StoreLimits) -> Staged:
-    """The events, ready to be stored. Raises `NotWhole`, `Unpaired` or `TooLarge`."""
+def stage(turn: OpenTurn, events: Sequence[NewEvent], *, now: int, limits: StoreLimits) -> Staged:
+    """The events, ready to be stored after those of the turn. Raises `NotWhole`, `Unpaired` or `TooLarge`."""
+    calls, state = turn.calls, turn.state
     sealed = []
     size = 0
     for event in events:
@@ -55,7 +58,7 @@ def stage(events: Sequence[NewEvent], *, calls: OpenCalls, state: State, now: in
 
 
 def placed(turn: OpenTurn, events: Sequence[NewEvent], staged: Staged, first: Position) -> tuple[Event, ...]:
-    """A turn's events as they are in history, once they are."""
+    """A turn's events with their positions, after the commit that gave them these."""
     order = in_call_order([event.envelope for event in staged.events], turn.base.open_calls)
     return tuple(
         Event(Position(first.segment, first.ordinal + place), turn.id, staged.events[n].envelope, events[n].body)
@@ -64,7 +67,7 @@ def placed(turn: OpenTurn, events: Sequence[NewEvent], staged: Staged, first: Po
 
 
 def chain(events: Sequence[Sealed], *, digest: bytes, turn: bytes, calls: OpenCalls) -> list[Link]:
-    """The events of a turn as history: results in the order of their calls, each chained to the one before it."""
+    """The events of a turn as history: results in the order of their calls, each event chained to the one before."""
     links = []
     for n in in_call_order([event.envelope for event in events], calls):
         link = forge(digest, turn, events[n].text, events[n].payload)

@@ -1,13 +1,16 @@
-"""Commits: the operations that make events history and move a head, each by one compare-and-set."""
+"""Commits: the operations that make events history and move a head, each by one compare-and-set.
+
+Tests: forkpoint.testing.conformance.turns, tests/store/test_failed_commit.py.
+"""
 
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from forkpoint.errors import KeyReused, Stale
+from forkpoint.errors import KeyReused, NotWhole, Stale
 from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
 from forkpoint.ids import id_to_bytes
-from forkpoint.store.records import Committed, Head, NewFork, OpenTurn
+from forkpoint.store.records import Committed, Head, NewFork, OpenTurn, StoreLimits
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations
 from forkpoint.store.sqlite.operations.conversations import Spend
@@ -15,7 +18,7 @@ from forkpoint.store.sqlite.operations.departure import leave_head
 from forkpoint.store.sqlite.operations.history import head_at, read_sealed
 from forkpoint.store.sqlite.operations.turns import find, lost, open_turn
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, dumps, head_columns, pack, unpack
-from forkpoint.store.stage import Sealed, Staged, chain
+from forkpoint.store.stage import Sealed, Staged, chain, stage
 
 
 def commit(
@@ -77,14 +80,23 @@ def commit(
 def note(
     db: Database,
     scope: Scope,
-    base: OpenTurn,
-    staged: Staged,
+    conversation: str,
+    note: str,
+    events: Sequence[NewEvent],
     *,
-    usage: Usage,
-    settings: JsonText | None,
-    cache: JsonText | None,
+    limits: StoreLimits,
+    settings: JsonText | None = None,
+    cache: JsonText | None = None,
+    usage: Usage = Usage(),
+    if_revision: int | None = None,
 ) -> Committed:
-    """A commit that is not a turn. It needs no lock of its own, only that nobody moved the head meanwhile."""
+    """A commit that is not a turn, once for each id. It needs no lock, only that nobody moved the head meanwhile."""
+    if not events:
+        raise NotWhole("note", "it has no events")
+    if (done := _same_note(db, scope, conversation, note, events)) is not None:
+        return done
+    base = _base_for_note(db, scope, conversation, note, if_revision)
+    staged = stage(base, events, now=scope.now, limits=limits)
     segment = base.segment or _open_segment(db, scope, id_to_bytes(base.family), base.base)
     first = Position(segment, base.base.ordinal + 1)
     last = Position(segment, base.base.ordinal + len(staged.events))
@@ -128,7 +140,7 @@ def note(
     return Committed(base.conversation, base.id, base.revision + 1, head, first, last)
 
 
-def same_note(db: Database, scope: Scope, conversation: str, id: str, events: Sequence[NewEvent]) -> Committed | None:
+def _same_note(db: Database, scope: Scope, conversation: str, id: str, events: Sequence[NewEvent]) -> Committed | None:
     """What a note with this id did, if it was this one: its id is its idempotency key. Raises `KeyReused`.
 
     The revision in it is the conversation's of today.
@@ -148,7 +160,7 @@ def same_note(db: Database, scope: Scope, conversation: str, id: str, events: Se
     return Committed(conversation, id, held["revision"], head_at(db, held["family"], end), first, end)
 
 
-def base_for_note(db: Database, scope: Scope, conversation: str, note: str, if_revision: int | None) -> OpenTurn:
+def _base_for_note(db: Database, scope: Scope, conversation: str, note: str, if_revision: int | None) -> OpenTurn:
     """Where a note would stand. Raises if a turn holds the conversation."""
     row = conversations.row_of(db, scope, conversation)
     conversations.check_revision(row, if_revision)

@@ -1,4 +1,7 @@
-"""Operations on conversations: each a function of its inputs, run inside a transaction."""
+"""Operations on conversations: each a function of its inputs, run inside a transaction.
+
+Tests: forkpoint.testing.conformance.conversations, forks, sub_agents.
+"""
 
 import sqlite3
 from collections.abc import Collection
@@ -48,16 +51,16 @@ class Spend(Struct, frozen=True):
     inherited: Usage = Usage()
 
     def parted(self, here: "Spend") -> tuple["Spend", "Spend"]:
-        """What of this is a branch's that takes all after a place on the path, and what remains.
+        """Divides the spend at a place on the path: the part of a branch that takes all after it, and the rest.
 
-        Each stretch of history is the spend of one branch: what stood after the place moves to the branch, but nothing
-        that this conversation had itself inherited.
+        Each stretch of history is the spend of one branch: what was spent after the place moves to the branch, except
+        what this conversation had itself inherited.
         """
         return (self, here) if here.own_from < self.own_from else (here, self)
 
 
 def key_of(id: str, what: str = "conversation") -> bytes:
-    """The bytes of an id that somebody gave. What is not an id names nothing, so it is not found."""
+    """The bytes of an id from a caller. Raises `NotFound` if it is malformed: then it names nothing."""
     try:
         return id_to_bytes(id)
     except ValueError:
@@ -65,10 +68,8 @@ def key_of(id: str, what: str = "conversation") -> bytes:
 
 
 def row_of(db: Database, scope: Scope, id: str, *, drafts: bool = True) -> sqlite3.Row:
-    """A conversation's row. Raises `NotFound`; so does a draft for those to whom it does not exist yet."""
-    row: sqlite3.Row | None = db.execute(
-        SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}
-    ).fetchone()
+    """A conversation's row. Raises `NotFound`, also for a draft if ``drafts`` is False."""
+    row = _row_or_none(db, scope, id)
     if row is None or (row["draft"] and not drafts):
         raise NotFound("conversation", id)
     return row
@@ -86,7 +87,7 @@ def find(db: Database, scope: Scope, name: str) -> ConversationRecord:
 
 
 def revisions(db: Database, scope: Scope, ids: Collection[str]) -> dict[str, int]:
-    """The revisions of those conversations that exist. What is not an id names none."""
+    """The revisions of the conversations that exist. Malformed ids are left out."""
     wanted: dict[str, bytes] = {}
     for id in ids:
         with suppress(ValueError):
@@ -133,7 +134,7 @@ def page(
 def create(
     db: Database, scope: Scope, new: NewConversation, *, draft: bool, key: IdempotencyKey | None = None
 ) -> ConversationRecord:
-    """A new root, sub-agent or draft: empty, or with the path that it is to begin on."""
+    """Makes a root, a sub-agent or a draft: empty, or with a path that begins where ``new.onto`` says."""
     family = key_of(new.family or new.id, "family")
     lineage, own = new.lineage, Spend()
     if new.onto is not None:
@@ -171,7 +172,7 @@ def create(
 def made_before(
     db: Database, scope: Scope, new: NewConversation, key: IdempotencyKey | None = None
 ) -> ConversationRecord | None:
-    """What an earlier request made that asked for the same: under the same key, or for the same call of a turn."""
+    """The conversation that an earlier request with this key made, or for the same call of a turn; else None."""
     if made := idempotency.find(db, scope, key, "create", None):
         return read(db, scope, id_from_bytes(made))
     if new.lineage.call is not None and (child := _child_of(db, scope, new.lineage)):
@@ -254,7 +255,7 @@ def rewind(
     if_revision: int | None,
     key: IdempotencyKey | None,
 ) -> tuple[ConversationRecord, ConversationRecord | None]:
-    """Moves the head back and keeps what stood after it under a branch of its own."""
+    """Moves the head back and makes a branch of the old head."""
     if made := idempotency.find(db, scope, key, "rewind", key_of(id)):
         branch = id_from_bytes(made)
         return read(db, scope, id), read(db, scope, branch) if exists(db, scope, branch) else None
@@ -317,23 +318,23 @@ def spend_of(row: sqlite3.Row) -> Spend:
 
 
 def exists(db: Database, scope: Scope, id: str) -> bool:
-    return db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone() is not None
+    return _row_or_none(db, scope, id) is not None
 
 
 def is_admitted(db: Database, scope: Scope, id: str) -> bool:
     """Whether a conversation exists and is not a draft."""
-    row = db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
+    row = _row_or_none(db, scope, id)
     return row is not None and not row["draft"]
 
 
 def is_named(db: Database, scope: Scope, id: str, name: str | None) -> bool:
-    row = db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
+    row = _row_or_none(db, scope, id)
     return row is not None and bool(row["name"] == (name or id))
 
 
 def was_updated(db: Database, scope: Scope, id: str) -> bool:
     """Whether the last change to a conversation is the one made in this scope."""
-    row = db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
+    row = _row_or_none(db, scope, id)
     return row is not None and bool(row["updated"] == scope.now)
 
 
@@ -355,8 +356,14 @@ def check_free(row: sqlite3.Row, scope: Scope) -> None:
     raise Busy(id, turn)
 
 
+def _row_or_none(db: Database, scope: Scope, id: str) -> sqlite3.Row | None:
+    row: sqlite3.Row | None
+    row = db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
+    return row
+
+
 def _onto(db: Database, scope: Scope, family: bytes, onto: Onto) -> Head:
-    """What is true where a new conversation of a family is to begin."""
+    """The head with which a new conversation of a family begins."""
     row = row_of(db, scope, onto.branch, drafts=False)
     if row["family"] != family:
         raise NotFound("conversation", onto.branch)

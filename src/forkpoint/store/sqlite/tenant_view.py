@@ -1,0 +1,74 @@
+"""An open file, seen from one tenant: runs operations as reads or as writes.
+
+Tests: tests/store/test_reading.py, test_failed_commit.py, test_failed_fsync.py, test_faults.py.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from forkpoint.errors import ForkpointError
+from forkpoint.events import NewEvent
+from forkpoint.store.records import OpenTurn
+from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.open_file import OpenFile
+from forkpoint.store.sqlite.rows import Scope
+from forkpoint.store.sqlite.writer import WriteJob
+from forkpoint.store.stage import Staged, stage
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class TenantView:
+    """Runs operations on a file for one tenant."""
+
+    file: OpenFile
+    tenant: str
+
+    async def read(self, operation: Callable[[Database, Scope], T]) -> T:
+        """Runs an operation that only reads, on one snapshot: the newest at the time of the call."""
+        if self.file.writer.in_doubt:
+            # What is missing now might be there after a crash, until a barrier is on disk: a read must not guess.
+            await self.write("barrier", "", raise_barrier, landed=lambda db, scope: True)
+        scope = self.scope()
+        return await self.file.readers.run(lambda db: operation(db, scope))
+
+    async def write(
+        self,
+        what: str,
+        id: str,
+        operation: Callable[[Database, Scope], T],
+        *,
+        landed: Callable[[Database, Scope], bool],
+        not_landed: Callable[[Exception], ForkpointError] | None = None,
+        durable: bool = True,
+        size: int = 0,
+    ) -> T:
+        """Runs an operation in a transaction. `WriteJob` says what the arguments mean."""
+        scope = self.scope()
+        job = WriteJob(
+            what,
+            id,
+            lambda db: operation(db, scope),
+            landed=lambda db: landed(db, scope),
+            not_landed=not_landed,
+            durable=durable,
+            size=size,
+        )
+        return await self.file.writer.submit(job)
+
+    def scope(self) -> Scope:
+        """The inputs that all operations share, as they are now."""
+        now, holder = self.file.clock(), self.file.holder
+        return Scope(self.tenant, now, holder.id, partial(holder.is_alive, now=now))
+
+    def stage(self, turn: OpenTurn, events: Sequence[NewEvent]) -> Staged:
+        """The events, ready to be stored after those that the turn has journalled."""
+        return stage(turn, events, now=self.file.clock(), limits=self.file.settings.limits)
+
+
+def raise_barrier(db: Database, scope: Scope) -> None:
+    """Writes a row: once it is on disk, all commits before it are there too, or will never be."""
+    db.execute(SQL["raise_barrier"])
