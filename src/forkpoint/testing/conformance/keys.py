@@ -1,19 +1,75 @@
-"""What became of an idempotency key: the store tells without changing anything."""
+"""Idempotency keys of turns, and what a key made: the store tells that without changing anything."""
 
 import pytest
 
-from forkpoint.errors import KeyReused, NotFound
+from forkpoint.errors import Busy, KeyReused, NotFound
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import IdempotencyKey, NewConversation, OpenTurn, TurnError
-from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run
+from forkpoint.store.records import IdempotencyKey, NewConversation, OpenTurn, TurnError, TurnRecord
+from forkpoint.testing.conformance.base import Conformance, create, fork_of, run
 from forkpoint.testing.samples import exchange
 
 KEY = IdempotencyKey("request-1", b"body")
 
 
 class KeyConformance(Conformance):
+    async def test_the_same_key_runs_one_turn(self, store: Store) -> None:
+        made = await create(store)
+        turn = await store.begin(made.id, new_id(), key=KEY)
+        assert isinstance(turn, OpenTurn)
+        joined = await store.begin(made.id, new_id(), key=KEY)
+        assert isinstance(joined, TurnRecord)
+        assert (joined.id, joined.outcome) == (turn.id, "running")
+        with pytest.raises(KeyReused):
+            await store.begin(made.id, new_id(), key=IdempotencyKey(KEY.key, b"another body"))
+        await store.commit(turn, exchange("once"))
+        stored = await store.begin(made.id, new_id(), key=KEY)
+        assert isinstance(stored, TurnRecord)
+        assert (stored.id, stored.outcome) == (turn.id, "committed")
+
+    @pytest.mark.parametrize("ending", ["failed", "cancelled"])
+    async def test_a_turn_that_did_not_commit_frees_its_key(self, store: Store, ending: str) -> None:
+        made = await create(store)
+        turn = await store.begin(made.id, new_id(), key=KEY)
+        assert isinstance(turn, OpenTurn)
+        await (store.cancel(turn) if ending == "cancelled" else store.fail(turn, TurnError("x", "y")))
+        again = await store.begin(made.id, new_id(), key=KEY)
+        assert isinstance(again, OpenTurn)
+
+    async def test_a_resumed_turn_has_its_key_again(self, store: Store) -> None:
+        made = await create(store)
+        turn = await store.begin(made.id, new_id(), key=KEY)
+        assert isinstance(turn, OpenTurn)
+        await store.fail(turn, TurnError("x", "y"))
+        taken = await store.resume(turn.id)
+        joined = await store.begin(made.id, new_id(), key=KEY)
+        assert isinstance(joined, TurnRecord)
+        await store.commit(taken, exchange("once"))
+        stored = await store.begin(made.id, new_id(), key=KEY)
+        assert (stored.id, len(await store.events(made.id))) == (turn.id, 2)
+
+    async def test_a_turn_whose_key_went_to_another_try_is_not_resumed(self, store: Store) -> None:
+        made = await create(store)
+        first = await store.begin(made.id, new_id(), key=KEY)
+        assert isinstance(first, OpenTurn)
+        await store.fail(first, TurnError("x", "y"))
+        second = await store.begin(made.id, new_id(), key=KEY)
+        assert isinstance(second, OpenTurn)
+        await store.fail(second, TurnError("x", "y"))
+        third = await store.begin(made.id, new_id(), key=KEY)
+        assert isinstance(third, OpenTurn)
+        await store.cancel(third)
+        await store.resume(second.id)
+        with pytest.raises(Busy):
+            await store.resume(first.id)
+
+    async def test_the_same_key_on_another_conversation_is_refused(self, store: Store) -> None:
+        one, other = await create(store), await create(store)
+        await store.begin(one.id, new_id(), key=KEY)
+        with pytest.raises(KeyReused):
+            await store.begin(other.id, new_id(), key=KEY)
+
     async def test_a_free_key_has_made_nothing_and_is_free_after_the_question(self, store: Store) -> None:
         made = await create(store)
         pulse = await store.pulse()
@@ -47,12 +103,6 @@ class KeyConformance(Conformance):
         assert isinstance(again, OpenTurn)
         await store.commit(again, exchange("one"))
         assert await store.made_with(KEY, "turn", made.id) == await store.turn(again.id)
-
-    async def test_a_key_is_answered_while_another_turn_runs(self, store: Store) -> None:
-        made = await create(store)
-        turn = await begin(store, made.id)
-        assert await store.made_with(KEY, "turn", made.id) is None
-        await store.commit(turn, exchange("undisturbed"))
 
     async def test_a_key_of_another_request_operation_or_source_is_refused(self, store: Store) -> None:
         made, other = await create(store), await create(store)

@@ -21,7 +21,7 @@ from forkpoint.events import NewEvent, Opaque, Text, ToolResult, Usage
 from forkpoint.ids import new_id
 from forkpoint.paging import every
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import IdempotencyKey, NewConversation, OpenTurn, TurnError, TurnRecord
+from forkpoint.store.records import NewConversation, OpenTurn, TurnError
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
 from forkpoint.testing.samples import answers, calls, exchange, remembers, returns, says, thinks
@@ -170,31 +170,6 @@ class TurnConformance(Conformance):
         not_answered = NewEvent(ToolResult("c1", "look", (Text("not answered"),), "not_answered"))
         after = await store.commit(turn, [not_answered, *exchange("never mind")])
         assert not after.head.open_calls
-
-    async def test_the_same_key_runs_one_turn(self, store: Store) -> None:
-        made = await create(store)
-        key = IdempotencyKey("turn-1", b"body")
-        turn = await store.begin(made.id, new_id(), key=key)
-        assert isinstance(turn, OpenTurn)
-        joined = await store.begin(made.id, new_id(), key=key)
-        assert isinstance(joined, TurnRecord)
-        assert (joined.id, joined.outcome) == (turn.id, "running")
-        with pytest.raises(KeyReused):
-            await store.begin(made.id, new_id(), key=IdempotencyKey("turn-1", b"another body"))
-        await store.commit(turn, exchange("once"))
-        stored = await store.begin(made.id, new_id(), key=key)
-        assert isinstance(stored, TurnRecord)
-        assert (stored.id, stored.outcome) == (turn.id, "committed")
-
-    @pytest.mark.parametrize("ending", ["failed", "cancelled"])
-    async def test_a_turn_that_did_not_commit_frees_its_key(self, store: Store, ending: str) -> None:
-        made = await create(store)
-        key = IdempotencyKey("turn-1", b"body")
-        turn = await store.begin(made.id, new_id(), key=key)
-        assert isinstance(turn, OpenTurn)
-        await (store.cancel(turn) if ending == "cancelled" else store.fail(turn, TurnError("x", "y")))
-        again = await store.begin(made.id, new_id(), key=key)
-        assert isinstance(again, OpenTurn)
 
     async def test_a_turn_that_waits_is_open_and_held_by_nobody(self, store: Store) -> None:
         made = await create(store)
@@ -417,42 +392,6 @@ class TurnConformance(Conformance):
         await store.journal(behind, [says("look")], usage=Usage(calls=1, input=3))
         record = await store.fail(behind, TurnError("x", "y"), usage=Usage(calls=1, input=4))
         assert record.usage == Usage(calls=2, input=7)
-
-    async def test_a_resumed_turn_has_its_key_again(self, store: Store) -> None:
-        made = await create(store)
-        key = IdempotencyKey("turn-1", b"body")
-        turn = await store.begin(made.id, new_id(), key=key)
-        assert isinstance(turn, OpenTurn)
-        await store.fail(turn, TurnError("x", "y"))
-        taken = await store.resume(turn.id)
-        joined = await store.begin(made.id, new_id(), key=key)
-        assert isinstance(joined, TurnRecord)
-        await store.commit(taken, exchange("once"))
-        stored = await store.begin(made.id, new_id(), key=key)
-        assert (stored.id, len(await store.events(made.id))) == (turn.id, 2)
-
-    async def test_a_turn_whose_key_went_to_another_try_is_not_resumed(self, store: Store) -> None:
-        made = await create(store)
-        key = IdempotencyKey("turn-1", b"body")
-        first = await store.begin(made.id, new_id(), key=key)
-        assert isinstance(first, OpenTurn)
-        await store.fail(first, TurnError("x", "y"))
-        second = await store.begin(made.id, new_id(), key=key)
-        assert isinstance(second, OpenTurn)
-        await store.fail(second, TurnError("x", "y"))
-        third = await store.begin(made.id, new_id(), key=key)
-        assert isinstance(third, OpenTurn)
-        await store.cancel(third)
-        await store.resume(second.id)
-        with pytest.raises(Busy):
-            await store.resume(first.id)
-
-    async def test_the_same_key_on_another_conversation_is_refused(self, store: Store) -> None:
-        one, other = await create(store), await create(store)
-        key = IdempotencyKey("turn-1", b"body")
-        await store.begin(one.id, new_id(), key=key)
-        with pytest.raises(KeyReused):
-            await store.begin(other.id, new_id(), key=key)
 
     async def test_the_id_of_a_turn_is_used_once(self, store: Store) -> None:
         made, other = await create(store), await create(store)
