@@ -1,4 +1,4 @@
-"""Opening a store by its address."""
+"""The address of a store: which database it names, and opening it."""
 
 import re
 from urllib.parse import unquote
@@ -11,7 +11,7 @@ _FILE = "sqlite:///"
 
 
 async def open_store(url: str, *, tenant: str = DEFAULT_TENANT) -> Store:
-    """The store at ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``memory:``, seen from a tenant."""
+    """Opens the store at ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``memory:`` for a tenant."""
     from forkpoint.store.sqlite import SqliteStore
 
     if url == "memory:":
@@ -25,5 +25,5 @@ async def open_store(url: str, *, tenant: str = DEFAULT_TENANT) -> Store:
 
 
 def _without_password(url: str) -> str:
-    """Errors end up in logs."""
+    """The address as an error may show it: errors end up in logs."""
     return re.sub(r"(?<=//)[^/@]*@", "***@", url)

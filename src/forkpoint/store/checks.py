@@ -1,4 +1,7 @@
-"""Checks of what the outside may say: sizes, Unicode, names and ids, before anything is written."""
+"""Checks of what callers give to a store: sizes, Unicode, names and ids, before anything is written.
+
+Tests: tests/store/test_limits.py.
+"""
 
 from msgspec import Struct
 

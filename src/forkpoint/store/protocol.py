@@ -1,22 +1,23 @@
 """The store: conversations on disk, in which turns commit whole or not at all.
 
-Every database offers exactly this. `forkpoint.testing.StoreConformance` is the suite that a store must pass
-to be one.
+Every database offers exactly this. A store must pass the suite `forkpoint.testing.StoreConformance`.
 
 How a turn goes through it::
 
-    turn = await store.begin(conversation, new_id())       # the lock; other turns hear `Busy`
+    turn = await store.begin(conversation, new_id())       # takes the lock; another turn is refused with `Busy`
     turn = await store.journal(turn, [response, ...])      # before the first tool starts
     done = await store.commit(turn, [last_response])       # the head moves, once
 
-and what may happen instead of the last line: `fail`, `cancel`, `wait`, or nothing at all because the process
-died, in which case another process may `resume` the turn.
+Instead of the last line the process may call `fail`, `cancel` or `wait`. If it dies, another process may `resume`
+the turn.
 
-A store object is seen from one tenant. `within` gives the same store seen from another; nothing of one tenant
-can be read, named or guessed from another, everything there is `NotFound`.
+A store object shows what one tenant has; `within` gives the same store for another tenant. A tenant cannot read, name
+or guess anything of another tenant: all of it is `NotFound`.
 
-A call that is cancelled either had no effect or has finished when the cancellation goes on: no write is ever
-left behind running. What a cancelled call did is what the store says afterwards.
+If a call is cancelled, it either had no effect or is finished before the cancellation goes on: no write keeps running
+behind the caller's back. Read the store to learn which of the two happened.
+
+Tests: forkpoint.testing.conformance, which tests/store/test_sqlite_conformance.py runs.
 """
 
 from collections.abc import Collection, Sequence
@@ -58,13 +59,13 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
     def capabilities(self) -> Capabilities: ...
 
     def within(self, tenant: str) -> Self:
-        """The same store, seen from another tenant."""
+        """The same store for another tenant."""
         ...
 
     async def close(self) -> None:
-        """Finishes what is queued and lets go of the database. Turns still open here become `interrupted`.
+        """Finishes the writes that are queued and closes the database. Turns still open here become `interrupted`.
 
-        Closes the store for all that look at it; on a view that `within` gave it does nothing.
+        It closes the store for all tenants. On a store that `within` gave it does nothing.
         """
         ...
 
@@ -77,15 +78,15 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         *,
         key: IdempotencyKey | None = None,
     ) -> ConversationRecord:
-        """Makes a conversation; ``events``, if any, are its first note, made together with it. Raises `AlreadyExists`.
+        """Makes a conversation, and its first note with ``events`` in the same transaction. Raises `AlreadyExists`.
 
-        A sub-agent is made once for a call of a turn: asked again, the one that is there is returned as it is, whatever
-        else is asked for now.
+        A call of a turn makes at most one sub-agent: if the call has made one, that conversation is returned as it is,
+        whatever ``new`` says.
 
-        With ``new.onto`` its path begins there, shared with that branch as a fork's is: what was spent up to there is
-        inherited. It is a place on the branch's path, or the one where its open turn stands, which need not be on it.
-        Raises `NotFound` for a branch that is a draft or not of ``new.family``, `BadPosition` as `fork` does. If
-        ``new.lineage`` names that branch as its source and not where the two part, this is filled in.
+        With ``new.onto`` the path begins there. It is shared with that branch, as a fork shares its source's path: what
+        was spent up to there is inherited. The place is on the branch's path, or is the base of the branch's open turn.
+        Raises `NotFound` if the branch is a draft or not of ``new.family``, and `BadPosition` as `fork` does. If
+        ``new.lineage`` names the branch as its source without saying where the two part, the store fills that in.
         """
         ...
 
@@ -123,28 +124,27 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
     ) -> Page[ConversationRecord]:
         """Conversations that are not drafts, the newest first; all given tags must match.
 
-        ``parent`` selects the sub-agents of that conversation, not those of its sub-agents; with ``sub_agents=False``
-        no sub-agent is among them.
+        ``parent`` selects the sub-agents of that conversation, but not their own sub-agents. ``sub_agents=False``
+        leaves out all sub-agents.
         """
         ...
 
     async def revisions(self, ids: Collection[str]) -> dict[str, int]:
-        """The revision of each of these conversations that exists, drafts too, all as they are at one moment.
+        """The revision of each of these conversations, drafts too, all as they are at one moment.
 
-        One that is not there, is another tenant's, or is not an id at all is left out. Made to be asked for thousands:
-        it costs one read.
+        Leaves out an id that is malformed, unknown or another tenant's. It is one read, also for thousands of ids.
         """
         ...
 
     async def describe(self, id: str, *, title: str | None = None, tags: Tags | None = None) -> ConversationRecord:
-        """Sets the title ("" removes it) or all tags. Not part of the revision: disturbs no turn."""
+        """Sets the title ("" removes it) or all tags. The revision stays, so no turn is disturbed."""
         ...
 
     async def rename(self, id: str, name: str | None, *, if_revision: int | None = None) -> ConversationRecord:
-        """Gives it another outer name; None: its id. Not part of the revision. Raises `AlreadyExists`, `BadName`.
+        """Sets the outer name; None sets the id as the name. Raises `AlreadyExists`, `BadName`.
 
-        With ``if_revision`` it must be at that revision and have no open turn, and its revision moves: whoever read it
-        before and wants to begin something in it hears `Stale`.
+        The revision stays, unless ``if_revision`` is given: then the conversation must be at that revision and have no
+        open turn, and its revision moves, so that a caller who read it before and now begins a turn gets `Stale`.
         """
         ...
 
@@ -163,11 +163,11 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         key: IdempotencyKey | None = None,
         draft: bool = False,
     ) -> ConversationRecord:
-        """A new conversation that shares the source's path: one row, however long the history.
+        """Makes a conversation that shares the source's path: one row, however long the history.
 
-        ``at`` is a turn's id or a position, included; ``before`` the same, excluded; default is the head.
-        Raises `BadPosition` inside a tool exchange or a model response, or off the path. Never waits for a
-        running turn. A ``draft`` is unlisted, and cannot be forked, until its first turn commits.
+        The fork ends after ``at``, a turn's id or a position, or just in front of ``before``; default is the head.
+        Raises `BadPosition` if the place is inside a tool exchange or a model response, or not on the path. Does not
+        wait for a running turn. A ``draft`` is not listed and cannot be forked until its first turn commits.
         """
         ...
 
@@ -181,10 +181,10 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
     ) -> tuple[ConversationRecord, ConversationRecord | None]:
-        """Moves the head back; what stood after it is kept under ``aside``, in the same transaction.
+        """Moves the head back, and makes the branch ``aside`` of the events after it, in the same transaction.
 
-        Gives the conversation and the branch that was set aside; None if nothing stood after the new head. Repeated
-        with its key, it moves nothing and gives the branch of the first time, or None if that was deleted since.
+        Returns the conversation and that branch, or None for the branch if there were no events after the new head.
+        Repeated with its key, it moves nothing and returns the branch of the first time, or None if that was deleted.
         """
         ...
 
@@ -199,14 +199,14 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         usage: Usage = Usage(),
         if_revision: int | None = None,
     ) -> Committed:
-        """Commits events that are not a turn, under the id ``note``, and new settings or cache identity.
+        """Commits events that are not a turn, under the id ``note``, with new settings or a new cache identity.
 
-        Repeated with the same id and events, it has no further effect.
+        A repetition with the same id and events has no effect.
         """
         ...
 
     async def delete(self, id: str, *, if_revision: int | None = None) -> Deleted:
-        """Removes a conversation and its sub-agents, never a fork. Usage stays, without content."""
+        """Removes a conversation and its sub-agents, but none of its forks. What they spent stays counted."""
         ...
 
     # Turns.
@@ -226,14 +226,13 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
     ) -> OpenTurn | TurnRecord:
         """Takes the conversation for a new turn with this id.
 
-        With ``create`` a conversation that does not exist comes into being as a draft, where ``create.onto`` says:
-        unlisted until a first turn commits. A key that was used for the same request returns that request's turn as it
-        stands. Raises `Busy` while another turn runs, `TurnOpen` while one waits or was interrupted (unless
-        ``supersede``, which discards it).
+        With ``create`` a conversation that does not exist is made as a draft: it is not listed until its first turn
+        commits. If the key was used for the same request, returns that request's turn as it is now. Raises `Busy` while
+        another turn runs, and `TurnOpen` if a turn waits or was interrupted; with ``supersede`` that turn is discarded.
 
-        ``onto`` lets the turn stand elsewhere than at the head, on the path of any branch of the family: its commit
-        moves the head there, and nothing else does. Raises `NotFound` for a branch that is not of the family,
-        `BadPosition` as `fork` does. Lock and revision are the conversation's own, wherever the turn stands.
+        ``onto`` is another base than the head, on the path of any branch of the family. Only the turn's commit moves
+        the head there. Raises `NotFound` if the branch is not of the family, and `BadPosition` as `fork` does. Lock and
+        revision are the conversation's own, whatever the base.
         """
         ...
 
@@ -251,14 +250,15 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         settings: JsonText | None = None,
         aside: NewFork | None = None,
     ) -> Committed:
-        """Makes the journalled events and these history, and moves the head. On disk when it returns.
+        """Makes the journalled events and these history, and moves the head. All of it is on disk when it returns.
 
-        ``cache`` is another cache identity, ``settings`` are other settings, from here on.
+        ``cache`` and ``settings`` replace the conversation's cache identity and settings.
 
-        For a turn that stood elsewhere than at the head, what stood there is kept under ``aside``, in the same
-        transaction, unless it is on the new path anyway. Raises `BadArgument` if ``aside`` is needed and not given.
+        If the turn's base was not the head, the old head is kept as the branch ``aside`` in the same transaction,
+        unless it is on the new path. Raises `BadArgument` if ``aside`` is needed and None.
 
-        Raises `TurnLost` if the turn is no longer this writer's, `OutcomeUnknown` if the disk did not say.
+        Raises `TurnLost` if this process no longer holds the turn, `OutcomeUnknown` if the disk did not say whether it
+        was written.
         """
         ...
 
@@ -275,10 +275,10 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         ...
 
     async def resume(self, turn: str) -> OpenTurn:
-        """Takes over a turn that no process runs, with a new token.
+        """Takes over a turn that waits, was interrupted, failed or was cancelled. The turn gets a new token.
 
-        It waited or was interrupted; or it failed or was cancelled. The head is its base: one that stood elsewhere has
-        to be sent again. Raises `Busy` or `NotResumable` otherwise.
+        The head must be the turn's base: a turn with another base has to be sent again. Raises `Busy` if a process runs
+        it, and `NotResumable` if it has committed or the conversation has gone on.
         """
         ...
 
@@ -287,11 +287,11 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         ...
 
     async def settle(self, turn: str) -> Outcome:
-        """After `OutcomeUnknown`: what became of the turn. If it can still not be told, raises that again."""
+        """After `OutcomeUnknown`: what became of the turn. Raises `OutcomeUnknown` again if the disk still fails."""
         ...
 
     async def refresh(self, turn: OpenTurn) -> OpenTurn:
-        """The handle of a running turn as far as its journal goes, after `TurnBehind`."""
+        """After `TurnBehind`: the handle of a running turn with all steps that its journal has."""
         ...
 
     async def turn(self, id: str) -> TurnRecord:
@@ -307,40 +307,40 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
     ) -> Page[TurnRecord]:
         """The path's turns and notes in order, with the conversation's own tries that did not commit.
 
-        ``since`` leaves out all that started before this ordinal, and does not read them: from the head's ordinal on
-        there are only tries. One that a rewind left behind, or that stood elsewhere than at the head, can be among
-        them; its base is not on the path.
+        ``since`` leaves out all turns that started before this ordinal, without reading them: from the head's ordinal
+        on there are only tries. The base of a try need not be on the path: a rewind may have left it behind.
         """
         ...
 
     # What was spent.
 
     async def charge(self, conversation: str | None, id: str, usage: Usage) -> None:
-        """Counts what was spent beside history, such as a side question: nothing else changes.
+        """Counts what was spent outside of turns, for example on a side question. Nothing else changes.
 
-        None is for what was spent beside any conversation.
-        Needs no lock, and works on a draft. On disk when it returns. Repeated with the same id, which the caller
-        chose, it has no further effect: so it can be made again after `OutcomeUnknown`. Raises `KeyReused` if the id
-        was used for another charge.
+        ``conversation`` is None if the cost belongs to no conversation. A charge needs no lock, works on a draft and is
+        on disk when this returns. A repetition with the same ``id`` has no effect, so it is safe after
+        `OutcomeUnknown`. Raises `KeyReused` if the id was used for another charge.
         """
         ...
 
     async def spent(self, conversation: str | None) -> Usage:
-        """What this branch itself has spent: its committed turns since it branched off, its other tries, and what was
-        charged beside. Never what it inherited. None: what was charged beside any conversation."""
+        """What this branch itself has spent: its turns since it branched off, committed or not, and its charges.
+
+        What it inherited is not counted. None: all charges that belong to no conversation.
+        """
         ...
 
     async def usage(self, family: str | None = None) -> Usage:
         """All that was ever spent in a family, each token once; failed turns, charges and deleted branches too.
 
-        None: all that the tenant ever spent, in all its families and beside any conversation.
+        None: all that the tenant ever spent, in all its families and outside of any conversation.
         """
         ...
 
     # History.
 
     async def path(self, conversation: str) -> Path:
-        """Which stretches of which segments make up the conversation."""
+        """The stretches of segments that make up the conversation."""
         ...
 
     async def events(
@@ -371,21 +371,21 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
     # Care.
 
     async def pulse(self) -> int:
-        """A number that is another once anything may have been committed by anybody, in this process or in others.
+        """A number that changes with every commit, of any tenant and any process.
 
-        If two calls give the same number, nothing was committed between them, by no tenant; if not, something may have
-        been, and whoever reads now finds it. Numbers of one open store can be compared, and only for being the same.
-        Cheap enough to be asked several times a second; it waits for no writer.
+        If two calls return the same number, nothing was committed between them. If the numbers differ, something may
+        have been committed, and a read finds it. Compare only numbers of one open store, and only for equality. The
+        call waits for no writer and is cheap enough for several times a second.
         """
         ...
 
     async def verify(self, conversation: str | None = None, *, head_digest: bytes | None = None) -> Verification:
-        """Checks digests, pairing and reachability of one conversation's path, or of all of the tenant.
+        """Checks digests, pairing and reachability of one conversation's path, or of all that the tenant has.
 
-        ``head_digest``, kept outside earlier, must be on the path: then not even a rewritten history passes.
+        ``head_digest``, which the caller noted earlier, must be on the path: so a rewritten history is found out.
         """
         ...
 
     async def collect(self, *, dry_run: bool = False) -> Collected:
-        """Removes what no conversation of the tenant reaches any more, and drafts and keys that ran out."""
+        """Removes events that no conversation of the tenant reaches any more, and old drafts and idempotency keys."""
         ...

@@ -1,4 +1,7 @@
-"""What a store hands out and takes in: frozen data, the same for every database."""
+"""The values that a store takes and returns: frozen, and the same for every database.
+
+Tests: tests/store/test_limits.py, forkpoint.testing.conformance.
+"""
 
 import re
 from typing import Literal, TypeAlias
@@ -14,12 +17,12 @@ from forkpoint.ids import id_to_bytes
 DEFAULT_TENANT = "default"
 
 Outcome: TypeAlias = Literal["running", "awaiting_approval", "interrupted", "committed", "failed", "cancelled"]
-"""How a turn stands. `interrupted` is never stored: it is a running turn whose process is known dead."""
+"""How a turn stands. `interrupted` is never stored: a turn is so if it runs in a process that is known dead."""
 
 Status: TypeAlias = Literal["idle", "running", "awaiting_approval", "interrupted"]
 
 KeyedOperation: TypeAlias = Literal["create", "fork", "turn"]
-"""What a request with an idempotency key made. A rewind has a key too; repeat it to learn what it set aside."""
+"""An operation of which `Store.made_with` tells the result. A rewind is repeated instead: that moves nothing."""
 
 Tags: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -42,12 +45,12 @@ class Head(Struct, frozen=True):
 
 
 class Lineage(Struct, frozen=True):
-    """Where a conversation came from. Provenance only: nothing is looked up through it."""
+    """Where a conversation came from. This is provenance only: the store finds nothing through it."""
 
     kind: Literal["root", "fork", "aside", "sub_agent"] = "root"
     source: str | None = None  # forked from, set aside from, or spawned by this conversation
     at: Position | None = None  # where the two paths part
-    turn: str | None = None  # the parent's turn that spawned it; None: nobody's call did
+    turn: str | None = None  # the parent's turn that spawned it; None: no call did
     call: str | None = None  # and the call in it
 
 
@@ -107,16 +110,16 @@ class TurnRecord(Struct, frozen=True):
 
 
 class Onto(Struct, frozen=True):
-    """A place for a turn to stand, elsewhere than at its conversation's head; or for a new conversation to begin."""
+    """A base for a turn other than its conversation's head, or for the path of a new conversation."""
 
-    branch: str  # a conversation of the same family, or the turn's own
+    branch: str  # a conversation of the same family; it may be the turn's own
     position: Position | None  # on that conversation's path; None: the root
 
 
 class OpenTurn(Struct, frozen=True):
-    """A turn that this process may write to, as far as it has come. Journalling returns the next one.
+    """The handle of a turn that this process may write to. `Store.journal` returns the handle for the next write.
 
-    The token fences it: after somebody took the turn over, no write with the old token has any effect.
+    The token fences the turn: once another process has taken it over, a write with the old token has no effect.
     """
 
     id: str
@@ -132,7 +135,7 @@ class OpenTurn(Struct, frozen=True):
     state_changed: bool = False
     usage: Usage = Usage()  # spent so far and recorded
     started: int = 0  # microseconds since 1970, UTC
-    branch: str | None = None  # on whose path the base is, if the turn stands elsewhere than at its own head
+    branch: str | None = None  # the conversation on whose path the base is; None: the base is the head
 
 
 class Committed(Struct, frozen=True):
@@ -144,27 +147,27 @@ class Committed(Struct, frozen=True):
     head: Head
     first: Position
     last: Position
-    aside: str | None = None  # the branch that keeps what stood at the old head, if the turn stood elsewhere
+    aside: str | None = None  # the branch that keeps the old head, if that is not on the new path
     ended: int = 0  # microseconds since 1970, UTC
-    events: tuple[Event, ...] | None = None  # what it added, if the store has it at hand; None: read it
+    events: tuple[Event, ...] | None = None  # the events that it added; None: read them from the store
 
 
 class NewConversation(Struct, frozen=True, kw_only=True):
-    """A conversation that somebody wants to exist. Ids are chosen by the caller, names default to them."""
+    """A conversation to be made. The caller chooses its id; the name defaults to the id."""
 
     id: str
     name: str | None = None
     settings: JsonText = "{}"
     cache: JsonText = "{}"
     lineage: Lineage = Lineage()
-    family: str | None = None  # None: it is a root, and the family has its id
-    onto: Onto | None = None  # where in the family its path begins; None: it is empty
+    family: str | None = None  # None: the conversation is a root, and its id is also the family's
+    onto: Onto | None = None  # where in the family its path begins; None: the path is empty
     title: str | None = None
     tags: Tags = ()
 
 
 class NewFork(Struct, frozen=True, kw_only=True):
-    """A fork that somebody wants to exist. ``settings`` None means: as the source's are today."""
+    """A fork to be made. If ``settings`` is None, it gets those that the source has now."""
 
     id: str
     cache: JsonText
@@ -183,7 +186,7 @@ class IdempotencyKey(Struct, frozen=True):
 
 
 class Capabilities(Struct, frozen=True):
-    """What an engine has, for callers that can do better with it."""
+    """What a database can do, for callers that make use of it."""
 
     durable: bool  # survives its process
     shared: bool  # several processes may use it at once
@@ -191,26 +194,26 @@ class Capabilities(Struct, frozen=True):
 
 
 class StoreLimits(Struct, frozen=True):
-    """How large things may be. A store refuses what is larger, with nothing changed."""
+    """How large things may be, in bytes unless said otherwise. A store refuses larger ones and changes nothing."""
 
     payload: int = 32 * 1024 * 1024
     commit: int = 256 * 1024 * 1024
     document: int = 4 * 1024 * 1024  # settings, cache identity
     input: int = 64 * 1024 * 1024  # of a turn: messages, with pictures
     title: int = 1024
-    tags: int = 64
+    tags: int = 64  # how many
     tag: int = 1024
 
 
 class Flaw(Struct, frozen=True):
-    """Something that `verify` found, and where."""
+    """A fault that `verify` found, and where."""
 
     where: str
     what: str
 
 
 class Verification(Struct, frozen=True):
-    """What `verify` looked at and what it found; no flaws means that history is as it was written."""
+    """How much `verify` checked, and the flaws that it found. Without a flaw, history is as it was written."""
 
     conversations: int
     events: int
@@ -223,7 +226,7 @@ class Verification(Struct, frozen=True):
 
 
 class Deleted(Struct, frozen=True):
-    """The conversations that a delete removed: the one asked for, and its sub-agents."""
+    """The conversations that a delete removed: the conversation that was named, and its sub-agents."""
 
     conversations: tuple[str, ...]
 
@@ -253,14 +256,14 @@ _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def check_name(what: str, name: str) -> str:
-    """The name, if it is one that the outside may use. Raises `BadName` otherwise."""
+    """Returns the name, or raises `BadName` if it is malformed."""
     if not _NAME.fullmatch(name):
         raise BadName(what, name if len(name) <= 200 else name[:200] + "...")
     return name
 
 
 def check_id(what: str, id: str) -> str:
-    """The id, if it is one. Raises `BadId` otherwise."""
+    """Returns the id, or raises `BadId` if it is malformed."""
     try:
         id_to_bytes(id)
     except ValueError:

@@ -1,4 +1,7 @@
-"""Connections to a database file, and what its errors mean."""
+"""Connections to a database file, and what its errors mean.
+
+Tests: tests/store/test_failed_commit.py, test_files.py.
+"""
 
 import sqlite3
 from collections.abc import Callable, Iterator

@@ -1,4 +1,7 @@
-"""A look at a store's file that changes nothing: nothing is made, no format is migrated, no lock is taken."""
+"""A look at a store's file without opening it: no file is made, no format is migrated, no lock is taken.
+
+Tests: tests/cli/test_doctor.py.
+"""
 
 import sqlite3
 from contextlib import closing
@@ -13,7 +16,7 @@ from forkpoint.store.sqlite.files import format_of
 
 
 class Glance(Struct, frozen=True):
-    """What stands in a file. An older format is migrated when the store is opened."""
+    """What a file has. If its format is old, opening the store migrates it."""
 
     format: int
     conversations: int  # of the default tenant
@@ -21,7 +24,7 @@ class Glance(Struct, frozen=True):
 
 
 def glance(path: Path) -> Glance:
-    """What stands in the file of a store. Raises what opening it would raise."""
+    """Looks at the file of a store. Raises the same errors as opening it."""
     if not path.is_file():
         raise NotAStore(str(path), "it is not a file")
     log = Path(f"{path}-wal")

@@ -1,9 +1,11 @@
 """Holders: which process runs which turn, and whether that process is alive.
 
-A process that has open turns says so with one heartbeat row. When that has run out, another may take its turns
-over; until somebody does, a late commit is still accepted. Beside it each process holds a lock on a file of
-its own in ``FILE.db-holders/``, which the operating system releases when it dies: so a killed program is known
-dead at once, and not only when its heartbeat runs out.
+A process that has open turns writes a heartbeat to one row. When the heartbeat is too old, another process may take the
+turns over; until one does, a late commit is still accepted. Each process also holds a lock on a file of its own in
+``FILE.db-holders/``. The operating system releases the lock when the process dies, so a killed program is known dead at
+once, and not only when its heartbeat is too old.
+
+Tests: tests/store/test_several_processes.py, test_one_process_twice.py, test_kill.py.
 """
 
 import os
@@ -13,7 +15,7 @@ from forkpoint.file_lock import HAS_LOCKS, FileLock
 
 
 class Holder:
-    """This process, as one that runs turns in a store."""
+    """This process, as far as it runs turns in a store."""
 
     def __init__(self, database: str | None, expiry: int) -> None:
         self.id = os.urandom(16)
@@ -22,7 +24,7 @@ class Holder:
         self._lock: FileLock | None = None
 
     def enrol(self) -> None:
-        """Takes the lock that says that this process lives. Done before its first turn begins."""
+        """Takes the lock that shows that this process lives. Called before its first turn begins."""
         if self._folder is None or self._lock is not None:
             return
         self._folder.mkdir(exist_ok=True)
@@ -31,7 +33,7 @@ class Holder:
         self._lock = lock
 
     def leave(self) -> None:
-        """Gives the lock back; turns that this process still holds are interrupted."""
+        """Releases the lock. Turns that this process still holds are interrupted from then on."""
         if self._folder is None or self._lock is None:
             return
         self._file(self.id).unlink(missing_ok=True)
@@ -39,7 +41,7 @@ class Holder:
         self._lock = None
 
     def sweep(self) -> None:
-        """Removes what processes left behind that were killed."""
+        """Removes the lock files of processes that were killed."""
         if self._folder is None or not HAS_LOCKS or not self._folder.is_dir():
             return
         for file in self._folder.iterdir():
@@ -62,7 +64,7 @@ class Holder:
         return self._is_locked(self._file(holder))
 
     def _is_locked(self, file: Path) -> bool:
-        """Whether a live process holds a file's lock. A file that none holds is removed."""
+        """Whether a live process holds a file's lock. If none does, the file is removed."""
         if not file.exists():
             return False
         try:

@@ -1,8 +1,8 @@
-"""The pulse of a store: a number that is another once somebody may have committed something.
+"""The pulse of a store: a number that changes with every commit.
 
-A file has a connection of its own for this, which never writes: SQLite tells it, from memory that all processes share,
-whether any other connection has committed since it last looked. That takes a few microseconds and waits for nobody, so
-it is done where it is asked. When SQLite does not say, the answer is that something may have been committed.
+A file has a connection of its own for this, which never writes. SQLite tells it, from memory that all processes share,
+whether another connection has committed since the last look. That takes a few microseconds and waits for nobody, so it
+runs in the caller's thread. If SQLite cannot tell, the number changes: something may have been committed.
 """
 
 import sqlite3
@@ -15,7 +15,7 @@ from forkpoint.store.sqlite.writer import Writer
 
 
 class Pulse:
-    """Counts the times that it saw something new."""
+    """Counts how often it saw a new commit."""
 
     def __init__(self, path: str, connect: Connect, writer: Writer) -> None:
         self._path = path

@@ -1,4 +1,7 @@
-"""Between rows and records: the only place that knows how a record's fields are spelled in columns."""
+"""Between rows and records: the only place that knows how a record's fields are spelled in columns.
+
+Tests: forkpoint.testing.conformance, tests/store/test_limits.py.
+"""
 
 import sqlite3
 from collections.abc import Callable
@@ -20,7 +23,7 @@ Parameters: TypeAlias = dict[str, Any]
 
 
 class Scope(Struct, frozen=True):
-    """Who asks, when, and how to tell whether a process is alive: the inputs that all operations share."""
+    """The inputs that all operations share: whose data, the time, this process, and a test whether another lives."""
 
     tenant: str
     now: int
@@ -62,7 +65,7 @@ def load_calls(value: str) -> OpenCalls:
 
 
 def possible_revision(revision: int | None) -> int | None:
-    """A revision as a parameter; one that no conversation can have becomes one that none has."""
+    """A revision as a parameter of SQL; -1, which no conversation has, if SQLite could not store it."""
     return revision if revision is None or 0 <= revision < 1 << 63 else -1
 
 

@@ -1,18 +1,20 @@
 """The one writer: a thread that drains a queue of jobs in group commits.
 
 A job is a function of its inputs that reads and writes through a connection. Jobs that wait together share one
-transaction and one fsync, and one that fails, fails alone: one that was refused before it wrote anything is just left
-out; if one fails half-way, the group runs again, in transactions of their own. Nobody waits for a group to fill, and
-big jobs go alone.
+transaction and one fsync, and a job that fails, fails alone: a job that is refused before it wrote anything is left
+out; if a job fails half-way, all jobs of the group run again, each in a transaction of its own. The writer does not
+wait for a group to fill, and big jobs go alone.
 
 **An error at COMMIT is not a failure, it is unknown**: the log may hold the commit although its fsync failed, and a
-crash could bring it to light. So the writer takes a new connection and writes a barrier; once *that* is on disk,
-what can be read is true for good, and each job is told whether it landed. Only when the barrier fails too does a
-caller hear `OutcomeUnknown`.
+crash could bring it to light. So the writer takes a new connection and writes a barrier. Once *that* is on disk,
+what can be read is true for good, and the writer finds out for each job whether it landed. Only if the barrier fails
+too, the caller gets `OutcomeUnknown`.
 
-Handing a job to another thread and back costs about as much as an fsync on a fast disk. So where nobody else could
-share the transaction, a job runs where it is submitted: always one that need not reach the disk (`durable=False`), and
-a durable one while its turn is the only one open here and the disk has lately been quick.
+Handing a job to another thread and back costs about as much as an fsync on a fast disk. So if no other job could share
+the transaction, a job runs in the thread that submits it: a job that need not reach the disk (`durable=False`) always,
+a durable job if its turn is the only open turn here and the disk has lately been quick.
+
+Tests: tests/store/test_cancellation.py, test_failed_commit.py, test_failed_fsync.py, test_faults.py.
 """
 
 import sqlite3
@@ -44,7 +46,7 @@ _OVERHEAD_BYTES = 40 << 10  # about what one small transaction adds to the log
 
 
 class WriteJob(Generic[T]):
-    """Something to write, and what came of it."""
+    """An operation that the writer is to run, and its result or error. ``what`` and ``id`` name it in errors."""
 
     def __init__(
         self,
@@ -61,9 +63,9 @@ class WriteJob(Generic[T]):
         self.id = id
         self.run = run
         self.landed = landed  # asked on a new connection after a failed COMMIT; may write
-        self.not_landed = not_landed  # what the caller hears if it did not
-        self.durable = durable
-        self.size = size
+        self.not_landed = not_landed  # the error for the caller if it did not; None: the error of the COMMIT
+        self.durable = durable  # whether it must survive a power cut
+        self.size = size  # bytes that it writes, roughly
         self.taken = False
         self.result: T | None = None
         self.error: BaseException | None = None

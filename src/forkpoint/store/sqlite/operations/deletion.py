@@ -1,4 +1,7 @@
-"""Deleting: the pointers of a conversation and its sub-agents go, what they spent stays."""
+"""The deletion of conversations: their pointers go, what they spent stays counted.
+
+Tests: forkpoint.testing.conformance.care.
+"""
 
 import sqlite3
 
@@ -11,7 +14,7 @@ from forkpoint.store.sqlite.rows import Scope
 
 
 def delete_old_draft(db: Database, scope: Scope, id: str, before: int) -> bool:
-    """Removes a draft, if it still is one that nobody has touched: its turn may have committed a moment ago."""
+    """Removes a draft if it is still old and a draft: its turn may have committed a moment ago."""
     drafts = db.execute(SQL["old_drafts"], {"tenant": scope.tenant, "before": before}).fetchall()
     if not any(id_from_bytes(row["id"]) == id for row in drafts):
         return False
@@ -20,7 +23,7 @@ def delete_old_draft(db: Database, scope: Scope, id: str, before: int) -> bool:
 
 
 def delete(db: Database, scope: Scope, id: str, *, if_revision: int | None) -> Deleted:
-    """Removes a conversation and its sub-agents. Events under a fork stay; the rest is collected."""
+    """Removes a conversation and its sub-agents. Events that a fork shares stay; the collector removes the rest."""
     conversations.check_revision(conversations.row_of(db, scope, id), if_revision)
     parameters = {"tenant": scope.tenant, "id": conversations.key_of(id)}
     ids = [id_from_bytes(row["id"]) for row in db.execute(SQL["with_sub_agents"], parameters).fetchall()]

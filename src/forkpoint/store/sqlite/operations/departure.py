@@ -1,4 +1,7 @@
-"""Leaving a head: what becomes of it when a turn commits that stood elsewhere."""
+"""The departure from a head: what becomes of it when a turn with another base commits.
+
+Tests: forkpoint.testing.conformance.elsewhere.
+"""
 
 from forkpoint.errors import BadArgument
 from forkpoint.history.paths import common_ancestor
@@ -11,9 +14,9 @@ from forkpoint.store.sqlite.rows import Scope, head_of
 
 
 def leave_head(db: Database, scope: Scope, turn: OpenTurn, aside: NewFork | None) -> tuple[Spend, str | None]:
-    """Keeps what stands at the head that a turn's commit is about to leave, if nothing else does.
+    """Makes a branch of the head that a turn's commit is about to leave, unless the new path has it.
 
-    Gives what of the new path is not the conversation's own spend, and the branch that was set aside.
+    Returns what of the new path's cost is not the conversation's own, and the branch's id or None.
     """
     row = conversations.row_of(db, scope, turn.conversation)
     old, own = head_of(row), conversations.spend_of(row)

@@ -1,4 +1,7 @@
-"""Reading history: paths, events, and the head that stood at a position."""
+"""Reading history: paths, events, and the head that stood at a position.
+
+Tests: forkpoint.testing.conformance.turns, forks, tests/store/test_reading.py.
+"""
 
 import sqlite3
 from collections.abc import Iterable, Sequence

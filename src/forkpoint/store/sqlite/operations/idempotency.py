@@ -1,4 +1,7 @@
-"""Idempotency: one key, one effect."""
+"""Idempotency: one key, one effect.
+
+Tests: forkpoint.testing.conformance.keys.
+"""
 
 from forkpoint.errors import KeyReused
 from forkpoint.ids import id_to_bytes
@@ -8,7 +11,7 @@ from forkpoint.store.sqlite.rows import Scope
 
 
 def find(db: Database, scope: Scope, key: IdempotencyKey | None, operation: str, subject: bytes | None) -> bytes | None:
-    """What an earlier request under this key made; None for a fresh key. Raises `KeyReused` for another request."""
+    """The id of what an earlier request with this key made; None if the key is free. Raises `KeyReused`."""
     if key is None:
         return None
     row = db.execute(SQL["find_key"], {"tenant": scope.tenant, "key": key.key}).fetchone()
@@ -23,7 +26,7 @@ def find(db: Database, scope: Scope, key: IdempotencyKey | None, operation: str,
 def take(
     db: Database, scope: Scope, key: IdempotencyKey | None, operation: str, subject: bytes | None, target: str
 ) -> None:
-    """Binds the key to what this request made, in the transaction that made it."""
+    """Records what the request with this key made, in the transaction that makes it."""
     if key is not None:
         parameters = {
             "tenant": scope.tenant,
@@ -38,5 +41,5 @@ def take(
 
 
 def free(db: Database, scope: Scope, target: bytes) -> None:
-    """The request had no effect, or its effect is gone: the key may be used again."""
+    """Frees the key of a request that had no effect or whose result is deleted."""
     db.execute(SQL["free_key"], {"tenant": scope.tenant, "target": target})

@@ -1,10 +1,11 @@
-"""What was spent: beside history, by one branch, in a whole family, by a tenant. Each token is counted once.
+"""The ledger: what a branch, a family or a tenant has spent. Each token is counted once.
 
-A charge goes straight into the ledger and stays there, whatever becomes of its conversation. What turns spent stands in
-their rows, and goes into the ledger when their conversation is deleted.
+A charge goes straight into the ledger and stays there, whatever becomes of its conversation. The cost of a turn is in
+the turn's row, and goes into the ledger when the conversation is deleted.
 
-What was spent beside any conversation is charged to `NONE`, in a family of the same name. A program that does not know
-that finds it in no family, as is right.
+A charge without a conversation belongs to `NONE`, in a family of the same name.
+
+Tests: forkpoint.testing.conformance.ledger.
 """
 
 import sqlite3
@@ -18,11 +19,11 @@ from forkpoint.store.sqlite.operations import conversations, turns
 from forkpoint.store.sqlite.rows import Scope, dumps, load_usage
 
 NONE = b""
-"""The place of a conversation's id where there is none. No id is so short."""
+"""Stands for an id if there is no conversation. No id is so short."""
 
 
 def charge(db: Database, scope: Scope, conversation: str | None, id: str, usage: Usage) -> None:
-    """Enters a charge into the ledger, unless it is there. Raises `KeyReused` if its id names another one."""
+    """Enters a charge into the ledger unless it is there. Raises `KeyReused` if the id has another charge."""
     charged, family = NONE, NONE
     if conversation is not None:
         row = conversations.row_of(db, scope, conversation)
@@ -46,7 +47,7 @@ def is_charged(db: Database, scope: Scope, id: str) -> bool:
 
 
 def spent(db: Database, scope: Scope, conversation: str | None) -> Usage:
-    """What a conversation itself has spent: in its turns, committed or not, and beside them."""
+    """What a conversation itself has spent: its turns, committed or not, and its charges."""
     row = None if conversation is None else conversations.row_of(db, scope, conversation)
     charged = {"tenant": scope.tenant, "conversation": NONE if row is None else row["id"]}
     beside = _sum(db.execute(SQL["charges"], charged))
@@ -54,7 +55,7 @@ def spent(db: Database, scope: Scope, conversation: str | None) -> Usage:
 
 
 def usage(db: Database, scope: Scope, family: str | None) -> Usage:
-    """All that was ever spent in a family, or by the tenant: in turns, beside them, and in deleted branches."""
+    """All that was ever spent in a family, or by the tenant: turns, charges, and deleted branches."""
     own = {"tenant": scope.tenant}
     if family is None:
         total = _sum(db.execute(SQL["tenant_ledger"], own)) + _sum(db.execute(SQL["tenant_tries"], own))
@@ -65,7 +66,7 @@ def usage(db: Database, scope: Scope, family: str | None) -> Usage:
 
 
 def write_off(db: Database, scope: Scope, row: sqlite3.Row) -> None:
-    """Keeps what a conversation had spent, which is about to be deleted. Its charges are in the ledger already."""
+    """Enters what a conversation has spent, just before it is deleted. Its charges are in the ledger already."""
     own = {"tenant": scope.tenant, "conversation": row["id"], "now": scope.now}
     db.execute(SQL["write_off"], own | {"family": row["family"], "usage": dumps(in_turns(db, scope, row))})
     db.execute(SQL["close_charges"], own)

@@ -1,4 +1,7 @@
-"""Operations on turns: each a function of its inputs, run inside a transaction and fenced by the turn's token."""
+"""Operations on turns: each a function of its inputs, run inside a transaction and fenced by the turn's token.
+
+Tests: forkpoint.testing.conformance.turns, elsewhere.
+"""
 
 import sqlite3
 
@@ -176,7 +179,7 @@ def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
 
 
 def refresh(db: Database, scope: Scope, turn: OpenTurn) -> OpenTurn:
-    """The handle of a running turn as far as its journal goes."""
+    """The handle of a running turn with all steps that its journal has."""
     if not is_held(db, scope, turn.id, turn.token):
         raise lost(db, scope, turn)
     return _handle(db, scope, turn.conversation, turn.id, turn.token, turn.branch)
@@ -205,7 +208,7 @@ def settle(db: Database, scope: Scope, id: str, token: bytes, usage: Usage) -> O
 
 
 def let_go(db: Database, scope: Scope, id: str, token: bytes, *, begun: bool) -> None:
-    """Gives back a turn that was just taken by a caller who is no longer there: ended if it was new, else as it was."""
+    """Gives a turn back whose caller was cancelled while it took it: a new turn ends, another is as it was."""
     row = find(db, scope, id)
     if row is None or row["outcome"] != "running" or row["token"] != token:
         return
@@ -313,7 +316,7 @@ def _make_way(
 
 
 def _elsewhere(db: Database, scope: Scope, row: sqlite3.Row, onto: Onto) -> Head | None:
-    """What is true where a turn is to stand; None if that is the head of the conversation that it holds."""
+    """The head at another base of a turn; None if the base is the head of the conversation that the turn holds."""
     own = conversations.key_of(onto.branch) == row["id"]
     branch = row if own else conversations.row_of(db, scope, onto.branch, drafts=False)
     if branch["family"] != row["family"]:
@@ -340,7 +343,7 @@ def open_turn(
 ) -> OpenTurn:
     """A turn's handle at its base, from the row of the conversation that it holds.
 
-    ``base`` and ``branch`` are given if it stands elsewhere than at the head.
+    ``base`` and ``branch`` are None if the turn's base is the head.
     """
     segment = row["open_segment"] if base is None else None
     base = base or head_of(row)
@@ -474,7 +477,7 @@ def _order(turn: TurnRecord) -> tuple[int, str]:
 
 
 def _possible_ordinal(ordinal: int) -> int:
-    """An ordinal as a parameter; one that no event can have becomes the nearest that one can, or that none has."""
+    """An ordinal as a parameter of SQL: at least 0, and at most one more than an event can have."""
     return min(max(ordinal, 0), ORDINALS + 1)
 
 
