@@ -408,7 +408,7 @@ STUBBORN = "trap '' TERM; sleep 600 & echo $! $$ > pids.new; mv pids.new pids; w
 async def test_a_timeout_ends_the_whole_group_though_it_ignores_signals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forkpoint.process.GRACE", 0.1)
+    monkeypatch.setattr("forkpoint.system.process.GRACE", 0.1)
     found = await ran(Hook("before_tool", command=STUBBORN, timeout=0.5, on_error="block"), workspace=tmp_path)
     assert found.blocked == "it did not end within 0.5 s"
     started = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
@@ -419,7 +419,7 @@ async def test_a_timeout_ends_the_whole_group_though_it_ignores_signals(
 
 @both
 async def test_a_cancelled_turn_ends_the_whole_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forkpoint.process.GRACE", 0.1)
+    monkeypatch.setattr("forkpoint.system.process.GRACE", 0.1)
     pids = tmp_path / "pids"
     hook = Hook("before_tool", command=STUBBORN, on_error="block")
     with anyio.fail_after(PATIENCE):

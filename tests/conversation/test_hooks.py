@@ -480,7 +480,7 @@ async def test_whatever_a_hook_does_its_turn_ends_within_its_limit_in_a_clear_re
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All at once: they take as long as the longest, and none can hold up another."""
-    monkeypatch.setattr("forkpoint.process.GRACE", 0.1)
+    monkeypatch.setattr("forkpoint.system.process.GRACE", 0.1)
     took: dict[str, float] = {}
     ended: dict[str, Any] = {}
     long = "x" * 300_000  # more than a pipe holds

@@ -10,12 +10,12 @@ from anyio.lowlevel import checkpoint
 
 from forkpoint.errors import CommitFailed, ForkpointError, NotFound, StoreUnavailable
 from forkpoint.events import Usage
-from forkpoint.file_lock import FileLock
 from forkpoint.ids import new_id
 from forkpoint.store.records import ConversationRecord, Lineage, NewConversation, Onto, OpenTurn
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Connect, Database
 from forkpoint.store.sqlite.files import lock_path
+from forkpoint.system.file_lock import FileLock
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import begin, create, run
 from forkpoint.testing.samples import answers, exchange, says

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 
 from forkpoint.errors import DiskFull, ForkpointError, NotFound, OutcomeUnknown
 from forkpoint.events import NewEvent, Usage
-from forkpoint.file_lock import FileLock
 from forkpoint.ids import new_id
 from forkpoint.store.records import (
     IdempotencyKey,
@@ -37,6 +36,7 @@ from forkpoint.store.records import (
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Connect, Database
 from forkpoint.store.sqlite.files import lock_path
+from forkpoint.system.file_lock import FileLock
 from forkpoint.testing.samples import answers, calls, exchange, remembers, returns, says
 
 PATIENCE = 60.0  # seconds for one scenario; a writer that died would let its callers wait for good

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from forkpoint import extras
 from forkpoint.errors import BadAgent
 from forkpoint.events import JsonText
+from forkpoint.system import extras
 
 SIZE = 32_768
 """Bytes that a schema may have."""

@@ -18,9 +18,9 @@ import anyio.lowlevel
 from forkpoint.backend.protocol import Backend
 from forkpoint.errors import BadSetting
 from forkpoint.remote.addresses import is_server, key_in_use, server_url
-from forkpoint.shield import finished
 from forkpoint.store.address import open_store
 from forkpoint.store.protocol import Store
+from forkpoint.threads.shield import finished
 from forkpoint.workspace.defaults import default_store, file_url, named_store
 
 Where: TypeAlias = str | os.PathLike[str] | Store | None

@@ -17,7 +17,7 @@ from anyio.from_thread import BlockingPortal
 
 from forkpoint.conversation.place import close_all
 from forkpoint.errors import UseAsync
-from forkpoint.thread_loop import ThreadLoop
+from forkpoint.threads.thread_loop import ThreadLoop
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -5,8 +5,8 @@ import logging
 from forkpoint.errors import ForkpointError, NotFound
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
-from forkpoint.shield import finished
 from forkpoint.store.protocol import Store
+from forkpoint.threads.shield import finished
 
 _log = logging.getLogger("forkpoint")
 

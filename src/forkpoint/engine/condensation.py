@@ -24,8 +24,8 @@ from forkpoint.llm.answers import Complete, Failed
 from forkpoint.llm.prompt.identity import CallContext, own_identity
 from forkpoint.llm.prompt.manifest import manifest_of
 from forkpoint.llm.prompt.rendering import render
-from forkpoint.shield import finished
 from forkpoint.store.records import Committed, ConversationRecord
+from forkpoint.threads.shield import finished
 
 if TYPE_CHECKING:
     from forkpoint.engine.resources import Resources

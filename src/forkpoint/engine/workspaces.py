@@ -17,8 +17,8 @@ from forkpoint.backend.results import RemovedWorkspace
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import CannotResume, ForkpointError, WorkspaceNotMade
 from forkpoint.events import JsonText
-from forkpoint.shield import finished
 from forkpoint.store.protocol import Store
+from forkpoint.threads.shield import finished
 from forkpoint.workspace.folders import printable
 from forkpoint.workspace.isolation import Kind, Made, NotMade, Removed, make, remove
 

@@ -47,8 +47,8 @@ from forkpoint.remote.requests import (
     without,
 )
 from forkpoint.remote.turn_log import TurnLog
-from forkpoint.shield import finished
 from forkpoint.sse import Frame
+from forkpoint.threads.shield import finished
 from forkpoint.updates import Provisional, TurnJoined, TurnStarted
 from forkpoint.wire.documents import (
     CondensedDocument,

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from forkpoint.durable_file import replace_file
-from forkpoint.file_lock import FileLock
+from forkpoint.system.durable_file import replace_file
+from forkpoint.system.file_lock import FileLock
 
 _LARGEST = 16 * 1024 * 1024
 _PATIENCE = 10.0  # seconds that a change waits for another

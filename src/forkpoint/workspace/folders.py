@@ -19,7 +19,7 @@ import msgspec
 import platformdirs
 from msgspec import Struct
 
-from forkpoint.durable_file import replace_file
+from forkpoint.system.durable_file import replace_file
 
 Kind: TypeAlias = Literal["worktree", "copy"]
 

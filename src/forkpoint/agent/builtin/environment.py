@@ -18,7 +18,7 @@ import msgspec
 
 from forkpoint.agent.secrets.masking import Masking
 from forkpoint.masking import masked
-from forkpoint.process import MARK
+from forkpoint.system.process import MARK
 
 VALUE_LIMIT = 8_000
 LIMIT = 64_000

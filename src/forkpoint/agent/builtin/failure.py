@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from forkpoint.process import CannotStart
+from forkpoint.system.process import CannotStart
 
 
 class ToolFailed(Exception):

@@ -15,7 +15,7 @@ from forkpoint.agent.builtin.environment import base
 from forkpoint.agent.builtin.output import FOLDER
 from forkpoint.agent.builtin.paths import FilePlace, Workspace
 from forkpoint.agent.builtin.regex_process import Below
-from forkpoint.process import CannotStart, Job, OutputHead, supervise
+from forkpoint.system.process import CannotStart, Job, OutputHead, supervise
 
 ENTRIES = 200_000
 """How many names are looked at."""

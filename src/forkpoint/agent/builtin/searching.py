@@ -19,7 +19,7 @@ from forkpoint.agent.builtin.listing import Listing, files_below
 from forkpoint.agent.builtin.paths import FilePlace, Workspace, workspace_of
 from forkpoint.agent.context import ToolContext
 from forkpoint.agent.tool import tool
-from forkpoint.process import Ended, Job, supervise
+from forkpoint.system.process import Ended, Job, supervise
 
 SECONDS = 20
 """How long a search may take."""

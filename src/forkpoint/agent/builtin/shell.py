@@ -15,7 +15,7 @@ from forkpoint.agent.builtin.output import Output
 from forkpoint.agent.builtin.paths import Workspace, workspace_of
 from forkpoint.agent.context import SHELL, ToolContext
 from forkpoint.agent.tool import tool
-from forkpoint.process import Ended, Job, run
+from forkpoint.system.process import Ended, Job, run
 
 _LONGEST = 100_000  # characters of a command: a program's argument has a limit
 _SIDE = 200  # the least number of the pipe for what carries over: commands use the low ones

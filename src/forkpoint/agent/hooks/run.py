@@ -20,7 +20,7 @@ from forkpoint.agent.arguments import typed
 from forkpoint.agent.calls import is_cancelled, is_ours, reason_of, tool_threads, valid_text
 from forkpoint.agent.hooks.hook import Block, Hook, HookContext
 from forkpoint.events import HookRun
-from forkpoint.process import Finished, run_command
+from forkpoint.system.process import Finished, run_command
 
 READ = 1024 * 1024
 """Bytes of each output of a command that are read; the rest is let go."""

@@ -18,14 +18,14 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from forkpoint import extras
 from forkpoint.agent.mcp.addresses import address
 from forkpoint.agent.mcp.failures import McpToolError, reason
 from forkpoint.agent.mcp.processes import GRACE, ServerEnded, ServerOutput, process
 from forkpoint.agent.mcp.servers import Start
 from forkpoint.agent.mcp.thread import there
 from forkpoint.errors import McpFailed
-from forkpoint.wakeup import soon_here
+from forkpoint.system import extras
+from forkpoint.threads.wakeup import soon_here
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from anyio.abc import ByteReceiveStream, Process
 
 from forkpoint.agent.mcp.servers import BASICS, Start
 from forkpoint.agent.secrets.masking import SHORTEST, STARS, Masking
-from forkpoint.process import signal_group
+from forkpoint.system.process import signal_group
 
 MESSAGE = 16 * 1024 * 1024
 """Bytes that one message of a server may have."""

@@ -21,8 +21,8 @@ from typing import Generic, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from forkpoint.thread_loop import ThreadLoop
-from forkpoint.wakeup import Soon, result_of
+from forkpoint.threads.thread_loop import ThreadLoop
+from forkpoint.threads.wakeup import Soon, result_of
 
 T = TypeVar("T")
 

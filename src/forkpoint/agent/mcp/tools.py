@@ -18,7 +18,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forkpoint import extras
 from forkpoint.agent.arguments import Arguments, BadArguments
 from forkpoint.agent.context import ToolContext
 from forkpoint.agent.mcp.connections import call_tool, known_tools, list_tools
@@ -31,6 +30,7 @@ from forkpoint.agent.tool import OUTPUT_LIMIT, Tool
 from forkpoint.errors import BadAgent, BadTool, McpFailed, NoSecret
 from forkpoint.events import JsonText, Part
 from forkpoint.llm.prompt.manifest import ToolSchema
+from forkpoint.system import extras
 
 TOOLS = 256
 """Tools that one server may add to an agent."""

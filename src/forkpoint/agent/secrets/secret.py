@@ -22,7 +22,7 @@ from forkpoint.agent.secrets.masking import SHORTEST, Masking
 from forkpoint.errors import BadAgent, NoSecret
 from forkpoint.events import JsonText
 from forkpoint.llm.prompt.manifest import is_text
-from forkpoint.process import run_command
+from forkpoint.system.process import run_command
 
 LARGEST = 64 * 1024
 """Bytes that a value may have."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 from msgspec import Struct
 
-from forkpoint import extras
 from forkpoint.cli import figures
 from forkpoint.cli.common import Store, known_names, opened
 from forkpoint.cli.output import Json, clean, console, display, grid, print_json
 from forkpoint.errors import ExtraMissing, ForkpointError, NotFound, NoWeights
+from forkpoint.system import extras
 from forkpoint.version import __version__
 
 if TYPE_CHECKING:

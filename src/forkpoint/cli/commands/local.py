@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from forkpoint import extras
 from forkpoint.cli.output import Json, print_json, tell
 from forkpoint.errors import LibraryMissing
-from forkpoint.libraries import installation_of, may_install
 from forkpoint.llm.local.llama import load as load_llama
 from forkpoint.llm.local.weights import SMOLLM2, Status
 from forkpoint.llm.local.weights import fetch as fetch_weights
 from forkpoint.llm.local.weights import status as status_of
+from forkpoint.system import extras
+from forkpoint.system.libraries import installation_of, may_install
 
 if TYPE_CHECKING:
     from forkpoint.conversation import Conversation

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 from typer.core import TyperCommand
 
-from forkpoint import extras
 from forkpoint.cli.commands.local import bring_library
 from forkpoint.cli.common import Instructions
 from forkpoint.cli.output import Json, tell
+from forkpoint.system import extras
 
 if TYPE_CHECKING:
     from forkpoint.server.agents.catalog import Catalog

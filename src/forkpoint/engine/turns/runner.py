@@ -46,8 +46,8 @@ from forkpoint.events import Condensation, NewEvent, SkillActivated, StagedEvent
 from forkpoint.ids import new_id
 from forkpoint.llm.prompt.identity import CacheIdentity, CallContext
 from forkpoint.paging import Page
-from forkpoint.shield import finished
 from forkpoint.store.records import ConversationRecord, IdempotencyKey, OpenTurn, TurnError, TurnRecord
+from forkpoint.threads.shield import finished
 from forkpoint.updates import TurnStarted
 
 

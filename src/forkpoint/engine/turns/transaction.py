@@ -41,8 +41,8 @@ from forkpoint.errors import (
 )
 from forkpoint.events import Event, JsonText, NewEvent, StagedEvent
 from forkpoint.llm.prompt.rendering import Rendering
-from forkpoint.shield import finished
 from forkpoint.store.records import Committed, NewFork, OpenTurn, Outcome, TurnError
+from forkpoint.threads.shield import finished
 from forkpoint.updates import TurnStarted
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from forkpoint.wakeup import Wakeup, end_of, in_thread
+from forkpoint.threads.wakeup import Wakeup, end_of, in_thread
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from forkpoint.llm.local.bridge import converse
 from forkpoint.llm.local.llama import PACKAGE
 from forkpoint.llm.local.llama import load as load_llama
 from forkpoint.llm.local.slots import SlotPlace, Slots, chain_of
-from forkpoint.wakeup import end_of, in_thread, result_of
+from forkpoint.threads.wakeup import end_of, in_thread, result_of
 
 Progress: TypeAlias = Callable[[str], None]
 """Is told in words what takes a while."""

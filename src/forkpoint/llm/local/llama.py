@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from forkpoint import extras
 from forkpoint.errors import ExtraBroken
+from forkpoint.system import extras
 
 PACKAGE = "xllamacpp"
 _NEEDED = ("CommonParams", "Server")

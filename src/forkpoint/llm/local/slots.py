@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from forkpoint.wakeup import result_of
+from forkpoint.threads.wakeup import result_of
 
 WORTH = 400
 """Characters that are worth looking for. Fewer are read again in a moment."""

@@ -23,10 +23,10 @@ from typing import Literal
 import platformdirs
 from msgspec import Struct
 
-from forkpoint import extras
-from forkpoint.durable_file import install, sync
 from forkpoint.errors import ExtraMissing, FetchFailed, NoWeights
 from forkpoint.llm.local import llama
+from forkpoint.system import extras
+from forkpoint.system.durable_file import install, sync
 
 MAGIC = b"GGUF"
 

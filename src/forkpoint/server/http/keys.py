@@ -23,7 +23,6 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.clock import Clock, system_clock
-from forkpoint.durable_file import replace_file
 from forkpoint.errors import (
     AlreadyExists,
     BadArgument,
@@ -33,9 +32,10 @@ from forkpoint.errors import (
     NoSuchKey,
     Unauthorized,
 )
-from forkpoint.file_lock import FileLock
 from forkpoint.server.settings import History
 from forkpoint.store.records import DEFAULT_TENANT, check_name
+from forkpoint.system.durable_file import replace_file
+from forkpoint.system.file_lock import FileLock
 
 VERSION = 1
 """The version of the file that is written."""

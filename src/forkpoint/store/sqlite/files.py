@@ -6,11 +6,11 @@ import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
-from forkpoint.durable_file import install, new_aside
 from forkpoint.errors import BadStoreUrl, NetworkFileSystem, NotAStore, ReadOnly, StoreDamaged, StoreNewer
-from forkpoint.file_lock import FileLock
 from forkpoint.store.sql import migrations
 from forkpoint.store.sqlite.connection import Database, code_of, connect, translated
+from forkpoint.system.durable_file import install, new_aside
+from forkpoint.system.file_lock import FileLock
 
 APPLICATION_ID = 0x466B5074
 """Marks a SQLite file as Forkpoint's ("FkPt")."""

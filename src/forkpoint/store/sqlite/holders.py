@@ -11,7 +11,7 @@ Tests: tests/store/test_several_processes.py, test_one_process_twice.py, test_ki
 import os
 from pathlib import Path
 
-from forkpoint.file_lock import HAS_LOCKS, FileLock
+from forkpoint.system.file_lock import HAS_LOCKS, FileLock
 
 
 class Holder:

@@ -14,7 +14,6 @@ from msgspec import Struct
 from forkpoint.clock import Clock
 from forkpoint.errors import BadStoreUrl, ForkpointError
 from forkpoint.events import Usage
-from forkpoint.file_lock import FileLock, NoLock
 from forkpoint.store.checks import Checks
 from forkpoint.store.records import Capabilities, StoreLimits
 from forkpoint.store.sqlite.connection import MEMORY, SQL, Connect, Database, connect_reader, translated
@@ -23,7 +22,8 @@ from forkpoint.store.sqlite.holders import Holder
 from forkpoint.store.sqlite.pulse import Pulse
 from forkpoint.store.sqlite.reader import Readers, SharedReaders
 from forkpoint.store.sqlite.writer import WriteJob, Writer
-from forkpoint.wakeup import finish_in_thread
+from forkpoint.system.file_lock import FileLock, NoLock
+from forkpoint.threads.wakeup import finish_in_thread
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

@@ -30,9 +30,9 @@ import msgspec
 from anyio.lowlevel import checkpoint
 
 from forkpoint.errors import ForkpointError, OutcomeUnknown, StoreClosed, StoreDamaged, StoreUnavailable
-from forkpoint.file_lock import FileLock
 from forkpoint.store.sqlite.connection import MEMORY, PATIENCE, SQL, Connect, Database, code_of, translate
-from forkpoint.wakeup import Wakeup
+from forkpoint.system.file_lock import FileLock
+from forkpoint.threads.wakeup import Wakeup
 
 T = TypeVar("T")
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from forkpoint.durable_file import install, new_aside, replace_file, sync
+from forkpoint.system.durable_file import install, new_aside, replace_file, sync
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from forkpoint.durable_file import replace_file
+from forkpoint.system.durable_file import replace_file
 os.{call} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 replace_file(Path(sys.argv[1]), b"new")
 """

@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from forkpoint.wakeup import Wakeup, end_of, finish_in_thread, in_thread, result_of, soon_here
+from forkpoint.threads.wakeup import Wakeup, end_of, finish_in_thread, in_thread, result_of, soon_here
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
@@ -138,7 +138,7 @@ async def test_nobody_minds_a_wakeup_of_a_loop_that_has_ended() -> None:
 
 AT_EXIT = """
 import atexit, anyio
-from forkpoint.wakeup import finish_in_thread
+from forkpoint.threads.wakeup import finish_in_thread
 atexit.register(lambda: anyio.run(finish_in_thread, lambda: print("finished")))
 """
 

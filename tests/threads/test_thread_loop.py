@@ -10,7 +10,7 @@ PROGRAM = """
 import atexit, os, sys, threading, time
 import anyio
 from anyio.from_thread import BlockingPortal
-from forkpoint.thread_loop import ThreadLoop
+from forkpoint.threads.thread_loop import ThreadLoop
 
 async def serve(started):
     print("begins in", threading.current_thread().name)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from forkpoint.errors import ExtraBroken, ExtraMissing, LibraryMissing
-from forkpoint.libraries import installation_of, missing_in
+from forkpoint.system.libraries import installation_of, missing_in
 
 MODULES: dict[str, Sequence[str]] = {
     "local": ("xllamacpp",),

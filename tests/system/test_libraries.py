@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from forkpoint.libraries import installation_of, may_install, missing_in
+from forkpoint.system.libraries import installation_of, may_install, missing_in
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from forkpoint.process import CannotStart, Ended, Finished, Job, OutputHead, run, run_command, supervise
+from forkpoint.system.process import CannotStart, Ended, Finished, Job, OutputHead, run, run_command, supervise
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
@@ -193,7 +193,7 @@ def test_a_thread_can_stop_a_command_too(tmp_path: Path) -> None:
 async def test_forkpoint_in_a_command_of_forkpoint_does_not_hide_its_processes(tmp_path: Path) -> None:
     """The inner one marks its commands too, and they are still found by the outer mark."""
     inner = (
-        "import os; from forkpoint.process import Job, supervise; supervise(Job("
+        "import os; from forkpoint.system.process import Job, supervise; supervise(Job("
         "command=['sh', '-c', 'echo $$ >pids; exec sleep 1000'], folder='.', env=os.environ, timeout=99, heard=print))"
     )
     async with anyio.create_task_group() as tasks:
@@ -219,7 +219,7 @@ async def test_of_each_output_the_beginning_is_kept() -> None:
 
 
 async def test_a_command_that_takes_too_long_has_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forkpoint.process.GRACE", 0.1)
+    monkeypatch.setattr("forkpoint.system.process.GRACE", 0.1)
     assert await run_command("echo a; exec sleep 1000", seconds=0.3) == Finished(None, b"a\n")
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from forkpoint import extras
 from forkpoint.errors import ExtraBroken, ExtraMissing, LibraryMissing
+from forkpoint.system import extras
 
 GOMP = "libgomp.so.1: cannot open shared object file: No such file or directory"
 
