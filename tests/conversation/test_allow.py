@@ -10,7 +10,7 @@ import pytest
 from tests.conversation.support.homes import new_file
 
 from forkpoint import LLM, Agent, AsyncConversation, Conversation, Role, SubAgents, Turn, TurnFailed, tool
-from forkpoint.backend.missing import allows, as_allowed
+from forkpoint.backend.allowance import allows, as_allowed
 from forkpoint.backend.settings import Settings, SubAgentOf
 from forkpoint.errors import BadArgument, CannotResume, Item
 from forkpoint.events import ManifestChanged, SettingsChanged, ToolCall

@@ -122,7 +122,7 @@ def tags_from(given: Iterable[str] | None) -> dict[str, str]:
 
 def allowed(given: Iterable[str]) -> frozenset[str]:
     """What ``--allow`` named."""
-    from forkpoint.backend.missing import as_allowed
+    from forkpoint.backend.allowance import as_allowed
 
     try:
         return as_allowed(tuple(given))

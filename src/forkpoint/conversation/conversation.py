@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, get_args
 
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.team.tools import Task
+from forkpoint.backend.allowance import NOTHING
 from forkpoint.backend.callbacks import Callback, Visualizer
 from forkpoint.backend.messages import Message, as_message
-from forkpoint.backend.missing import NOTHING
 from forkpoint.backend.names import Point, as_answerer, as_id, as_point, as_turn, with_title
 from forkpoint.backend.options import Decision, ForkOptions, SpawnOptions
 from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import Branch, Call, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.backend.settings import Settings, as_workspace
 from forkpoint.conversation.handle import Handle, at_hand
-from forkpoint.conversation.opening import NewOptions, OpenOptions, drafted, opened
 from forkpoint.conversation.place import Place, Where
+from forkpoint.conversation.setup import NewOptions, OpenOptions, drafted, opened
 from forkpoint.conversation.stream import TurnStream, streamed
 from forkpoint.conversation.sub_agents import Members
 from forkpoint.conversation.tries import Tries

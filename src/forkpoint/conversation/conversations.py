@@ -21,8 +21,8 @@ from forkpoint.backend.callbacks import Callback, Visualizer
 from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import Info, Spending
 from forkpoint.conversation.conversation import AsyncConversation
-from forkpoint.conversation.opening import NewOptions, OpenOptions, created, opened
 from forkpoint.conversation.place import Place, Where
+from forkpoint.conversation.setup import NewOptions, OpenOptions, created, opened
 from forkpoint.errors import StoreClosed
 from forkpoint.llm.model import LLM
 from forkpoint.paging import Page

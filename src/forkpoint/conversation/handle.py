@@ -15,7 +15,7 @@ import anyio
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
-from forkpoint.backend.missing import NOTHING, stands_for
+from forkpoint.backend.allowance import NOTHING, stands_for
 from forkpoint.backend.names import as_answerer
 from forkpoint.backend.options import Draft
 from forkpoint.backend.protocol import Backend

@@ -6,8 +6,8 @@ Tests: tests/conversation/test_ask.py, test_requests.py.
 from collections.abc import Sequence
 
 from forkpoint.agent.agent import Agent
+from forkpoint.backend.allowance import NOTHING, is_stand_in
 from forkpoint.backend.callbacks import Callback
-from forkpoint.backend.missing import NOTHING, is_stand_in
 from forkpoint.backend.options import Draft
 from forkpoint.backend.results import SideAnswer
 from forkpoint.backend.settings import Settings

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from forkpoint.agent.agent import Agent
+from forkpoint.backend.allowance import NOTHING
 from forkpoint.backend.callbacks import Callback
-from forkpoint.backend.missing import NOTHING
 from forkpoint.backend.options import Draft
 from forkpoint.backend.results import SideAnswer
 from forkpoint.events import UserMessage

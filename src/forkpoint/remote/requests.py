@@ -7,8 +7,8 @@ from msgspec import Raw
 
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.stored.document import portable_document
+from forkpoint.backend.allowance import allows_models
 from forkpoint.backend.messages import Given, said_in, split
-from forkpoint.backend.missing import allows_models
 from forkpoint.backend.options import Decision, Draft
 from forkpoint.backend.results import Info
 from forkpoint.backend.settings import Settings

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
+from forkpoint.backend.allowance import NOTHING
 from forkpoint.backend.callbacks import Callback
-from forkpoint.backend.missing import NOTHING
 from forkpoint.backend.options import Continuation, NewTurn
 from forkpoint.backend.results import Turn, raise_for
 from forkpoint.errors import (

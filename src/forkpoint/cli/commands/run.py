@@ -174,7 +174,7 @@ def _check_approval(found: "Conversation", approval: str | None) -> None:
 
 def _is_other(given: str, store: str | None, model: str | None, allow: list[str] | None) -> bool:
     """Whether a conversation is to go on with another model, and may."""
-    from forkpoint.backend.missing import allows_models
+    from forkpoint.backend.allowance import allows_models
 
     if model is None or not allow or not allows_models(allowed(allow)):
         return False

@@ -17,8 +17,8 @@ from forkpoint.backend.settings import Settings
 from forkpoint.engine.idempotency import reach_key, spawn_key
 from forkpoint.engine.record_cache import check_idle
 from forkpoint.engine.resources import Resources
+from forkpoint.engine.team.active_team import RunningTeam, as_member
 from forkpoint.engine.team.children import Children, new_child
-from forkpoint.engine.team.running import RunningTeam, as_member
 from forkpoint.engine.team.spawn import (
     NO_CALL,
     Parent,

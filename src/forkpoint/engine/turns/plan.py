@@ -17,8 +17,7 @@ from forkpoint.agent.mcp import Offered, offered_now
 from forkpoint.agent.run import Run
 from forkpoint.agent.skills.skill import Skill
 from forkpoint.agent.stored.document import bind
-from forkpoint.backend.messages import Given, said_in, split
-from forkpoint.backend.missing import (
+from forkpoint.backend.allowance import (
     NOTHING,
     allows,
     going_on,
@@ -27,6 +26,7 @@ from forkpoint.backend.missing import (
     standing_in,
     stands_for,
 )
+from forkpoint.backend.messages import Given, said_in, split
 from forkpoint.backend.options import Decision, ForkOptions, How
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.record_cache import RecordCache

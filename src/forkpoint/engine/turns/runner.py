@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.budget import Budget
 from forkpoint.agent.loop import Done, Loop, stand
+from forkpoint.backend.allowance import NOTHING
 from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.messages import Given, read_input, said_in, split, write_input
-from forkpoint.backend.missing import NOTHING
 from forkpoint.backend.options import Continuation, Decision, Draft, How, NewTurn
 from forkpoint.backend.results import Turn, raise_for
 from forkpoint.backend.settings import Settings

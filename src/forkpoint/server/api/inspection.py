@@ -9,7 +9,7 @@ from fastapi import Query, Response
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
-from forkpoint.backend.missing import as_allowed
+from forkpoint.backend.allowance import as_allowed
 from forkpoint.errors import (
     BadArgument,
     Busy,

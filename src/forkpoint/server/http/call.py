@@ -16,7 +16,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from forkpoint.agent.agent import Agent
-from forkpoint.backend.missing import NOTHING, allows, as_allowed, missing_workspace, reopened
+from forkpoint.backend.allowance import NOTHING, allows, as_allowed, missing_workspace, reopened
 from forkpoint.backend.results import Info
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.engine import Engine

@@ -11,7 +11,7 @@ from msgspec import Struct
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.stored.document import bind as bind_to
 from forkpoint.agent.stored.document import portable_document
-from forkpoint.backend.missing import as_allowed, check_model, reopened
+from forkpoint.backend.allowance import as_allowed, check_model, reopened
 from forkpoint.backend.names import as_answerer, as_id, with_title
 from forkpoint.backend.options import Draft
 from forkpoint.backend.protocol import Backend
