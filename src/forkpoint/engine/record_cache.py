@@ -1,6 +1,5 @@
 """What is known of conversations: their records, remembered to spare a read for each turn."""
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -8,6 +7,7 @@ from msgspec.structs import replace
 from forkpoint.errors import Busy, NotFound, Stale, TurnOpen
 from forkpoint.events import JsonText
 from forkpoint.ids import id_to_bytes
+from forkpoint.lru import Lru
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import Committed, ConversationRecord, OpenTurn
 
@@ -20,7 +20,7 @@ class RecordCache:
     def __init__(self, store: Store, told: Callable[[str, int], None] | None = None) -> None:
         self._store = store
         self._told = told  # which conversation a commit has moved, and to which revision
-        self._known: OrderedDict[str, ConversationRecord] = OrderedDict()
+        self._known: Lru[str, ConversationRecord] = Lru(KEPT)
 
     async def at(self, turn: OpenTurn) -> ConversationRecord:
         """The record of a turn's conversation, as it is at the turn's base."""
@@ -43,10 +43,7 @@ class RecordCache:
 
     def know(self, record: ConversationRecord) -> ConversationRecord:
         """Remembers a record that was just read."""
-        self._known[record.id] = record
-        self._known.move_to_end(record.id)
-        if len(self._known) > KEPT:
-            self._known.popitem(last=False)
+        self._known.put(record.id, record)
         return record
 
     def moved(self, committed: Committed, cache: JsonText | None = None, settings: JsonText | None = None) -> None:
@@ -74,7 +71,7 @@ class RecordCache:
             self.forget(committed.conversation)
 
     def forget(self, id: str) -> None:
-        self._known.pop(id, None)
+        self._known.pop(id)
 
 
 def check_idle(record: ConversationRecord) -> None:

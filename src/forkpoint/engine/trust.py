@@ -16,7 +16,6 @@ import functools
 import logging
 import os
 import shlex
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -33,6 +32,7 @@ from forkpoint.agent.skills.files import instructions_in
 from forkpoint.backend.options import Draft
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import BadAgent, BadArgument, BadSetting
+from forkpoint.lru import Lru
 from forkpoint.workspace import Decision, ProjectSettings, Trust, TrustStand, set_trust, settings_at, standing
 from forkpoint.workspace.defaults import settings_file
 from forkpoint.workspace.folders import origin_of
@@ -60,15 +60,15 @@ class Trusting:
         self.is_shared = False  # with tenants: what its user keeps for himself is not theirs
         self._everywhere: dict[str, Decision] = {}  # of projects, as it could not be written
         self._families: dict[tuple[str, str], Decision] = {}  # the same for one family, by its id and the project
-        self._warnings: OrderedDict[str, str | None] = OrderedDict()  # by family
-        self._standings: OrderedDict[tuple[Path, ...], tuple[_Signature, TrustStand]] = OrderedDict()
-        self._projects: OrderedDict[Path, tuple[_Signature, ProjectSettings, tuple[Hook, ...]]] = OrderedDict()
-        self._strict: OrderedDict[tuple[int, Policy, bool, tuple[Hook, ...]], tuple[Agent, Agent]] = OrderedDict()
+        self._warnings: Lru[str, str | None] = Lru(_REMEMBERED)  # by family
+        self._standings: Lru[tuple[Path, ...], tuple[_Signature, TrustStand]] = Lru(_REMEMBERED)
+        self._projects: Lru[Path, tuple[_Signature, ProjectSettings, tuple[Hook, ...]]] = Lru(_REMEMBERED)
+        self._strict: Lru[tuple[int, Policy, bool, tuple[Hook, ...]], tuple[Agent, Agent]] = Lru(_REMEMBERED)
 
     def within(self) -> "Trusting":
         """The same for another tenant: what is known of folders is shared, what was said of families is not."""
         other = copy.copy(self)
-        other._families, other._warnings = {}, OrderedDict()
+        other._families, other._warnings = {}, Lru(_REMEMBERED)
         other.is_shared = True
         return other
 
@@ -107,7 +107,7 @@ class Trusting:
             warning = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in warning)  # names can have any
             _log.warning("%s", warning)
         if family is not None:
-            _remember(self._warnings, family, warning)
+            self._warnings.put(family, warning)
         return warning
 
     def warning(self, family: str) -> str | None:
@@ -161,7 +161,7 @@ class Trusting:
             return agent
         trust, root = self._look(folder, family)
         asks: Policy = "risky" if trust == "untrusted" else self._project(trust, root).approval or "never"
-        hooks = self._projects[root][2] if trust == "trusted" else ()
+        hooks = self._hooks(trust, root)
         if asks == "never" and not hooks:
             return agent
         unattended = "deny" if trust == "untrusted" else agent.unattended  # and not run because nobody looks
@@ -170,7 +170,7 @@ class Trusting:
             approval = agent.approval if asks == "never" else (asks, *policies(agent.approval))
             stricter = agent.but(approval=approval, unattended=unattended, hooks=hooks_of((*agent.hooks, *hooks)))
             known = (agent, stricter)
-            _remember(self._strict, key, known)
+            self._strict.put(key, known)
         return known[1]
 
     def served(
@@ -232,15 +232,19 @@ class Trusting:
 
     def _project(self, trust: Trust, root: Path) -> ProjectSettings:
         """What a project sets, if it is trusted. Raises `BadSetting` if its file cannot be used."""
-        if trust != "trusted":
-            return ProjectSettings()
+        return self._project_and_hooks(root)[0] if trust == "trusted" else ProjectSettings()
+
+    def _hooks(self, trust: Trust, root: Path) -> tuple[Hook, ...]:
+        return self._project_and_hooks(root)[1] if trust == "trusted" else ()
+
+    def _project_and_hooks(self, root: Path) -> tuple[ProjectSettings, tuple[Hook, ...]]:
         signature = _signature(settings_of(root))
         known = self._projects.get(root)
         if known is None or known[0] != signature:
             said = settings_at(root)
             known = (signature, said, _hooks(said, root))
-            _remember(self._projects, root, known)
-        return known[1]
+            self._projects.put(root, known)
+        return known[1:]
 
     def _standing(self, folders: tuple[Path, ...], config: Path, signature: _Signature) -> TrustStand:
         """What the user's file says of a folder. While it cannot be read, what was untrusted stays so."""
@@ -252,7 +256,7 @@ class Trusting:
                 if known is not None and known[1].trust == "untrusted":
                     found = known[1]
             known = (signature, found)
-            _remember(self._standings, folders, known)
+            self._standings.put(folders, known)
         return known[1]
 
 
@@ -283,13 +287,6 @@ def taken_over(settings: Settings, agent: Agent) -> tuple[Settings, Agent]:
     """
     agent = with_project(agent, settings.project)
     return replace(settings, agent=Settings.of(agent, None).agent), agent
-
-
-def _remember(kept: OrderedDict[K, V], key: K, value: V) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > _REMEMBERED:
-        kept.popitem(last=False)
 
 
 def _hooks(said: ProjectSettings, root: Path) -> tuple[Hook, ...]:

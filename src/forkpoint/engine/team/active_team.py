@@ -46,6 +46,7 @@ from forkpoint.errors import (
 )
 from forkpoint.events import NewEvent, SubAgentFinished, SubAgentSpawned, ToolCall
 from forkpoint.history.roster import Known, in_order, roster
+from forkpoint.polling import pauses
 from forkpoint.updates import TurnJoined, TurnStarted
 
 _log = logging.getLogger("forkpoint")
@@ -327,8 +328,7 @@ class RunningTeam:
         if (working := self._working.get(one.path)) is not None:
             await working.ended.wait()
             return
-        wait, longest = POLL
-        while True:
+        for wait in pauses(*POLL):
             turn = await self._newest(one)
             if turn is not None and await self._is_left(one, turn):
                 await self._go_on(one, turn.id)
@@ -336,7 +336,6 @@ class RunningTeam:
             if turn is None or turn.outcome != "running":
                 return
             await anyio.sleep(wait)
-            wait = min(wait * 2, longest)
 
     async def _go_on(self, one: Known, turn: str) -> None:
         """A turn that this one had started, and that was stopped or died with it, goes on."""

@@ -13,6 +13,7 @@ from forkpoint.engine.turns.reader import read_turn
 from forkpoint.engine.turns.trace import traced
 from forkpoint.engine.turns.unended import UnendedTurns
 from forkpoint.errors import Busy, ConversationClosed, NoSuchTurn
+from forkpoint.polling import pauses
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import TurnRecord
 from forkpoint.updates import TurnJoined
@@ -98,14 +99,13 @@ class ActiveTurns:
         tell(TurnJoined(record.id, record.conversation))
         if (running := self._running.get(record.conversation)) is not None and running.turn == record.id:
             await running.done.wait()
-        wait, longest = POLL
-        while True:
+        for wait in pauses(*POLL):
             await self._unended.end(record.conversation)
             await self._store.settle(record.id)  # raises what its runner heard, if only the disk knows
             if (turn := await read_turn(self._store, record.id)).outcome != "running":
                 return raise_for(turn)
             await anyio.sleep(wait)
-            wait = min(wait * 2, longest)
+        raise AssertionError("pauses have no end")
 
     async def stop(self) -> None:
         """Cancels what still runs here, and ends what could not be ended, if that is possible now."""

@@ -1,7 +1,6 @@
 """Planning a turn: who answers, with which identity, and what is written down before anything runs."""
 
 import logging
-from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
@@ -56,6 +55,7 @@ from forkpoint.ids import new_id
 from forkpoint.llm.prompt.identity import CacheIdentity, CallContext, fork_identity, own_identity, under_manifest
 from forkpoint.llm.prompt.manifest import Manifest, manifest_note
 from forkpoint.llm.prompt.rendering import render
+from forkpoint.lru import Lru
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import ConversationRecord, Head, NewFork, OpenTurn
 
@@ -82,7 +82,7 @@ class Planner:
         self._prompts = prompts
         self._records = records
         self._trusting = trusting
-        self._agents: OrderedDict[tuple[JsonText, int, frozenset[str]], tuple[Agent, Agent]] = OrderedDict()
+        self._agents: Lru[tuple[JsonText, int, frozenset[str]], tuple[Agent, Agent]] = Lru(_AGENTS)
 
     def agent_for(self, settings: JsonText, agent: Agent, allow: frozenset[str] = NOTHING) -> Agent:
         """The agent that a conversation's settings name, which may have changed since this one was made.
@@ -90,16 +90,15 @@ class Planner:
         Or a substitute without the missing parts that ``allow`` permits.
         """
         key = (settings, id(agent), allow)  # held in the value, so that nobody else can have its id
-        if key not in self._agents:
+        if (known := self._agents.get(key)) is None:
             document = Settings.from_json(settings).agent_json
             if document is None or stands_for(agent, document):
                 found = agent
             else:
                 found = bind(document, agent, same=True, without=partial(allows, allow))
-            self._agents[key] = (agent, found)
-            if len(self._agents) > _AGENTS:
-                self._agents.popitem(last=False)
-        return self._agents[key][1]
+            known = (agent, found)
+            self._agents.put(key, known)
+        return known[1]
 
     def check(self, settings: Settings, agent: Agent | None, allow: frozenset[str]) -> None:
         """Raises `CannotResume` with everything that a turn with these settings would miss.

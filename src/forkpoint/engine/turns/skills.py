@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from forkpoint.agent.skills.files import Found, skills_in, together
 from forkpoint.agent.skills.skill import Skill, triggered
 from forkpoint.engine.trust import Trusting
 from forkpoint.events import NewEvent, Text, UserMessage
+from forkpoint.lru import Lru
 from forkpoint.workspace.defaults import skills_folder
 
 _log = logging.getLogger("forkpoint")
@@ -31,7 +31,7 @@ class Skills:
     def __init__(self, trusting: Trusting, folder: Callable[[], Path] = skills_folder) -> None:
         self._trusting = trusting
         self._folder = folder
-        self._known: OrderedDict[tuple[Path, Path | None], tuple[_Signature, Found]] = OrderedDict()
+        self._known: Lru[tuple[Path, Path | None], tuple[_Signature, Found]] = Lru(_REMEMBERED)
 
     async def of(self, agent: Agent, folder: Path | None, family: str | None = None) -> tuple[Skill, ...]:
         """All that may be activated. Where there are no folders with skills, it costs a look for each."""
@@ -56,9 +56,7 @@ class Skills:
             known = (signature, skills_in(place, within))
             for problem in known[1].problems:
                 _log.warning("%s", problem)
-            self._known[place, within] = known
-            if len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
+            self._known.put((place, within), known)
         return known[1]
 
 
