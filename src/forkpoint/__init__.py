@@ -87,41 +87,26 @@ __all__ = [
 ]
 
 _HOMES = {
-    "LLM": "forkpoint.llm.model",
-    "Agent": "forkpoint.agent.agent",
-    "Answered": "forkpoint.updates",
-    "AsyncConversation": "forkpoint.conversation",
-    "AsyncConversations": "forkpoint.conversation",
-    "CallEnded": "forkpoint.updates",
-    "CallPiece": "forkpoint.updates",
-    "CallProgress": "forkpoint.updates",
-    "CallStarted": "forkpoint.updates",
-    "CallWaits": "forkpoint.updates",
-    "Condenser": "forkpoint.agent.condense.condenser",
-    "Conversation": "forkpoint.conversation",
-    "Conversations": "forkpoint.conversation",
-    "ForkpointError": "forkpoint.errors",
-    "Hook": "forkpoint.agent.hooks.hook",
-    "Limits": "forkpoint.agent.agent",
-    "McpServer": "forkpoint.agent.mcp.servers",
-    "Member": "forkpoint.agent.team.tools",
-    "ReasoningPiece": "forkpoint.updates",
-    "Restarted": "forkpoint.updates",
-    "Role": "forkpoint.agent.team.offer",
-    "Secret": "forkpoint.agent.secrets.secret",
-    "Skill": "forkpoint.agent.skills.skill",
-    "SubAgents": "forkpoint.agent.team.offer",
-    "TerminalVisualizer": "forkpoint.conversation.visualizer",
-    "TextPiece": "forkpoint.updates",
-    "Tool": "forkpoint.agent.tool",
-    "ToolContext": "forkpoint.agent.context",
-    "Turn": "forkpoint.conversation",
-    "TurnCancelled": "forkpoint.errors",
-    "TurnFailed": "forkpoint.errors",
-    "TurnJoined": "forkpoint.updates",
-    "TurnStarted": "forkpoint.updates",
-    "Window": "forkpoint.agent.condense.condenser",
-    "tool": "forkpoint.agent.tool",
+    name: module
+    for module, names in {
+        "forkpoint.agent.agent": "Agent Limits",
+        "forkpoint.agent.condense.condenser": "Condenser Window",
+        "forkpoint.agent.context": "ToolContext",
+        "forkpoint.agent.hooks.hook": "Hook",
+        "forkpoint.agent.mcp.servers": "McpServer",
+        "forkpoint.agent.secrets.secret": "Secret",
+        "forkpoint.agent.skills.skill": "Skill",
+        "forkpoint.agent.team.offer": "Role SubAgents",
+        "forkpoint.agent.team.tools": "Member",
+        "forkpoint.agent.tool": "Tool tool",
+        "forkpoint.conversation": "AsyncConversation AsyncConversations Conversation Conversations Turn",
+        "forkpoint.conversation.visualizer": "TerminalVisualizer",
+        "forkpoint.errors": "ForkpointError TurnCancelled TurnFailed",
+        "forkpoint.llm.model": "LLM",
+        "forkpoint.updates": "Answered CallEnded CallPiece CallProgress CallStarted CallWaits "
+        "ReasoningPiece Restarted TextPiece TurnJoined TurnStarted",
+    }.items()
+    for name in names.split()
 }
 
 

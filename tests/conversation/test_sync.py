@@ -101,6 +101,12 @@ def test_a_type_checker_sees_what_each_method_takes_and_returns() -> None:
             assert isinstance(fork, Mine)
             assert isinstance(again, Mine)
         assert_type(conversation.rewind(at=turn), Mine | None)
+        with conversation.run_stream("Hello", supersede=True) as stream:
+            assert_type(stream, SyncTurnStream)
+        with pytest.raises(TypeError, match="stores"):
+            Mine("scripted/echo", stores="memory:")  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="keys"), conversation.run_stream("Hello", keys=""):  # type: ignore[call-arg]
+            pass
         with pytest.raises(TypeError, match="keys"):
             conversation.run("Hello", keys="once")  # type: ignore[call-arg]
         with pytest.raises(TypeError, match="titles"):

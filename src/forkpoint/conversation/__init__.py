@@ -2,8 +2,8 @@
 
 - `conversation`: one conversation. `conversations`: all conversations of a store. `sync`: both without await, by way of
   the thread of `portal`.
-- Their parts: `handle` (a conversation from draft to closed), `opening` (how it is made or opened), `tries` (its
-  turns), `sub_agents` (its team), `place` (which store or server an address means, and who shares it).
+- Their parts: `handle` (a conversation from draft to closed, and how it is opened), `tries` (its turns), `sub_agents`
+  (its team), `place` (which store or server an address means, and who shares it).
 - `stream`: a turn while it runs. `visualizer`: a turn on a terminal.
 
 The work is done by a `forkpoint.backend.protocol.Backend`: `forkpoint.engine` for a store in this process,

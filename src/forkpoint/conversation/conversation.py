@@ -15,7 +15,6 @@ import os
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, get_args
 
 from forkpoint.agent.agent import Agent, Limits
@@ -28,9 +27,8 @@ from forkpoint.backend.options import Decision, ForkOptions, SpawnOptions
 from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import Branch, Call, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.backend.settings import Settings, as_workspace
-from forkpoint.conversation.handle import Handle, at_hand
+from forkpoint.conversation.handle import Handle, NewOptions, OpenOptions, at_hand, drafted, opened
 from forkpoint.conversation.place import Place, Where
-from forkpoint.conversation.setup import NewOptions, OpenOptions, drafted, opened
 from forkpoint.conversation.stream import TurnStream, streamed
 from forkpoint.conversation.sub_agents import Members
 from forkpoint.conversation.tries import Tries
@@ -177,12 +175,7 @@ class AsyncConversation:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     # What it is.

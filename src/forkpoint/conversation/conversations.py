@@ -13,7 +13,6 @@ what a command does without a name.
 
 import os
 from collections.abc import Collection, Iterable, Mapping
-from types import TracebackType
 from typing import Self
 
 from forkpoint.agent.agent import Agent
@@ -21,8 +20,8 @@ from forkpoint.backend.callbacks import Callback, Visualizer
 from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import Info, Spending
 from forkpoint.conversation.conversation import AsyncConversation
+from forkpoint.conversation.handle import NewOptions, OpenOptions, created, opened
 from forkpoint.conversation.place import Place, Where
-from forkpoint.conversation.setup import NewOptions, OpenOptions, created, opened
 from forkpoint.errors import StoreClosed
 from forkpoint.llm.model import LLM
 from forkpoint.paging import Page
@@ -98,12 +97,7 @@ class AsyncConversations:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     # All of them.

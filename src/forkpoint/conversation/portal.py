@@ -60,6 +60,16 @@ def waits_in_class(call: Callable[P, Awaitable[T]]) -> "classmethod[Any, P, T]":
     return classmethod(like(call, method))
 
 
+def takes(call: Callable[Concatenate[Any, P], Any]) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
+    """Gives a method of a sync face the parameters of its async twin, and leaves it its own docstring."""
+
+    def dressed(method: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
+        method.__dict__["__signature__"] = inspect.signature(call)
+        return method
+
+    return dressed
+
+
 def like(call: Callable[..., Any], method: F) -> F:
     """Gives a method of a sync face the name, the parameters and the docstring of ``call``, its async twin."""
     function = getattr(call, "__func__", call)  # of a class method, the function with ``cls``

@@ -7,24 +7,21 @@ goes on as ``KeyboardInterrupt``.
 Tests: tests/conversation/test_sync.py, tests/conversation/test_conversations.py.
 """
 
-import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from forkpoint.agent.agent import Agent
-from forkpoint.backend.callbacks import Callback, Update, Visualizer
+from forkpoint.backend.callbacks import Update
 from forkpoint.backend.messages import Message
 from forkpoint.backend.results import Turn
 from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.conversation.conversations import AsyncConversations
 from forkpoint.conversation.place import Where
-from forkpoint.conversation.portal import inside, like, wait_for, waits, waits_in_class
+from forkpoint.conversation.portal import inside, like, takes, wait_for, waits, waits_in_class
 from forkpoint.conversation.stream import TurnStream
-from forkpoint.events import ToolResult, UserMessage
-from forkpoint.llm.model import LLM
+from forkpoint.events import UserMessage
 
 P = ParamSpec("P")
 C = TypeVar("C", bound="Conversation")
@@ -77,30 +74,9 @@ class Conversation:
     Every method is `AsyncConversation`'s, without ``await``. Ctrl-C cancels the turn and waits for its outcome.
     """
 
-    def __init__(
-        self,
-        agent: Agent | LLM | str,
-        *,
-        conversation_id: str | None = None,
-        workspace: str | os.PathLike[str] | None = None,
-        trust: bool | None = None,
-        store: Where = None,
-        title: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        callbacks: Iterable[Callback] = (),
-        visualizer: Visualizer | None = None,
-    ) -> None:
-        self._async = AsyncConversation(
-            agent,
-            conversation_id=conversation_id,
-            workspace=workspace,
-            trust=trust,
-            store=store,
-            title=title,
-            tags=tags,
-            callbacks=callbacks,
-            visualizer=visualizer,
-        )
+    @takes(AsyncConversation.__init__)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._async = AsyncConversation(*args, **kwargs)
 
     @classmethod
     def _around(cls, conversation: AsyncConversation) -> Self:
@@ -127,12 +103,7 @@ class Conversation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # What it is.
@@ -187,25 +158,15 @@ class Conversation:
 
     run = waits(AsyncConversation.run)
 
+    @takes(AsyncConversation.run_stream)
     @contextmanager
-    def run_stream(
-        self,
-        message: Message | None = None,
-        *,
-        results: Mapping[str, Message | ToolResult] | None = None,
-        supersede: bool = False,
-        key: str | None = None,
-        if_revision: int | None = None,
-    ) -> "Iterator[SyncTurnStream]":
+    def run_stream(self, *args: Any, **kwargs: Any) -> "Iterator[SyncTurnStream]":
         """Runs one turn, as `run` does, and streams its updates.
 
         ``with conversation.run_stream("...") as stream``, then ``for update in stream``. Updates are provisional
         (`forkpoint.updates`); the last one is the turn. Leaving early cancels the turn.
         """
-        running = self._async.run_stream(
-            message, results=results, supersede=supersede, key=key, if_revision=if_revision
-        )
-        with inside("run_stream()", running) as stream:
+        with inside("run_stream()", self._async.run_stream(*args, **kwargs)) as stream:
             yield SyncTurnStream(stream)
 
     ask = waits(AsyncConversation.ask)
@@ -283,12 +244,7 @@ class Conversations:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     list = waits(AsyncConversations.list)
