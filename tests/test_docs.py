@@ -74,3 +74,10 @@ def _source(file: Path) -> str:
         suite = ROOT / "src" / "forkpoint" / "testing" / "conformance"
         text += "".join(part.read_text() for part in suite.glob("*.py"))
     return text
+
+
+def test_the_index_lists_every_page_once() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")} - {"index.md"}
+    counts = {page: index.count(f"]({page})") for page in pages}
+    assert {page: count for page, count in counts.items() if count != 1} == {}, "docs/index.md misses or repeats a page"
