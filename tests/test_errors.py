@@ -1,7 +1,6 @@
 """Every error has a code for good, and a message that says what happened and what to do."""
 
 import copy
-import dataclasses
 import pickle
 import re
 from typing import Any
@@ -11,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forkpoint import errors
-from forkpoint.errors import ForkpointError
+from forkpoint.errors import KINDS, ErrorKind, ForkpointError, class_of, fields_of
+from forkpoint.forms import Form
 
 # Callers and other programs tell errors apart by these. A code is added, never renamed and never used again.
 CODES = {
@@ -130,110 +130,113 @@ WHAT_TO_DO = re.compile(
 quick = settings(max_examples=15, deadline=None, database=None)
 
 
-def descendants(cls: type[ForkpointError]) -> list[type[ForkpointError]]:
-    found: list[type[ForkpointError]] = []
-    for child in cls.__subclasses__():
-        found += [child, *descendants(child)]
-    return found
+def name_of(kind: ErrorKind) -> str:
+    """How a program names a kind: as a class, or as a form of one."""
+    cls = class_of(kind)
+    return cls.__name__ if kind is cls else f"{cls.__name__}.{kind.code}"
 
 
-BASE: type[ForkpointError] = ForkpointError
-ALL = [cls for cls in (BASE, *descendants(BASE)) if cls.__module__ == errors.__name__]
-each_error = pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
+ALL = [kind for kind in KINDS.values() if class_of(kind).__module__ == errors.__name__]
+each_error = pytest.mark.parametrize("kind", ALL, ids=name_of)
 
 
-def fields_of(cls: type[ForkpointError]) -> dict[str, type]:
+def typed(kind: ErrorKind) -> dict[str, type]:
     """The fields of an error and their types, in the order that it takes them."""
-    fields: dict[str, dataclasses.Field[Any]] = getattr(cls, "__dataclass_fields__", {})
-    return {name: field.type for name, field in fields.items() if isinstance(field.type, type)}
+    fields = fields_of(kind).items()
+    return {name: field.annotation for name, field in fields if isinstance(field.annotation, type)}
 
 
-def sample(cls: type[ForkpointError], text: str = "sample") -> ForkpointError:
+def sample(kind: ErrorKind, text: str = "sample") -> ForkpointError:
     """An error whose fields are all filled in."""
     samples: dict[type, Any] = {str: text, int: 1234567, float: 12.5, bool: True}
-    return cls(*(samples[kind] for kind in fields_of(cls).values()))
+    return kind(**{name: samples[sort] for name, sort in typed(kind).items()})
 
 
 def test_the_codes_are_the_ones_that_callers_know() -> None:
-    assert {cls.__name__: cls.code for cls in ALL} == CODES, (
+    assert {name_of(kind): kind.code for kind in ALL} == CODES, (
         "codes are part of the API: add a new one to this table, and never change one that is in it"
     )
 
 
 def test_no_two_errors_share_a_code() -> None:
-    codes = [cls.code for cls in ALL]
+    classes = {class_of(kind) for kind in ALL}
+    codes = [cls.code for cls in classes]
+    codes += [form.code for cls in classes for form in vars(cls).values() if isinstance(form, Form)]
     assert len(codes) == len(set(codes)), f"used twice: {sorted(code for code in codes if codes.count(code) > 1)}"
 
 
 @each_error
-def test_a_code_is_set_by_the_class_itself_and_spelled_like_the_others(cls: type[ForkpointError]) -> None:
-    assert "code" in vars(cls), f"{cls.__name__} inherits its code, so callers cannot tell it from its base"
-    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", cls.code), f"{cls.code!r} is not in snake case"
+def test_a_code_is_set_by_the_class_itself_and_spelled_like_the_others(kind: ErrorKind) -> None:
+    bases = class_of(kind).__mro__[1:]
+    assert kind.code not in [getattr(base, "code", None) for base in bases], "callers cannot tell it from its base"
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", kind.code), f"{kind.code!r} is not in snake case"
 
 
 @each_error
-def test_a_message_is_filled_in_from_all_its_fields(cls: type[ForkpointError]) -> None:
-    message = str(sample(cls))
-    assert not re.search(r"[{}]", message), f"a field of {cls.__name__} is not filled in: {message}"
+def test_a_message_is_filled_in_from_all_its_fields(kind: ErrorKind) -> None:
+    message = str(sample(kind))
+    assert not re.search(r"[{}]", message), f"a field of {name_of(kind)} is not filled in: {message}"
     assert "  " not in message, f"line breaks of the docstring show: {message!r}"
     assert "\n" not in message, f"line breaks of the docstring show: {message!r}"
-    assert not message.startswith(f"{cls.__name__}("), f"{cls.__name__} has no message: write its docstring"
+    assert not message.startswith(f"{name_of(kind)}("), f"{name_of(kind)} has no message: write its docstring"
 
 
 @each_error
-def test_a_message_shows_each_field_that_tells_where(cls: type[ForkpointError]) -> None:
-    shown = set(re.findall(r"\{(\w+)", cls.__doc__ or ""))
+def test_a_message_shows_each_field_that_tells_where(kind: ErrorKind) -> None:
+    shown = set(re.findall(r"\{(\w+)", kind.__doc__ or ""))
     shown |= {"call_id", "lasting"}  # `why` names the call already, and `lasting` is for whoever retries
-    hidden = set(fields_of(cls)) - shown
-    assert not hidden, f"{cls.__name__} takes {sorted(hidden)} and never shows it"
+    hidden = set(typed(kind)) - shown
+    assert not hidden, f"{name_of(kind)} takes {sorted(hidden)} and never shows it"
 
 
-@pytest.mark.parametrize("cls", [cls for cls in ALL if cls.__name__ not in BASES], ids=lambda cls: cls.__name__)
-def test_a_message_says_what_to_do(cls: type[ForkpointError]) -> None:
-    message = str(sample(cls))
+@pytest.mark.parametrize("kind", [kind for kind in ALL if name_of(kind) not in BASES], ids=name_of)
+def test_a_message_says_what_to_do(kind: ErrorKind) -> None:
+    message = str(sample(kind))
     assert WHAT_TO_DO.search(message), f"whoever reads this does not know what to do next: {message}"
 
 
 @each_error
 @quick
 @given(text=st.text() | st.sampled_from(["{", "}", "{0}", "{path}", "%s", "\ud800", "\0", "x" * 100_000]))
-def test_a_message_never_raises_whatever_the_fields_hold(cls: type[ForkpointError], text: str) -> None:
-    assert str(sample(cls, text))
-    assert repr(sample(cls, text))
+def test_a_message_never_raises_whatever_the_fields_hold(kind: ErrorKind, text: str) -> None:
+    assert str(sample(kind, text))
+    assert repr(sample(kind, text))
 
 
 def test_a_message_can_be_printed_and_sent_even_if_a_field_is_not_valid_unicode() -> None:
     unprintable = []
-    for cls in ALL:
+    for kind in ALL:
         try:
-            str(sample(cls, "a file name that is not UTF-8: \udcff")).encode()
+            str(sample(kind, "a file name that is not UTF-8: \udcff")).encode()
         except UnicodeEncodeError:
-            unprintable.append(cls.__name__)
+            unprintable.append(name_of(kind))
     assert not unprintable, f"print() and every JSON encoder would raise on the messages of {', '.join(unprintable)}"
 
 
 @each_error
-def test_an_error_survives_pickling_and_copying(cls: type[ForkpointError]) -> None:
-    error = sample(cls)
+def test_an_error_survives_pickling_and_copying(kind: ErrorKind) -> None:
+    error = sample(kind)
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
-        assert type(again) is cls
+        assert type(again) is class_of(kind)
         assert str(again) == str(error)
         assert vars(again) == vars(error)
         assert again.code == error.code
 
 
 @each_error
-def test_fields_can_be_given_by_name_and_read_back(cls: type[ForkpointError]) -> None:
+def test_fields_can_be_given_by_name_and_read_back(kind: ErrorKind) -> None:
     samples: dict[type, Any] = {str: "sample", int: 7, float: 12.5, bool: True}
-    given = {name: samples[kind] for name, kind in fields_of(cls).items()}
-    error = cls(**given)
+    given = {name: samples[sort] for name, sort in typed(kind).items()}
+    error = kind(**given)
     assert {name: getattr(error, name) for name in given} == given
-    assert str(error) == str(cls(*given.values()))
+    assert error.fields.items() >= given.items()
+    needed = [name for name, field in fields_of(kind).items() if field.default is field.empty]
+    assert str(kind(*(given[name] for name in needed))) == str(kind(**{name: given[name] for name in needed}))
 
 
 @each_error
-def test_errors_are_told_apart_by_identity_like_all_exceptions(cls: type[ForkpointError]) -> None:
-    error, twin = sample(cls), sample(cls)
+def test_errors_are_told_apart_by_identity_like_all_exceptions(kind: ErrorKind) -> None:
+    error, twin = sample(kind), sample(kind)
     assert error != twin
     assert len({error, twin}) == 2, "an error must be hashable: tracebacks and task groups rely on it"
 
@@ -243,6 +246,14 @@ def test_numbers_of_bytes_are_readable() -> None:
 
 
 def test_every_problem_of_a_store_names_the_store() -> None:
-    for cls in descendants(errors.StoreError):
-        assert next(iter(fields_of(cls))) == "path"
-        assert "/data/forkpoint.db" in str(sample(cls, "/data/forkpoint.db"))
+    for kind in ALL:
+        if issubclass(class_of(kind), errors.StoreError):
+            assert next(iter(fields_of(kind))) == "path"
+            assert "/data/forkpoint.db" in str(sample(kind, "/data/forkpoint.db"))
+
+
+@each_error
+def test_an_error_has_all_the_fields_of_its_class_whatever_its_code_is(kind: ErrorKind) -> None:
+    error = sample(kind)
+    for name in fields_of(class_of(kind)):
+        assert hasattr(error, name), f"whoever catches {class_of(kind).__name__} may read {name}: set it in the form"

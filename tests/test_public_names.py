@@ -117,14 +117,16 @@ def _alias(value: Any) -> str:
 
 
 def _errors() -> Iterator[str]:
-    """Every error, with its code, what it is a kind of, and its fields."""
+    """Every code of an error, with its class or its form, what it is a kind of, and its fields."""
     errors: Any = importlib.import_module("forkpoint.errors")
-    for name, kind in sorted(vars(errors).items(), key=lambda item: item[0]):
-        if isinstance(kind, type) and issubclass(kind, errors.ForkpointError):
-            base = kind.__mro__[1].__name__
+    found: dict[str, str] = {}
+    for code, kind in errors.KINDS.items():
+        cls = errors.class_of(kind)
+        if cls.__module__ == errors.__name__:
+            name, base = (cls.__name__, cls.__mro__[1]) if kind is cls else (f"{cls.__name__}.{code}", cls)
             fields = _signature(kind) if kind is not errors.ForkpointError else "()"
-            code = vars(errors)[name].code
-            yield f"error {code}: forkpoint.errors.{name}{fields}, a {base}"
+            found[name] = f"error {code}: forkpoint.errors.{name}{fields}, a {base.__name__}"
+    yield from (line for _, line in sorted(found.items()))
 
 
 # The list, and its tie to the changelog.

@@ -5,8 +5,8 @@ with that code can be made again. What is nobody's business outside of the serve
 unforeseen exceptions) is left out here, once, for all calls.
 """
 
-import dataclasses
-from collections.abc import Iterator
+import inspect
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -15,7 +15,9 @@ from msgspec.structs import replace
 
 from forkpoint.backend.results import Turn
 from forkpoint.errors import (
+    KINDS,
     CannotResume,
+    ErrorKind,
     ForkpointError,
     Item,
     McpFailed,
@@ -23,6 +25,8 @@ from forkpoint.errors import (
     ServerError,
     StoreError,
     TurnFailed,
+    class_of,
+    fields_of,
 )
 from forkpoint.masking import masked
 from forkpoint.store.records import TurnError
@@ -95,7 +99,7 @@ def hides(error: BaseException) -> bool:
 def _document(error: BaseException, request_id: str | None, param: str | None = None) -> ErrorDocument:
     if not isinstance(error, ForkpointError) or not is_foreseen(error):
         return ErrorDocument(INTERNAL, _UNSAID, param, request_id)
-    made, said, cause = type(error), _fields(error), None
+    said, cause = _fields(error), None
     if isinstance(error, StoreError):
         said |= {name: instead for name, instead in _STORES.items() if name in said}
     if isinstance(error, McpFailed):
@@ -110,7 +114,9 @@ def _document(error: BaseException, request_id: str | None, param: str | None = 
         cause = None if error.cause is None else _document(error.cause, request_id)
         if _is_private(_code_of(error)):
             said["why"] = _UNSAID
-    return ErrorDocument(error.code, str(made(**said)), param, request_id, said, cause)
+    public = copy(error)
+    vars(public).update(said)
+    return ErrorDocument(error.code, str(public), param, request_id, said, cause)
 
 
 def _public_item(item: Item) -> Item:
@@ -128,8 +134,7 @@ def _public_item(item: Item) -> Item:
 
 def _fields(error: ForkpointError) -> dict[str, Any]:
     """What an error was made with, as far as it can be sent: not a turn and not a cause, which stand beside it."""
-    given = {name: getattr(error, name) for name in getattr(error, "__match_args__", ())}
-    plain = {name: value for name, value in given.items() if isinstance(value, str | int | float | bool | None)}
+    plain = {name: value for name, value in error.fields.items() if isinstance(value, str | int | float | bool | None)}
     return {name: _safe(value) if isinstance(value, str) else value for name, value in plain.items()}
 
 
@@ -147,25 +152,25 @@ def _code_of(failed: TurnFailed) -> str:
 
 
 def _error(document: ErrorDocument) -> ForkpointError:
-    made, details = class_of(document.code), document.details
-    if made is None or not _fits(made, details):
+    kind, details = KINDS.get(document.code), document.details
+    if kind is None or not _fits(kind, details):
         return ServerError(document.code, document.message, document.request_id or "unknown")
-    if made is CannotResume:
+    if kind is CannotResume:
         try:
             details = details | {"items": msgspec.convert(details.get("items", ()), tuple[Item, ...])}
         except msgspec.ValidationError:  # another version has other kinds
             details = {"missing": details["missing"]}
-    error = made(**details)
+    error = kind(**details)
     if isinstance(error, TurnFailed) and document.cause is not None:
         error.cause = error.__cause__ = _error(document.cause)
     return error
 
 
-def _fits(made: type[ForkpointError], details: dict[str, Any]) -> bool:
-    """Whether these are the fields of a class, each of its type. Another version may have others."""
-    fields: dict[str, dataclasses.Field[Any]] = getattr(made, "__dataclass_fields__", {})
-    needed = {name for name, field in fields.items() if field.default is dataclasses.MISSING}
-    typed = {name: field.type for name, field in fields.items() if isinstance(field.type, type)}
+def _fits(kind: ErrorKind, details: dict[str, Any]) -> bool:
+    """Whether these are the fields of a kind, each of its type. Another version may have others."""
+    fields = fields_of(kind)
+    needed = {name for name, field in fields.items() if field.default is inspect.Parameter.empty}
+    typed = {name: field.annotation for name, field in fields.items() if isinstance(field.annotation, type)}
     return (
         bool(fields)
         and needed <= set(details) <= set(fields)
@@ -175,20 +180,8 @@ def _fits(made: type[ForkpointError], details: dict[str, Any]) -> bool:
 
 def _is_private(code: str) -> bool:
     """Whether an error is one that nobody foresaw, or tells of the server's own files."""
-    made = class_of(code)
-    return made is None or made is ForkpointError or issubclass(made, _PRIVATE)
+    kind = KINDS.get(code, ForkpointError)
+    return kind is ForkpointError or issubclass(class_of(kind), _PRIVATE)
 
 
-def class_of(code: str) -> type[ForkpointError] | None:
-    """The class of the errors that have this code."""
-    return _CLASSES.get(code)
-
-
-def _all(of: type[ForkpointError]) -> Iterator[type[ForkpointError]]:
-    yield of
-    for sub in of.__subclasses__():
-        yield from _all(sub)
-
-
-_CLASSES = {made.code: made for made in _all(ForkpointError)}
 decode_problem = msgspec.json.Decoder(Problem).decode

@@ -7,7 +7,17 @@ import pytest
 
 from forkpoint import errors
 from forkpoint.backend.results import Turn
-from forkpoint.errors import ForkpointError, ModelError, StoreError, TurnCancelled, TurnFailed
+from forkpoint.errors import (
+    KINDS,
+    ErrorKind,
+    ForkpointError,
+    ModelError,
+    StoreError,
+    TurnCancelled,
+    TurnFailed,
+    class_of,
+    fields_of,
+)
 from forkpoint.events import AnyBody, NewEvent, StagedEvent, ToolCall, ToolResult, Usage, seal
 from forkpoint.server.wires.chat.errors import document, refusal, should_retry
 from forkpoint.store.records import TurnError
@@ -17,19 +27,15 @@ PLACE = "/srv/private/forkpoint.db"
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
-def all_errors(of: type[ForkpointError] = ForkpointError) -> list[type[ForkpointError]]:
-    return [of, *(made for child in of.__subclasses__() for made in all_errors(child))]
+ALL = [made for made in KINDS.values() if class_of(made).__module__ == errors.__name__]
+each_error = pytest.mark.parametrize("made", ALL, ids=lambda made: made.code)
 
 
-ALL = [made for made in all_errors() if made.__module__ == errors.__name__]
-each_error = pytest.mark.parametrize("made", ALL, ids=lambda made: made.__name__)
-
-
-def sample(made: type[ForkpointError], text: str = "sample", **fields: Any) -> ForkpointError:
+def sample(made: ErrorKind, text: str = "sample", **fields: Any) -> ForkpointError:
     """An error whose fields are all filled in."""
     samples: dict[Any, Any] = {str: text, int: 1234567, float: 12.5, bool: False}
-    declared = getattr(made, "__dataclass_fields__", {})
-    return made(**{name: samples[field.type] for name, field in declared.items() if field.type in samples} | fields)
+    typed = {name: field.annotation for name, field in fields_of(made).items()}
+    return made(**{name: samples[kind] for name, kind in typed.items() if kind in samples} | fields)
 
 
 def failed(cause: Exception | None, *bodies: AnyBody, kept: TurnError | None = None) -> TurnFailed:
@@ -50,7 +56,7 @@ def told(error: BaseException) -> tuple[int, dict[str, Any], dict[str, str]]:
 
 
 @each_error
-def test_every_error_has_its_place_in_the_envelope(made: type[ForkpointError]) -> None:
+def test_every_error_has_its_place_in_the_envelope(made: ErrorKind) -> None:
     for error in (sample(made), failed(sample(made))):
         status, body, headers = told(error)
         assert 400 <= status < 600
@@ -66,14 +72,16 @@ def test_every_error_has_its_place_in_the_envelope(made: type[ForkpointError]) -
 
 
 @each_error
-def test_no_error_tells_a_secret(made: type[ForkpointError]) -> None:
+def test_no_error_tells_a_secret(made: ErrorKind) -> None:
     for error in (sample(made, f"key {SECRET}"), failed(sample(made, f"key {SECRET}"))):
         assert "verysecret" not in str(refusal(error, "r1"))
 
 
-@pytest.mark.parametrize("made", [made for made in ALL if issubclass(made, StoreError)], ids=lambda made: made.__name__)
-def test_no_error_of_the_store_tells_where_it_stands(made: type[ForkpointError]) -> None:
-    names = {"path", "detail", "kind"} & set(getattr(made, "__dataclass_fields__", {}))
+@pytest.mark.parametrize(
+    "made", [made for made in ALL if issubclass(class_of(made), StoreError)], ids=lambda made: made.code
+)
+def test_no_error_of_the_store_tells_where_it_stands(made: ErrorKind) -> None:
+    names = {"path", "detail", "kind"} & set(fields_of(made))
     cause = sample(made, **dict.fromkeys(names, PLACE))
     assert PLACE in str(cause)
     kept = TurnError(cause.code, str(cause))
@@ -82,9 +90,9 @@ def test_no_error_of_the_store_tells_where_it_stands(made: type[ForkpointError])
 
 
 @pytest.mark.parametrize(
-    "made", [made for made in ALL if not issubclass(made, TurnFailed)], ids=lambda made: made.__name__
+    "made", [made for made in ALL if not issubclass(class_of(made), TurnFailed)], ids=lambda made: made.code
 )
-def test_a_failed_turn_is_told_as_its_reason_and_says_how_things_stand(made: type[ForkpointError]) -> None:
+def test_a_failed_turn_is_told_as_its_reason_and_says_how_things_stand(made: ErrorKind) -> None:
     cause = sample(made)
     alone, in_turn = told(cause), told(failed(cause))
     assert in_turn[0] == alone[0]
@@ -96,18 +104,19 @@ def test_a_failed_turn_is_told_as_its_reason_and_says_how_things_stand(made: typ
 
 
 PASSING = {
-    "AnswerEmpty", "AnswerMalformed", "CommitFailed", "ConnectionLost", "DiskFull", "ModelTimeout", "OutcomeUnknown",
-    "Overloaded", "RateLimited", "ShuttingDown", "StoreClosed", "StoreError", "StoreUnavailable", "TooMany", "TooSlow",
+    "model_empty", "model_malformed", "commit_failed", "model_connection", "disk_full", "model_timeout",
+    "outcome_unknown", "model_overloaded", "model_rate_limit", "shutting_down", "store_closed", "store_error",
+    "store_unavailable", "too_many", "too_slow",
 }  # fmt: skip
 
 
 def test_only_what_passes_by_itself_is_to_be_tried_again() -> None:
-    assert {made.__name__ for made in ALL if should_retry(sample(made))} == PASSING
-    assert {made.__name__ for made in ALL if should_retry(failed(sample(made)))} == PASSING
+    assert {made.code for made in ALL if should_retry(sample(made))} == PASSING
+    assert {made.code for made in ALL if should_retry(failed(sample(made)))} == PASSING
 
 
 @each_error
-def test_what_is_refused_for_good_is_never_to_be_tried_again(made: type[ForkpointError]) -> None:
+def test_what_is_refused_for_good_is_never_to_be_tried_again(made: ErrorKind) -> None:
     status, _, headers = told(sample(made))
     if status in {400, 401, 403, 404, 405, 409, 412, 413}:
         assert headers["x-should-retry"] == "false"
@@ -270,5 +279,6 @@ def test_a_cancelled_turn_is_no_success_and_is_not_tried_again() -> None:
 
 def test_every_kind_of_model_failure_says_for_itself_whether_it_passes() -> None:
     for made in ALL:
-        if issubclass(made, ModelError):
-            assert should_retry(sample(made)) is made.passing
+        cls = class_of(made)
+        if issubclass(cls, ModelError):
+            assert should_retry(sample(made)) is cls.passing

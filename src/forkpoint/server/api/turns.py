@@ -26,7 +26,7 @@ from forkpoint.errors import (
     Busy,
     CallNotOpen,
     CannotResume,
-    ForkpointError,
+    ErrorKind,
     KeyReused,
     MissingKey,
     ModelError,
@@ -77,7 +77,7 @@ from forkpoint.wire.documents import (
 
 calls = Calls("turns")
 
-Errors: TypeAlias = tuple[type[ForkpointError], ...]
+Errors: TypeAlias = tuple[ErrorKind, ...]
 
 RUNNING: Errors = (
     Busy,

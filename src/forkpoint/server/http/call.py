@@ -20,7 +20,7 @@ from forkpoint.backend.allowance import NOTHING, allows, as_allowed, missing_wor
 from forkpoint.backend.results import Info
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.engine import Engine
-from forkpoint.errors import BadRequest, CannotResume, ForkpointError, NoAgent, NotFound
+from forkpoint.errors import BadRequest, CannotResume, NoAgent, NotFound
 from forkpoint.server.api.bodies import B, GoesOn, read_body
 from forkpoint.server.live.feed import encode
 from forkpoint.server.live.stream import TYPE
@@ -39,7 +39,7 @@ class Description(Struct, frozen=True, kw_only=True):
     gives: type | None = None  # None: nothing
     status: int = 200
     also_gives: type | None = None  # with 200, where there is something to say that mostly is not
-    raises: tuple[type[ForkpointError], ...] = ()
+    raises: tuple[ErrorKind, ...] = ()
     streams: str | None = None  # what its event stream is, if it has one
     only_streams: bool = False
     of_family: bool = False  # whether its stream is of several conversations

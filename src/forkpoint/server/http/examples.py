@@ -318,7 +318,7 @@ _ERRORS: tuple[ForkpointError, ...] = (
     Unsupported("n", "there is one answer to a request; send it several times for more"),
     _failed(ModelError(_MODEL, "the provider gave status 500")),
 )
-ERRORS = {type(error): error for error in _ERRORS}
+ERRORS = {error.code: error for error in _ERRORS}
 
 FAILED = [
     _failed(cause)

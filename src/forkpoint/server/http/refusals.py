@@ -10,8 +10,8 @@ import msgspec
 
 from forkpoint.errors import (
     BadRequest,
+    ErrorKind,
     ForeignOrigin,
-    ForkpointError,
     Invalid,
     StoreUnavailable,
     TooLarge,
@@ -79,7 +79,7 @@ def said(*headers: tuple[str, str], required: bool = True) -> dict[str, Any]:
 
 def _errors(about: Description, takes_parameters: bool) -> Iterator[Exception]:
     """What a call can end in. What is the same for all calls need not be named by each."""
-    errors: list[type[ForkpointError]] = [*about.raises, TooLarge]
+    errors: list[ErrorKind] = [*about.raises, TooLarge]
     if not about.open:
         errors += [Unauthorized, ForeignOrigin, StoreUnavailable]
     if about.takes is not None or about.once or about.if_match:
@@ -89,6 +89,6 @@ def _errors(about: Description, takes_parameters: bool) -> Iterator[Exception]:
     if about.takes is not None or takes_parameters:
         errors.append(Invalid)
     yield Exception()  # what nobody foresaw
-    yield from (ERRORS[made] for made in errors)
+    yield from (ERRORS[kind.code] for kind in errors)
     if TurnFailed in errors:
         yield from FAILED

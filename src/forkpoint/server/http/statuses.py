@@ -3,10 +3,9 @@
 from http import HTTPStatus
 
 from forkpoint import errors
-from forkpoint.errors import ForkpointError, TurnFailed
-from forkpoint.wire.problems import class_of
+from forkpoint.errors import KINDS, ErrorKind, ForkpointError, TurnFailed, class_of
 
-_BY_ERROR: dict[type[ForkpointError], int] = {
+_BY_KIND: dict[ErrorKind, int] = {
     errors.BadRequest: 400,
     errors.BadCursor: 400,
     errors.Unauthorized: 401,
@@ -61,7 +60,9 @@ def status_of(error: BaseException) -> int:
     """The status of an answer that an error ended. What nobody foresaw is 500; what was asked wrongly is 422."""
     if isinstance(error, TurnFailed) and type(error) is TurnFailed:
         return _status_of_turn(error)
-    return _status_of_class(type(error))
+    if not isinstance(error, ForkpointError):
+        return HTTPStatus.INTERNAL_SERVER_ERROR
+    return _status_of_class(type(error), error.code)
 
 
 def retry_after(error: BaseException) -> int | None:
@@ -76,13 +77,12 @@ def _status_of_turn(failed: TurnFailed) -> int:
     if failed.cause is not None:
         return status_of(failed.cause)
     code = failed.turn.error.code if getattr(failed.turn, "error", None) is not None else ""
-    return _status_of_class(class_of(code) or Exception)
+    kind = KINDS.get(code, ForkpointError)
+    return _status_of_class(class_of(kind), code)
 
 
-def _status_of_class(sort: type[BaseException]) -> int:
-    for made in sort.__mro__:
-        if made in _BY_ERROR:
-            return _BY_ERROR[made]
-    if issubclass(sort, ForkpointError) and sort is not ForkpointError:
-        return HTTPStatus.UNPROCESSABLE_ENTITY
-    return HTTPStatus.INTERNAL_SERVER_ERROR
+def _status_of_class(cls: type[ForkpointError], code: str) -> int:
+    for kind in (KINDS.get(code), *cls.__mro__):
+        if kind in _BY_KIND:
+            return _BY_KIND[kind]
+    return HTTPStatus.INTERNAL_SERVER_ERROR if cls is ForkpointError else HTTPStatus.UNPROCESSABLE_ENTITY

@@ -12,6 +12,7 @@ from msgspec import UnsetType
 
 from forkpoint.backend.results import Turn, calls_of
 from forkpoint.errors import (
+    KINDS,
     BadTool,
     ContextTooLong,
     ForkpointError,
@@ -30,11 +31,12 @@ from forkpoint.errors import (
     TooSlow,
     TurnCancelled,
     TurnFailed,
+    class_of,
 )
 from forkpoint.events import ToolCall
 from forkpoint.server.http.statuses import retry_after, status_of
 from forkpoint.store.records import TurnError
-from forkpoint.wire.problems import INTERNAL, ErrorDocument, class_of, problem_of
+from forkpoint.wire.problems import INTERNAL, ErrorDocument, problem_of
 
 _CODES = {  # what these clients know by other names
     "busy": "conversation_busy",
@@ -95,7 +97,7 @@ def should_retry(error: BaseException) -> bool:
     cause = _cause(error)
     if isinstance(cause, TurnFailed):  # one that was read from the store: all that is known of its reason is the code
         kept = cause.turn.error if isinstance(cause.turn, Turn) else None
-        return kept is not None and _passes(class_of(kept.code) or ForkpointError)
+        return kept is not None and _passes(class_of(KINDS.get(kept.code, ForkpointError)))
     if isinstance(cause, LimitReached):
         return _is_timeout(cause)
     return _passes(type(cause)) and not getattr(cause, "lasting", False)
