@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, TypeAlias, cast, dataclass_transform
 
-from forkpoint.forms import Form
+from forkpoint.forms import Form, form
 
 
 @dataclass_transform(eq_default=False)
@@ -62,7 +62,9 @@ def _kind(cls: type[ForkpointError], code: str) -> ErrorKind:
 
 
 def _made(cls: type[ForkpointError], code: str, fields: dict[str, Any]) -> ForkpointError:
-    return _kind(cls, code)(**fields)
+    error = _kind(cls, code)(**fields)
+    error.args = tuple(fields.values())  # as if they had been given in their order
+    return error
 
 
 # What the caller asked for does not fit.
@@ -75,13 +77,30 @@ class NotFound(ForkpointError, code="not_found"):
     what: str
     id: str
 
+    @form
+    def model_not_found(self, model: str) -> None:
+        """There is no model {model!r} here. Use one of those that GET /v1/models lists."""
+        self.what, self.id = "model", model
 
-class Ambiguous(ForkpointError, code="ambiguous"):
-    """{given!r} is the start of {count} ids, among them {some}. Name the one that you mean with more of its id."""
+    @form
+    def no_such_agent(self, agent: str, conversation: str, known: str) -> None:
+        """There is no sub-agent {agent} of conversation {conversation}. Name one of these: {known}."""
+        self.what, self.id = "sub-agent", agent
 
-    given: str
-    count: int
-    some: str
+    @form
+    def no_such_call(self, method: str, path: str) -> None:
+        """There is no call {method} {path} here. Read /openapi.json for all there are."""
+        self.what, self.id = "call", f"{method} {path}"
+
+    @form
+    def method_not_allowed(self, method: str, path: str) -> None:
+        """{path} cannot be called with {method}. Read /openapi.json for how it can."""
+        self.what, self.id = "call", f"{method} {path}"
+
+    @form
+    def no_such_key(self, given: str, path: str) -> None:
+        """There is no key {given!r} in {path}. Check it with `forkpoint keys list`."""
+        self.what, self.id = "key", given
 
 
 class AlreadyExists(ForkpointError, code="exists"):
@@ -98,20 +117,20 @@ class BadName(ForkpointError, code="bad_name"):
     what: str
     name: str
 
+    @form
+    def bad_id(self, what: str, id: str) -> None:
+        """{id!r} cannot be the id of a {what}. Make one with forkpoint.ids.new_id()."""
+        self.name = id
 
-class BadId(ForkpointError, code="bad_id"):
-    """{id!r} cannot be the id of a {what}. Make one with forkpoint.ids.new_id()."""
+    @form
+    def ambiguous(self, given: str, count: int, some: str) -> None:
+        """{given!r} is the start of {count} ids, among them {some}. Name the one that you mean with more of its id."""
+        self.what, self.name = "id", given
 
-    what: str
-    id: str
-
-
-class BadLineage(ForkpointError, code="bad_lineage"):
-    """A conversation cannot be created as a {kind} ({why}). Create a root, or a sub_agent with its parent and, if a
-    call asked for it, the parent's turn and the call; use fork() and rewind() for what they make."""
-
-    kind: str
-    why: str
+    @form
+    def bad_cursor(self, cursor: str) -> None:
+        """{cursor!r} is not a cursor of this list. Pass `next` of an earlier page, unchanged, or none at all."""
+        self.what, self.name = "cursor", cursor
 
 
 class BadPosition(ForkpointError, code="bad_position"):
@@ -120,12 +139,6 @@ class BadPosition(ForkpointError, code="bad_position"):
     position: str
     why: str
     nearest: str
-
-
-class BadCursor(ForkpointError, code="bad_cursor"):
-    """{cursor!r} is not a cursor of this list. Pass `next` of an earlier page, unchanged, or none at all."""
-
-    cursor: str
 
 
 class BadStoreUrl(ForkpointError, code="bad_store_url"):
@@ -159,6 +172,12 @@ class Unpaired(ForkpointError, code="unpaired"):
 
     why: str
     call_id: str
+
+    @form
+    def call_not_open(self, call: str, conversation: str, why: str) -> None:
+        """Call {call!r} is not open in conversation {conversation}, so nothing was done with its result: {why}. Only
+        calls that the last turn handed to the client can be answered, each once."""
+        self.call_id = call
 
 
 class KeyReused(ForkpointError, code="key_reused"):
@@ -253,22 +272,15 @@ class StoreUnavailable(StoreError, code="store_unavailable"):
 
     detail: str
 
+    @form
+    def disk_full(self, path: str, detail: str) -> None:
+        """The disk of the store at {path} is full ({detail}), and nothing was changed. Free some space and try
+        again."""
 
-class StoreClosed(StoreError, code="store_closed"):
-    """The store at {path} was closed. Open it again before use."""
-
-
-class DiskFull(StoreError, code="disk_full"):
-    """The disk of the store at {path} is full ({detail}), and nothing was changed. Free some space and try again."""
-
-    detail: str
-
-
-class ReadOnly(StoreError, code="read_only"):
-    """The store at {path} cannot be written ({detail}). Check the owner and mode of the file and its folder, and that
-    the disk is not mounted read-only."""
-
-    detail: str
+    @form
+    def store_closed(self, path: str) -> None:
+        """The store at {path} was closed. Open it again before use."""
+        self.detail = "it was closed"
 
 
 class StoreDamaged(StoreError, code="store_damaged"):
@@ -278,26 +290,28 @@ class StoreDamaged(StoreError, code="store_damaged"):
     detail: str
 
 
-class NotAStore(StoreError, code="not_a_store"):
+class StoreUnusable(StoreError, code="not_a_store"):
     """{path} is not a Forkpoint store ({detail}), and it was left untouched. Name another file, or remove this one if
     nobody needs it."""
 
     detail: str
 
+    @form
+    def read_only(self, path: str, detail: str) -> None:
+        """The store at {path} cannot be written ({detail}). Check the owner and mode of the file and its folder, and
+        that the disk is not mounted read-only."""
 
-class StoreNewer(StoreError, code="store_newer"):
-    """The store at {path} has format {found}, which only a newer Forkpoint may use (this one knows up to {known}); it
-    was left untouched. Upgrade Forkpoint."""
+    @form
+    def store_newer(self, path: str, found: int, known: int) -> None:
+        """The store at {path} has format {found}, which only a newer Forkpoint may use (this one knows up to {known});
+        it was left untouched. Upgrade Forkpoint."""
+        self.detail = f"it has format {found}"
 
-    found: int
-    known: int
-
-
-class NetworkFileSystem(StoreError, code="network_file_system"):
-    """The store at {path} would stand on a network file system ({kind}), where SQLite cannot keep its promises. Use a
-    local disk, or a PostgreSQL store for several machines."""
-
-    kind: str
+    @form
+    def network_file_system(self, path: str, kind: str) -> None:
+        """The store at {path} would stand on a network file system ({kind}), where SQLite cannot keep its promises. Use
+        a local disk, or a PostgreSQL store for several machines."""
+        self.detail = kind
 
 
 # Agents.
@@ -309,10 +323,8 @@ class BadAgent(ForkpointError, code="bad_agent"):
     why: str
 
 
-class BadConfig(BadAgent):
+class BadConfig(BadAgent, code="bad_config"):
     """The server's file cannot be used: {why}. Check these places, and start the server again."""
-
-    code = "bad_config"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -328,14 +340,6 @@ class Item:
         if not self.name:
             return f"its {self.kind} {self.why}"
         return f"{'approval policy' if self.kind == 'approval' else self.kind} {self.name}: {self.why}"
-
-
-class TrustRefused(ForkpointError, code="trust_refused"):
-    """Nothing can be said here of whether {path} is trusted: {why}. Nothing was made or changed; leave `trust` out, or
-    ask whoever runs the server."""
-
-    path: str
-    why: str
 
 
 class CannotResume(ForkpointError, code="cannot_resume"):
@@ -360,19 +364,11 @@ class SpawnRefused(ForkpointError, code="spawn_refused"):
 
     why: str
 
-
-class NoSuchAgent(ForkpointError, code="no_such_agent"):
-    """There is no sub-agent {agent} of conversation {conversation}. Name one of these: {known}."""
-
-    agent: str
-    conversation: str
-    known: str
-
-
-class AgentClosed(ForkpointError, code="agent_closed"):
-    """The sub-agent {agent} was closed by its parent. It can still be read and forked; spawn another one to go on."""
-
-    agent: str
+    @form
+    def agent_closed(self, agent: str) -> None:
+        """The sub-agent {agent} was closed by its parent. It can still be read and forked; spawn another one to go
+        on."""
+        self.why = f"{agent} was closed"
 
 
 # Conversations: a turn did not commit, or cannot be run like this.
@@ -447,6 +443,12 @@ class BadArgument(ForkpointError, code="bad_argument"):
     argument: str
     why: str
 
+    @form
+    def bad_lineage(self, kind: str, why: str) -> None:
+        """A conversation cannot be created as a {kind} ({why}). Create a root, or a sub_agent with its parent and, if a
+        call asked for it, the parent's turn and the call; use fork() and rewind() for what they make."""
+        self.call, self.argument = "create()", kind
+
 
 class BadWorkspace(ForkpointError, code="bad_workspace"):
     """{path!r} cannot be the workspace: {why}. Name a folder that exists."""
@@ -454,14 +456,15 @@ class BadWorkspace(ForkpointError, code="bad_workspace"):
     path: str
     why: str
 
+    @form
+    def workspace_not_made(self, kind: str, path: str, why: str) -> None:
+        """The fork cannot have a {kind} of {path!r}: {why}. Nothing was made, and nothing was changed; share the
+        folder, choose another kind, or name a folder that exists."""
 
-class WorkspaceNotMade(ForkpointError, code="workspace_not_made"):
-    """The fork cannot have a {kind} of {path!r}: {why}. Nothing was made, and nothing was changed; share the folder,
-    choose another kind, or name a folder that exists."""
-
-    kind: str
-    path: str
-    why: str
+    @form
+    def trust_refused(self, path: str, why: str) -> None:
+        """Nothing can be said here of whether {path} is trusted: {why}. Nothing was made or changed; leave `trust` out,
+        or ask whoever runs the server."""
 
 
 class NotKept(ForkpointError, code="not_kept"):
@@ -475,12 +478,10 @@ class ConversationClosed(ForkpointError, code="conversation_closed"):
 
     conversation: str
 
-
-class ReopenAfterFork(ForkpointError, code="reopen_after_fork"):
-    """Conversation {conversation} was opened before os.fork(), in another process, and cannot be used in this one. Open
-    it again here."""
-
-    conversation: str
+    @form
+    def reopen_after_fork(self, conversation: str) -> None:
+        """Conversation {conversation} was opened before os.fork(), in another process, and cannot be used in this one.
+        Open it again here."""
 
 
 class UseAsync(ForkpointError, code="use_async"):
@@ -500,6 +501,17 @@ class BadModel(ForkpointError, code="bad_model"):
     model: str
     why: str
 
+    @form
+    def no_script(self, name: str) -> None:
+        """There is no script {name!r}. Register one with forkpoint.testing.Script(...).register(name), or name a .json
+        file; scripted/echo is always there."""
+        self.model, self.why = f"scripted/{name}", "there is no such script"
+
+    @form
+    def bad_script(self, name: str, why: str) -> None:
+        """The script {name!r} cannot be used: {why}. Read docs/models.md for what stands in a script."""
+        self.model = f"scripted/{name}"
+
 
 class BadSetting(ForkpointError, code="bad_setting"):
     """{setting} cannot be set like this for {model}: {why}. Leave it out, or choose another model or wire."""
@@ -508,14 +520,20 @@ class BadSetting(ForkpointError, code="bad_setting"):
     setting: str
     why: str
 
+    @form
+    def bad_document(self, model: str, setting: str, why: str) -> None:
+        """{setting} of {model} cannot be read: {why}. Restore it from where it was stored, or make a new one."""
 
-class BadDocument(BadSetting, code="bad_document"):
-    """{setting} of {model} cannot be read: {why}. Restore it from where it was stored, or make a new one."""
+    @form
+    def bad_prompt(self, model: str, setting: str, why: str) -> None:
+        """{model} cannot be asked with {setting}: {why}. Make the prompt again, with the manifest of the model that is
+        asked."""
 
-
-class BadPrompt(BadSetting, code="bad_prompt"):
-    """{model} cannot be asked with {setting}: {why}. Make the prompt again, with the manifest of the model that is
-    asked."""
+    @form
+    def unknown_renderer(self, version: int, known: int) -> None:
+        """This conversation's prompts are rendered by version {version}, which only a newer Forkpoint has (this one
+        knows up to {known}); nothing was sent. Upgrade Forkpoint, or give the conversation a new manifest."""
+        self.model, self.setting, self.why = "", "renderer", f"version {version} is not known"
 
 
 class BadTool(ForkpointError, code="bad_tool"):
@@ -532,14 +550,6 @@ class MissingKey(ForkpointError, code="missing_key"):
 
     model: str
     variable: str
-
-
-class UnknownRenderer(ForkpointError, code="unknown_renderer"):
-    """This conversation's prompts are rendered by version {version}, which only a newer Forkpoint has (this one knows
-    up to {known}); nothing was sent. Upgrade Forkpoint, or give the conversation a new manifest."""
-
-    version: int
-    known: int
 
 
 class ExtraMissing(ForkpointError, code="extra_missing"):
@@ -589,27 +599,10 @@ class NoWeights(ForkpointError, code="no_weights"):
     model: str
     detail: str
 
-
-class FetchFailed(ForkpointError, code="fetch_failed"):
-    """The weights of {model} could not be fetched: {detail}. Check the network and pip's index, and try again; a GGUF
-    file of your own works too, as local/PATH.gguf"""
-
-    model: str
-    detail: str
-
-
-class NoScript(ForkpointError, code="no_script"):
-    """There is no script {name!r}. Register one with forkpoint.testing.Script(...).register(name), or name a .json
-    file; scripted/echo is always there."""
-
-    name: str
-
-
-class BadScript(ForkpointError, code="bad_script"):
-    """The script {name!r} cannot be used: {why}. Read docs/models.md for what stands in a script."""
-
-    name: str
-    why: str
+    @form
+    def fetch_failed(self, model: str, detail: str) -> None:
+        """The weights of {model} could not be fetched: {detail}. Check the network and pip's index, and try again; a
+        GGUF file of your own works too, as local/PATH.gguf"""
 
 
 # Models: a call failed.
@@ -626,14 +619,6 @@ class ModelError(ForkpointError, code="model_error"):
     lasting: bool = False  # whether this one will not pass, though others of its kind may
 
 
-class KeyRefused(ModelError, code="model_authentication"):
-    """The provider of {model} does not accept the key: {detail}. Check the key, its rights and the base URL."""
-
-
-class QuotaSpent(ModelError, code="model_quota"):
-    """The account for {model} has no quota left: {detail}. Raise its limit or use another key."""
-
-
 class RateLimited(ModelError, code="model_rate_limit"):
     """{model} is asked more often than its provider allows: {detail}. Wait, or raise the limit, and try again."""
 
@@ -645,30 +630,34 @@ class ContextTooLong(ModelError, code="model_context_too_long"):
     model with a larger context."""
 
 
-class ContentRefused(ModelError, code="model_refused"):
-    """{model} refused the content: {detail}. Nothing was added to the conversation; ask in another way."""
-
-
 class RequestRefused(ModelError, code="model_bad_request"):
     """The provider of {model} did not understand the request: {detail}. Check the model's name and its settings."""
 
+    @form
+    def model_authentication(self, model: str, detail: str) -> None:
+        """The provider of {model} does not accept the key: {detail}. Check the key, its rights and the base URL."""
 
-class Overloaded(ModelError, code="model_overloaded"):
+    @form
+    def model_quota(self, model: str, detail: str) -> None:
+        """The account for {model} has no quota left: {detail}. Raise its limit or use another key."""
+
+    @form
+    def model_refused(self, model: str, detail: str) -> None:
+        """{model} refused the content: {detail}. Nothing was added to the conversation; ask in another way."""
+
+
+class ModelUnavailable(ModelError, code="model_overloaded"):
     """The provider of {model} could not answer now: {detail}. Try again in a while."""
 
     passing = True
 
+    @form
+    def model_timeout(self, model: str, detail: str) -> None:
+        """{model} did not answer in time: {detail}. Try again, or raise its timeouts."""
 
-class ModelTimeout(ModelError, code="model_timeout"):
-    """{model} did not answer in time: {detail}. Try again, or raise its timeouts."""
-
-    passing = True
-
-
-class ConnectionLost(ModelError, code="model_connection"):
-    """The connection to {model} failed: {detail}. Check the base URL and the network, and try again."""
-
-    passing = True
+    @form
+    def model_connection(self, model: str, detail: str) -> None:
+        """The connection to {model} failed: {detail}. Check the base URL and the network, and try again."""
 
 
 class AnswerMalformed(ModelError, code="model_malformed"):
@@ -676,11 +665,9 @@ class AnswerMalformed(ModelError, code="model_malformed"):
 
     passing = True
 
-
-class AnswerEmpty(ModelError, code="model_empty"):
-    """{model} answered nothing: {detail}. Try again, or ask in another way."""
-
-    passing = True
+    @form
+    def model_empty(self, model: str, detail: str, lasting: bool = False) -> None:
+        """{model} answered nothing: {detail}. Try again, or ask in another way."""
 
 
 # Servers and their clients.
@@ -698,26 +685,15 @@ class Invalid(ForkpointError, code="invalid"):
     param: str
     why: str
 
+    @form
+    def unsupported(self, param: str, why: str) -> None:
+        """{param} cannot be done here: {why}. Leave it out."""
 
-class NoSuchCall(ForkpointError, code="no_such_call"):
-    """There is no call {method} {path} here. Read /openapi.json for all there are."""
-
-    method: str
-    path: str
-
-
-class NotAllowed(ForkpointError, code="method_not_allowed"):
-    """{path} cannot be called with {method}. Read /openapi.json for how it can."""
-
-    method: str
-    path: str
-
-
-class ForeignOrigin(ForkpointError):
-    """A web page of {origin!r} may not call this server. Name its origin in cors_origins of the server's file, or
-    use a key."""
-
-    origin: str
+    @form
+    def no_new_user_message(self, why: str) -> None:
+        """There is nothing new to answer: {why}. The last message, system messages aside, must be the user's, with a
+        text or a part that is supported, or the result of a call that is open. Nothing older is used instead."""
+        self.param = "messages"
 
 
 class TooMany(ForkpointError, code="too_many"):
@@ -740,42 +716,6 @@ class ShuttingDown(ForkpointError, code="shutting_down"):
     {retry_after} s."""
 
     retry_after: int = 5
-
-
-class NoNewMessage(ForkpointError, code="no_new_user_message"):
-    """There is nothing new to answer: {why}. The last message, system messages aside, must be the user's, with a text
-    or a part that is supported, or the result of a call that is open. Nothing older is used instead."""
-
-    why: str
-
-
-class CallNotOpen(ForkpointError, code="call_not_open"):
-    """Call {call!r} is not open in conversation {conversation}, so nothing was done with its result: {why}. Only calls
-    that the last turn handed to the client can be answered, each once."""
-
-    call: str
-    conversation: str
-    why: str
-
-
-class NoSuchModel(ForkpointError, code="model_not_found"):
-    """There is no model {model!r} here. Use one of those that GET /v1/models lists."""
-
-    model: str
-
-
-class Unsupported(ForkpointError, code="unsupported"):
-    """{param} cannot be done here: {why}. Leave it out."""
-
-    param: str
-    why: str
-
-
-class OpenToTheWorld(ForkpointError, code="open_to_the_world"):
-    """Whoever can reach {host} could use this server, for it has no keys. Make one with `forkpoint keys add` and start
-    it with --keys, or listen on 127.0.0.1."""
-
-    host: str
 
 
 class AddressTaken(ForkpointError, code="address_taken"):
@@ -808,34 +748,34 @@ class Unauthorized(ForkpointError, code="unauthorized"):
 
     why: str
 
+    @form
+    def foreign_origin(self, origin: str) -> None:
+        """A web page of {origin!r} may not call this server. Name its origin in cors_origins of the server's
+        file, or use a key."""
+        self.why = f"the page that calls is of {origin!r}"
 
-class BadKeysFile(ForkpointError, code="bad_keys_file"):
+
+class BadKeys(ForkpointError, code="bad_keys_file"):
     """{path} cannot be used as the file of keys: {why}. Restore or repair it, or name another file; a new one is made
     by `forkpoint keys add`."""
 
     path: str
     why: str
 
+    @form
+    def bad_key_variable(self, variable: str, why: str) -> None:
+        """The environment variable {variable} cannot be the server's key: {why}. Set it to a long random text, or leave
+        it out and use a file of keys."""
+        self.path = f"${variable}"
 
-class BadKeyVariable(ForkpointError, code="bad_key_variable"):
-    """The environment variable {variable} cannot be the server's key: {why}. Set it to a long random text, or leave it
-    out and use a file of keys."""
+    @form
+    def bad_api_key(self, variable: str, url: str, why: str) -> None:
+        """The environment variable {variable} cannot be sent to {url} as a key: {why}. Set it to a key of that server,
+        or unset it if the server needs none."""
+        self.path = f"${variable}"
 
-    variable: str
-    why: str
-
-
-class NoSuchKey(ForkpointError, code="no_such_key"):
-    """There is no key {given!r} in {path}. Check it with `forkpoint keys list`."""
-
-    given: str
-    path: str
-
-
-class BadApiKey(ForkpointError, code="bad_api_key"):
-    """The environment variable {variable} cannot be sent to {url} as a key: {why}. Set it to a key of that server, or
-    unset it if the server needs none."""
-
-    variable: str
-    url: str
-    why: str
+    @form
+    def open_to_the_world(self, host: str) -> None:
+        """Whoever can reach {host} could use this server, for it has no keys. Make one with `forkpoint keys add` and
+        start it with --keys, or listen on 127.0.0.1."""
+        self.path, self.why = "", f"there are none, and {host} can be reached from elsewhere"

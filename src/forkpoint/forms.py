@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypeGuard, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,10 +36,17 @@ class Form(Generic[P, T_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
         given = self.__signature__.bind(*args, **kwargs)
         given.apply_defaults()
-        error = self.of.__new__(self.of)
+        error = self.of.__new__(self.of, *given.arguments.values())
         vars(error).update(given.arguments, code=self.code)
         self._method(error, **{name: given.arguments[name] for name in self._own})
         return error
+
+    def __repr__(self) -> str:
+        return f"{self.of.__name__}.{self.code}"
+
+    def made(self, error: object) -> TypeGuard[T_co]:
+        """Whether an error has this code."""
+        return isinstance(error, self.of) and vars(error).get("code") == self.code
 
     @cached_property
     def __signature__(self) -> inspect.Signature:

@@ -9,7 +9,7 @@ from tests.conversation.support.agents import Answers, agent_of, asks, call
 
 from forkpoint.agent import Limits, ToolContext, tool
 from forkpoint.agent.loop import MAY_HAVE_RUN, Done, Waiting, stand
-from forkpoint.errors import BadOutput, LimitReached, Overloaded, TurnLost
+from forkpoint.errors import BadOutput, LimitReached, ModelUnavailable, TurnLost
 from forkpoint.events import (
     AnyBody,
     ApprovalAsked,
@@ -66,7 +66,7 @@ async def test_a_turn_without_tools_writes_nothing_before_its_commit() -> None:
 
 async def test_a_model_that_fails_raises_its_error_and_what_it_cost_is_in_the_journal() -> None:
     journal = Memory(says("go"))
-    with pytest.raises(Overloaded):
+    with pytest.raises(ModelUnavailable):
         await run(agent_of([Reply("x", fault=Fault("overloaded"))]), journal)
     assert journal.spent.calls == 1
     assert isinstance(journal.bodies[-1], ModelCalled)

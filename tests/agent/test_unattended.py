@@ -9,7 +9,7 @@ from tests.conversation.support.agents import agent_of, asks, call, messages_of
 
 from forkpoint.agent import tool
 from forkpoint.agent.loop import Done, Waiting
-from forkpoint.errors import Overloaded
+from forkpoint.errors import ModelUnavailable
 from forkpoint.events import (
     ApprovalAsked,
     ApprovalDenied,
@@ -175,7 +175,7 @@ async def test_a_demand_that_failed_before_is_made_again_on_resuming() -> None:
 
     agent, journal = agent_of(answer, tools=[work]), Memory(says("go"))
     options = Options(tool_choice="required")
-    with pytest.raises(Overloaded):
+    with pytest.raises(ModelUnavailable):
         await run(agent, journal, options=options)
     assert await run(agent, journal, options=options) == Done()
     assert heard == ["required", "required"]
@@ -194,7 +194,7 @@ async def test_what_cannot_be_taken_back_is_not_tried_again(final: bool) -> None
     agent = agent.but(llm=agent.llm.__class__(agent.llm.model, retries=Retries(attempts=2, wait=0.0)))
     journal = Memory(says("go"))
     if final:
-        with pytest.raises(Overloaded):
+        with pytest.raises(ModelUnavailable):
             await run(agent, journal, tell=told.append, final=True)
     else:
         assert await run(agent, journal, tell=told.append) == Done()

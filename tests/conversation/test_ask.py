@@ -8,7 +8,7 @@ from tests.conversation.support.agents import Watcher, agent_of, asks, call, mes
 from tests.conversation.support.homes import Home
 
 from forkpoint import Agent, AsyncConversation, TurnCancelled, tool
-from forkpoint.errors import NoAgent, NotFound, Overloaded
+from forkpoint.errors import ModelUnavailable, NoAgent, NotFound
 from forkpoint.events import Usage
 from forkpoint.llm import Price, TextPiece
 from forkpoint.testing import Fault, Heard, ModelServer, Reply
@@ -62,7 +62,7 @@ async def test_a_side_question_that_fails_is_charged_too_and_raises_its_error(ho
     agent = agent_of([paid("one", 100), paid("x", 20, Fault("overloaded"))])
     async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         await conversation.run("1")
-        with pytest.raises(Overloaded):
+        with pytest.raises(ModelUnavailable):
             await conversation.ask("?")
         stats = await conversation.stats()
         assert stats.spent == stats.family == Usage(calls=2, input=120, output=2)

@@ -13,7 +13,7 @@ from forkpoint.agent.stored.document import portable_document
 from forkpoint.backend.options import NewTurn
 from forkpoint.conversation import Turn, TurnStarted
 from forkpoint.engine.engine import Engine
-from forkpoint.errors import BadPosition, CallNotOpen, NothingToRun, NotWhole
+from forkpoint.errors import BadPosition, NothingToRun, NotWhole, Unpaired
 from forkpoint.events import AssistantMessage, Event, Image, Imported, Text, ToolResult, UserMessage
 from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.testing import Fault, Heard, Reply
@@ -183,13 +183,13 @@ async def test_a_result_for_a_call_that_is_not_open_is_refused_and_nothing_has_b
     async with AsyncConversation(home.agent(model.agent()), store=home.store) as conversation:
         await conversation.run("Read both.")
         before, turns = await conversation.info(), await conversation.turns()
-        with pytest.raises(CallNotOpen) as refused:
+        with pytest.raises(Unpaired, check=Unpaired.call_not_open.made) as refused:
             await conversation.run("And?", results={"a": "page x", "c": "page z"})
-        assert (refused.value.call, "a, b" in str(refused.value)) == ("c", True)
+        assert (refused.value.call_id, "a, b" in str(refused.value)) == ("c", True)
         assert await conversation.info() == before
         assert await conversation.turns() == turns, "no failed turn is left behind"
         await conversation.run(results={"a": "page x"})
-        with pytest.raises(CallNotOpen):
+        with pytest.raises(Unpaired, check=Unpaired.call_not_open.made):
             await conversation.run("Again.", results={"a": "page x"})
         assert len(model.shown) == 2
 
@@ -275,7 +275,7 @@ async def test_a_fork_at_an_open_call_answers_it_apart(home: Home) -> None:
         await fork.run(results={"a": "there x"})
         assert [message["content"] for message in model.shown[1]][2:] == ["here x", "here y"]
         assert [message["content"] for message in model.shown[2]][2] == "there x"
-        with pytest.raises(CallNotOpen):
+        with pytest.raises(Unpaired, check=Unpaired.call_not_open.made):
             await at_turn.run(results={"z": "nobody asked"})
         inside = [event.id for event in turn.events if isinstance(event, Event)][-2]
         with pytest.raises(BadPosition):  # between two calls of one answer
@@ -296,7 +296,7 @@ async def test_a_rewind_opens_the_calls_again(home: Home) -> None:
         assert turn.text == "Again."
         assert model.last[-2:] == [("tool", "other x"), ("tool", "other y")]
         await conversation.rewind(before=first)
-        with pytest.raises(CallNotOpen):
+        with pytest.raises(Unpaired, check=Unpaired.call_not_open.made):
             await conversation.run(results={"a": "too late"})
 
 
@@ -329,7 +329,7 @@ async def test_a_stream_tells_what_is_handed_and_takes_results(home: Home) -> No
         assert isinstance(last, Turn)
         assert last.text == "Fine."
         assert watcher.of(TurnStarted)[-1].input == ()
-        with pytest.raises(CallNotOpen):
+        with pytest.raises(Unpaired, check=Unpaired.call_not_open.made):
             async with conversation.run_stream(results={"a": "page x"}) as stream:
                 [update async for update in stream]
 
@@ -342,7 +342,7 @@ def test_the_same_without_async(home: Home) -> None:
             last = list(stream)[-1]
             assert isinstance(last, Turn)
             assert last.text == "Fine."
-        with pytest.raises(CallNotOpen):
+        with pytest.raises(Unpaired, check=Unpaired.call_not_open.made):
             conversation.run(results={"a": "a page"})
 
 

@@ -11,7 +11,7 @@ from tests.conversation.support.homes import Home
 
 from forkpoint import Agent, AsyncConversation, AsyncConversations, Conversation, Conversations, Turn
 from forkpoint.conversation import Info, Spending
-from forkpoint.errors import AlreadyExists, BadAgent, BadName, NotFound, StoreClosed, UseAsync
+from forkpoint.errors import AlreadyExists, BadAgent, BadName, NotFound, StoreUnavailable, UseAsync
 from forkpoint.paging import Page
 from forkpoint.store.records import Verification
 
@@ -95,12 +95,12 @@ async def test_a_closed_face_says_so_and_one_that_was_never_used_opens_nothing(t
     async with AsyncConversations(file) as conversations:
         pass
     assert not file.exists(), "nothing was needed of the store"
-    with pytest.raises(StoreClosed, match=r"new\.db"):
+    with pytest.raises(StoreUnavailable, check=StoreUnavailable.store_closed.made, match=r"new\.db"):
         await conversations.list()
     await conversations.close()
     address = AsyncConversations("postgresql://me:secret@127.0.0.1/forkpoint")
     await address.close()
-    with pytest.raises(StoreClosed) as closed:
+    with pytest.raises(StoreUnavailable, check=StoreUnavailable.store_closed.made) as closed:
         await address.usage()
     assert "secret" not in str(closed.value)
 
@@ -108,11 +108,11 @@ async def test_a_closed_face_says_so_and_one_that_was_never_used_opens_nothing(t
 def test_a_closed_face_without_await_says_so_too(tmp_path: Path) -> None:
     conversations = Conversations(tmp_path / "new.db")
     conversations.close()
-    with pytest.raises(StoreClosed):
+    with pytest.raises(StoreUnavailable, check=StoreUnavailable.store_closed.made):
         conversations.list()
     with Conversations(tmp_path / "new.db") as conversations:
         assert conversations.list().items == ()
-    with pytest.raises(StoreClosed):
+    with pytest.raises(StoreUnavailable, check=StoreUnavailable.store_closed.made):
         conversations.verify()
 
 

@@ -253,7 +253,7 @@ def test_an_error_can_be_told_whatever_its_fields_hold(made: ErrorKind) -> None:
 def test_a_key_or_a_password_in_the_words_of_an_error_does_not_leave() -> None:
     said = "POST https://me:hunter2@models.example/v1 with Bearer abcdefgh12345678: sk-proj-12345678abc is not valid"
     told = "POST https://me:***@models.example/v1 with Bearer ***: sk-*** is not valid"
-    cause = errors.ConnectionLost("openai/gpt-5.6", said)
+    cause = errors.ModelUnavailable.model_connection("openai/gpt-5.6", said)
     turn = Turn("t", "c", "failed", (), (), Usage(), error=TurnError(cause.code, str(cause)))
     for problem in (problem_of(cause), problem_of(TurnFailed("t", str(cause), turn=turn, cause=cause))):
         wire = msgspec.json.encode(problem).decode()

@@ -21,11 +21,9 @@ from tests.conversation.support.homes import Home
 from forkpoint import Agent, AsyncConversation, Conversation, Role, SubAgents, TurnCancelled, TurnFailed, tool
 from forkpoint.conversation import Branch, TurnStarted
 from forkpoint.errors import (
-    AgentClosed,
     BadAgent,
     Busy,
     KeyReused,
-    NoSuchAgent,
     NotFound,
     NotWhole,
     SpawnRefused,
@@ -274,7 +272,7 @@ async def test_whoever_is_no_sub_agent_is_not_found_and_those_that_are_there_are
         lambda: lead.close_agent("nobody"),
         lambda: lead.send_to_agent(lead.id, "hi"),
     ):
-        with pytest.raises(NoSuchAgent, match="scout"):
+        with pytest.raises(NotFound, check=NotFound.no_such_agent.made, match="scout"):
             await ask()
     assert [one.status for one in await lead.list_agents()] == ["idle"]
 
@@ -380,7 +378,7 @@ async def test_a_sub_agent_that_is_closed_can_be_read_and_forked_and_no_longer_b
         assert (closed.status, closed.answer, closed.conversation) == ("closed", "one: 1", child.id)
         assert await lead.close_agent("scout") == closed, "once more changes nothing"
         assert await lead.list_agents() == (closed,)
-        with pytest.raises(AgentClosed, match="scout"):
+        with pytest.raises(SpawnRefused, check=SpawnRefused.agent_closed.made, match="scout"):
             await lead.send_to_agent("scout", "more")
         assert (await child.turn(turn)).text == "one: 1"
         async with await child.fork() as fork:

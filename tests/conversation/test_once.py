@@ -18,7 +18,14 @@ from forkpoint.backend.options import How
 from forkpoint.conversation import Turn, TurnStarted
 from forkpoint.engine.engine import Engine
 from forkpoint.engine.resources import EngineOptions
-from forkpoint.errors import ConversationClosed, DiskFull, LimitReached, NotFound, OutcomeUnknown, Overloaded
+from forkpoint.errors import (
+    ConversationClosed,
+    LimitReached,
+    ModelUnavailable,
+    NotFound,
+    OutcomeUnknown,
+    StoreUnavailable,
+)
 from forkpoint.events import AssistantMessage, SystemMessage, Text, ToolCall, ToolResult, Usage, UserMessage
 from forkpoint.llm import Price, TextPiece, own_identity
 from forkpoint.llm.options import Options
@@ -176,10 +183,10 @@ async def test_the_patience_of_the_place_ends_it_too_unless_the_agent_has_less(s
 
 async def test_a_failure_is_raised_as_it_is_and_its_cost_counts(backend: Engine, store: Store) -> None:
     watcher = Watcher()
-    with pytest.raises(Overloaded):
+    with pytest.raises(ModelUnavailable):
         await answered(backend, agent_of([paid("x", fault=Fault("overloaded"))]), tell=watcher)
     (turn,) = watcher.of(Turn)
-    assert (turn.outcome, turn.error.code, turn.usage) == ("failed", Overloaded.code, PAID)
+    assert (turn.outcome, turn.error.code, turn.usage) == ("failed", ModelUnavailable.code, PAID)
     assert await backend.usage() == (PAID, PAID)
     assert await is_empty(store)
 
@@ -283,7 +290,7 @@ class Failing:
 async def test_a_charge_that_the_disk_did_not_confirm_is_counted_with_the_next_and_once(
     store: Store, late: bool
 ) -> None:
-    fault = OutcomeUnknown("", "charge", "x", "disk I/O error") if late else DiskFull("", "no space")
+    fault = OutcomeUnknown("", "charge", "x", "disk I/O error") if late else StoreUnavailable.disk_full("", "no space")
     backend = Engine(Failing(store, [fault], late=late), owns_store=False)
     agent = agent_of([paid("one"), paid("two")])
     assert (await answered(backend, agent)).text == "one", "it was answered, whatever the disk says"
@@ -294,7 +301,7 @@ async def test_a_charge_that_the_disk_did_not_confirm_is_counted_with_the_next_a
 
 
 async def test_a_charge_that_the_disk_did_not_take_is_tried_again_at_the_end(store: Store) -> None:
-    backend = Engine(Failing(store, [DiskFull("", "no space")]), owns_store=False)
+    backend = Engine(Failing(store, [StoreUnavailable.disk_full("", "no space")]), owns_store=False)
     await answered(backend, agent_of([paid("one")]))
     await backend.close()
     assert await store.spent(None) == PAID
@@ -315,15 +322,15 @@ async def test_it_is_a_span_with_its_model_calls(backend: Engine, monkeypatch: p
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     agent = agent_of([paid("x"), paid("x", fault=Fault("overloaded"))], name="scout")
     await answered(backend, agent)
-    with pytest.raises(Overloaded):
+    with pytest.raises(ModelUnavailable):
         await answered(backend, agent)
     spans = exporter.get_finished_spans()
     assert [span.name for span in spans] == [f"chat {agent.llm.name}", "invoke_agent scout"] * 2
     assert [(span.attributes or {}).get("error.type") for span in spans] == [
         None,
         None,
-        Overloaded.code,
-        Overloaded.code,
+        ModelUnavailable.code,
+        ModelUnavailable.code,
     ]
     assert trace.get_current_span() is trace.INVALID_SPAN, "what comes after it is no part of it"
     provider.shutdown()
@@ -334,7 +341,7 @@ async def test_it_is_counted_as_a_turn_is(backend: Engine) -> None:
     agent = agent_of([paid("x"), paid("x", fault=Fault("overloaded"))])
     with metrics.turn(lambda _: None) as tell:
         await answered(backend, agent, tell=tell)
-    with metrics.turn(lambda _: None) as tell, pytest.raises(Overloaded):
+    with metrics.turn(lambda _: None) as tell, pytest.raises(ModelUnavailable):
         await answered(backend, agent, tell=tell)
     told = metrics.render(None)[0].decode()
     assert 'forkpoint_turns_total{outcome="committed"} 1.0' in told

@@ -16,7 +16,7 @@ from forkpoint.backend.options import Continuation, Draft, ForkOptions, How, New
 from forkpoint.backend.settings import Settings
 from forkpoint.conversation import Turn
 from forkpoint.engine.engine import Engine
-from forkpoint.errors import Busy, CallNotOpen, ForkpointError, NotResumable
+from forkpoint.errors import Busy, ForkpointError, NotResumable, Unpaired
 from forkpoint.events import (
     AssistantMessage,
     Event,
@@ -381,7 +381,7 @@ async def test_calls_that_are_open_where_it_stands_are_answered_there(tmp_path: 
         assert [(one.call_id, one.tool) for one in results(turn.events)] == [("b", "browse")]
         assert talk.model.shown[-1][-1] == "other"
         before = await talk.as_it_is()
-        with pytest.raises((CallNotOpen, TurnFailed)):
+        with pytest.raises((Unpaired, TurnFailed)):
             await talk.run("", given=(ToolResult("z", "", (Text("other"),)),), onto=Onto(talk.id, at))
         assert await talk.as_it_is() == before
 

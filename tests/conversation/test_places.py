@@ -11,7 +11,7 @@ from tests.conversation.support.agents import Watcher, agent_of, script_of, serv
 
 from forkpoint import Agent, AsyncConversation, TurnCancelled
 from forkpoint.conversation.place import as_url
-from forkpoint.errors import BadSetting, BadStoreUrl, ForkpointError, NotFound, StoreClosed
+from forkpoint.errors import BadSetting, BadStoreUrl, ForkpointError, NotFound, StoreUnavailable
 from forkpoint.llm import TextPiece
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.testing import Fault, ModelServer, Reply
@@ -192,7 +192,7 @@ async def test_a_store_that_was_given_is_used_and_not_closed(tmp_path: Path) -> 
         three = await ran(store)
         await three.close()
     closed = AsyncConversation(agent_of(["hello"]), store=store)
-    with pytest.raises(StoreClosed):
+    with pytest.raises(StoreUnavailable, check=StoreUnavailable.store_closed.made):
         await closed.run("hi")
     await closed.close()
 

@@ -21,7 +21,7 @@ from forkpoint.conversation.place import Place, as_url
 from forkpoint.errors import (
     AlreadyExists,
     BadAgent,
-    BadApiKey,
+    BadKeys,
     BadStoreUrl,
     NoSuchTurn,
     NotFound,
@@ -596,7 +596,7 @@ async def test_a_key_that_is_none_is_an_error_that_names_the_variable(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORKPOINT_API_KEY", key)
-    with pytest.raises(BadApiKey, match="FORKPOINT_API_KEY") as refused:
+    with pytest.raises(BadKeys, check=BadKeys.bad_api_key.made, match="FORKPOINT_API_KEY") as refused:
         await AsyncConversation.list(store="http://127.0.0.1:9")
     assert not key.strip() or key not in str(refused.value)
 

@@ -11,7 +11,7 @@ from tests.conversation.support.homes import Home
 
 from forkpoint import Agent, AsyncConversation, TurnCancelled, TurnFailed, tool
 from forkpoint.conversation import Turn, TurnJoined, TurnStarted, TurnStream
-from forkpoint.errors import MissingKey, NothingToRun, NotWhole, Overloaded, TurnOpen
+from forkpoint.errors import MissingKey, ModelUnavailable, NothingToRun, NotWhole, TurnOpen
 from forkpoint.llm import Restarted, Retries, TextPiece
 from forkpoint.testing import Fault, Heard, Reply
 
@@ -66,7 +66,7 @@ async def test_a_turn_that_fails_is_raised_where_the_stream_is_read(home: Home) 
                 await drain(stream)
             with pytest.raises(TurnFailed):
                 await anext(stream)
-        assert isinstance(failed.value.cause, Overloaded)
+        assert isinstance(failed.value.cause, ModelUnavailable)
         assert stream.turn is None
         assert (await conversation.retry()).text == "again"
 
@@ -75,7 +75,7 @@ async def test_a_failure_that_is_not_caught_leaves_the_block_as_itself(home: Hom
     async with AsyncConversation(home.agent(agent_of([OVERLOADED])), store=home.store) as conversation:
         with pytest.raises(TurnFailed) as failed:
             await read_all(conversation)
-        assert isinstance(failed.value.cause, Overloaded)
+        assert isinstance(failed.value.cause, ModelUnavailable)
 
 
 async def read_all(conversation: AsyncConversation) -> None:

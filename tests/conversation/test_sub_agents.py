@@ -200,7 +200,7 @@ async def test_a_closed_sub_agent_is_readable_and_makes_room(store: Store) -> No
             )
         )
         refused = [(one.tool, (one.result or "").partition(":")[0]) for one in turn.calls if one.status == "failed"]
-        assert refused == [("spawn_agent", "SpawnRefused"), ("send_to_agent", "AgentClosed")]
+        assert refused == [("spawn_agent", "SpawnRefused"), ("send_to_agent", "SpawnRefused")]
         a, c = await parent.list_agents()
         assert (a.status, a.answer, c.status) == ("closed", "Did a", "idle")
 

@@ -32,7 +32,6 @@ from forkpoint import Agent, AsyncConversation, Limits, TurnCancelled, TurnFaile
 from forkpoint.conversation import Info, Turn
 from forkpoint.errors import (
     AlreadyExists,
-    AnswerEmpty,
     AnswerMalformed,
     BadName,
     BadOutput,
@@ -40,22 +39,17 @@ from forkpoint.errors import (
     Busy,
     CannotResume,
     CommitFailed,
-    ConnectionLost,
-    ContentRefused,
     ContextTooLong,
     ConversationClosed,
+    ErrorKind,
     ForkpointError,
-    KeyRefused,
     LimitReached,
     MissingKey,
-    ModelError,
-    ModelTimeout,
+    ModelUnavailable,
     NoAgent,
     NoSuchTurn,
     NotFound,
     NothingToRun,
-    Overloaded,
-    QuotaSpent,
     RateLimited,
     RequestRefused,
     TurnOpen,
@@ -148,21 +142,21 @@ async def test_the_next_turn_goes_on_from_the_last(home: Home) -> None:
 @pytest.mark.parametrize(
     ("kind", "error"),
     [
-        ("authentication", KeyRefused),
-        ("quota", QuotaSpent),
+        ("authentication", RequestRefused.model_authentication),
+        ("quota", RequestRefused.model_quota),
         ("rate_limit", RateLimited),
         ("context_too_long", ContextTooLong),
-        ("refused", ContentRefused),
+        ("refused", RequestRefused.model_refused),
         ("bad_request", RequestRefused),
-        ("overloaded", Overloaded),
-        ("cut", ConnectionLost),
+        ("overloaded", ModelUnavailable),
+        ("cut", ModelUnavailable.model_connection),
         ("malformed", AnswerMalformed),
         ("unfinished", AnswerMalformed),
-        ("empty", AnswerEmpty),
+        ("empty", AnswerMalformed.model_empty),
     ],
 )
 async def test_a_model_that_fails_fails_the_turn_with_its_typed_error_and_nothing_has_moved(
-    home: Home, kind: Any, error: type[ModelError]
+    home: Home, kind: Any, error: ErrorKind
 ) -> None:
     agent = agent_of(["first", Reply("some of an answer", piece=4, fault=Fault(kind, after=2)), "at last"])
     async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
@@ -170,7 +164,7 @@ async def test_a_model_that_fails_fails_the_turn_with_its_typed_error_and_nothin
         before, events = await conversation.info(), await conversation.events()
         with pytest.raises(TurnFailed) as failed:
             await conversation.run("two")
-        assert type(failed.value.cause) is error
+        assert getattr(failed.value.cause, "code", None) == error.code
         assert failed.value.__cause__ is failed.value.cause
         turn = failed.value.turn
         assert isinstance(turn, Turn)
@@ -189,7 +183,7 @@ async def test_a_model_that_never_answers_fails_the_turn_when_its_time_is_up(hom
     async with AsyncConversation(home.agent(Agent(llm)), store=home.store) as conversation:
         with pytest.raises(TurnFailed) as failed:
             await conversation.run("hello")
-        assert isinstance(failed.value.cause, ModelTimeout)
+        assert ModelUnavailable.model_timeout.made(failed.value.cause)
 
 
 async def test_a_failed_turn_says_what_its_tools_did_since_that_stays_done(home: Home) -> None:

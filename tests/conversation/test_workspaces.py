@@ -22,11 +22,11 @@ from forkpoint.errors import (
     AlreadyExists,
     BadArgument,
     BadPosition,
+    BadWorkspace,
     CannotResume,
     ForkpointError,
     KeyReused,
     Stale,
-    WorkspaceNotMade,
 )
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.testing import Reply, Script, ScriptedCall
@@ -246,11 +246,13 @@ async def test_a_fork_that_fails_leaves_no_folder(
     assert left(workspaces, repo) == []
     (tmp_path / "plain").mkdir()
     plain = conversation(home, tmp_path / "plain")
-    with pytest.raises(WorkspaceNotMade, match="it is in no git repository; use a copy") as refused:
+    with pytest.raises(
+        BadWorkspace, check=BadWorkspace.workspace_not_made.made, match="it is in no git repository; use a copy"
+    ) as refused:
         await plain.fork(workspace="worktree")
-    assert (refused.value.kind, refused.value.path) == ("worktree", str(tmp_path / "plain"))
+    assert (refused.value.fields["kind"], refused.value.path) == ("worktree", str(tmp_path / "plain"))
     (tmp_path / "plain").rmdir()
-    with pytest.raises(WorkspaceNotMade, match="there is no such folder"):
+    with pytest.raises(BadWorkspace, check=BadWorkspace.workspace_not_made.made, match="there is no such folder"):
         await plain.fork(workspace="copy")
     with pytest.raises(BadArgument, match="there is no workspace to make one of"):
         await conversation(home, None).fork(workspace="copy")

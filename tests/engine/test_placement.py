@@ -12,7 +12,7 @@ from forkpoint.backend.results import Turn
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.engine import Engine
 from forkpoint.engine.placement import ClientList, ForkPoint, NamedDraft, Placement, StartingPoint, imported, paired
-from forkpoint.errors import AlreadyExists, CallNotOpen, NotFound, TurnFailed
+from forkpoint.errors import AlreadyExists, NotFound, TurnFailed, Unpaired
 from forkpoint.events import AssistantMessage, Event, Imported, Position, Text, ToolCall, ToolResult, UserMessage
 from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.store import open_store
@@ -198,7 +198,7 @@ async def test_results_are_taken_for_open_calls_and_no_others(wire: Wire) -> Non
     await wire.say("look")
     result, stranger = ToolResult("call-1", "look", (Text("Seen."),)), ToolResult("call-2", "look")
     assert (await wire.start(results=(result,))).given == (result,)
-    with pytest.raises(CallNotOpen):
+    with pytest.raises(Unpaired, check=Unpaired.call_not_open.made):
         await wire.start(results=(stranger,))
     assert (await wire.start(results=(stranger,), has_key=True)).given == (stranger,)
 

@@ -140,15 +140,15 @@ async def test_tool_calls_and_thoughts_come_back_as_they_were_said(models: Model
         assert "".join(p.arguments for p in pieces if p.call_id == call.call_id) == call.arguments
 
 
-FAILURES: dict[FaultKind, type[errors.ModelError]] = {
-    "authentication": errors.KeyRefused,
-    "quota": errors.QuotaSpent,
+FAILURES: dict[FaultKind, errors.ErrorKind] = {
+    "authentication": errors.RequestRefused.model_authentication,
+    "quota": errors.RequestRefused.model_quota,
     "rate_limit": errors.RateLimited,
     "context_too_long": errors.ContextTooLong,
-    "refused": errors.ContentRefused,
+    "refused": errors.RequestRefused.model_refused,
     "bad_request": errors.RequestRefused,
-    "overloaded": errors.Overloaded,
-    "cut": errors.ConnectionLost,
+    "overloaded": errors.ModelUnavailable,
+    "cut": errors.ModelUnavailable.model_connection,
     "malformed": errors.AnswerMalformed,
     "unfinished": errors.AnswerMalformed,
 }
@@ -162,7 +162,7 @@ async def test_each_way_to_fail_has_its_error(models: Models, wire: str, kind: F
     with ModelServer(Script([reply])) as server:
         llm = llm_at(server, wire, retries=ONCE)
         error = failure(await models.call(llm, asks(llm), CONTEXT, heard=heard.append))
-    assert type(error) is FAILURES[kind], f"{kind} came out as {error!r}: {error}"
+    assert error.code == FAILURES[kind].code, f"{kind} came out as {error!r}: {error}"
     assert error.model == llm.model
     assert len(heard) == after
 
@@ -171,7 +171,7 @@ async def test_each_way_to_fail_has_its_error(models: Models, wire: str, kind: F
 async def test_an_answer_with_nothing_in_it_is_an_empty_one(models: Models, wire: str) -> None:
     with ModelServer(Script([Reply(fault=Fault("empty"))])) as server:
         llm = llm_at(server, wire, retries=ONCE)
-        assert isinstance(failure(await models.call(llm, asks(llm), CONTEXT)), errors.AnswerEmpty)
+        assert errors.AnswerMalformed.model_empty.made(failure(await models.call(llm, asks(llm), CONTEXT)))
 
 
 @each_wire
@@ -217,7 +217,7 @@ async def test_a_call_whose_pieces_are_final_is_not_tried_again_once_it_spoke(mo
         heard: list[Piece] = []
         error = failure(await models.call(llm, asks(llm), CONTEXT, heard=heard.append, final=True))
         assert len(server.requests) == 2, "the first attempt said nothing, so a second was safe; a third was not"
-    assert isinstance(error, errors.ConnectionLost)
+    assert errors.ModelUnavailable.model_connection.made(error)
     assert not any(isinstance(piece, Restarted) for piece in heard)
 
 
@@ -263,7 +263,7 @@ async def test_a_server_that_says_nothing_is_given_up(models: Models, wire: str)
         llm = llm_at(server, wire, timeouts=Timeouts(first=0.1), retries=ONCE)
         error = failure(await models.call(llm, asks(llm), CONTEXT))
         await server.idle()
-    assert isinstance(error, errors.ModelTimeout)
+    assert errors.ModelUnavailable.model_timeout.made(error)
     assert "within 0.1 s" in error.detail
 
 
@@ -273,7 +273,7 @@ async def test_a_server_that_stops_in_the_middle_is_given_up(models: Models, wir
         llm = llm_at(server, wire, timeouts=Timeouts(idle=0.1), retries=ONCE)
         error = failure(await models.call(llm, asks(llm), CONTEXT))
         await server.idle()
-    assert isinstance(error, errors.ModelTimeout)
+    assert errors.ModelUnavailable.model_timeout.made(error)
     assert "in the middle" in error.detail
 
 
@@ -282,7 +282,7 @@ async def test_an_answer_that_drips_for_ever_is_given_up(models: Models) -> None
         llm = llm_at(server, "chat", timeouts=Timeouts(total=0.3))
         outcome = await models.call(llm, asks(llm), CONTEXT)
         assert len(server.requests) == 1, "there was no time for a second attempt"
-    assert isinstance(failure(outcome), errors.ModelTimeout)
+    assert errors.ModelUnavailable.model_timeout.made(failure(outcome))
     assert "the whole answer" in failure(outcome).detail
 
 
@@ -290,7 +290,7 @@ async def test_a_server_that_is_not_there_is_a_lost_connection(models: Models) -
     with ModelServer(Script([HELLO])) as server:
         url = server.url
     llm = LLM("openai/a-model", base_url=url, retries=ONCE)
-    assert isinstance(failure(await models.call(llm, asks(llm), CONTEXT)), errors.ConnectionLost)
+    assert errors.ModelUnavailable.model_connection.made(failure(await models.call(llm, asks(llm), CONTEXT)))
 
 
 async def test_a_server_that_answers_with_a_web_page_makes_no_sense(models: Models) -> None:

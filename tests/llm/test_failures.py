@@ -8,13 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forkpoint.errors import (
-    ContentRefused,
     ContextTooLong,
-    KeyRefused,
+    ErrorKind,
     ModelError,
-    ModelTimeout,
-    Overloaded,
-    QuotaSpent,
+    ModelUnavailable,
     RateLimited,
     RequestRefused,
 )
@@ -48,24 +45,32 @@ def openrouter(code: int, message: str = "m", **metadata: Any) -> Any:
 TOO_LONG = "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens."
 HTML = "<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body><h1>502 Bad Gateway</h1></body>\r\n</html>"
 
-CASES: list[tuple[int, Any, type[ModelError]]] = [
+CASES: list[tuple[int, Any, ErrorKind]] = [
     # OpenAI
-    (401, openai("Incorrect API key provided: sk-x.", code="invalid_api_key"), KeyRefused),
-    (403, openai("Country not supported", "request_forbidden", "unsupported_country_region_territory"), KeyRefused),
+    (401, openai("Incorrect API key provided: sk-x.", code="invalid_api_key"), RequestRefused.model_authentication),
+    (
+        403,
+        openai("Country not supported", "request_forbidden", "unsupported_country_region_territory"),
+        RequestRefused.model_authentication,
+    ),
     (429, openai("Rate limit reached", "requests", "rate_limit_exceeded"), RateLimited),
-    (429, openai("You exceeded your current quota", "insufficient_quota", "insufficient_quota"), QuotaSpent),
+    (
+        429,
+        openai("You exceeded your current quota", "insufficient_quota", "insufficient_quota"),
+        RequestRefused.model_quota,
+    ),
     (400, openai(TOO_LONG, code="context_length_exceeded", param="messages"), ContextTooLong),
     (400, openai("Your input exceeds the context window of this model.", param="input"), ContextTooLong),
-    (400, openai("Invalid prompt: flagged", code="invalid_prompt"), ContentRefused),
+    (400, openai("Invalid prompt: flagged", code="invalid_prompt"), RequestRefused.model_refused),
     (
         400,
         openai("Rejected by the safety system", "image_generation_user_error", "content_policy_violation"),
-        ContentRefused,
+        RequestRefused.model_refused,
     ),
     (400, openai("Unsupported value: 'temperature'", code="unsupported_value", param="temperature"), RequestRefused),
     (404, openai("The model does not exist", code="model_not_found"), RequestRefused),
-    (500, openai("The server had an error", "server_error"), Overloaded),
-    (503, openai("Slow down", "server_error", "slow_down"), Overloaded),
+    (500, openai("The server had an error", "server_error"), ModelUnavailable),
+    (503, openai("Slow down", "server_error", "slow_down"), ModelUnavailable),
     # Anthropic
     (400, anthropic("invalid_request_error", "messages: roles must alternate"), RequestRefused),
     (400, anthropic("invalid_request_error", "prompt is too long: 200251 tokens > 200000 maximum"), ContextTooLong),
@@ -78,57 +83,65 @@ CASES: list[tuple[int, Any, type[ModelError]]] = [
         ),
         ContextTooLong,
     ),
-    (400, anthropic("invalid_request_error", "Your credit balance is too low to access the API."), QuotaSpent),
-    (400, anthropic("invalid_request_error", "Output blocked by content filtering policy"), ContentRefused),
-    (401, anthropic("authentication_error", "invalid x-api-key"), KeyRefused),
-    (402, anthropic("billing_error"), QuotaSpent),
-    (403, anthropic("permission_error"), KeyRefused),
+    (
+        400,
+        anthropic("invalid_request_error", "Your credit balance is too low to access the API."),
+        RequestRefused.model_quota,
+    ),
+    (
+        400,
+        anthropic("invalid_request_error", "Output blocked by content filtering policy"),
+        RequestRefused.model_refused,
+    ),
+    (401, anthropic("authentication_error", "invalid x-api-key"), RequestRefused.model_authentication),
+    (402, anthropic("billing_error"), RequestRefused.model_quota),
+    (403, anthropic("permission_error"), RequestRefused.model_authentication),
     (404, anthropic("not_found_error"), RequestRefused),
     (413, anthropic("request_too_large"), ContextTooLong),
     (429, anthropic("rate_limit_error"), RateLimited),
-    (500, anthropic("api_error"), Overloaded),
-    (504, anthropic("timeout_error"), ModelTimeout),
-    (529, anthropic("overloaded_error", "Overloaded"), Overloaded),
+    (500, anthropic("api_error"), ModelUnavailable),
+    (504, anthropic("timeout_error"), ModelUnavailable.model_timeout),
+    (529, anthropic("overloaded_error", "Overloaded"), ModelUnavailable),
     # llama.cpp
     (400, llama(400, "exceed_context_size_error", "the request exceeds the available context size"), ContextTooLong),
     (400, llama(400, "invalid_request_error", "'messages' is required"), RequestRefused),
-    (401, llama(401, "authentication_error", "Invalid API Key"), KeyRefused),
-    (500, llama(500, "server_error"), Overloaded),
-    (503, llama(503, "unavailable_error", "Loading model"), Overloaded),
+    (401, llama(401, "authentication_error", "Invalid API Key"), RequestRefused.model_authentication),
+    (500, llama(500, "server_error"), ModelUnavailable),
+    (503, llama(503, "unavailable_error", "Loading model"), ModelUnavailable),
     # vLLM, old and new
     (400, vllm(400, TOO_LONG), ContextTooLong),
     (400, {"error": vllm(400, TOO_LONG)}, ContextTooLong),
     (400, vllm(400, "extra_forbidden"), RequestRefused),
     (404, vllm(404, "The model `x` does not exist.", "NotFoundError"), RequestRefused),
-    (401, {"error": "Unauthorized"}, KeyRefused),
+    (401, {"error": "Unauthorized"}, RequestRefused.model_authentication),
     # OpenRouter
     (400, openrouter(400, "This endpoint's maximum context length is 8192 tokens."), ContextTooLong),
-    (401, openrouter(401, "No auth credentials found"), KeyRefused),
-    (402, openrouter(402, "Insufficient credits"), QuotaSpent),
-    (408, openrouter(408), ModelTimeout),
+    (401, openrouter(401, "No auth credentials found"), RequestRefused.model_authentication),
+    (402, openrouter(402, "Insufficient credits"), RequestRefused.model_quota),
+    (408, openrouter(408), ModelUnavailable.model_timeout),
     (429, openrouter(429, "Provider returned error", raw="slow", provider_name="x"), RateLimited),
-    (502, openrouter(502, "Provider returned error"), Overloaded),
+    (502, openrouter(502, "Provider returned error"), ModelUnavailable),
     # Ollama, and what stands in its place
     (404, {"error": "model 'x' not found, try pulling it first"}, RequestRefused),
     (404, "model 'x' not found", RequestRefused),
-    (500, {"error": "llama runner process has terminated"}, Overloaded),
+    (500, {"error": "llama runner process has terminated"}, ModelUnavailable),
     # Anything else
-    (502, HTML, Overloaded),
+    (502, HTML, ModelUnavailable),
     (400, HTML, RequestRefused),
-    (401, None, KeyRefused),
+    (401, None, RequestRefused.model_authentication),
     (404, None, RequestRefused),
     (429, [], RateLimited),
     (429, [{"error": {"code": 429, "message": "Resource exhausted", "status": "RESOURCE_EXHAUSTED"}}], RateLimited),
-    (500, {}, Overloaded),
+    (500, {}, ModelUnavailable),
     (418, {"error": None}, RequestRefused),
     (422, {"detail": [{"loc": ["body", "x"], "msg": "field required"}]}, RequestRefused),
 ]
 
 
 @pytest.mark.parametrize(("status", "body", "expected"), CASES, ids=lambda value: json.dumps(value, default=str)[:70])
-def test_an_error_status_is_the_error_that_it_stands_for(status: int, body: Any, expected: type[ModelError]) -> None:
+def test_an_error_status_is_the_error_that_it_stands_for(status: int, body: Any, expected: ErrorKind) -> None:
     error = error_for_status(MODEL, status, body, {})
-    assert type(error) is expected, f"{status} {body} became {error!r}"
+    assert error.code == expected.code, f"{status} {body} became {error!r}"
     assert error.model == MODEL
     assert error.retry_after is None
 
@@ -137,7 +150,7 @@ def test_content_that_a_gateway_s_moderation_flagged_is_refused_content_and_not_
     """OpenRouter documents 403 for this; whoever is told to check the key looks in the wrong place."""
     message = "openai/gpt-4o requires moderation. Your input was flagged for 'violence'."
     body = openrouter(403, message, reasons=["violence"], flagged_input="...", provider_name="OpenAI")
-    assert type(error_for_status(MODEL, 403, body, {})) is ContentRefused
+    assert RequestRefused.model_refused.made(error_for_status(MODEL, 403, body, {}))
 
 
 def test_a_message_is_the_provider_s_own_and_names_the_field_that_it_is_about() -> None:
@@ -268,7 +281,9 @@ def test_a_server_that_lists_what_it_does_not_know_is_recognised() -> None:
 def test_only_errors_that_may_pass_are_tried_again() -> None:
     passing = {error_for_status(MODEL, status, None, {}).code for status in (408, 409, 425, 429, 500, 502, 503, 529)}
     lasting = {error_for_status(MODEL, status, None, {}).code for status in (400, 401, 402, 403, 404, 413, 422)}
-    assert all(cls.passing for cls in (ModelTimeout, Overloaded, RateLimited) if cls.code in passing)
+    assert passing == {"model_timeout", "model_overloaded", "model_rate_limit"}
+    assert ModelUnavailable.passing
+    assert RateLimited.passing
     assert not passing & lasting
 
 

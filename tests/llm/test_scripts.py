@@ -12,17 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forkpoint.errors import (
-    AnswerEmpty,
     AnswerMalformed,
-    BadScript,
-    ConnectionLost,
-    ContentRefused,
+    BadModel,
     ContextTooLong,
-    KeyRefused,
+    ErrorKind,
     ModelError,
-    NoScript,
-    Overloaded,
-    QuotaSpent,
+    ModelUnavailable,
     RateLimited,
     RequestRefused,
 )
@@ -66,9 +61,11 @@ def test_a_list_is_used_up_in_order_and_one_call_more_is_a_bad_script() -> None:
     script = Script([Reply("one"), Reply("two")], name="mine")
     assert [script.reply("m", {})[1].text for _ in range(2)] == ["one", "two"]
     for call in ("3", "4"):
-        with pytest.raises(BadScript, match=f"call {call} came, and it has 2 replies") as refused:
+        with pytest.raises(
+            BadModel, check=BadModel.bad_script.made, match=f"call {call} came, and it has 2 replies"
+        ) as refused:
             script.reply("m", {})
-        assert refused.value.name == "mine"
+        assert refused.value.fields["name"] == "mine"
 
 
 def test_calls_are_numbered_from_zero() -> None:
@@ -80,7 +77,7 @@ def test_calls_are_numbered_from_zero() -> None:
 def test_a_list_that_repeats_begins_anew_but_an_empty_one_has_nothing() -> None:
     script = Script([Reply("a"), Reply("b")], repeat=True)
     assert "".join(script.reply("m", {})[1].text for _ in range(5)) == "ababa"
-    with pytest.raises(BadScript):
+    with pytest.raises(BadModel, check=BadModel.bad_script.made):
         Script([], repeat=True).reply("m", {})
 
 
@@ -140,7 +137,7 @@ def test_echo_is_always_there() -> None:
     "name", ["unknown", "", "unknown.json", "/", "..", "a\0b.json", "x" * 5000 + ".json"], ids=lambda n: ascii(n[:9])
 )
 def test_a_name_that_nobody_registered_has_no_script(name: str) -> None:
-    with pytest.raises(NoScript):
+    with pytest.raises(BadModel, check=BadModel.no_script.made):
         script_named(name)
 
 
@@ -155,7 +152,7 @@ def test_a_file_s_replies_are_used_up_over_all_calls(tmp_path: Path) -> None:
     assert script_named(str(path)).reply("m", {})[1] == Reply("one", usage=Usage(1, 5))
     second = Reply(calls=(ScriptedCall("read", '{"half": ', "c"),), fault=Fault("cut", 2))
     assert script_named(str(path)).reply("m", {})[1] == second
-    with pytest.raises(BadScript, match="2 replies"):
+    with pytest.raises(BadModel, check=BadModel.bad_script.made, match="2 replies"):
         script_named(str(path)).reply("m", {})
 
 
@@ -180,17 +177,17 @@ def test_a_file_may_say_that_it_repeats(tmp_path: Path) -> None:
 def test_a_broken_file_is_a_bad_script_that_names_the_file(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "script.json"
     path.write_bytes(content)
-    with pytest.raises(BadScript) as refused:
+    with pytest.raises(BadModel, check=BadModel.bad_script.made) as refused:
         script_named(str(path))
-    assert refused.value.name == str(path)
+    assert refused.value.fields["name"] == str(path)
     path.write_text('[{"text": "mended"}]')
     assert script_named(str(path)).reply("m", {})[1].text == "mended", "a file that was mended is still refused"
 
 
 def test_a_file_that_is_not_there_is_a_bad_script_when_it_is_loaded(tmp_path: Path) -> None:
-    with pytest.raises(BadScript):
+    with pytest.raises(BadModel, check=BadModel.bad_script.made):
         Script.load(tmp_path / "missing.json")
-    with pytest.raises(BadScript):
+    with pytest.raises(BadModel, check=BadModel.bad_script.made):
         Script.load(tmp_path)
 
 
@@ -335,9 +332,9 @@ def test_the_same_script_gives_the_same_ids() -> None:
 
 
 def test_a_reply_with_nothing_in_it_is_an_empty_answer() -> None:
-    assert isinstance(ask(Reply()).error, AnswerEmpty)
-    assert isinstance(ask(Reply(reasoning="Hm.")).error, AnswerEmpty)
-    assert isinstance(ask(Reply(" ")).error, AnswerEmpty)
+    assert AnswerMalformed.model_empty.made(ask(Reply()).error)
+    assert AnswerMalformed.model_empty.made(ask(Reply(reasoning="Hm.")).error)
+    assert AnswerMalformed.model_empty.made(ask(Reply(" ")).error)
 
 
 def test_a_reply_can_reach_the_limit() -> None:
@@ -350,20 +347,20 @@ def test_a_reply_can_reach_the_limit() -> None:
 
 # Faults.
 
-ERRORS: dict[str, type[ModelError]] = {
-    "authentication": KeyRefused,
-    "quota": QuotaSpent,
+ERRORS: dict[str, ErrorKind] = {
+    "authentication": RequestRefused.model_authentication,
+    "quota": RequestRefused.model_quota,
     "rate_limit": RateLimited,
     "context_too_long": ContextTooLong,
-    "refused": ContentRefused,
+    "refused": RequestRefused.model_refused,
     "bad_request": RequestRefused,
-    "overloaded": Overloaded,
-    "status": Overloaded,
-    "cut": ConnectionLost,
+    "overloaded": ModelUnavailable,
+    "status": ModelUnavailable,
+    "cut": ModelUnavailable.model_connection,
     "malformed": AnswerMalformed,
     "unfinished": AnswerMalformed,
     "unfinished_call": AnswerMalformed,
-    "empty": AnswerEmpty,
+    "empty": AnswerMalformed.model_empty,
     "refuses_cache_key": RequestRefused,
 }
 
@@ -377,7 +374,7 @@ def test_every_kind_of_fault_is_tested_here() -> None:
 def test_a_fault_is_its_error_after_exactly_so_many_pieces(kind: FaultKind, after: int) -> None:
     whole = ask(FULL).pieces
     asked = ask(msgspec.structs.replace(FULL, fault=Fault(kind, after, retry_after=2.5, message="why not")))
-    assert type(asked.error) is ERRORS[kind]
+    assert (asked.error and asked.error.code) == ERRORS[kind].code
     assert asked.answer is None
     assert asked.pieces == whole[:after]
     assert asked.error is not None
@@ -387,17 +384,19 @@ def test_a_fault_is_its_error_after_exactly_so_many_pieces(kind: FaultKind, afte
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (401, KeyRefused),
-        (402, QuotaSpent),
+        (401, RequestRefused.model_authentication),
+        (402, RequestRefused.model_quota),
         (429, RateLimited),
         (400, RequestRefused),
-        (500, Overloaded),
-        (529, Overloaded),
+        (500, ModelUnavailable),
+        (529, ModelUnavailable),
     ],
 )
-def test_a_fault_with_a_status_is_the_error_of_that_status(status: int, expected: type[ModelError]) -> None:
+def test_a_fault_with_a_status_is_the_error_of_that_status(status: int, expected: ErrorKind) -> None:
     """As the recording server would answer, and a client of it would understand."""
-    assert type(ask(Reply("a", fault=Fault("status", status=status))).error) is expected
+    error = ask(Reply("a", fault=Fault("status", status=status))).error
+    assert error is not None
+    assert error.code == expected.code
 
 
 def test_a_fault_that_refuses_the_cache_key_names_it_and_stops_when_none_is_sent() -> None:
@@ -443,10 +442,10 @@ def test_a_script_that_is_not_there_or_used_up_is_told_as_such() -> None:
     async def call(model: str) -> None:
         await ScriptedProvider().ask(request_to(model), Hearing())
 
-    with pytest.raises(NoScript):
+    with pytest.raises(BadModel, check=BadModel.no_script.made):
         anyio.run(call, "scripted/nobody")
     Script([]).register("empty")
-    with pytest.raises(BadScript):
+    with pytest.raises(BadModel, check=BadModel.bad_script.made):
         anyio.run(call, "scripted/empty")
 
 

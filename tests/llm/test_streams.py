@@ -11,15 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forkpoint.errors import (
-    AnswerEmpty,
     AnswerMalformed,
-    ContentRefused,
     ContextTooLong,
-    KeyRefused,
+    ErrorKind,
     ModelError,
-    ModelTimeout,
-    Overloaded,
-    QuotaSpent,
+    ModelUnavailable,
     RateLimited,
     RequestRefused,
 )
@@ -441,7 +437,7 @@ def saying(draw: st.DrawFn) -> tuple[str, str, list[tuple[str, str, str]]]:
 
 def check_said(told: Told, thought: str, text: str, calls: list[tuple[str, str, str]]) -> None:
     if not text.strip() and not calls:
-        assert isinstance(told.error, AnswerEmpty)
+        assert AnswerMalformed.model_empty.made(told.error)
         return
     assert told.answer is not None, f"a whole answer was refused: {told.error}"
     assert told.answer.text == (text if text.strip() else ""), "the text is not what was said"
@@ -858,7 +854,7 @@ def test_an_item_of_a_kind_that_nobody_knows_is_kept_verbatim() -> None:
     ],
 )
 def test_nothing_and_nothing_but_thoughts_is_an_empty_answer(wire: str, events: Events) -> None:
-    assert isinstance(failed(wire, events), AnswerEmpty)
+    assert AnswerMalformed.model_empty.made(failed(wire, events))
 
 
 def test_an_answer_whose_tokens_all_went_into_thoughts_says_so() -> None:
@@ -917,7 +913,7 @@ def test_a_whole_call_before_the_limit_is_an_answer() -> None:
 )
 def test_a_refusal_is_no_answer(wire: str, events: Events) -> None:
     error = failed(wire, events)
-    assert isinstance(error, ContentRefused)
+    assert RequestRefused.model_refused.made(error)
     assert not error.passing, "asking again would only cost again"
 
 
@@ -950,7 +946,7 @@ def test_a_response_whose_last_event_says_incomplete_is_incomplete_even_if_its_s
     end = {"type": "response.incomplete", "response": {"incomplete_details": {"reason": "max_output_tokens"}}}
     assert answered("responses", [done(0, message_item("Hel")), end]).finish == "length"
     end = {"type": "response.incomplete", "response": {"incomplete_details": {"reason": "content_filter"}}}
-    assert isinstance(failed("responses", [done(0, message_item("Hel")), end]), ContentRefused)
+    assert RequestRefused.model_refused.made(failed("responses", [done(0, message_item("Hel")), end]))
 
 
 def test_an_item_that_was_begun_and_never_finished_is_not_left_out_in_silence() -> None:
@@ -985,46 +981,54 @@ def test_blocks_without_an_index_do_not_replace_each_other() -> None:
 
 # Errors within a stream.
 
-ERRORS: list[tuple[str, Any, type[ModelError]]] = [
-    ("chat", {"error": {"message": "m", "type": "server_error", "code": None}}, Overloaded),
+ERRORS: list[tuple[str, Any, ErrorKind]] = [
+    ("chat", {"error": {"message": "m", "type": "server_error", "code": None}}, ModelUnavailable),
     ("chat", {"error": {"code": 429, "message": "m", "metadata": {"provider_name": "x"}}}, RateLimited),
-    ("chat", {"error": {"code": 502, "message": "Provider returned error"}}, Overloaded),
-    ("chat", {"id": "gen-1", "choices": [], "error": {"code": "server_error", "message": "m"}}, Overloaded),
+    ("chat", {"error": {"code": 502, "message": "Provider returned error"}}, ModelUnavailable),
+    ("chat", {"id": "gen-1", "choices": [], "error": {"code": "server_error", "message": "m"}}, ModelUnavailable),
     ("chat", {"error": {"code": 400, "message": "m", "type": "exceed_context_size_error"}}, ContextTooLong),
-    ("chat", {"error": {"code": 402, "message": "m"}}, QuotaSpent),
-    ("chat", {"error": "something broke"}, Overloaded),
-    ("messages", {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, Overloaded),
-    ("messages", {"type": "error", "error": {"type": "api_error", "message": "m"}}, Overloaded),
+    ("chat", {"error": {"code": 402, "message": "m"}}, RequestRefused.model_quota),
+    ("chat", {"error": "something broke"}, ModelUnavailable),
+    ("messages", {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, ModelUnavailable),
+    ("messages", {"type": "error", "error": {"type": "api_error", "message": "m"}}, ModelUnavailable),
     ("messages", {"type": "error", "error": {"type": "rate_limit_error", "message": "m"}}, RateLimited),
-    ("messages", {"type": "error", "error": {"type": "timeout_error", "message": "m"}}, ModelTimeout),
-    ("messages", {"type": "error", "error": {"type": "authentication_error", "message": "m"}}, KeyRefused),
+    ("messages", {"type": "error", "error": {"type": "timeout_error", "message": "m"}}, ModelUnavailable.model_timeout),
+    (
+        "messages",
+        {"type": "error", "error": {"type": "authentication_error", "message": "m"}},
+        RequestRefused.model_authentication,
+    ),
     ("messages", {"type": "error", "error": {"type": "invalid_request_error", "message": "m"}}, RequestRefused),
-    ("messages", {"type": "error"}, Overloaded),
-    ("responses", {"type": "error", "code": "server_error", "message": "m", "param": None}, Overloaded),
+    ("messages", {"type": "error"}, ModelUnavailable),
+    ("responses", {"type": "error", "code": "server_error", "message": "m", "param": None}, ModelUnavailable),
     ("responses", {"type": "error", "code": "rate_limit_exceeded", "message": "m"}, RateLimited),
-    ("responses", {"type": "error", "error": {"code": "insufficient_quota", "message": "m"}}, QuotaSpent),
-    ("responses", {"type": "error", "code": None, "message": "m"}, Overloaded),
+    (
+        "responses",
+        {"type": "error", "error": {"code": "insufficient_quota", "message": "m"}},
+        RequestRefused.model_quota,
+    ),
+    ("responses", {"type": "error", "code": None, "message": "m"}, ModelUnavailable),
     *(
         ("responses", {"type": "response.failed", "response": response("failed", error={"code": c, "message": "m"})}, e)
         for c, e in (
-            ("server_error", Overloaded),
+            ("server_error", ModelUnavailable),
             ("rate_limit_exceeded", RateLimited),
-            ("invalid_prompt", ContentRefused),
+            ("invalid_prompt", RequestRefused.model_refused),
             ("context_length_exceeded", ContextTooLong),
-            ("bio_policy", ContentRefused),
-            ("misalignment_policy_violation", ContentRefused),
+            ("bio_policy", RequestRefused.model_refused),
+            ("misalignment_policy_violation", RequestRefused.model_refused),
             ("invalid_image", RequestRefused),
-            ("image_content_policy_violation", ContentRefused),
+            ("image_content_policy_violation", RequestRefused.model_refused),
         )
     ),
 ]
 
 
 @pytest.mark.parametrize(("wire", "event", "expected"), ERRORS, ids=lambda value: json.dumps(value, default=str)[:90])
-def test_an_error_within_a_stream_is_the_error_that_it_names(wire: str, event: Any, expected: type[ModelError]) -> None:
+def test_an_error_within_a_stream_is_the_error_that_it_names(wire: str, event: Any, expected: ErrorKind) -> None:
     begun = {"chat": [chunk({"content": "Hel"})], "messages": [MESSAGES_START, *text_block(0, "Hel")]}
     error = failed(wire, [*begun.get(wire, [created()]), event])
-    assert type(error) is expected, f"{event} became {error!r}"
+    assert error.code == expected.code, f"{event} became {error!r}"
     assert error.model == MODEL
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forkpoint.errors import OpenToTheWorld
+from forkpoint.errors import BadKeys
 from forkpoint.server.http.address import check_safe, is_loopback_address, is_loopback_name, listens_on_loopback
 
 
@@ -54,5 +54,5 @@ def test_a_name_that_stands_for_nothing_is_not_safe(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("socket.getaddrinfo", nothing)
     check_safe("some.name", has_keys=True)
-    with pytest.raises(OpenToTheWorld):
+    with pytest.raises(BadKeys, check=BadKeys.open_to_the_world.made):
         check_safe("some.name", has_keys=False)

@@ -16,10 +16,9 @@ import pytest
 from forkpoint.errors import (
     AlreadyExists,
     BadArgument,
-    BadKeysFile,
-    BadKeyVariable,
+    BadKeys,
     BadName,
-    NoSuchKey,
+    NotFound,
     Unauthorized,
 )
 from forkpoint.server.http.keys import (
@@ -302,7 +301,7 @@ def test_a_key_is_revoked_by_its_id_its_name_or_as_a_whole(file: Path, how: str)
     assert revoke_key(file, given) == ann.key
     assert list_keys(file) == (bob.key,)
     assert Keys(file).find(ann.token) is None
-    with pytest.raises(NoSuchKey) as missing:
+    with pytest.raises(NotFound, check=NotFound.no_such_key.made) as missing:
         revoke_key(file, given)
     assert ann.token[12:] not in str(missing.value)
 
@@ -319,7 +318,7 @@ def test_a_revoked_name_can_be_given_again_and_the_old_key_stays_refused(file: P
 def test_to_revoke_or_list_makes_no_file(tmp_path: Path) -> None:
     file = tmp_path / "nowhere" / "keys.json"
     assert list_keys(file) == ()
-    with pytest.raises(NoSuchKey):
+    with pytest.raises(NotFound, check=NotFound.no_such_key.made):
         revoke_key(file, "ann")
     assert list(tmp_path.iterdir()) == []
 
@@ -421,7 +420,7 @@ def test_a_broken_file_is_refused_by_everybody_with_the_reason_and_left_as_it_is
         lambda: revoke_key(file, "ann"),
     ]
     for attempt in attempts:
-        with pytest.raises(BadKeysFile) as refused:
+        with pytest.raises(BadKeys) as refused:
             attempt()
         assert said in refused.value.why
         assert str(file) in str(refused.value)
@@ -434,31 +433,31 @@ def test_a_secret_that_somebody_put_into_the_file_is_not_told(file: Path) -> Non
     for field in ("id", "name", "tenant", "hash", "created", "history"):
         whole = file.read_bytes()
         edit(file, lambda document, field=field: document["keys"][0].update({field: f"{token} "}))  # type: ignore[misc]
-        with pytest.raises(BadKeysFile) as refused:
+        with pytest.raises(BadKeys) as refused:
             Keys(file)
         assert token[12:] not in str(refused.value)
         file.write_bytes(whole)
 
 
 def test_keys_cannot_be_opened_where_no_file_is(tmp_path: Path) -> None:
-    with pytest.raises(BadKeysFile, match="it is not there"):
+    with pytest.raises(BadKeys, match="it is not there"):
         Keys(tmp_path / "keys.json")
-    with pytest.raises(BadKeysFile, match="it is not a file"):
+    with pytest.raises(BadKeys, match="it is not a file"):
         Keys(tmp_path)
 
 
 @unix
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(BadKeysFile, match="it is not a file"):
+    with pytest.raises(BadKeys, match="it is not a file"):
         Keys(tmp_path / "pipe")
 
 
 def test_a_file_where_a_folder_should_be_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
-    with pytest.raises(BadKeysFile, match="cannot be"):
+    with pytest.raises(BadKeys, match="cannot be"):
         add_key(tmp_path / "taken" / "keys.json", "ann")
-    with pytest.raises(BadKeysFile, match="cannot be read"):
+    with pytest.raises(BadKeys, match="cannot be read"):
         list_keys(tmp_path / "taken" / "keys.json")
 
 
@@ -466,12 +465,12 @@ def test_a_file_where_a_folder_should_be_is_an_error_of_ours(tmp_path: Path) -> 
 def test_a_file_that_may_not_be_read_or_written_is_an_error_of_ours(file: Path) -> None:
     add_key(file, "ann")
     file.chmod(0)
-    with pytest.raises(BadKeysFile, match="Permission denied"):
+    with pytest.raises(BadKeys, match="Permission denied"):
         Keys(file)
     file.chmod(0o600)
     file.parent.chmod(0o500)
     try:
-        with pytest.raises(BadKeysFile, match="Permission denied"):
+        with pytest.raises(BadKeys, match="Permission denied"):
             add_key(file, "bob")
     finally:
         file.parent.chmod(0o700)
@@ -558,7 +557,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(file: Path, mon
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(BadKeysFile, match="No space left"):
+    with pytest.raises(BadKeys, match="No space left"):
         add_key(file, "bob")
     assert list_keys(file) == (ann.key,)
     assert sorted(path.name for path in file.parent.iterdir()) == ["keys.json", "keys.json.lock"]
@@ -590,7 +589,7 @@ def test_a_variable_that_is_no_key_is_an_error_that_names_it(
     monkeypatch.delenv("SERVER_KEY", raising=False)
     if value is not None:
         monkeypatch.setenv("SERVER_KEY", value)
-    with pytest.raises(BadKeyVariable, match=why) as refused:
+    with pytest.raises(BadKeys, check=BadKeys.bad_key_variable.made, match=why) as refused:
         OneKey.from_environment("SERVER_KEY")
     assert "SERVER_KEY" in str(refused.value)
     assert not value or not value.strip() or value not in str(refused.value)

@@ -14,7 +14,7 @@ from tests.server.support.serving import ServerProcess, served
 from tests.server.support.turning import Api, two_tenants, using
 
 from forkpoint import Agent, Conversation
-from forkpoint.errors import BadArgument, TrustRefused
+from forkpoint.errors import BadArgument, BadWorkspace
 from forkpoint.ids import new_id
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.settings import ServerSettings
@@ -164,7 +164,7 @@ def test_a_conversation_behind_a_server_says_it_like_one_in_this_process(desk: D
         url = str(api.http.base_url)
         with (
             Conversation("told", workspace=str(desk.project), trust=True, store=url) as conversation,
-            pytest.raises(TrustRefused, match="allow_trust"),
+            pytest.raises(BadWorkspace, check=BadWorkspace.trust_refused.made, match="allow_trust"),
         ):
             conversation.run("Hello")
 

@@ -20,7 +20,7 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forkpoint.errors import DiskFull, ForkpointError, NotFound, OutcomeUnknown
+from forkpoint.errors import ForkpointError, NotFound, OutcomeUnknown, StoreUnavailable
 from forkpoint.events import NewEvent, Usage
 from forkpoint.ids import new_id
 from forkpoint.store.records import (
@@ -793,9 +793,9 @@ def test_a_full_disk_refuses_what_does_not_fit_and_takes_it_once_there_is_space(
                     await store.note(story.fork, note, exchange("y" * 10_000))
                     noted.append(note)
 
-            with pytest.raises(DiskFull):
+            with pytest.raises(StoreUnavailable, check=StoreUnavailable.disk_full.made):
                 await fill()
-            with pytest.raises(DiskFull):
+            with pytest.raises(StoreUnavailable, check=StoreUnavailable.disk_full.made):
                 await commit.call()
             assert await story.outcome(turn) == "running", "the turn did not survive the full disk"
 

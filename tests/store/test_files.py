@@ -19,11 +19,9 @@ from hypothesis import strategies as st
 from forkpoint.errors import (
     BadStoreUrl,
     ForkpointError,
-    NotAStore,
-    ReadOnly,
     StoreDamaged,
     StoreError,
-    StoreNewer,
+    StoreUnusable,
 )
 from forkpoint.ids import new_id
 from forkpoint.store.records import NewConversation
@@ -114,7 +112,9 @@ async def test_a_store_that_was_cut_off_is_refused_and_left_as_it_is(path: Path,
     path.write_bytes(closed[:size])
     with untouched(path.parent):
         error = await refused(path)
-    assert isinstance(error, StoreDamaged | NotAStore), f"the first {size} bytes of a store were refused as {error!r}"
+    assert isinstance(error, StoreDamaged | StoreUnusable), (
+        f"the first {size} bytes of a store were refused as {error!r}"
+    )
     assert error.path == str(path)
 
 
@@ -136,7 +136,7 @@ async def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(path: Pat
     path.write_bytes(content)
     with untouched(path.parent):
         error = await refused(path)
-    assert isinstance(error, NotAStore | StoreDamaged), f"refused as {error!r}"
+    assert isinstance(error, StoreUnusable | StoreDamaged), f"refused as {error!r}"
     assert why in error.detail
 
 
@@ -157,7 +157,7 @@ async def test_a_database_of_another_program_is_refused_and_left_as_it_is(path: 
         pass
     with untouched(path.parent):
         error = await refused(path)
-    assert isinstance(error, NotAStore)
+    assert isinstance(error, StoreUnusable)
     assert "another program" in error.detail
 
 
@@ -170,7 +170,7 @@ async def test_a_database_of_another_program_that_crashed_keeps_its_log(tmp_path
             shutil.copy(tmp_path / name, crashed / name)
     with untouched(crashed):
         error = await refused(crashed / "store.db")
-    assert isinstance(error, NotAStore)
+    assert isinstance(error, StoreUnusable)
 
 
 async def test_a_database_that_another_program_has_marked_and_not_filled_yet_is_refused(path: Path) -> None:
@@ -178,7 +178,7 @@ async def test_a_database_that_another_program_has_marked_and_not_filled_yet_is_
         db.execute("PRAGMA application_id = 1234")
         db.execute("VACUUM")
     with untouched(path.parent):
-        assert isinstance(await refused(path), NotAStore)
+        assert isinstance(await refused(path), StoreUnusable)
 
 
 async def test_a_folder_is_refused(path: Path) -> None:
@@ -224,7 +224,7 @@ async def test_a_name_that_no_file_can_have_is_refused_cleanly(tmp_path: Path, n
         error = await refused(tmp_path / name)
     except (OSError, ValueError) as raw:
         pytest.fail(f"the caller gets a bare {type(raw).__name__}, not an error with a code: {raw!a}")
-    assert isinstance(error, BadStoreUrl | ReadOnly)
+    assert isinstance(error, BadStoreUrl) or StoreUnusable.read_only.made(error)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -245,8 +245,8 @@ async def test_a_store_that_only_a_newer_program_may_write_is_refused_and_left_a
     change(path, f"UPDATE meta SET format = {FORMAT + 4}, writable_from = {FORMAT + 1}")
     with untouched(path.parent):
         error = await refused(path)
-    assert isinstance(error, StoreNewer)
-    assert (error.found, error.known) == (FORMAT + 4, FORMAT)
+    assert StoreUnusable.store_newer.made(error)
+    assert (error.fields["found"], error.fields["known"]) == (FORMAT + 4, FORMAT)
 
 
 async def test_a_newer_store_whose_program_crashed_keeps_its_log(tmp_path: Path, closed: bytes) -> None:
@@ -260,7 +260,7 @@ async def test_a_newer_store_whose_program_crashed_keeps_its_log(tmp_path: Path,
             shutil.copy(tmp_path / name, crashed / name)
     with untouched(crashed):
         error = await refused(crashed / "store.db")
-    assert isinstance(error, StoreNewer)
+    assert StoreUnusable.store_newer.made(error)
 
 
 async def test_a_newer_store_that_this_program_may_write_opens_and_keeps_its_format(path: Path, closed: bytes) -> None:
@@ -456,21 +456,21 @@ async def test_a_place_where_nothing_can_be_written_is_refused_as_such(folder: s
     if not os.path.ismount(folder):  # else it is a folder like any other, as in a chroot
         pytest.skip(f"there is no {folder} here")
     error = await refused(Path(folder) / "forkpoint-test.db")
-    assert isinstance(error, ReadOnly), f"{folder} was refused as {error!r}"
+    assert StoreUnusable.read_only.made(error), f"{folder} was refused as {error!r}"
 
 
 async def test_a_lock_file_that_cannot_be_opened_is_named(path: Path, closed: bytes) -> None:
     path.write_bytes(closed)
     lock_path(path).mkdir()
     with untouched(path.parent):
-        assert isinstance(await refused(path), ReadOnly)
+        assert StoreUnusable.read_only.made(await refused(path))
 
 
 async def test_a_log_that_cannot_be_written_is_refused(path: Path, closed: bytes) -> None:
     path.write_bytes(closed)
     Path(f"{path}-wal").mkdir()
     with untouched(path.parent):
-        assert isinstance(await refused(path), ReadOnly)
+        assert StoreUnusable.read_only.made(await refused(path))
 
 
 async def test_a_turn_cannot_begin_where_its_process_cannot_say_that_it_lives(path: Path, closed: bytes) -> None:

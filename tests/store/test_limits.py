@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 from msgspec.structs import replace
 
-from forkpoint.errors import BadCursor, BadId, BadName, BadPosition, ForkpointError, NotFound, NotWhole, TooLarge
+from forkpoint.errors import BadName, BadPosition, ErrorKind, ForkpointError, NotFound, NotWhole, TooLarge
 from forkpoint.events import NewEvent, Opaque, Position, StateChange, Text, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.store.records import (
@@ -279,7 +279,7 @@ async def test_a_revision_that_never_was_is_stale(store: SqliteStore, conversati
 async def test_what_is_not_a_cursor_is_refused(store: SqliteStore, conversation: str, cursor: str) -> None:
     for attempt in (store.conversations, partial(store.turns, conversation)):
         error = await refused(attempt, cursor=cursor)
-        assert isinstance(error, BadCursor), f"refused as {error!r}"
+        assert BadName.bad_cursor.made(error), f"refused as {error!r}"
         assert len(str(error)) < 1000, "an error does not repeat 10,000 characters"
 
 
@@ -493,18 +493,18 @@ async def test_a_turn_goes_on_after_text_that_was_refused(store: SqliteStore, co
 async def test_what_a_commit_brings_besides_events_is_checked_too(store: SqliteStore, conversation: str) -> None:
     turn = await begun(store, conversation)
     aside = NewFork(id=new_id(), cache="{}")
-    refusals: list[tuple[dict[str, object], type[ForkpointError]]] = [
+    refusals: list[tuple[dict[str, object], ErrorKind]] = [
         ({"settings": "x" * (5 * MB)}, TooLarge),
         ({"settings": "{"}, NotWhole),
         ({"settings": SURROGATE}, NotWhole),
-        ({"aside": replace(aside, id="no-id")}, BadId),
+        ({"aside": replace(aside, id="no-id")}, BadName.bad_id),
         ({"aside": replace(aside, name="a b")}, BadName),
         ({"aside": replace(aside, title="x" * 1025)}, TooLarge),
         ({"aside": replace(aside, cache="{")}, NotWhole),
     ]
-    for more, error in refusals:
+    for more, kind in refusals:
         with unchanged(store):
-            assert isinstance(await refused(store.commit, turn, exchange("valid"), **more), error), more
+            assert (await refused(store.commit, turn, exchange("valid"), **more)).code == kind.code, more
     assert (await store.commit(turn, exchange("valid"), aside=aside)).revision == 2
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from forkpoint.errors import ForkpointError, StoreNewer
+from forkpoint.errors import ForkpointError, StoreUnusable
 from forkpoint.events import Usage
 from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.store.records import NewConversation
@@ -164,7 +164,7 @@ async def test_a_store_made_by_a_later_version_shuts_out_the_same_programs_as_on
         await use(tmp_path / "old.db", "again")
         await use(tmp_path / "new.db")
     assert stated(tmp_path / "old.db") == [(known, known)]
-    assert isinstance(await refused(tmp_path / "old.db"), StoreNewer)
+    assert StoreUnusable.store_newer.made(await refused(tmp_path / "old.db"))
     assert stated(tmp_path / "new.db") == [(known, known)], (
         "a migration shut older programs out of migrated stores, but not out of stores that are new: "
         "they would write to a format that they do not know"

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from tests.store.conftest import Watch
 
-from forkpoint.errors import StoreClosed, StoreUnavailable
+from forkpoint.errors import StoreUnavailable
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Connect, Database
 from forkpoint.store.sqlite.pulse import Pulse
@@ -110,7 +110,7 @@ async def test_nothing_is_left_open_and_a_closed_store_has_no_pulse(tmp_path: Pa
     await store.pulse()
     await store.close()
     assert [file.name for file in left_in(tmp_path) if "-wal" in file.name] == [], "the last one to close leaves no log"
-    with pytest.raises(StoreClosed):
+    with pytest.raises(StoreUnavailable, check=StoreUnavailable.store_closed.made):
         await store.pulse()
 
 

@@ -120,7 +120,7 @@ class BackendTeam(Protocol):
     async def reach(self, id: str, agent: str, *, key: str | None = None) -> tuple[Info, Settings]:
         """The sub-agent to talk to from here, by its nickname, path or id. One of another branch is forked first.
 
-        Raises `NoSuchAgent` or `AgentClosed`.
+        Raises `NotFound` or `SpawnRefused`.
         """
         ...
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from forkpoint.cli.output import one_line
-from forkpoint.errors import Ambiguous, BadAgent, BadArgument, NotFound
+from forkpoint.errors import BadAgent, BadArgument, BadName, NotFound
 from forkpoint.paging import Page, every_sync
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def opened(
     allow: Iterable[str] | None = None,
     **options: Any,
 ) -> "Conversation":
-    """The conversation that is meant, open. Raises `NotFound` or `Ambiguous`.
+    """The conversation that is meant, open. Raises `NotFound` or `BadName`.
 
     With ``bind`` it can run: its tools are imported, also from the folder that the program was started in, or taken
     from the agent at the path ``agent``. It goes on without what ``allow`` names, and with another ``model``, if one
@@ -181,7 +181,7 @@ def opened(
 def resolve(given: str, store: str | None) -> str:
     """The id of the conversation that is meant by a name, an id, or the start of an id.
 
-    Raises `NotFound` if there is none, and `Ambiguous` if several ids start like this.
+    Raises `NotFound` if there is none, and `BadName` if several ids start like this.
     """
     with opened(given, store) as conversation:
         return conversation.id
@@ -224,7 +224,7 @@ def _starting_with(given: str, store: str | None) -> str:
         raise NotFound("conversation", given)
     if len(found) > 1:
         some = [info.id + (f" ({one_line(info.title, 40)})" if info.title else "") for info in found[:5]]
-        raise Ambiguous(given, len(found), ", ".join(some))
+        raise BadName.ambiguous(given, len(found), ", ".join(some))
     return found[0].id
 
 

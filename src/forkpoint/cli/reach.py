@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from forkpoint.cli import figures
-from forkpoint.errors import ConnectionLost
+from forkpoint.errors import ModelUnavailable
 
 PATIENCE = 5.0
 """Seconds that an address has to accept a connection."""
@@ -36,7 +36,7 @@ def address_of(package: str) -> str:
 
 
 def reached(url: str) -> str:
-    """That an address accepts a connection, in words. Raises `ConnectionLost`."""
+    """That an address accepts a connection, in words. Raises `ModelUnavailable`."""
     address = urlsplit(url)
     secure, host = address.scheme == "https", address.hostname or ""
     port = address.port or (443 if secure else 80)
@@ -53,9 +53,11 @@ def reached(url: str) -> str:
     trying.start()
     trying.join(PATIENCE)
     if not outcome:
-        raise ConnectionLost(f"{host}:{port}", f"it did not answer within {PATIENCE:g} s")
+        raise ModelUnavailable.model_connection(f"{host}:{port}", f"it did not answer within {PATIENCE:g} s")
     if isinstance(outcome[0], Exception):
-        raise ConnectionLost(f"{host}:{port}", f"{type(outcome[0]).__name__}: {outcome[0]}") from outcome[0]
+        raise ModelUnavailable.model_connection(
+            f"{host}:{port}", f"{type(outcome[0]).__name__}: {outcome[0]}"
+        ) from outcome[0]
     return f"{through}{host}:{port} accepts connections, {outcome[0]}{figures.seconds(time.monotonic() - began)}"
 
 

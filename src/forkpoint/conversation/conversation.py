@@ -534,7 +534,7 @@ class AsyncConversation:
         """Runs a turn of a sub-agent with this message. Returns and raises what `run` does.
 
         A sub-agent that belongs to another branch of this conversation is forked first, and stays as it is there.
-        ``key`` is an idempotency key. Raises `NoSuchAgent` or `AgentClosed`.
+        ``key`` is an idempotency key. Raises `NotFound` or `SpawnRefused`.
         """
         child = await self._reached(agent, callbacks, key=key)
         try:
@@ -550,7 +550,7 @@ class AsyncConversation:
     ) -> Turn | None:
         """The newest turn of a sub-agent, once nothing runs there: it may have failed, or wait for an approval.
 
-        None if that takes longer than ``timeout`` seconds, or if nothing was ever run there. Raises `NoSuchAgent`.
+        None if that takes longer than ``timeout`` seconds, or if nothing was ever run there. Raises `NotFound`.
         """
         return await self._members.newest_turn(agent, timeout)
 
@@ -562,7 +562,7 @@ class AsyncConversation:
         """Closes a sub-agent: a turn that runs there is cancelled, and it gets no more messages from here.
 
         It can still be read and forked. A note records this, so this conversation must have no open turn.
-        Raises `NoSuchAgent`.
+        Raises `NotFound`.
         """
         return await self._members.end(agent)
 

@@ -22,7 +22,7 @@ from forkpoint.backend.results import Info, Spending
 from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.conversation.handle import NewOptions, OpenOptions, created, opened
 from forkpoint.conversation.place import Place, Where
-from forkpoint.errors import StoreClosed
+from forkpoint.errors import StoreUnavailable
 from forkpoint.llm.model import LLM
 from forkpoint.paging import Page
 from forkpoint.store.records import Status, Verification
@@ -135,9 +135,9 @@ class AsyncConversations:
         return await (await self._backend()).verify(None, head_digest=head_digest)
 
     async def _backend(self) -> Backend:
-        """The backend of the store, opened by the first call. Raises `StoreClosed` after `close`."""
+        """The backend of the store, opened by the first call. Raises `StoreUnavailable` after `close`."""
         if self._closed:
-            raise StoreClosed(self._place.address)
+            raise StoreUnavailable.store_closed(self._place.address)
         if os.getpid() != self._process:  # what the parent of this process has open cannot be used here
             self._place, self._process = Place(self._where), os.getpid()
         return await self._place.backend()

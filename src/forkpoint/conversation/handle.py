@@ -28,7 +28,7 @@ from forkpoint.conversation.place import Place
 from forkpoint.engine.team.spawn import known_agent
 from forkpoint.engine.trust import check_trust, taken_over
 from forkpoint.engine.views import info_of_draft
-from forkpoint.errors import AlreadyExists, CannotResume, ConversationClosed, NoAgent, NotFound, ReopenAfterFork, Stale
+from forkpoint.errors import AlreadyExists, CannotResume, ConversationClosed, NoAgent, NotFound, Stale
 from forkpoint.llm.model import LLM
 
 
@@ -85,11 +85,11 @@ class Handle:
     async def backend(self, *, keep_draft: bool = False) -> Backend:
         """The backend of this conversation. A draft is put into the store first, unless ``keep_draft``.
 
-        Raises `ConversationClosed`, or `ReopenAfterFork` in a child of the process that made this handle.
+        Raises `ConversationClosed`, or `ConversationClosed` in a child of the process that made this handle.
         """
         self._check_open()
         if os.getpid() != self._process:
-            raise ReopenAfterFork(self.id)
+            raise ConversationClosed.reopen_after_fork(self.id)
         backend = await self.place.backend()
         self._check_open()  # somebody may have closed it meanwhile
         if self.draft is not None and self.draft.asked is None:

@@ -19,7 +19,7 @@ from forkpoint.backend.results import Info, Member, Turn
 from forkpoint.backend.settings import Settings
 from forkpoint.conversation.handle import Handle
 from forkpoint.engine.team.spawn import known_agent
-from forkpoint.errors import CannotResume, NoSuchAgent, NoSuchTurn
+from forkpoint.errors import CannotResume, NoSuchTurn, NotFound
 from forkpoint.polling import pauses
 
 
@@ -78,12 +78,12 @@ class Members:
 
 
 def member_of(members: Iterable[Member], agent: str, conversation: str) -> Member:
-    """The sub-agent with this nickname, path or id. Raises `NoSuchAgent`."""
+    """The sub-agent with this nickname, path or id. Raises `NotFound`."""
     members = tuple(members)
     found = [one for one in members if agent in (one.nickname, one.path, one.conversation)]
     if not found:
         known = ", ".join(one.nickname for one in members) or "none"
-        raise NoSuchAgent(agent, conversation, known)
+        raise NotFound.no_such_agent(agent, conversation, known)
     return next((one for one in found if one.status != "closed"), found[-1])  # a nickname may be given again
 
 

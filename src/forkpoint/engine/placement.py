@@ -21,7 +21,7 @@ from forkpoint.engine.forks import Forks
 from forkpoint.engine.resources import Resources
 from forkpoint.engine.turns.plan import check_open
 from forkpoint.engine.turns.runner import TurnRunner
-from forkpoint.errors import AlreadyExists, CallNotOpen, NotFound
+from forkpoint.errors import AlreadyExists, NotFound, Unpaired
 from forkpoint.events import AssistantMessage, Imported, Position, SystemMessage, ToolCall, ToolResult, UserMessage
 from forkpoint.history.client_view import ClientExchange, Match, Seen, after, match, seen, told
 from forkpoint.ids import new_id
@@ -185,7 +185,7 @@ class Placement:
     async def start(
         self, record: ConversationRecord | None, listed: ClientList, path_of: PathOf, *, has_key: bool
     ) -> StartingPoint:
-        """What a turn is given in a conversation, and where it stands. Raises `CallNotOpen`.
+        """What a turn is given in a conversation, and where it stands. Raises `Unpaired`.
 
         With ``has_key`` the request may have been answered before, so results of calls that are no longer open pass:
         whoever runs the turn looks for the key first.
@@ -234,7 +234,7 @@ class Placement:
     ) -> tuple[ToolResult, ...]:
         """The tool results to add. If a user message follows, results of calls already answered are skipped.
 
-        Raises `CallNotOpen` for a result without a call.
+        Raises `Unpaired` for a result without a call.
         """
         open, given = record.head.open_calls.client, [one.call_id for one in listed.results]
         if listed.message is None:
@@ -250,12 +250,12 @@ class Placement:
 def imported(before: Sequence[MessageBody], results: Sequence[ToolResult], source: str) -> list[Given]:
     """History that a client brings along, as events that say so; with new ``results`` of the calls that it ends with.
 
-    Raises `CallNotOpen` for results whose calls are not there.
+    Raises `Unpaired` for results whose calls are not there.
     """
     given = paired([*before, *results])
     taken = {id(one) for one in given}
     if strangers := [one for one in results if id(one) not in taken]:
-        raise CallNotOpen(strangers[0].call_id[:200], "(new)", "the list does not end with such a call")
+        raise Unpaired.call_not_open(strangers[0].call_id[:200], "(new)", "the list does not end with such a call")
     if not given:
         return []
     left_out = len(before) + len(results) - sum(not _is_missing(body) for body in given)

@@ -15,7 +15,7 @@ from anyio.lowlevel import RunVar
 
 from forkpoint.backend.results import RemovedWorkspace
 from forkpoint.backend.settings import Settings
-from forkpoint.errors import CannotResume, ForkpointError, WorkspaceNotMade
+from forkpoint.errors import BadWorkspace, CannotResume, ForkpointError
 from forkpoint.events import JsonText
 from forkpoint.store.protocol import Store
 from forkpoint.threads.shield import finished
@@ -34,7 +34,7 @@ async def made_for(
 ) -> AsyncIterator[Made]:
     """A folder for a fork. If anything is raised within, it is removed, unless the fork is there all the same.
 
-    Raises `WorkspaceNotMade`.
+    Raises `BadWorkspace`.
     """
     there: list[Made] = []
 
@@ -45,7 +45,7 @@ async def made_for(
         try:
             await finished(making)
         except NotMade as error:
-            raise WorkspaceNotMade(kind, folder, str(error)) from None
+            raise BadWorkspace.workspace_not_made(kind, folder, str(error)) from None
         for note in there[0].notes:
             _log.info("%s: %s", printable(there[0].path), note)
         yield there[0]

@@ -12,7 +12,7 @@ from typing import Self, assert_never
 import anyio
 import anyio.to_thread
 
-from forkpoint.errors import BadPrompt, BadSetting, ForkpointError, ModelError, ModelTimeout
+from forkpoint.errors import BadSetting, ForkpointError, ModelError, ModelUnavailable
 from forkpoint.events import ModelCalled, Usage
 from forkpoint.llm.answers import Answer, Complete, Failed, Outcome
 from forkpoint.llm.attempt import Hearing
@@ -128,7 +128,7 @@ class Models:
                     await anyio.to_thread.run_sync(load_list, limiter=anyio.CapacityLimiter(1))
             hearing.usage = priced(request.llm, used)
         if answer is None:
-            raise ModelTimeout(request.model, hearing.waited_for)
+            raise ModelUnavailable.model_timeout(request.model, hearing.waited_for)
         if not hearing.usage:  # the server answered, and said nothing of what that took
             hearing.usage = unpriced(Usage(calls=1))
         return answer
@@ -210,12 +210,14 @@ class _Calling:
 
 
 def _check_fits(llm: LLM, rendering: Rendering, options: Options) -> None:
-    """Raises `BadPrompt` for a prompt of another model, `BadSetting` if a tool is demanded that is not there."""
+    """Raises `BadSetting` for a prompt of another model, or if a tool is demanded that is not there."""
     manifest = rendering.manifest
     made_for = manifest_of(llm, renderer=manifest.renderer)
     for name in ("model", "wire", "provider", "reasoning_effort", "reasoning_tokens", "reasoning_back"):
         if getattr(made_for, name) != getattr(manifest, name):
-            raise BadPrompt(llm.model, "this prompt", f"it was rendered for another {name}, {getattr(manifest, name)}")
+            raise BadSetting.bad_prompt(
+                llm.model, "this prompt", f"it was rendered for another {name}, {getattr(manifest, name)}"
+            )
     named = options.tool_choice not in {"auto", "none", "required"}
     if named and not any(tool.name == options.tool_choice for tool in manifest.tools):
         raise BadSetting(llm.model, "tool_choice", f"there is no tool {options.tool_choice!r}")

@@ -4,15 +4,15 @@ from typing import TypeVar
 
 import msgspec
 
-from forkpoint.errors import BadDocument
+from forkpoint.errors import BadSetting
 from forkpoint.events import JsonText
 
 T = TypeVar("T")
 
 
 def read_document(kind: type[T], text: JsonText | bytes, *, of: str, what: str) -> T:
-    """What a document says. Raises `BadDocument` for one that cannot be read."""
+    """What a document says. Raises `BadSetting` for one that cannot be read."""
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise BadDocument(of, what, str(error)) from None
+        raise BadSetting.bad_document(of, what, str(error)) from None

@@ -6,83 +6,83 @@ only where no provider has a code for the case, and only in this file.
 
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from forkpoint.errors import (
-    ContentRefused,
     ContextTooLong,
-    KeyRefused,
     ModelError,
-    ModelTimeout,
-    Overloaded,
-    QuotaSpent,
+    ModelUnavailable,
     RateLimited,
     RequestRefused,
 )
+from forkpoint.forms import Form
 
 CACHE_KEY = "prompt_cache_key"
 
 _LONGEST = 500  # characters of a provider's message that are shown
 
-_CODES: dict[str, type[ModelError]] = {
-    "invalid_api_key": KeyRefused,
-    "authentication_error": KeyRefused,
-    "permission_error": KeyRefused,
-    "permission_denied": KeyRefused,
-    "insufficient_quota": QuotaSpent,
-    "billing_error": QuotaSpent,
-    "billing_hard_limit_reached": QuotaSpent,
-    "credit_balance_too_low": QuotaSpent,
+ModelErrorKind: TypeAlias = type[ModelError] | Form[..., ModelError]
+
+_CODES: dict[str, ModelErrorKind] = {
+    "invalid_api_key": RequestRefused.model_authentication,
+    "authentication_error": RequestRefused.model_authentication,
+    "permission_error": RequestRefused.model_authentication,
+    "permission_denied": RequestRefused.model_authentication,
+    "insufficient_quota": RequestRefused.model_quota,
+    "billing_error": RequestRefused.model_quota,
+    "billing_hard_limit_reached": RequestRefused.model_quota,
+    "credit_balance_too_low": RequestRefused.model_quota,
     "rate_limit_exceeded": RateLimited,
     "rate_limit_error": RateLimited,
     "context_length_exceeded": ContextTooLong,
     "exceed_context_size_error": ContextTooLong,
     "request_too_large": ContextTooLong,
-    "content_filter": ContentRefused,
-    "content_policy_violation": ContentRefused,
-    "invalid_prompt": ContentRefused,
+    "content_filter": RequestRefused.model_refused,
+    "content_policy_violation": RequestRefused.model_refused,
+    "invalid_prompt": RequestRefused.model_refused,
     "invalid_request_error": RequestRefused,
     "not_found_error": RequestRefused,
     "model_not_found": RequestRefused,
-    "overloaded_error": Overloaded,
-    "server_error": Overloaded,
-    "api_error": Overloaded,
-    "server_overloaded": Overloaded,
-    "slow_down": Overloaded,
-    "timeout_error": ModelTimeout,
-    "gateway_timeout_error": ModelTimeout,
+    "overloaded_error": ModelUnavailable,
+    "server_error": ModelUnavailable,
+    "api_error": ModelUnavailable,
+    "server_overloaded": ModelUnavailable,
+    "slow_down": ModelUnavailable,
+    "timeout_error": ModelUnavailable.model_timeout,
+    "gateway_timeout_error": ModelUnavailable.model_timeout,
 }
 
-_STATUS: dict[int, type[ModelError]] = {
-    401: KeyRefused,
-    402: QuotaSpent,
-    403: KeyRefused,
-    408: ModelTimeout,
-    409: Overloaded,
+_STATUS: dict[int, ModelErrorKind] = {
+    401: RequestRefused.model_authentication,
+    402: RequestRefused.model_quota,
+    403: RequestRefused.model_authentication,
+    408: ModelUnavailable.model_timeout,
+    409: ModelUnavailable,
     413: ContextTooLong,
-    425: Overloaded,
+    425: ModelUnavailable,
     429: RateLimited,
 }
 
-_WORDS: tuple[tuple[str, type[ModelError]], ...] = (
+_WORDS: tuple[tuple[str, ModelErrorKind], ...] = (
     ("prompt is too long", ContextTooLong),
     ("maximum context length", ContextTooLong),
     ("context window", ContextTooLong),
     ("context length", ContextTooLong),
     ("exceed context limit", ContextTooLong),
-    ("blocked by content filtering", ContentRefused),
-    ("credit balance is too low", QuotaSpent),
+    ("blocked by content filtering", RequestRefused.model_refused),
+    ("credit balance is too low", RequestRefused.model_quota),
 )
 
 
 def error_for_status(model: str, status: int, body: Any, headers: Mapping[str, str]) -> ModelError:
     """The error that an answer with an error status stands for."""
-    cls = ContentRefused if "flagged_input" in _metadata(body) else _named(body)  # OpenRouter's moderation, with a 403
+    flagged = "flagged_input" in _metadata(body)  # OpenRouter's moderation, with a 403
+    cls = RequestRefused.model_refused if flagged else _named(body)
     if cls is None or cls is RequestRefused:  # servers say "invalid request" for much that has a status of its own
-        cls = _STATUS.get(status) or (Overloaded if status >= 500 else RequestRefused)
+        cls = _STATUS.get(status) or (ModelUnavailable if status >= 500 else RequestRefused)
     if cls is RequestRefused:
         cls = _worded(body) or cls
-    return cls(model, _detail(body, f"HTTP status {status}"), retry_after(headers), _field(body))
+    return cls(model, _detail(body, f"HTTP status {status}"), retry_after=retry_after(headers), field=_field(body))
 
 
 def error_in_answer(model: str, body: Any) -> ModelError:
@@ -93,13 +93,13 @@ def error_in_answer(model: str, body: Any) -> ModelError:
         return by_status
     cls = _named(body)
     if cls is None or cls is RequestRefused:
-        cls = _worded(body) or cls or Overloaded
+        cls = _worded(body) or cls or ModelUnavailable
     return cls(model, _detail(body, "the answer broke off with an error"), field=_field(body))
 
 
 def names_the_cache_key(error: ModelError) -> bool:
     """Whether a server refused a request because it does not know the field ``prompt_cache_key``."""
-    return isinstance(error, RequestRefused) and error.field == CACHE_KEY
+    return error.code == RequestRefused.code and error.field == CACHE_KEY
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -123,23 +123,23 @@ def _until(then: str | None, now: str | None) -> float | None:
     return seconds if 0 <= seconds < float("inf") else None
 
 
-def _named(body: Any) -> type[ModelError] | None:
+def _named(body: Any) -> ModelErrorKind | None:
     error = _error(body)
     names = (error.get("code"), error.get("type"), (error.get("details") or {}).get("error_code"))
     known = (_by_code(name) for name in names if isinstance(name, str))
     return next((cls for cls in known if cls is not None), None)
 
 
-def _by_code(code: str) -> type[ModelError] | None:
+def _by_code(code: str) -> ModelErrorKind | None:
     """The error of a code, or of the family that its name is of."""
     if code in _CODES:
         return _CODES[code]
     if code.endswith(("_policy", "_policy_violation")):
-        return ContentRefused
+        return RequestRefused.model_refused
     return RequestRefused if code.startswith(("invalid_", "unsupported_", "image_")) else None
 
 
-def _worded(body: Any) -> type[ModelError] | None:
+def _worded(body: Any) -> ModelErrorKind | None:
     message = _detail(body, "").lower()
     return next((cls for words, cls in _WORDS if words in message), None)
 

@@ -159,7 +159,7 @@ class LLM(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_json(cls, text: JsonText | bytes) -> "LLM":
-        """The LLM of such a document. Raises `BadDocument` for one that cannot be read."""
+        """The LLM of such a document. Raises `BadSetting` for one that cannot be read."""
         return read_document(cls, text, of="a model", what="The document")
 
 

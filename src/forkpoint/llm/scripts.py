@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from forkpoint.errors import BadScript, NoScript
+from forkpoint.errors import BadModel
 from forkpoint.events import JsonText, Usage
 from forkpoint.llm.answers import Finish
 
@@ -95,7 +95,7 @@ class PromptCache(Protocol):
 class Script:
     """Replies for the calls to come. Safe to share between threads and tasks: each call takes exactly one.
 
-    A list is used up in order, and one more call than it has replies is a `BadScript`, unless it repeats. ``cache``
+    A list is used up in order, and one more call than it has replies is a `BadModel`, unless it repeats. ``cache``
     gives the usage that a provider's cache would report; without one nothing is ever cached.
     """
 
@@ -122,7 +122,7 @@ class Script:
         if callable(self._replies):
             return number, self._replies(Heard(number, model, body, last_words(body), wire))
         if not self._replies or (number >= len(self._replies) and not self._repeat):
-            raise BadScript(self.name, f"call {number + 1} came, and it has {len(self._replies)} replies")
+            raise BadModel.bad_script(self.name, f"call {number + 1} came, and it has {len(self._replies)} replies")
         return number, self._replies[number % len(self._replies)]
 
     def register(self, name: str) -> str:
@@ -138,7 +138,7 @@ class Script:
         try:
             document = msgspec.json.decode(path.read_bytes(), type=_ScriptDocument | list[Reply])
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadScript(str(path), str(error)) from None
+            raise BadModel.bad_script(str(path), str(error)) from None
         if isinstance(document, list):
             return cls(document, name=str(path))
         return cls(document.replies, repeat=document.repeat, name=str(path))
@@ -150,12 +150,12 @@ class _ScriptDocument(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def script_named(name: str) -> Script:
-    """The script of ``scripted/NAME``: registered, or a JSON file. Raises `NoScript` if there is none."""
+    """The script of ``scripted/NAME``: registered, or a JSON file. Raises `BadModel` if there is none."""
     with _LOCK:
         if name in _SCRIPTS:
             return _SCRIPTS[name]
         if not name.endswith(".json") or not os.path.isfile(name):
-            raise NoScript(name)
+            raise BadModel.no_script(name)
         return _SCRIPTS.setdefault(name, Script.load(Path(name)))
 
 

@@ -21,7 +21,7 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from forkpoint.errors import BadApiKey, ForkpointError, NotFound, NotWhole, ServerUnreachable, ShuttingDown, TooMany
+from forkpoint.errors import BadKeys, ForkpointError, NotFound, NotWhole, ServerUnreachable, ShuttingDown, TooMany
 from forkpoint.llm.key import is_sendable
 from forkpoint.polling import pauses
 from forkpoint.remote.addresses import KEY, server_url
@@ -264,15 +264,15 @@ class Patience:
 
 
 def api_key(url: str) -> str | None:
-    """The key for a server, from the environment; None if there is none. Raises `BadApiKey`, which never shows it."""
+    """The key for a server, from the environment; None if there is none. Raises `BadKeys`, which never shows it."""
     given = os.environ.get(KEY)
     if given is None:
         return None
     key = given.strip()
     if not key:
-        raise BadApiKey(KEY, url, "it is set, but blank")
+        raise BadKeys.bad_api_key(KEY, url, "it is set, but blank")
     if not is_sendable(key):
-        raise BadApiKey(KEY, url, "it has characters that no key has")
+        raise BadKeys.bad_api_key(KEY, url, "it has characters that no key has")
     return key
 
 

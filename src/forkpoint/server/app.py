@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
-from forkpoint.errors import BadRequest, ForkpointError, Invalid, NoSuchCall, NotAllowed
+from forkpoint.errors import BadRequest, ForkpointError, Invalid, NotFound
 from forkpoint.llm.call import Models
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.api import branches, conversations, events, inspection, operations, sub_agents, turns
@@ -161,10 +161,10 @@ async def _framework(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     method, path = request.method, request.url.path[:200]
     if error.status_code == 404:
-        return _refused(request, NoSuchCall(method, path))
+        return _refused(request, NotFound.no_such_call(method, path))
     if error.status_code == 405:
         methods = {one for family in FAMILIES for one in family.methods(request.scope)} or {"GET"}  # /openapi.json
-        return _refused(request, NotAllowed(method, path), {"Allow": ", ".join(sorted(methods))})
+        return _refused(request, NotFound.method_not_allowed(method, path), {"Allow": ", ".join(sorted(methods))})
     return _refused(request, BadRequest("the server could not read it"))
 
 

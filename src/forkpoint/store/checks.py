@@ -5,7 +5,7 @@ Tests: tests/store/test_limits.py.
 
 from msgspec import Struct
 
-from forkpoint.errors import BadLineage, NotWhole, TooLarge
+from forkpoint.errors import BadArgument, NotWhole, TooLarge
 from forkpoint.events import JsonText
 from forkpoint.history.wholeness import is_json
 from forkpoint.store.records import (
@@ -36,7 +36,7 @@ class Checks(Struct, frozen=True):
             check_text("lineage", new.lineage.call)
             _check_lineage(new.lineage)
             if new.lineage.kind == "root" and new.onto is not None:
-                raise BadLineage("root", "it comes from nowhere, and yet its path begins on another's")
+                raise BadArgument.bad_lineage("root", "it comes from nowhere, and yet its path begins on another's")
         if new.name is not None:
             check_name("name", new.name)
         self.documents(new.settings, new.cache)
@@ -65,15 +65,15 @@ def _check_lineage(lineage: Lineage) -> None:
     """Lineage is provenance: it must not say what did not happen."""
     said = (lineage.source, lineage.turn, lineage.call)
     if lineage.kind == "root" and (any(said) or lineage.at):
-        raise BadLineage("root", "it comes from nowhere, and yet a source, a turn or a call is given")
+        raise BadArgument.bad_lineage("root", "it comes from nowhere, and yet a source, a turn or a call is given")
     if lineage.kind == "sub_agent" and lineage.source is None:
-        raise BadLineage("sub_agent", "its parent is missing")
+        raise BadArgument.bad_lineage("sub_agent", "its parent is missing")
     if lineage.kind == "sub_agent" and ((lineage.turn is None) != (lineage.call is None) or lineage.call == ""):
-        raise BadLineage("sub_agent", "of the parent's turn and the call in it, one is missing")
+        raise BadArgument.bad_lineage("sub_agent", "of the parent's turn and the call in it, one is missing")
     if lineage.kind in ("fork", "aside"):
-        raise BadLineage(lineage.kind, "nothing was forked")
+        raise BadArgument.bad_lineage(lineage.kind, "nothing was forked")
     if lineage.at is not None and not (0 < lineage.at.segment < 1 << 31 and 0 < lineage.at.ordinal < 1 << 32):
-        raise BadLineage(lineage.kind, f"there can be no event {lineage.at}")
+        raise BadArgument.bad_lineage(lineage.kind, f"there can be no event {lineage.at}")
 
 
 def check_document(what: str, text: JsonText | None, limit: int) -> None:

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from forkpoint.errors import BadId, BadName
+from forkpoint.errors import BadName
 from forkpoint.events import Event, JsonText, Position, Usage
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.state import EMPTY, State
@@ -263,9 +263,9 @@ def check_name(what: str, name: str) -> str:
 
 
 def check_id(what: str, id: str) -> str:
-    """Returns the id, or raises `BadId` if it is malformed."""
+    """Returns the id, or raises `BadName` if it is malformed."""
     try:
         id_to_bytes(id)
     except ValueError:
-        raise BadId(what, id if len(id) <= 200 else id[:200] + "...") from None
+        raise BadName.bad_id(what, id if len(id) <= 200 else id[:200] + "...") from None
     return id

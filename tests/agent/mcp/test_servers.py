@@ -7,7 +7,7 @@ import pytest
 
 from forkpoint.agent.mcp import McpFailed, McpServer
 from forkpoint.agent.mcp.servers import start_of
-from forkpoint.errors import BadAgent, BadDocument
+from forkpoint.errors import BadAgent, BadSetting
 
 FULL = McpServer(
     "github",
@@ -85,7 +85,7 @@ def test_a_server_that_cannot_be_is_refused_when_it_is_made(fields: dict[str, An
 
 @pytest.mark.parametrize("text", ["", "[]", '{"name":"a","command":["b"],"more":1}', '{"name":"a","command":"b"}'])
 def test_a_document_that_is_no_server_is_refused(text: str) -> None:
-    with pytest.raises((BadDocument, BadAgent)):
+    with pytest.raises((BadSetting, BadAgent)):
         McpServer.from_json(text)
 
 

@@ -19,7 +19,7 @@ from tests.conversation.faults.striking import PATIENCE, Striker
 from forkpoint import Agent, AsyncConversation, Conversation, TurnCancelled, TurnFailed
 from forkpoint.conversation import Turn
 from forkpoint.conversation.portal import check
-from forkpoint.errors import Busy, ForkpointError, NoSuchTurn, NotFound, OutcomeUnknown, StoreClosed
+from forkpoint.errors import Busy, ForkpointError, NoSuchTurn, NotFound, OutcomeUnknown, StoreUnavailable
 from forkpoint.ids import new_id
 from forkpoint.store.records import OpenTurn
 from forkpoint.store.sqlite import SqliteStore
@@ -112,7 +112,7 @@ async def struck(run: Run, *, company: bool) -> AsyncIterator[Run]:
             with suppress(NoSuchTurn, Busy):  # it came before the turn had begun
                 run.cancelled = await striker.cancelled
         if isinstance(held, OpenTurn):
-            with suppress(StoreClosed):
+            with suppress(StoreUnavailable):
                 await store.cancel(held)
         yield run
     finally:

@@ -17,7 +17,7 @@ from tests.conversation.faults.scenario import MODEL, SECONDS
 
 from forkpoint import AsyncConversation
 from forkpoint.conversation import Turn
-from forkpoint.errors import ConnectionLost, StoreUnavailable
+from forkpoint.errors import ModelUnavailable, StoreUnavailable
 from forkpoint.store.sqlite import SqliteStore
 
 PATIENCE = 10.0
@@ -131,7 +131,7 @@ def _raised(how: str) -> BaseException:
         case "refused" | "refused from here on":
             return StoreUnavailable("store.db", "as the test wants it")
         case "connection lost":
-            return ConnectionLost(MODEL, "as the test wants it")
+            return ModelUnavailable.model_connection(MODEL, "as the test wants it")
         case "os error":
             return OSError(errno.ENOLCK, "as the test wants it")
         case _:

@@ -11,7 +11,7 @@ import pytest
 from forkpoint.agent.output import PATTERN, OutputSchema
 from forkpoint.engine.placement import imported, paired
 from forkpoint.engine.turns.plan import check_open
-from forkpoint.errors import BadAgent, BadRequest, CallNotOpen, Invalid
+from forkpoint.errors import BadAgent, BadRequest, Invalid, Unpaired
 from forkpoint.events import Text, ToolCall, ToolResult, UserMessage
 from forkpoint.server.wires.chat.messages import MOST_CALLS, read_list
 from forkpoint.server.wires.chat.request import MOST_TOOLS, CompletionRequest, read_request
@@ -100,7 +100,7 @@ def test_results_are_found_among_thousands_of_calls_without_comparing_them_one_b
 def test_the_one_result_of_a_call_that_is_not_there_is_found_among_thousands(compared: Compared) -> None:
     calls = [f"call {number}" for number in range(MANY)]
     before: list[Any] = [ToolCall(call, "look", "{}") for call in calls]
-    with pytest.raises(CallNotOpen, match="stranger"):
+    with pytest.raises(Unpaired, check=Unpaired.call_not_open.made, match="stranger"):
         imported(before, results(compared, [*calls, "stranger"]), "test")
     assert compared.times <= MANY
 
@@ -109,7 +109,7 @@ def test_two_equal_results_are_not_taken_for_one() -> None:
     """The first is given, and the second has no call of its own."""
     call, one, two = ToolCall("x", "look", "{}"), ToolResult("x", "look", ()), ToolResult("x", "look", ())
     assert one == two
-    with pytest.raises(CallNotOpen):
+    with pytest.raises(Unpaired, check=Unpaired.call_not_open.made):
         imported([call], [one, two], "test")
 
 
@@ -119,13 +119,13 @@ def test_that_calls_are_open_is_looked_up_and_not_searched(compared: Compared) -
     check_open("c", open, ids(compared, MANY)[::-1])
     assert compared.times <= 4 * MANY
     compared.times = 0
-    with pytest.raises(CallNotOpen):
+    with pytest.raises(Unpaired, check=Unpaired.call_not_open.made):
         check_open("c", open, ids(compared, MANY, "stranger"))
     assert compared.times <= 4 * MANY
 
 
 def test_whoever_names_a_wrong_call_is_told_of_some_that_are_open_and_not_of_thousands() -> None:
-    with pytest.raises(CallNotOpen, match="these are open: call 0, call 1, ") as caught:
+    with pytest.raises(Unpaired, check=Unpaired.call_not_open.made, match="these are open: call 0, call 1, ") as caught:
         check_open("c", [f"call {number}" for number in range(MANY)], ["x" * 100_000])
     assert len(str(caught.value)) < 1_000
 

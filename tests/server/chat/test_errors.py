@@ -129,25 +129,25 @@ def test_what_is_refused_for_good_is_never_to_be_tried_again(made: ErrorKind) ->
     ("error", "status", "code"),
     [
         (errors.Busy("c", "t"), 409, "conversation_busy"),
-        (errors.NoSuchModel("m"), 404, "model_not_found"),
-        (errors.NoNewMessage("it is blank"), 400, "no_new_user_message"),
+        (errors.NotFound.model_not_found("m"), 404, "model_not_found"),
+        (errors.Invalid.no_new_user_message("it is blank"), 400, "no_new_user_message"),
         (errors.Invalid("messages[0].role", "it is missing"), 400, "invalid"),
-        (errors.Unsupported("n", "no"), 400, "unsupported"),
+        (errors.Invalid.unsupported("n", "no"), 400, "unsupported"),
         (errors.BadRequest("no JSON"), 400, "bad_request"),
-        (errors.CallNotOpen("c1", "c", "it is answered"), 400, "call_not_open"),
+        (errors.Unpaired.call_not_open("c1", "c", "it is answered"), 400, "call_not_open"),
         (errors.Unauthorized("there is none"), 401, "invalid_api_key"),
-        (errors.ForeignOrigin("https://a.example"), 403, "foreign_origin"),
+        (errors.Unauthorized.foreign_origin("https://a.example"), 403, "foreign_origin"),
         (errors.TooLarge("request", 2, 1), 413, "too_large"),
         (errors.TooMany("turns", 3), 429, "too_many"),
         (errors.TooSlow("body", 60), 408, "too_slow"),
         (errors.ShuttingDown(), 503, "shutting_down"),
         (errors.OutcomeUnknown("", "turn", "t", "disk"), 503, "outcome_unknown"),
         (errors.RateLimited("m", "429"), 429, "model_rate_limit"),
-        (errors.ModelTimeout("m", "late"), 504, "model_timeout"),
-        (errors.Overloaded("m", "503"), 502, "model_overloaded"),
-        (errors.QuotaSpent("m", "paid up"), 502, "model_quota"),
+        (errors.ModelUnavailable.model_timeout("m", "late"), 504, "model_timeout"),
+        (errors.ModelUnavailable("m", "503"), 502, "model_overloaded"),
+        (errors.RequestRefused.model_quota("m", "paid up"), 502, "model_quota"),
         (errors.ContextTooLong("m", "long"), 400, "context_length_exceeded"),
-        (errors.ContentRefused("m", "no"), 400, "content_filter"),
+        (errors.RequestRefused.model_refused("m", "no"), 400, "content_filter"),
         (errors.LimitReached("steps", "3"), 400, "limit_reached"),
         (errors.LimitReached("seconds", "3"), 504, "limit_reached"),
         (errors.HookBlocked("start", "not today"), 400, "hook_blocked"),
@@ -170,9 +170,9 @@ def test_what_nobody_foresaw_is_not_told() -> None:
     ("error", "param"),
     [
         (errors.Invalid("messages[2].content", "no"), "messages[2].content"),
-        (errors.Unsupported("n", "no"), "n"),
-        (errors.NoSuchModel("m"), "model"),
-        (errors.NoNewMessage("blank"), "messages"),
+        (errors.Invalid.unsupported("n", "no"), "n"),
+        (errors.NotFound.model_not_found("m"), "model"),
+        (errors.Invalid.no_new_user_message("blank"), "messages"),
         (failed(errors.ContextTooLong("m", "long")), "messages"),
         (failed(errors.RequestRefused("m", "no", field="temperature")), "temperature"),
         (errors.Busy("c", "t"), None),
@@ -200,14 +200,14 @@ def test_a_turn_that_ran_out_of_its_seconds_may_be_tried_again_but_not_one_that_
 def test_a_models_failure_that_lasts_is_not_to_be_tried_again() -> None:
     assert should_retry(errors.RateLimited("m", "429", retry_after=900.0))
     assert not should_retry(errors.RateLimited("m", "the day's quota is spent", lasting=True))
-    assert not should_retry(failed(errors.Overloaded("m", "gone for good", lasting=True)))
+    assert not should_retry(failed(errors.ModelUnavailable("m", "gone for good", lasting=True)))
 
 
 # What tools have done is not repeated by a machine.
 
 OURS = ToolCall("o1", "deploy", "{}")
 CLIENTS = ToolCall("c1", "weather", "{}", client=True)
-PASSES = errors.Overloaded("m", "503")
+PASSES = errors.ModelUnavailable("m", "503")
 
 
 @pytest.mark.parametrize("status", ["done", "failed", "unknown"])

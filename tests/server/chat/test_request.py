@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkpoint.errors import BadRequest, ForkpointError, Invalid, TooLarge, Unsupported
+from forkpoint.errors import BadRequest, ForkpointError, Invalid, TooLarge
 from forkpoint.events import (
     AssistantMessage,
     File,
@@ -50,7 +50,7 @@ def refused(**fields: Any) -> ForkpointError:
 
 
 def param(error: ForkpointError) -> str:
-    assert isinstance(error, Invalid | Unsupported), error
+    assert isinstance(error, Invalid), error
     return error.param
 
 
@@ -125,7 +125,7 @@ def test_nesting_without_end_is_refused_where_it_would_be_kept_and_does_no_harm_
     )
 )
 def test_whatever_is_sent_is_read_or_refused_in_a_way_that_callers_know(fields: dict[str, Any]) -> None:
-    with suppress(Invalid, Unsupported):
+    with suppress(Invalid):
         assert isinstance(read_request(json.dumps(fields).encode(), strict=False), CompletionRequest)
 
 
@@ -181,9 +181,9 @@ def test_an_unknown_role_is_refused_by_its_place(role: Any) -> None:
 def test_the_old_way_to_call_functions_is_refused_by_name() -> None:
     role = refused(messages=[*HI, {"role": "function", "name": "f", "content": "x"}])
     call = refused(messages=[*HI, {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}])
-    assert isinstance(role, Unsupported)
+    assert Invalid.unsupported.made(role)
     assert "role function" in str(role)
-    assert isinstance(call, Unsupported)
+    assert Invalid.unsupported.made(call)
     assert call.param == "messages[1].function_call"
 
 
@@ -229,7 +229,7 @@ def test_two_calls_of_one_message_cannot_have_one_id() -> None:
 
 def test_a_call_of_a_custom_tool_is_unsupported() -> None:
     call = {"id": "c1", "type": "custom", "custom": {"name": "f", "input": "x"}}
-    assert isinstance(refused(messages=[{"role": "assistant", "tool_calls": [call]}]), Unsupported)
+    assert Invalid.unsupported.made(refused(messages=[{"role": "assistant", "tool_calls": [call]}]))
 
 
 def test_a_refusal_is_what_the_assistant_said() -> None:
@@ -356,7 +356,7 @@ def test_a_picture_that_is_none_is_refused(url: Any) -> None:
 )
 def test_a_part_that_cannot_be_used_here_is_unsupported_by_name(part: dict[str, Any], place: str) -> None:
     error = refused(messages=[{"role": "user", "content": [{"type": "text", "text": "a"}, part]}])
-    assert isinstance(error, Unsupported)
+    assert Invalid.unsupported.made(error)
     assert error.param == f"messages[0].content[1].{place}"
 
 
@@ -458,7 +458,7 @@ def test_null_means_absent_everywhere() -> None:
 )
 def test_what_cannot_be_done_is_refused_by_name(name: str, value: Any) -> None:
     error = refused(**{name: value})
-    assert isinstance(error, Unsupported)
+    assert Invalid.unsupported.made(error)
     assert error.param == name
 
 
@@ -567,7 +567,7 @@ def test_a_tool_that_is_none_is_refused_by_its_place(tool: Any, place: str) -> N
 @pytest.mark.parametrize("kind", ["custom", "web_search", "code_interpreter"])
 def test_tools_that_are_no_functions_are_unsupported_by_name(kind: str) -> None:
     error = refused(tools=[{"type": kind, kind: {}}])
-    assert isinstance(error, Unsupported)
+    assert Invalid.unsupported.made(error)
     assert kind in str(error)
 
 
@@ -599,7 +599,7 @@ def test_a_tool_that_was_not_sent_cannot_be_demanded() -> None:
 def test_a_choice_among_some_of_the_tools_is_unsupported() -> None:
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}
     error = refused(tools=[WEATHER], tool_choice=allowed)
-    assert isinstance(error, Unsupported)
+    assert Invalid.unsupported.made(error)
     assert error.param == "tool_choice.allowed_tools"
 
 

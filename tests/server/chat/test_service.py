@@ -3,7 +3,7 @@
 import pytest
 
 from forkpoint.agent import Agent
-from forkpoint.errors import NoSuchModel
+from forkpoint.errors import NotFound
 from forkpoint.llm.model import LLM
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.wires.chat.service import ModelNames
@@ -44,7 +44,7 @@ def test_a_model_whose_name_has_slashes_and_colons_is_found_as_a_whole() -> None
     assert found.find("Qwen/Qwen3-8B") == found.find("openai/Qwen/Qwen3-8B") == ("a", False)
     assert found.find("llama3:8b:side") == found.find("openai/llama3:8b:side") == ("b", True)
     for none in ("Qwen3-8B", "Qwen", "openai", "llama3", "8b"):
-        with pytest.raises(NoSuchModel):
+        with pytest.raises(NotFound, check=NotFound.model_not_found.made):
             found.find(none)
 
 
@@ -97,16 +97,16 @@ def test_a_model_that_is_called_like_a_side_takes_nothing_from_an_agent() -> Non
 def test_a_name_that_nobody_has_is_refused(asked: str) -> None:
     found = names(support="openai/gpt-5.6")
     for ask in (found.find, found.one):
-        with pytest.raises(NoSuchModel) as refused:
+        with pytest.raises(NotFound, check=NotFound.model_not_found.made) as refused:
             ask(asked)
-        assert refused.value.model == asked
+        assert refused.value.fields["model"] == asked
 
 
 def test_a_long_name_is_cut_and_a_strange_one_is_quoted() -> None:
-    with pytest.raises(NoSuchModel) as refused:
+    with pytest.raises(NotFound, check=NotFound.model_not_found.made) as refused:
         names(a="scripted/echo").find("x" * 10_000)
-    assert refused.value.model == "x" * 200 + "..."
-    with pytest.raises(NoSuchModel) as refused:
+    assert refused.value.fields["model"] == "x" * 200 + "..."
+    with pytest.raises(NotFound, check=NotFound.model_not_found.made) as refused:
         names(a="scripted/echo").find("a\r\n\0\u202e")
     assert r"'a\r\n\x00\u202e'" in str(refused.value)
 

@@ -33,7 +33,6 @@ from forkpoint.engine.turns.reader import read_turn
 from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.engine.turns.transaction import Plan
 from forkpoint.errors import (
-    AgentClosed,
     BadArgument,
     ForkpointError,
     KeyReused,
@@ -153,7 +152,7 @@ class RunningTeam:
                 team = await self._team()
                 one = await self._meant(agent)
                 if one.closed:
-                    raise AgentClosed(one.nickname)
+                    raise SpawnRefused.agent_closed(one.nickname)
                 if (working := self._working.get(one.path)) is not None and not working.ended.is_set():
                     raise SpawnRefused(f"{one.nickname} is still at work; wait for it, or close it")
                 parent = await self._parent()

@@ -31,7 +31,6 @@ from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.errors import (
     BadPosition,
     ForkpointError,
-    NoSuchAgent,
     NotFound,
     SpawnRefused,
 )
@@ -65,10 +64,10 @@ class Children:
         return self._beside(conversation)
 
     def member(self, known: Mapping[str, Known], name: str, conversation: str) -> Known:
-        """The sub-agent that is meant by a nickname, a path or an id. Raises `NoSuchAgent`."""
+        """The sub-agent that is meant by a nickname, a path or an id. Raises `NotFound`."""
         if (one := find(known, name)) is None:
             there = ", ".join(one.nickname for one in known.values() if not one.closed) or "none"
-            raise NoSuchAgent(name[:200], conversation, there)
+            raise NotFound.no_such_agent(name[:200], conversation, there)
         return one
 
     async def roster_at(self, path: str, head: Head, under: str) -> dict[str, Known]:

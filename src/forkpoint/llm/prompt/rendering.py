@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forkpoint.errors import UnknownRenderer
+from forkpoint.errors import BadSetting
 from forkpoint.events import (
     AssistantMessage,
     Condensation,
@@ -121,7 +121,7 @@ class Rendering(Struct, frozen=True):
 
 
 def render(manifest: Manifest, path: Iterable[Event | StagedEvent] = ()) -> Rendering:
-    """The prompt of a path. Raises `UnknownRenderer` if only a newer version can make it."""
+    """The prompt of a path. Raises `BadSetting` if only a newer version can make it."""
     drafts = _wire(manifest).head(manifest)
     fold = _Fold(Rendering(manifest, Blocks(), head=len(drafts)))
     fold.add(drafts, ordinal=0)
@@ -131,7 +131,7 @@ def render(manifest: Manifest, path: Iterable[Event | StagedEvent] = ()) -> Rend
 
 def _wire(manifest: Manifest) -> Wire:
     if manifest.renderer not in RENDERERS:
-        raise UnknownRenderer(manifest.renderer, max(RENDERERS))
+        raise BadSetting.unknown_renderer(manifest.renderer, max(RENDERERS))
     return RENDERERS[manifest.renderer][manifest.wire]
 
 

@@ -5,40 +5,34 @@ import anyio.lowlevel
 import msgspec
 
 from forkpoint.errors import (
-    AnswerEmpty,
     AnswerMalformed,
-    ConnectionLost,
-    ContentRefused,
     ContextTooLong,
-    KeyRefused,
-    ModelError,
-    Overloaded,
-    QuotaSpent,
+    ModelUnavailable,
     RateLimited,
     RequestRefused,
 )
 from forkpoint.events import Reasoning, ToolCall, Usage
 from forkpoint.llm.answers import Answer, Said
 from forkpoint.llm.attempt import Hearing
-from forkpoint.llm.failures import error_for_status
+from forkpoint.llm.failures import ModelErrorKind, error_for_status
 from forkpoint.llm.request import Request
 from forkpoint.llm.scripts import Fault, PromptCache, Reply, ScriptedCall, in_pieces, script_named
 from forkpoint.llm.streams.parts import spoken, whole_answer
 from forkpoint.updates import CallPiece, Piece, ReasoningPiece, TextPiece
 
-_ERRORS: dict[str, type[ModelError]] = {
-    "authentication": KeyRefused,
-    "quota": QuotaSpent,
+_ERRORS: dict[str, ModelErrorKind] = {
+    "authentication": RequestRefused.model_authentication,
+    "quota": RequestRefused.model_quota,
     "rate_limit": RateLimited,
     "context_too_long": ContextTooLong,
-    "refused": ContentRefused,
+    "refused": RequestRefused.model_refused,
     "bad_request": RequestRefused,
-    "overloaded": Overloaded,
-    "cut": ConnectionLost,
+    "overloaded": ModelUnavailable,
+    "cut": ModelUnavailable.model_connection,
     "malformed": AnswerMalformed,
     "unfinished": AnswerMalformed,
     "unfinished_call": AnswerMalformed,
-    "empty": AnswerEmpty,
+    "empty": AnswerMalformed.model_empty,
     "refuses_cache_key": RequestRefused,
 }
 

@@ -20,7 +20,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from forkpoint.errors import AnswerMalformed, ConnectionLost, ModelTimeout
+from forkpoint.errors import AnswerMalformed, ModelUnavailable
 from forkpoint.llm.answers import Answer
 from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.failures import error_for_status, error_in_answer
@@ -87,9 +87,11 @@ class SdkProvider:
                 with anyio.CancelScope(shield=True):
                     await stream.close()
         except sdk.APITimeoutError as error:
-            raise ModelTimeout(model, f"no connection within {request.llm.timeouts.connect:g} s") from error
+            raise ModelUnavailable.model_timeout(
+                model, f"no connection within {request.llm.timeouts.connect:g} s"
+            ) from error
         except sdk.APIConnectionError as error:
-            raise ConnectionLost(model, masked(_cause(error), key)) from error
+            raise ModelUnavailable.model_connection(model, masked(_cause(error), key)) from error
         except sdk.APIStatusError as error:
             body = masked(error.body, key)
             if hearing.lively:  # an error within a stream whose status was good
@@ -98,7 +100,7 @@ class SdkProvider:
         except sdk.APIError as error:
             raise error_in_answer(model, masked(error.body or {"message": error.message}, key)) from error
         except http.HTTPError as error:
-            raise ConnectionLost(model, masked(_cause(error), key)) from error
+            raise ModelUnavailable.model_connection(model, masked(_cause(error), key)) from error
 
     def _machine(self, request: Request, hearing: Hearing) -> _Stream:
         origin, model = request.rendering.manifest.origin, request.model

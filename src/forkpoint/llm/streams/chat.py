@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from forkpoint.errors import AnswerMalformed, ContentRefused
+from forkpoint.errors import AnswerMalformed, RequestRefused
 from forkpoint.events import Reasoning, ToolCall, Usage
 from forkpoint.llm.answers import Answer, Finish, Said
 from forkpoint.llm.attempt import Hearing
@@ -62,7 +62,7 @@ class ChatStream:
             raise AnswerMalformed(self._model, "it ended without saying why")
         refusal = str(self._refusal)
         if self._finish == "content_filter" or refusal:
-            raise ContentRefused(self._model, refusal or "its provider's filter stopped the answer")
+            raise RequestRefused.model_refused(self._model, refusal or "its provider's filter stopped the answer")
         if self._finish.lower() not in _FINISH:
             raise AnswerMalformed(self._model, f"it was broken off: {name(self._finish)[:80]}")
         said: list[Said] = []

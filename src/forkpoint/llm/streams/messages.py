@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from forkpoint.errors import AnswerMalformed, ContentRefused
+from forkpoint.errors import AnswerMalformed, RequestRefused
 from forkpoint.events import Reasoning, ToolCall, Usage
 from forkpoint.llm.answers import Answer, Finish, Said
 from forkpoint.llm.attempt import Hearing
@@ -69,7 +69,7 @@ class MessagesStream:
         if not self._ended or self._stop is None:
             raise AnswerMalformed(self._model, "it ended without its last event")
         if self._stop == "refusal":
-            raise ContentRefused(self._model, "the model refused")
+            raise RequestRefused.model_refused(self._model, "the model refused")
         if self._stop not in _FINISH:
             raise AnswerMalformed(self._model, f"it stopped for a reason nobody asked for: {name(self._stop)[:80]}")
         finish = _FINISH[self._stop]

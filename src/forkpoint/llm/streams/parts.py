@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from forkpoint.errors import AnswerEmpty, AnswerMalformed
+from forkpoint.errors import AnswerMalformed
 from forkpoint.events import AssistantMessage, Text, ToolCall
 from forkpoint.history.wholeness import is_json
 from forkpoint.ids import new_id
@@ -13,13 +13,15 @@ from forkpoint.llm.answers import Answer, Finish, Said
 
 
 def whole_answer(said: list[Said], finish: Finish, *, model: str, response_id: str | None) -> Answer:
-    """The answer made of what was said, if it is one. Raises `AnswerEmpty` or `AnswerMalformed` otherwise."""
+    """The answer made of what was said, if it is one. Raises `AnswerMalformed` otherwise."""
     calls = [body for body in said if isinstance(body, ToolCall)]
     if not calls and not any(isinstance(body, AssistantMessage) for body in said):
         spent = finish == "length" and said
         if spent:
-            raise AnswerEmpty(model, "all its tokens went into thoughts, so raise max_tokens", lasting=True)
-        raise AnswerEmpty(model, "there is no text and no call")
+            raise AnswerMalformed.model_empty(
+                model, "all its tokens went into thoughts, so raise max_tokens", lasting=True
+            )
+        raise AnswerMalformed.model_empty(model, "there is no text and no call")
     for call in calls:
         if not call.tool:
             raise AnswerMalformed(model, "a tool call names no tool")

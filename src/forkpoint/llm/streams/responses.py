@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from forkpoint.errors import AnswerMalformed, ContentRefused
+from forkpoint.errors import AnswerMalformed, RequestRefused
 from forkpoint.events import AssistantMessage, Reasoning, Text, ToolCall, Usage
 from forkpoint.llm.answers import Answer, Finish, Said
 from forkpoint.llm.attempt import Hearing
@@ -70,7 +70,9 @@ class ResponsesStream:
         if self._status == "incomplete":
             reason = name(field(self._end, "incomplete_details", "reason"))
             if reason != "max_output_tokens":
-                raise ContentRefused(self._model, f"the answer was broken off: {reason or 'no reason given'}")
+                raise RequestRefused.model_refused(
+                    self._model, f"the answer was broken off: {reason or 'no reason given'}"
+                )
             finish = "length"
         elif self._status != "completed":
             raise AnswerMalformed(self._model, f"it ended, and says that it is {name(self._status)[:80]}")
@@ -102,7 +104,7 @@ class ResponsesStream:
         parts: list[Text] = []
         for part in objects(item.get("content")):
             if part.get("type") == "refusal":
-                raise ContentRefused(self._model, name(part.get("refusal")) or "the model refused")
+                raise RequestRefused.model_refused(self._model, name(part.get("refusal")) or "the model refused")
             text = name(part.get("text"))
             if text.strip():
                 parts.append(Text(text))

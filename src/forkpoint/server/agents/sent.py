@@ -16,7 +16,7 @@ from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.stored.document import ClientTool, Document, StoredRole, StoredSubAgents
 from forkpoint.agent.stored.functions import Reference, StoredCondenser
 from forkpoint.agent.team.offer import Role, SubAgents
-from forkpoint.errors import BadAgent, BadDocument, BadSetting, ForkpointError
+from forkpoint.errors import BadAgent, BadSetting, ForkpointError
 from forkpoint.llm.model import LLM, Retries, Timeouts
 
 SIZE = 256 * 1024
@@ -144,9 +144,9 @@ def _received(text: bytes | str, offer: ServerOffer, left: list[int]) -> Agent |
         )
     except BadAgent:
         raise
-    except BadDocument as error:
-        raise BadAgent(f"its llm cannot be read ({error.why})") from None
     except BadSetting as error:
+        if BadSetting.bad_document.made(error):
+            raise BadAgent(f"its llm cannot be read ({error.why})") from None
         raise BadAgent(f"{error.setting} of its model cannot be set like this: {error.why}") from None
     except ForkpointError as error:
         raise BadAgent(str(error)) from None

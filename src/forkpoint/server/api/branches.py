@@ -13,6 +13,7 @@ from forkpoint.errors import (
     BadArgument,
     BadName,
     BadPosition,
+    BadWorkspace,
     Busy,
     CannotResume,
     KeyReused,
@@ -22,7 +23,6 @@ from forkpoint.errors import (
     Stale,
     TooLarge,
     TurnOpen,
-    WorkspaceNotMade,
 )
 from forkpoint.server.api.bodies import Fork, Rewind
 from forkpoint.server.api.conversations import AGENT, created, is_chosen
@@ -55,7 +55,7 @@ calls = Calls("branches")
         TooLarge,
         Stale,
         BadArgument,
-        WorkspaceNotMade,
+        BadWorkspace.workspace_not_made,
         *AGENT,
     ),
 )
@@ -150,7 +150,7 @@ def _isolation(body: Fork) -> Kind | None:
 
 
 def _check_may_isolate(call: ApiCall, isolation: Kind | None, settings: Settings) -> None:
-    """Raises `WorkspaceNotMade` where no folders are made for clients: they cost the server's disk."""
+    """Raises `BadWorkspace` where no folders are made for clients: they cost the server's disk."""
     if isolation is not None and not call.services.agents.allow_isolation:
         why = "this server makes no folders for its clients (allow_isolation in its file)"
-        raise WorkspaceNotMade(isolation, settings.workspace or "its workspace", why)
+        raise BadWorkspace.workspace_not_made(isolation, settings.workspace or "its workspace", why)

@@ -17,7 +17,6 @@ from forkpoint.errors import (
     AlreadyExists,
     BadAgent,
     BadArgument,
-    BadCursor,
     BadModel,
     BadName,
     BadSetting,
@@ -29,7 +28,6 @@ from forkpoint.errors import (
     NotWhole,
     Stale,
     TooLarge,
-    TrustRefused,
     TurnOpen,
 )
 from forkpoint.server.agents.catalog import AgentItem
@@ -49,7 +47,7 @@ from forkpoint.wire.documents import DeletedDocument, InfoDocument, PageDocument
 calls = Calls("conversations")
 
 AGENT = (BadAgent, BadModel, BadWorkspace)
-MAKING = (*AGENT, BadArgument, BadSetting, TrustRefused)
+MAKING = (*AGENT, BadArgument, BadSetting, BadWorkspace.trust_refused)
 """What is wrong with a conversation that is to be made: its agent, its workspace, or what is said of its trust."""
 
 
@@ -83,7 +81,7 @@ async def create_conversation(call: CallMade) -> Response:
     return created(await call.backend.create(draft, key=call.key))
 
 
-@calls("GET", "/api/conversations", gives=PageDocument[InfoDocument], raises=(BadCursor, NotFound))
+@calls("GET", "/api/conversations", gives=PageDocument[InfoDocument], raises=(BadName.bad_cursor, NotFound))
 async def list_conversations(
     call: CallMade,
     cursor: Annotated[str | None, Query(description="`next` of an earlier page.", max_length=512)] = None,
@@ -207,10 +205,10 @@ async def draft_of(call: ApiCall, body: CreateConversation | FirstTurn, given: s
 
 
 def _check_may_trust(call: ApiCall, body: CreateConversation | FirstTurn) -> None:
-    """Raises `TrustRefused` where it is not for clients to say what is trusted."""
+    """Raises `BadWorkspace` where it is not for clients to say what is trusted."""
     if body.trust is not None and not call.services.settings.allow_trust:
         why = "this server does not leave that to its clients (allow_trust in its file)"
-        raise TrustRefused((body.workspace or "its workspace")[:200], why)
+        raise BadWorkspace.trust_refused((body.workspace or "its workspace")[:200], why)
 
 
 def _tags(given: "list[str] | tuple[str, ...]") -> dict[str, str]:

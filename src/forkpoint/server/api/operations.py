@@ -5,7 +5,7 @@ from typing import Literal
 from fastapi import Request, Response
 from msgspec import Struct
 
-from forkpoint.errors import NoSuchCall, ShuttingDown, StoreUnavailable
+from forkpoint.errors import NotFound, ShuttingDown, StoreUnavailable
 from forkpoint.server.http.address import is_loopback_address
 from forkpoint.server.http.call import Calls, answer
 from forkpoint.server.services import Services
@@ -43,13 +43,15 @@ async def ready(request: Request) -> Response:
     return answer(Ready("ready"))
 
 
-@calls("GET", "/metrics", texts=("text/plain", "application/openmetrics-text"), open=True, raises=(NoSuchCall,))
+@calls(
+    "GET", "/metrics", texts=("text/plain", "application/openmetrics-text"), open=True, raises=(NotFound.no_such_call,)
+)
 async def metrics(request: Request) -> Response:
     """What it counts, for Prometheus."""
     services: Services = request.app.state.services
     allowed = services.settings.metrics
     is_near = request.client is None or is_loopback_address(request.client.host)
     if allowed == "off" or (allowed == "loopback" and not is_near):
-        raise NoSuchCall("GET", "/metrics")
+        raise NotFound.no_such_call("GET", "/metrics")
     body, sort = services.metrics.render(request.headers.get("accept"))
     return Response(body, media_type=sort)

@@ -17,13 +17,11 @@ from forkpoint.backend.results import Turn as TurnResult
 from forkpoint.conversation.sub_agents import member_of, part_of_key
 from forkpoint.engine.team.spawn import ROOT
 from forkpoint.errors import (
-    AgentClosed,
     Busy,
     CannotResume,
     KeyReused,
     MissingKey,
     NoAgent,
-    NoSuchAgent,
     NotFound,
     NothingToRun,
     NotWhole,
@@ -164,8 +162,8 @@ async def list_members(call: CallMade, id: Conversation) -> Response:
     once=True,
     raises=(
         NotFound,
-        NoSuchAgent,
-        AgentClosed,
+        NotFound.no_such_agent,
+        SpawnRefused.agent_closed,
         SpawnRefused,
         KeyReused,
         NothingToRun,
@@ -201,7 +199,7 @@ async def tell_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Respo
     gives=InfoDocument,
     once=True,
     tags=True,
-    raises=(*HELD, NoSuchAgent, AgentClosed, SpawnRefused, KeyReused),
+    raises=(*HELD, NotFound.no_such_agent, SpawnRefused.agent_closed, SpawnRefused, KeyReused),
 )
 async def reach_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Response:
     """The conversation in which a sub-agent is talked to from here. One of another branch is forked for that."""
@@ -217,7 +215,7 @@ async def reach_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Resp
     "/api/conversations/{id}/agents/{agent:member}/close",
     takes=Nothing,
     gives=MemberDocument,
-    raises=(*HELD, NoSuchAgent),
+    raises=(*HELD, NotFound.no_such_agent),
 )
 async def close_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Response:
     """Close a sub-agent: what runs there is cancelled. It can still be read and forked."""
@@ -232,7 +230,7 @@ async def close_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Resp
     "GET",
     "/api/conversations/{id}/agents/{agent:member}",
     gives=MemberDocument,
-    raises=(NotFound, NoSuchAgent),
+    raises=(NotFound, NotFound.no_such_agent),
 )
 async def get_member(
     call: CallMade,

@@ -21,16 +21,14 @@ from forkpoint.errors import (
     AlreadyExists,
     BadAgent,
     BadArgument,
-    BadCursor,
     BadName,
     Busy,
-    CallNotOpen,
     CannotResume,
     ErrorKind,
     KeyReused,
     MissingKey,
     ModelError,
-    ModelTimeout,
+    ModelUnavailable,
     NoAgent,
     NoSuchTurn,
     NotFound,
@@ -46,6 +44,7 @@ from forkpoint.errors import (
     TurnCancelled,
     TurnFailed,
     TurnOpen,
+    Unpaired,
 )
 from forkpoint.server.api.bodies import (
     Approve,
@@ -92,7 +91,7 @@ RUNNING: Errors = (
     TurnFailed,
     TurnCancelled,
     ModelError,
-    ModelTimeout,
+    ModelUnavailable.model_timeout,
     RateLimited,
     OutcomeUnknown,
 )
@@ -118,7 +117,7 @@ STREAM = "what happens in the turn as it happens, provisionally; the last event 
         NothingToRun,
         NotWhole,
         TooLarge,
-        CallNotOpen,
+        Unpaired.call_not_open,
         *MAKING,
         *RUNNING,
     ),
@@ -159,7 +158,7 @@ async def run_turn(call: CallMade, id: Conversation) -> Response:
     return await run(call, act, stop=body.cancel_on_disconnect)
 
 
-@calls("GET", "/api/conversations/{id}/turns", gives=PageDocument[TurnDocument], raises=(NotFound, BadCursor))
+@calls("GET", "/api/conversations/{id}/turns", gives=PageDocument[TurnDocument], raises=(NotFound, BadName.bad_cursor))
 async def list_turns(
     call: CallMade,
     id: Conversation,

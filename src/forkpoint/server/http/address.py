@@ -3,7 +3,7 @@
 import ipaddress
 import socket
 
-from forkpoint.errors import AddressTaken, OpenToTheWorld
+from forkpoint.errors import AddressTaken, BadKeys
 
 BACKLOG = 4096
 """Connections that may wait to be accepted."""
@@ -28,9 +28,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def check_safe(host: str, has_keys: bool) -> None:
-    """Refuses to listen beyond loopback without a key. Raises `OpenToTheWorld`."""
+    """Refuses to listen beyond loopback without a key. Raises `BadKeys`."""
     if not has_keys and not listens_on_loopback(host):
-        raise OpenToTheWorld(host)
+        raise BadKeys.open_to_the_world(host)
 
 
 def is_loopback_address(address: str) -> bool:

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from forkpoint.errors import ForeignOrigin, TooLarge, TooSlow, TurnFailed
+from forkpoint.errors import TooLarge, TooSlow, TurnFailed, Unauthorized
 from forkpoint.ids import new_id
 from forkpoint.server.api.public import problem_of
 from forkpoint.server.http.address import is_loopback_name
@@ -149,7 +149,7 @@ def refusal(error: BaseException, request_id: str, path: str = "") -> tuple[int,
 
 
 def _caller(services: Services, path: str, headers: Headers) -> ApiKey | None:
-    """Who is calling. Raises `Unauthorized`; or `ForeignOrigin`, where nothing but the address keeps strangers out."""
+    """Who is calling. Raises `Unauthorized`, also for a web page where nothing but the address keeps strangers out."""
     if path in _OPEN:
         return None
     if services.keyring is not None:
@@ -166,10 +166,10 @@ def _check_origin(services: Services, headers: Headers) -> None:
     origin, host = headers.get("origin"), headers.get("host", "").lower()
     allowed, name = services.settings.cors_origins, _name_in(host)
     if not is_loopback_name(name) and name not in services.settings.hosts:
-        raise ForeignOrigin(host)
+        raise Unauthorized.foreign_origin(host)
     own = {f"http://{host}", f"https://{host}"}
     if origin is not None and "*" not in allowed and origin not in allowed and origin.lower() not in own:
-        raise ForeignOrigin(origin)
+        raise Unauthorized.foreign_origin(origin)
 
 
 def _name_in(host: str) -> str:

@@ -26,10 +26,9 @@ from forkpoint.clock import Clock, system_clock
 from forkpoint.errors import (
     AlreadyExists,
     BadArgument,
-    BadKeysFile,
-    BadKeyVariable,
+    BadKeys,
     BadName,
-    NoSuchKey,
+    NotFound,
     Unauthorized,
 )
 from forkpoint.server.settings import History
@@ -120,21 +119,25 @@ class OneKey:
 
     @classmethod
     def from_environment(cls, variable: str, tenant: str = DEFAULT_TENANT) -> "OneKey":
-        """The key that an environment variable holds. Raises `BadKeyVariable` if that is none.
+        """The key that an environment variable holds. Raises `BadKeys` if that is none.
 
         A variable that was named and is empty is an error: a server must not stand open because a secret is missing.
         """
         check_name("tenant", tenant)
         value = os.environ.get(variable)
         if value is None:
-            raise BadKeyVariable(variable, "it is not set")
+            raise BadKeys.bad_key_variable(variable, "it is not set")
         token = value.strip()  # a file's last newline, most often, and no client could send it
         if not token:
-            raise BadKeyVariable(variable, "it is empty")
+            raise BadKeys.bad_key_variable(variable, "it is empty")
         if not _SENDABLE.fullmatch(token):
-            raise BadKeyVariable(variable, "it holds blanks or characters that are not ASCII, which no client can send")
+            raise BadKeys.bad_key_variable(
+                variable, "it holds blanks or characters that are not ASCII, which no client can send"
+            )
         if len(token) < SHORTEST:
-            raise BadKeyVariable(variable, f"it has {len(token)} characters, and fewer than {SHORTEST} can be guessed")
+            raise BadKeys.bad_key_variable(
+                variable, f"it has {len(token)} characters, and fewer than {SHORTEST} can be guessed"
+            )
         return cls(token, ApiKey(f"env:{variable}", variable, tenant))
 
     def find(self, token: str) -> ApiKey | None:
@@ -152,7 +155,7 @@ class Keys:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Clock = system_clock) -> None:
-        """Opens a file. Raises `BadKeysFile` if it is not there or cannot be used."""
+        """Opens a file. Raises `BadKeys` if it is not there or cannot be used."""
         self._path = Path(path)
         self._clock = clock
         self._looked = clock()
@@ -185,7 +188,7 @@ class Keys:
             if (found := _bytes_of(self._path)) != self._bytes:
                 self._table = _table(_parsed(self._path, found))
                 self._bytes = found
-        except BadKeysFile as error:
+        except BadKeys as error:
             if not self._warned:
                 _log.warning("The keys stay as they were when they were last read. %s", error)
             self._warned = True
@@ -237,19 +240,19 @@ def add_key(
 
 
 def revoke_key(path: str | os.PathLike[str], given: str) -> ApiKey:
-    """Takes a key out of a file, by its id, its name, or the whole key. Raises `NoSuchKey`."""
+    """Takes a key out of a file, by its id, its name, or the whole key. Raises `NotFound`."""
     wanted = given
     if given.startswith(_PREFIX):  # a key that has leaked is at hand as a whole; nothing shows more of it than its id
         wanted = given[len(_PREFIX) :][:8]
     if not _entries(Path(path)):  # nor is a file or a folder made for nothing
-        raise NoSuchKey(wanted, str(path))
+        raise NotFound.no_such_key(wanted, str(path))
     with _changing(Path(path)) as real:
         entries = _entries(real)
         for entry in entries:
             if wanted == entry.id or given == entry.name:
                 _write(real, tuple(other for other in entries if other is not entry))
                 return _key(entry)
-    raise NoSuchKey(wanted, str(path))
+    raise NotFound.no_such_key(wanted, str(path))
 
 
 # Reading.
@@ -294,37 +297,37 @@ def _entries(path: Path) -> tuple[_Entry, ...]:
 def _bytes_of(path: Path) -> bytes:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
-            raise BadKeysFile(str(path), "it is not a file")
+            raise BadKeys(str(path), "it is not a file")
         with path.open("rb") as file:
             found = file.read(_LARGEST + 1)
     except FileNotFoundError:
-        raise BadKeysFile(str(path), "it is not there") from None
+        raise BadKeys(str(path), "it is not there") from None
     except OSError as error:
         raise _unreadable(path, error) from None
     if len(found) > _LARGEST:
-        raise BadKeysFile(str(path), f"it has more than {_LARGEST:,} bytes")
+        raise BadKeys(str(path), f"it has more than {_LARGEST:,} bytes")
     return found
 
 
-def _unreadable(path: Path, error: OSError) -> BadKeysFile:
-    return BadKeysFile(str(path), f"it cannot be read ({error.strerror})")
+def _unreadable(path: Path, error: OSError) -> BadKeys:
+    return BadKeys(str(path), f"it cannot be read ({error.strerror})")
 
 
 def _parsed(path: Path, found: bytes) -> tuple[_Entry, ...]:
-    """The entries of a file. Raises `BadKeysFile`, with no value from the file in it: it may be a secret."""
+    """The entries of a file. Raises `BadKeys`, with no value from the file in it: it may be a secret."""
     try:
         version = msgspec.json.decode(found, type=_KeysVersion).version
         if version != VERSION:
-            raise BadKeysFile(str(path), f"it has version {version}, and this Forkpoint knows only {VERSION}")
+            raise BadKeys(str(path), f"it has version {version}, and this Forkpoint knows only {VERSION}")
         entries = msgspec.json.decode(found, type=_KeysDocument).keys
     except UnicodeDecodeError:
-        raise BadKeysFile(str(path), "it is not UTF-8") from None
+        raise BadKeys(str(path), "it is not UTF-8") from None
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadKeysFile(str(path), f"it does not hold what it should ({error})") from None
+        raise BadKeys(str(path), f"it does not hold what it should ({error})") from None
     seen: set[str] = set()
     for number, entry in enumerate(entries, 1):
         if (why := _flaw(entry, seen)) is not None:
-            raise BadKeysFile(str(path), f"key {number} of {len(entries)} in it {why}")
+            raise BadKeys(str(path), f"key {number} of {len(entries)} in it {why}")
         seen |= {entry.id, entry.name}
     return entries
 
@@ -379,12 +382,12 @@ def _changing(path: Path) -> Iterator[Path]:
         lock = FileLock(beside)
         try:
             if not lock.acquire_within(_PATIENCE):
-                raise BadKeysFile(str(path), f"another program has been changing it for {_PATIENCE:.0f} s")
+                raise BadKeys(str(path), f"another program has been changing it for {_PATIENCE:.0f} s")
             yield real
         finally:
             lock.close()
     except OSError as error:
-        raise BadKeysFile(str(path), f"it cannot be written ({error.strerror})") from None
+        raise BadKeys(str(path), f"it cannot be written ({error.strerror})") from None
 
 
 def _write(path: Path, entries: tuple[_Entry, ...]) -> None:

@@ -11,7 +11,6 @@ import msgspec
 from forkpoint.errors import (
     BadRequest,
     ErrorKind,
-    ForeignOrigin,
     Invalid,
     StoreUnavailable,
     TooLarge,
@@ -81,7 +80,7 @@ def _errors(about: Description, takes_parameters: bool) -> Iterator[Exception]:
     """What a call can end in. What is the same for all calls need not be named by each."""
     errors: list[ErrorKind] = [*about.raises, TooLarge]
     if not about.open:
-        errors += [Unauthorized, ForeignOrigin, StoreUnavailable]
+        errors += [Unauthorized, Unauthorized.foreign_origin, StoreUnavailable]
     if about.takes is not None or about.once or about.if_match:
         errors.append(BadRequest)
     if about.takes is not None:

@@ -11,12 +11,10 @@ from typing import TypeAlias
 import msgspec
 
 from forkpoint.errors import (
-    DiskFull,
     ForkpointError,
-    NotAStore,
-    ReadOnly,
     StoreDamaged,
     StoreUnavailable,
+    StoreUnusable,
 )
 from forkpoint.store.sql import statements
 
@@ -81,11 +79,11 @@ def translate(error: sqlite3.Error, path: str) -> ForkpointError:
     detail = str(error)
     match code_of(error):
         case sqlite3.SQLITE_FULL:
-            return DiskFull(path, detail)
+            return StoreUnavailable.disk_full(path, detail)
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:
-            return ReadOnly(path, detail)
+            return StoreUnusable.read_only(path, detail)
         case sqlite3.SQLITE_NOTADB:
-            return NotAStore(path, "it is not a SQLite database")
+            return StoreUnusable(path, "it is not a SQLite database")
         case sqlite3.SQLITE_CORRUPT:
             return StoreDamaged(path, detail)
         case _:

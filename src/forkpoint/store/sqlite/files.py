@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
-from forkpoint.errors import BadStoreUrl, NetworkFileSystem, NotAStore, ReadOnly, StoreDamaged, StoreNewer
+from forkpoint.errors import BadStoreUrl, StoreDamaged, StoreUnusable
 from forkpoint.store.sql import migrations
 from forkpoint.store.sqlite.connection import Database, code_of, connect, translated
 from forkpoint.system.durable_file import install, new_aside
@@ -40,14 +40,14 @@ def prepare(path: Path) -> None:
     except OSError as error:
         raise BadStoreUrl(str(path), error.strerror or str(error)) from error
     if kind := network_file_system(path, _mounts()):
-        raise NetworkFileSystem(str(path), kind)
+        raise StoreUnusable.network_file_system(str(path), kind)
     try:
         with translated(str(path)):
             if path.exists():
                 _check(path)  # before a lock file is put beside it
         lock = FileLock(lock_path(path))
     except OSError as error:
-        raise ReadOnly(str(path), error.strerror or str(error)) from error
+        raise StoreUnusable.read_only(str(path), error.strerror or str(error)) from error
     try:
         with translated(str(path)), lock:
             if path.exists():
@@ -58,7 +58,7 @@ def prepare(path: Path) -> None:
             else:
                 _make(path)
     except OSError as error:
-        raise ReadOnly(str(path), error.strerror or str(error)) from error
+        raise StoreUnusable.read_only(str(path), error.strerror or str(error)) from error
     finally:
         lock.close()
 
@@ -127,7 +127,7 @@ def format_of(db: Database) -> int:
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     marked = db.execute("PRAGMA application_id").fetchone()[0]
     if marked != APPLICATION_ID and (tables or marked):
-        raise NotAStore(db.path, "it is a SQLite database of another program")
+        raise StoreUnusable(db.path, "it is a SQLite database of another program")
     if not tables:
         return 0
     try:
@@ -139,7 +139,7 @@ def format_of(db: Database) -> int:
     if row is None:
         raise StoreDamaged(db.path, "it does not state its format")
     if row["writable_from"] > FORMAT:
-        raise StoreNewer(db.path, row["format"], FORMAT)
+        raise StoreUnusable.store_newer(db.path, row["format"], FORMAT)
     return int(row["format"])
 
 
@@ -151,7 +151,7 @@ def _check(path: Path) -> None:
     """
     size = path.stat().st_size
     if size < 100:
-        raise NotAStore(str(path), "it is too short to be a database" if size else "it is empty")
+        raise StoreUnusable(str(path), "it is too short to be a database" if size else "it is empty")
     _look(path)
 
 

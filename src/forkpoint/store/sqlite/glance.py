@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from forkpoint.errors import NotAStore
+from forkpoint.errors import StoreUnusable
 from forkpoint.store.records import DEFAULT_TENANT
 from forkpoint.store.sqlite.connection import SQL, Database, translated
 from forkpoint.store.sqlite.files import format_of
@@ -26,7 +26,7 @@ class Glance(Struct, frozen=True):
 def glance(path: Path) -> Glance:
     """Looks at the file of a store. Raises the same errors as opening it."""
     if not path.is_file():
-        raise NotAStore(str(path), "it is not a file")
+        raise StoreUnusable(str(path), "it is not a file")
     log = Path(f"{path}-wal")
     written = log.stat().st_size if log.exists() else 0
     # Without a log nobody writes there: then SQLite is told so, or it would put an empty log beside the file.

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import anyio
 
-from forkpoint.errors import CommitFailed, ForkpointError, OutcomeUnknown, ReadOnly, TurnLost
+from forkpoint.errors import CommitFailed, ForkpointError, OutcomeUnknown, StoreUnusable, TurnLost
 from forkpoint.events import Usage
 from forkpoint.store.records import OpenTurn, Outcome, TurnRecord
 from forkpoint.store.sqlite.connection import Database
@@ -37,7 +37,7 @@ class HeldTurns:
         try:
             file.holder.enrol()
         except OSError as error:
-            raise ReadOnly(file.path, error.strerror or str(error)) from error
+            raise StoreUnusable.read_only(file.path, error.strerror or str(error)) from error
 
         def run(db: Database, scope: Scope) -> tuple[OpenTurn | TurnRecord, int | None]:
             beaten = file.say_alive(db) if file.is_silent() else file.beaten

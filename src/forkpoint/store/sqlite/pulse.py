@@ -9,7 +9,7 @@ import sqlite3
 import threading
 from contextlib import suppress
 
-from forkpoint.errors import StoreClosed
+from forkpoint.errors import StoreUnavailable
 from forkpoint.store.sqlite.connection import MEMORY, Connect, Database, code_of, translated
 from forkpoint.store.sqlite.writer import Writer
 
@@ -43,7 +43,7 @@ class Pulse:
     def read(self) -> int:
         """The number as it is now."""
         if self._closed:
-            raise StoreClosed(self._path)
+            raise StoreUnavailable.store_closed(self._path)
         if self._path == MEMORY:  # its one connection is told nothing of itself, and nobody else has any
             return self._writer.commits
         with self._looking, translated(self._path):

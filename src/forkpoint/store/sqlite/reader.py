@@ -14,7 +14,7 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 
-from forkpoint.errors import StoreClosed
+from forkpoint.errors import StoreUnavailable
 from forkpoint.store.sqlite.connection import Connect, Database, translated
 from forkpoint.store.sqlite.writer import Writer
 
@@ -35,7 +35,7 @@ class Readers:
     async def run(self, read: Callable[[Database], T]) -> T:
         """What a function reads from one snapshot."""
         if self._closed:
-            raise StoreClosed(self._path)
+            raise StoreUnavailable.store_closed(self._path)
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(self._most)
         return await anyio.to_thread.run_sync(partial(self._run, read), limiter=self._limiter)

@@ -18,7 +18,7 @@ from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from forkpoint.clock import Clock, system_clock
-from forkpoint.errors import BadId, BadName, CommitFailed, NotFound, NotWhole
+from forkpoint.errors import BadName, CommitFailed, NotFound, NotWhole
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
 from forkpoint.history.paths import Path
 from forkpoint.history.state import State
@@ -286,7 +286,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         if create is not None:
             self._view.file.checks.new(create)
             if create.id != conversation:
-                raise BadId(f"conversation that turn {turn} creates", create.id)
+                raise BadName.bad_id(f"conversation that turn {turn} creates", create.id)
         token = os.urandom(16)
         run = partial(
             turns.begin,

@@ -29,7 +29,7 @@ import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from forkpoint.errors import ForkpointError, OutcomeUnknown, StoreClosed, StoreDamaged, StoreUnavailable
+from forkpoint.errors import ForkpointError, OutcomeUnknown, StoreDamaged, StoreUnavailable
 from forkpoint.store.sqlite.connection import MEMORY, PATIENCE, SQL, Connect, Database, code_of, translate
 from forkpoint.system.file_lock import FileLock
 from forkpoint.threads.wakeup import Wakeup
@@ -172,7 +172,7 @@ class Writer:
         job._wakeup = Wakeup()
         with self._deciding:
             if self._closing:
-                raise StoreClosed(self._path)
+                raise StoreUnavailable.store_closed(self._path)
             self._jobs.put(job)
         return job._wakeup
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from forkpoint.errors import AlreadyExists, BadCursor, BadLineage, BadName, Busy, KeyReused, NotFound, NotWhole, Stale
+from forkpoint.errors import AlreadyExists, BadArgument, BadName, Busy, KeyReused, NotFound, NotWhole, Stale
 from forkpoint.events import Position, Usage
 from forkpoint.ids import new_id
 from forkpoint.paging import every
@@ -91,9 +91,9 @@ class ConversationConformance(Conformance):
 
     async def test_a_cursor_that_is_none_of_ours_is_refused(self, store: Store) -> None:
         made = await create(store)
-        with pytest.raises(BadCursor):
+        with pytest.raises(BadName, check=BadName.bad_cursor.made):
             await store.conversations(cursor="rubbish")
-        with pytest.raises(BadCursor):
+        with pytest.raises(BadName, check=BadName.bad_cursor.made):
             await store.turns(made.id, cursor="rubbish")
 
     async def test_title_and_tags_change_without_touching_the_revision(self, store: Store) -> None:
@@ -261,7 +261,7 @@ class ConversationConformance(Conformance):
         ids=["fork", "aside", "no call", "a root from somewhere", "no such place"],
     )
     async def test_a_lineage_that_says_what_did_not_happen_is_refused(self, store: Store, lineage: Lineage) -> None:
-        with pytest.raises(BadLineage):
+        with pytest.raises(BadArgument, check=BadArgument.bad_lineage.made):
             await store.create(NewConversation(id=new_id(), lineage=lineage))
         assert (await store.conversations()).items == ()
 

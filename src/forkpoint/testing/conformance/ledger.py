@@ -2,7 +2,7 @@
 
 import pytest
 
-from forkpoint.errors import BadId, KeyReused, NotFound
+from forkpoint.errors import BadName, KeyReused, NotFound
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
@@ -53,7 +53,7 @@ class LedgerConformance(Conformance):
     @pytest.mark.parametrize("id", ["", "no-id", "x" * 1000])
     async def test_a_charge_needs_an_id(self, store: Store, id: str) -> None:
         made = await create(store)
-        with pytest.raises(BadId):
+        with pytest.raises(BadName, check=BadName.bad_id.made):
             await store.charge(made.id, id, ASIDE)
         assert await store.spent(made.id) == Usage()
 
@@ -167,7 +167,7 @@ class LedgerConformance(Conformance):
         for conversation, usage in ((made.id, ASIDE), (None, used(5))):
             with pytest.raises(KeyReused):
                 await store.charge(conversation, once, usage)
-        with pytest.raises(BadId):
+        with pytest.raises(BadName, check=BadName.bad_id.made):
             await store.charge(None, "no-id", ASIDE)
         theirs = store.within("other")
         assert await theirs.spent(None) == await theirs.usage() == Usage()

@@ -7,7 +7,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from forkpoint.errors import AlreadyExists, BadLineage, BadPosition, NotFound, TooLarge, Unpaired
+from forkpoint.errors import AlreadyExists, BadArgument, BadPosition, NotFound, TooLarge, Unpaired
 from forkpoint.events import NewEvent, Position, Usage
 from forkpoint.ids import new_id
 from forkpoint.paging import every
@@ -164,7 +164,7 @@ class SubAgentConformance(Conformance):
     )
     async def test_half_a_lineage_is_refused(self, store: Store, lineage: Lineage) -> None:
         parent = await create(store)
-        with pytest.raises(BadLineage):
+        with pytest.raises(BadArgument, check=BadArgument.bad_lineage.made):
             await store.create(
                 NewConversation(id=new_id(), family=parent.id, lineage=lineage, onto=Onto(parent.id, None))
             )

@@ -18,15 +18,11 @@ from forkpoint.errors import (
     ForkpointError,
     LimitReached,
     ModelError,
-    NetworkFileSystem,
-    NoNewMessage,
-    NoSuchModel,
-    NotAStore,
-    ReadOnly,
+    NotFound,
     ShuttingDown,
     StoreDamaged,
     StoreError,
-    StoreNewer,
+    StoreUnusable,
     TooMany,
     TooSlow,
     TurnCancelled,
@@ -48,12 +44,11 @@ _CODES = {  # what these clients know by other names
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _PARAMS = {
     BadTool.code: "tools",
-    NoSuchModel.code: "model",
-    NoNewMessage.code: "messages",
+    NotFound.model_not_found.code: "model",
     ContextTooLong.code: "messages",
 }
 _PASSING = (TooMany, TooSlow, ShuttingDown, StoreError)
-_LASTING = (NetworkFileSystem, NotAStore, ReadOnly, StoreDamaged, StoreNewer)  # until somebody sees to the store
+_LASTING = (StoreUnusable, StoreDamaged)  # until somebody sees to the store
 _AS_IT_WAS = "The conversation is as it was."
 _NO_TOOLS = "It had run no tools."
 _RAN = {"done", "failed", "unknown"}

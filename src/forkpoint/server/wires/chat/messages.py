@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from forkpoint.backend.messages import Given
 from forkpoint.engine.placement import ClientList, MessageBody, paired
-from forkpoint.errors import Invalid, NoNewMessage, TooLarge
+from forkpoint.errors import Invalid, TooLarge
 from forkpoint.events import (
     AssistantMessage,
     File,
@@ -321,21 +321,21 @@ SOURCE = "chat completions"
 def read_list(messages: Sequence[ClientMessage], *, is_whole: bool = False) -> ClientList:
     """The list with its new part set apart. System and developer messages count wherever they stand.
 
-    Raises `NoNewMessage` if the end is not new: nothing older is ever used instead. Raises `Invalid` if a call has two
+    Raises `Invalid` if the end is not new: nothing older is ever used instead. Raises `Invalid` if a call has two
     results.
     """
     system = "\n\n".join(message.text for message in messages if message.role == "system" and message.bodies)
     others = [message for message in messages if message.role != "system"]
     if not others:
-        raise NoNewMessage("there are only system messages")
+        raise Invalid.no_new_user_message("there are only system messages")
     last, message = others[-1], None
     if last.role == "user":
         if not last.bodies:
-            raise NoNewMessage("the last message is blank")
+            raise Invalid.no_new_user_message("the last message is blank")
         message = next(body for body in last.bodies if isinstance(body, UserMessage))
         others.pop()
     elif last.role == "assistant":
-        raise NoNewMessage("the last message is the assistant's own")
+        raise Invalid.no_new_user_message("the last message is the assistant's own")
     results: list[ToolResult] = []
     while others and others[-1].role == "tool":
         results[:0] = [body for body in others.pop().bodies if isinstance(body, ToolResult)]
@@ -364,13 +364,13 @@ def outline_of(before: Sequence[MessageBody]) -> int | None:
 
 
 def as_asked(messages: Sequence[ClientMessage]) -> tuple[Given, ...]:
-    """A list as it is, for an answer without a conversation. Raises `NoNewMessage` if all messages are blank.
+    """A list as it is, for an answer without a conversation. Raises `Invalid` if all messages are blank.
 
     Some clients ask for a title with a system message alone: then that message is the question.
     """
     given = paired([body for message in messages for body in message.bodies])
     if not given:
-        raise NoNewMessage("all messages are blank")
+        raise Invalid.no_new_user_message("all messages are blank")
     if all(isinstance(body, SystemMessage) for body in given):
         last = given.pop()
         assert isinstance(last, SystemMessage)

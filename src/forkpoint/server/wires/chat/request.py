@@ -16,7 +16,7 @@ from msgspec import Meta, Raw, Struct
 from msgspec.json import Decoder
 
 from forkpoint.agent.output import OutputSchema
-from forkpoint.errors import BadAgent, BadRequest, BadSetting, BadTool, ForkpointError, Invalid, Unsupported
+from forkpoint.errors import BadAgent, BadRequest, BadSetting, BadTool, ForkpointError, Invalid
 from forkpoint.events import JsonText
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.manifest import PLAIN_NAME, ToolSchema, is_text
@@ -194,7 +194,7 @@ class CompletionRequest(Struct, frozen=True, kw_only=True):
 def read_request(body: bytes, *, strict: bool, max_messages: int = 10_000) -> CompletionRequest:
     """The request in a body. With ``strict`` a field that nobody knows is refused.
 
-    Raises `BadRequest` if the body is not a JSON object, `Invalid` for a value that cannot be, `Unsupported` for what
+    Raises `BadRequest` if the body is not a JSON object, `Invalid` for a value that cannot be, `Invalid` for what
     cannot be done here, and `TooLarge` for too many messages. None of them repeats what stood in the body, except the
     names of fields.
     """
@@ -291,7 +291,9 @@ def _choice(choice: str | ChatToolChoice | None, tools: tuple[ToolSchema, ...]) 
     if not any(tool.name == name for tool in tools):
         raise Invalid("tool_choice.function.name", "it is none of the tools that were sent")
     if name in {"auto", "none", "required"}:
-        raise Unsupported("tool_choice.function.name", "a tool of this name cannot be demanded; give it another")
+        raise Invalid.unsupported(
+            "tool_choice.function.name", "a tool of this name cannot be demanded; give it another"
+        )
     return name
 
 
@@ -366,7 +368,7 @@ def _decoded(fields: dict[str, Raw]) -> ChatRequest:
         if name == "model":
             _check_model(values["model"])
     if values.get("logprobs"):
-        raise Unsupported("logprobs", _IMPOSSIBLE["logprobs"])
+        raise Invalid.unsupported("logprobs", _IMPOSSIBLE["logprobs"])
     return ChatRequest(**values)
 
 
@@ -408,7 +410,7 @@ def _refused(name: str, said: str) -> ForkpointError:
     why, place = (found[1], f"{name}{found[2]}") if found else (said.partition(" - at `key` in ")[0], name)
     value = found[1] if (found := _VALUE.fullmatch(why)) else None
     if name in _IMPOSSIBLE and not (name in _TYPED and ", got `" in why):
-        return Unsupported(name, _IMPOSSIBLE[name])
+        return Invalid.unsupported(name, _IMPOSSIBLE[name])
     if (absent := _ABSENT.fullmatch(why)) is not None:
         place, why = f"{place}.{absent[1]}", _MISSING
     elif place != name and place[-1] != "]" and why.endswith(("got `null`", "of length >= 1")):
@@ -422,13 +424,13 @@ def _in_our_words(place: str, value: str | None, why: str) -> ForkpointError:
     """An error for one place of the body, with a better sentence where there is one."""
     match re.sub(r"\[\d+\]", "[]", place), value:
         case "messages[].role", "function":
-            return Unsupported(place, "the role function is deprecated; send the result with the role tool")
+            return Invalid.unsupported(place, "the role function is deprecated; send the result with the role tool")
         case "messages[].role", _ if why != _MISSING:
             why = "it must be system, developer, user, assistant or tool"
         case "messages[].content[].type", "input_audio":
-            return Unsupported(place.removesuffix("type") + value, "sound cannot be heard here")
+            return Invalid.unsupported(place.removesuffix("type") + value, "sound cannot be heard here")
         case "messages[].content[].type", "video_url":
-            return Unsupported(place.removesuffix("type") + value, "films cannot be seen here")
+            return Invalid.unsupported(place.removesuffix("type") + value, "films cannot be seen here")
         case "messages[].content[].type", "text" | "refusal" | "image_url" | "file":
             why = f"a message with this role takes no part of the type {value}"
         case "messages[].content[].type", _ if why != _MISSING:
@@ -436,24 +438,26 @@ def _in_our_words(place: str, value: str | None, why: str) -> ForkpointError:
         case "messages[].content[].image_url", _ if why == _MISSING:
             place += ".url"
         case "messages[].content[].file.file_id", _:
-            return Unsupported(place, "no files are kept here; send the file itself as file_data")
+            return Invalid.unsupported(place, "no files are kept here; send the file itself as file_data")
         case "messages[].function_call", _:
-            return Unsupported(place, "it is deprecated; send the call in tool_calls")
+            return Invalid.unsupported(place, "it is deprecated; send the call in tool_calls")
         case "messages[].audio", _:
-            return Unsupported(place, "sound is not kept here; send its words as content")
+            return Invalid.unsupported(place, "sound is not kept here; send its words as content")
         case "messages[].tool_call_id", _ if why == _MISSING:
             why += "; name the call that this is the result of"
         case "messages[].tool_calls[].type", str():
-            return Unsupported(place.removesuffix(".type"), "only calls of functions are known")
+            return Invalid.unsupported(place.removesuffix(".type"), "only calls of functions are known")
         case "tools[].type", str():
             named = f" {value}" if PLAIN_NAME.fullmatch(value) else ""
-            return Unsupported(place + named, "only tools of the type function are known")
+            return Invalid.unsupported(place + named, "only tools of the type function are known")
         case "tools[].function" | "messages[].tool_calls[].function" | "response_format.json_schema", _:
             place += ".name" if why == _MISSING else ""
         case "tool_choice", str():
             why = "it must be none, auto, required, or name a function"
         case "tool_choice.type", "allowed_tools" | "custom":
-            return Unsupported(f"tool_choice.{value}", "name one function, or send only the tools that are allowed")
+            return Invalid.unsupported(
+                f"tool_choice.{value}", "name one function, or send only the tools that are allowed"
+            )
         case "tool_choice.type" | "tool_choice.function" | "tool_choice.function.name", _ if value or why == _MISSING:
             place, why = "tool_choice", 'it must be of the form {"type": "function", "function": {"name": ...}}'
         case "response_format.type", _:

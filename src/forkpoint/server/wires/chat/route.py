@@ -63,14 +63,14 @@ SAYS = (
     says=SAYS,
     raises=(
         errors.BadName,
-        errors.Unsupported,
-        errors.NoNewMessage,
-        errors.CallNotOpen,
+        errors.Invalid.unsupported,
+        errors.Invalid.no_new_user_message,
+        errors.Unpaired.call_not_open,
         errors.BadTool,
         errors.BadAgent,
         errors.BadPosition,
         errors.KeyReused,
-        errors.NoSuchModel,
+        errors.NotFound.model_not_found,
         errors.NotFound,
         errors.AlreadyExists,
         errors.Busy,
@@ -99,7 +99,7 @@ async def list_models(call: CallMade) -> Response:
     return answer({"object": "list", "data": call.services.chat.models.listed()})
 
 
-@calls("GET", "/v1/models/{model:path}", openai=True, gives=ModelDocument, raises=(errors.NoSuchModel,))
+@calls("GET", "/v1/models/{model:path}", openai=True, gives=ModelDocument, raises=(errors.NotFound.model_not_found,))
 async def get_model(
     call: CallMade, model: Annotated[str, Path(description="A model's name.", examples=["gpt-5.6"], max_length=512)]
 ) -> Response:

@@ -19,7 +19,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.output import OutputSchema
 from forkpoint.backend.settings import Settings
 from forkpoint.clock import Clock, system_clock
-from forkpoint.errors import ForkpointError, NoSuchModel
+from forkpoint.errors import ForkpointError, NotFound
 from forkpoint.history.client_view import Seen
 from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.manifest import ToolSchema
@@ -50,18 +50,18 @@ class ModelNames:
         self._listed = tuple(name for name in listed if name in self._agents)
 
     def find(self, asked: str) -> tuple[str, bool]:
-        """The name of the agent, and whether the request is on the side. Raises `NoSuchModel`."""
+        """The name of the agent, and whether the request is on the side. Raises `NotFound`."""
         try:
             return self._agents[asked]
         except KeyError:
-            raise NoSuchModel(asked if len(asked) <= _SHOWN else asked[:_SHOWN] + "...") from None
+            raise NotFound.model_not_found(asked if len(asked) <= _SHOWN else asked[:_SHOWN] + "...") from None
 
     def listed(self) -> list[dict[str, Any]]:
         """All models as OpenAI lists them: agents first, the default agent before the others, each with its side."""
         return [self._document(name) for name in self._listed]
 
     def one(self, id: str) -> dict[str, Any]:
-        """A model by any of its names. Raises `NoSuchModel`."""
+        """A model by any of its names. Raises `NotFound`."""
         self.find(id)
         return self._document(id)
 

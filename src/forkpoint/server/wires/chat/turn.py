@@ -27,13 +27,13 @@ from forkpoint.errors import (
     AlreadyExists,
     BadRequest,
     Busy,
-    CallNotOpen,
     ForkpointError,
     KeyReused,
     NotFound,
     Stale,
     TurnCancelled,
     TurnOpen,
+    Unpaired,
 )
 from forkpoint.events import AssistantMessage, Event, Text
 from forkpoint.history.client_view import Seen, extended
@@ -117,7 +117,7 @@ class ChatTurn:
     # Without a conversation.
 
     def _beside(self) -> Act:
-        """Answers once, and keeps nothing. Raises `NoNewMessage`, `BadTool` or `BadAgent`."""
+        """Answers once, and keeps nothing. Raises `Invalid`, `BadTool` or `BadAgent`."""
         given = as_asked(self._request.messages)
         wish = self._wish("")
         self._agent, _ = agent, _ = self._chat.wardrobe.dress(wish)
@@ -158,7 +158,7 @@ class ChatTurn:
         return self._call.tenant, self._identity.name
 
     def _in_conversation(self) -> Act:
-        """Runs a turn of the conversation that the request names. Raises `NoNewMessage` or `Invalid`."""
+        """Runs a turn of the conversation that the request names. Raises `Invalid` or `Invalid`."""
         tags = dict(self._request.metadata)
         if self._request.user:
             tags.setdefault("user", self._request.user)
@@ -216,8 +216,8 @@ class ChatTurn:
                 return Busy(name, turn)
             case TurnOpen(turn=turn, outcome=outcome):
                 return TurnOpen(name, turn, outcome)
-            case CallNotOpen(call=call, why=why):
-                return CallNotOpen(call, name, why)
+            case Unpaired() if Unpaired.call_not_open.made(error):
+                return Unpaired.call_not_open(**error.fields | {"conversation": name})
             case _:
                 return error
 
@@ -316,7 +316,7 @@ class ChatTurn:
         return agent, replace(settings, workspace=stored.workspace, made=stored.made, placed=stored.placed)
 
     async def _start(self, record: ConversationRecord | None) -> StartingPoint:
-        """Where the turn stands, and with what it begins. Raises `CallNotOpen`."""
+        """Where the turn stands, and with what it begins. Raises `Unpaired`."""
         entry = self._chat.hot.get(self._place)
         if record is not None and entry is not None and self._list.is_whole and not self._list.results:
             left = record.head.digest, outline_of(self._list.before)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forkpoint.errors import AlreadyExists, BadCursor, BadPosition, Busy, NotFound, Stale, TurnOpen
+from forkpoint.errors import AlreadyExists, BadName, BadPosition, Busy, NotFound, Stale, TurnOpen
 from forkpoint.events import Position, Usage
 from forkpoint.history.digests import root_digest
 from forkpoint.ids import id_from_bytes, id_to_bytes
@@ -470,4 +470,4 @@ def _cursor(cursor: str) -> bytes:
     try:
         return id_to_bytes(cursor)
     except ValueError:
-        raise BadCursor(cursor[:200]) from None
+        raise BadName.bad_cursor(cursor[:200]) from None

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from forkpoint.errors import (
     AlreadyExists,
-    BadCursor,
+    BadName,
     Busy,
     NotFound,
     NotResumable,
@@ -484,7 +484,7 @@ def _possible_ordinal(ordinal: int) -> int:
 def _parse_cursor(cursor: str) -> tuple[int, str]:
     ordinal, colon, id = cursor.partition(":")
     if not (colon and ordinal.isascii() and ordinal.isdigit()):
-        raise BadCursor(cursor[:200])
+        raise BadName.bad_cursor(cursor[:200])
     if len(ordinal) > 10:
-        raise BadCursor(cursor[:200])
+        raise BadName.bad_cursor(cursor[:200])
     return int(ordinal), id
