@@ -1,8 +1,6 @@
 """Whether an address accepts connections. Nothing is sent there but TLS's greeting."""
 
-import importlib
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -66,7 +64,9 @@ def _connect(host: str, port: int, secure: bool, tell: Callable[[str | Exception
         with socket.create_connection((host, port), timeout=PATIENCE) as plain:
             if not secure:
                 return tell("")
-            trusted: ssl.SSLContext = importlib.import_module("httpx2").create_ssl_context()  # as a call would have it
+            import httpx2
+
+            trusted = httpx2.create_ssl_context()  # as a call would have it
             with trusted.wrap_socket(plain, server_hostname=host) as wrapped:
                 return tell(f"{wrapped.version()}, ")
     except Exception as error:  # told to whoever waits

@@ -6,7 +6,6 @@ without a sign of life, `ServerUnreachable` is raised.
 """
 
 import hashlib
-import importlib
 import os
 import random
 import re
@@ -18,6 +17,7 @@ from urllib.parse import quote, urlsplit
 from urllib.request import getproxies
 
 import anyio
+import httpx2
 import msgspec
 from msgspec import Struct
 
@@ -90,13 +90,12 @@ class ServerConnection:
         self._patience = PATIENCE if patience is None else patience
         self._at_first = min(AT_FIRST, self._patience)
         self._reached = False
-        self._httpx: Any = importlib.import_module("httpx2")
         key = api_key(self.url)
         headers = {"user-agent": "forkpoint", "accept": "application/json"}
-        self._client = self._httpx.AsyncClient(
+        self._client = httpx2.AsyncClient(
             headers=headers if key is None else headers | {"authorization": f"Bearer {key}"},
-            timeout=self._httpx.Timeout(_READ, connect=_CONNECT, pool=None),
-            limits=self._httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=_KEPT),
+            timeout=httpx2.Timeout(_READ, connect=_CONNECT, pool=None),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=_KEPT),
             follow_redirects=False,  # the key is for this address, and for no other
             verify=self.url.startswith("https:") or bool(getproxies()),  # slow to set up where nobody shows anything
         )
@@ -151,7 +150,7 @@ class ServerConnection:
         return self.understood(problem, Problem, error_of)
 
     @asynccontextmanager
-    async def opened(self, request: ServerRequest, sending: Delivery) -> AsyncIterator[Any]:
+    async def opened(self, request: ServerRequest, sending: Delivery) -> AsyncIterator[httpx2.Response]:
         """The answer, as it comes in. Raises `Lost`, or the very error that the server told of."""
 
         sent = "send_request_headers.started" if request.body is None else "send_request_body.started"
@@ -166,7 +165,7 @@ class ServerConnection:
             params=list(request.query) or None,
             content=None if request.body is None else _written(request.body),
             headers=_headers(request),
-            timeout=self._httpx.Timeout(request.read, connect=_CONNECT, write=_READ, pool=None),
+            timeout=httpx2.Timeout(request.read, connect=_CONNECT, write=_READ, pool=None),
             extensions={"trace": trace},
         )
         before, sending.received = sending.received, False
@@ -178,7 +177,7 @@ class ServerConnection:
                 yield response
             finally:
                 await response.aclose()
-        except self._httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise self._broken(error) from error
         except Lost as lost:
             if lost.refused:
@@ -187,7 +186,7 @@ class ServerConnection:
         finally:
             sending.received |= before
 
-    async def hear(self, response: Any, each: Callable[[Frame], T | None]) -> T:
+    async def hear(self, response: httpx2.Response, each: Callable[[Frame], T | None]) -> T:
         """The first thing that ``each`` makes of a frame. Raises `Lost` if the stream ends before that.
 
         Then it is read to its end, if that is near: so the connection can be used again.
@@ -197,14 +196,14 @@ class ServerConnection:
             async for frame in stream:
                 if (found := each(frame)) is not None:
                     break
-            with anyio.move_on_after(_LEFT), suppress(self._httpx.TransportError):
+            with anyio.move_on_after(_LEFT), suppress(httpx2.TransportError):
                 async for _ in stream:
                     pass
         if found is None:
             raise Lost(ServerUnreachable(self.url, "it ended a stream before its end"))
         return found
 
-    async def _check(self, response: Any) -> None:
+    async def _check(self, response: httpx2.Response) -> None:
         """Raises what an answer that is no good says."""
         status, kind = response.status_code, response.headers.get("content-type", "nothing").partition(";")[0]
         if status < 300 and (status == 204 or kind in {"application/json", "text/event-stream"}):
@@ -230,7 +229,7 @@ class ServerConnection:
             if isinstance(cause, ssl.SSLError):  # it will not get better
                 return ServerUnreachable(self.url, f"its certificate or its TLS is no good: {cause}")
             cause = cause.__cause__ or cause.__context__
-        if isinstance(error, self._httpx.UnsupportedProtocol | self._httpx.LocalProtocolError):
+        if isinstance(error, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError):
             return ServerUnreachable(self.url, str(error))
         return Lost(ServerUnreachable(self.url, f"{type(error).__name__}: {error}".rstrip(": ")))
 

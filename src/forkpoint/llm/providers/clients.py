@@ -91,5 +91,6 @@ def _has_ended(token: Any) -> bool:
 @cache
 def _trusted() -> ssl.SSLContext:
     """The certificates to trust: those of the system, or what the environment names. Reading them takes 25 ms."""
-    context: ssl.SSLContext = importlib.import_module("httpx2").create_ssl_context()
-    return context
+    import httpx2
+
+    return httpx2.create_ssl_context()

@@ -9,7 +9,6 @@ thread, since that takes a second. What they take from the environment (headers,
 own company, and is not sent to another's server.
 """
 
-import importlib
 import json
 import os
 from collections.abc import AsyncGenerator
@@ -69,8 +68,9 @@ class SdkProvider:
         self, sdk: Any, client: Any, request: Request, key: str | None, hearing: Hearing, machine: _Stream
     ) -> None:
         """Feeds the machine with all that comes. Raises a `ModelError` if it breaks off."""
+        import httpx2
+
         model = request.model
-        http = importlib.import_module("httpx2")
         try:
             stream = await client.post(
                 self._path,
@@ -99,7 +99,7 @@ class SdkProvider:
             raise error_for_status(model, error.status_code, body, error.response.headers) from error
         except sdk.APIError as error:
             raise error_in_answer(model, masked(error.body or {"message": error.message}, key)) from error
-        except http.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise ModelUnavailable.model_connection(model, masked(_cause(error), key)) from error
 
     def _machine(self, request: Request, hearing: Hearing) -> _Stream:
