@@ -13,7 +13,8 @@ import pytest
 from tests.agent import importable
 from tests.agent.importable import Address, Household, Options, Person, Tree
 
-from forkpoint.agent import Agent, Limits, Tool, bind, tool
+from forkpoint.agent import Agent, Limits, Tool, tool
+from forkpoint.agent.stored.document import bind
 from forkpoint.errors import BadAgent, BadModel, BadSetting, BadTool, ForkpointError
 from forkpoint.events import ToolCall
 from forkpoint.llm.model import LLM

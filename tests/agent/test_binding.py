@@ -13,10 +13,10 @@ import pytest
 from tests.agent import importable
 from tests.agent.importable import Address, Desk, Household, Options, Person, Tree
 
-from forkpoint.agent import Agent, Limits, Tool, bind, tool
+from forkpoint.agent import Agent, Limits, Tool, tool
 from forkpoint.agent.arguments import json_schema
 from forkpoint.agent.output import OutputSchema
-from forkpoint.agent.stored.document import portable_document
+from forkpoint.agent.stored.document import bind, portable_document
 from forkpoint.errors import BadAgent, CannotResume
 from forkpoint.events import ToolCall
 from forkpoint.llm.model import LLM
@@ -133,7 +133,7 @@ def test_another_process_binds_what_it_can_import_and_lists_what_it_cannot(tmp_p
     document_of_main = document(tools=[{"name": "work", "path": "__main__:work", "digest": "0"}])
     program = (
         "import sys\n"
-        "from forkpoint.agent import bind\n"
+        "from forkpoint.agent.stored.document import bind\n"
         "from forkpoint.errors import CannotResume\n"
         "good = bind(sys.argv[1])\n"
         "print(good.manifest.hash)\n"

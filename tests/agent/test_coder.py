@@ -2,9 +2,10 @@
 
 import pytest
 
-from forkpoint.agent import Agent, Limits, bind, tool
+from forkpoint.agent import Agent, Limits, tool
 from forkpoint.agent.builtin import TOOLS
 from forkpoint.agent.coder import INSTRUCTIONS, coder
+from forkpoint.agent.stored.document import bind
 from forkpoint.errors import BadAgent
 from forkpoint.events import ToolCall
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkpoint.agent import AgentState, ToolContext
+from forkpoint.agent import ToolContext
+from forkpoint.agent.context import AgentState
 from forkpoint.errors import NotWhole
 from forkpoint.events import NewEvent, StateChange, encode_body
 from forkpoint.history.state import EMPTY, State, fold

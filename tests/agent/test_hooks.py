@@ -201,9 +201,9 @@ def test_hooks_of_a_project_are_commands_alone() -> None:
 def test_a_hook_runs_for_the_tools_that_its_pattern_names(pattern: str, matches: str) -> None:
     hook = Hook("before_tool", command="x", tools=pattern)
     tools = ["shell", "write_file", "Shell", "read_file"] if pattern != "*" else ["shell", "write_file"]
-    found = [tool for tool in tools if hook.is_for(msgspec.structs.replace(CALL, tool=tool))]
+    found = [tool for tool in tools if hook._is_for(msgspec.structs.replace(CALL, tool=tool))]
     assert found == matches.split()
-    assert not hook.is_for(msgspec.structs.replace(CALL, moment="after_tool"))
+    assert not hook._is_for(msgspec.structs.replace(CALL, moment="after_tool"))
 
 
 # What a hook is given.

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkpoint.agent import Agent, ToolContext, bind, run_call, tool
+from forkpoint.agent import Agent, ToolContext, run_call, tool
 from forkpoint.agent.builtin import shell
 from forkpoint.agent.secrets.masking import STARS, Masking
 from forkpoint.agent.secrets.secret import LARGEST, Resolved, Secret, masking_of, resolve, secrets_of
-from forkpoint.agent.stored.document import portable_document
+from forkpoint.agent.stored.document import bind, portable_document
 from forkpoint.errors import BadAgent, BadTool, CannotResume, NoSecret
 from forkpoint.events import File, Image, StateChange, Text, ToolCall
 

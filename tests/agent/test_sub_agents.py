@@ -13,8 +13,8 @@ from tests.agent import importable
 from tests.agent.importable import Person
 
 from forkpoint import Agent, Role, SubAgents, tool
-from forkpoint.agent import Limits, bind
-from forkpoint.agent.stored.document import portable_document
+from forkpoint.agent import Limits
+from forkpoint.agent.stored.document import bind, portable_document
 from forkpoint.agent.team.offer import everyone
 from forkpoint.agent.team.tools import NAMES, is_team_tool
 from forkpoint.errors import BadAgent, BadModel, CannotResume, Item

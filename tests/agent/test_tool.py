@@ -200,7 +200,7 @@ def test_an_object_that_can_be_called_is_a_tool_of_what_its_call_takes() -> None
 def test_an_object_with_only_a_call_is_a_tool() -> None:
     made = tool(name="later")(Later())
     assert parameters(made) == {"a": "integer"}
-    assert made.is_async
+    assert made._is_async
 
 
 @pytest.mark.parametrize(
@@ -214,11 +214,11 @@ def test_an_object_with_only_a_call_is_a_tool() -> None:
     ids=["sync", "async", "method", "wrapped"],
 )
 def test_a_tool_knows_whether_its_function_is_async(function: Any, expected: bool) -> None:
-    assert tool(name="t")(function).is_async is expected
+    assert tool(name="t")(function)._is_async is expected
 
 
 def test_a_partial_async_function_is_async() -> None:
-    assert tool(name="t")(functools.partial(join_later, 1)).is_async
+    assert tool(name="t")(functools.partial(join_later, 1))._is_async
 
 
 # The context.

@@ -11,19 +11,17 @@ from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.approval import Approval
 from forkpoint.agent.calls import run_call
 from forkpoint.agent.condense.condenser import Condenser, Window
-from forkpoint.agent.context import AgentState, ToolContext
+from forkpoint.agent.context import ToolContext
 from forkpoint.agent.hooks.hook import Block, Hook, HookContext
 from forkpoint.agent.mcp import McpServer
 from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.secrets.secret import Secret
 from forkpoint.agent.skills.skill import Skill
-from forkpoint.agent.stored.document import bind
 from forkpoint.agent.team.offer import Role, SubAgents
 from forkpoint.agent.tool import Tool, tool
 
 __all__ = [
     "Agent",
-    "AgentState",
     "Approval",
     "Block",
     "Condenser",
@@ -39,7 +37,6 @@ __all__ = [
     "Tool",
     "ToolContext",
     "Window",
-    "bind",
     "run_call",
     "tool",
 ]

@@ -64,7 +64,7 @@ async def _run(tool: Tool | None, call: ToolCall, context: ToolContext) -> tuple
 
 
 async def _call(tool: Tool, bound: Callable[[], Any]) -> Any:
-    if tool.is_async:
+    if tool._is_async:
         return await bound()
     async with tool_threads():  # and none of the thread's own: in trio a thread that is left behind would keep it
         (value,) = await anyio.to_thread.run_sync(

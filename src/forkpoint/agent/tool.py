@@ -90,7 +90,7 @@ class Tool:
         return own == default and settings == (OUTPUT_LIMIT, False, False, ())
 
     @property
-    def is_async(self) -> bool:
+    def _is_async(self) -> bool:
         return inspect.iscoroutinefunction(typed(self.function))
 
     def bind(self, text: str, context: ToolContext) -> Callable[[], Any | Awaitable[Any]]:

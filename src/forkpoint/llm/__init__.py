@@ -12,18 +12,17 @@ Nothing here knows of stores. The SDKs, the price list and llama.cpp are loaded 
 
 from forkpoint.llm.answers import Answer, Complete, Failed, Outcome
 from forkpoint.llm.call import Models
-from forkpoint.llm.model import LLM, Price, Retries, Timeouts, as_llm
+from forkpoint.llm.model import LLM, Price, Retries, Timeouts
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.identity import (
     CacheIdentity,
-    CachePolicy,
     CallContext,
     fork_identity,
     own_identity,
     under_manifest,
 )
 from forkpoint.llm.prompt.inspection import Inspection, inspect_request
-from forkpoint.llm.prompt.manifest import Manifest, ToolSchema, manifest_note, manifest_of
+from forkpoint.llm.prompt.manifest import Manifest, ToolSchema, manifest_of
 from forkpoint.llm.prompt.rendering import Rendering, render
 from forkpoint.llm.request import Provider, Request
 from forkpoint.updates import CallPiece, Piece, ReasoningPiece, Restarted, TextPiece
@@ -32,7 +31,6 @@ __all__ = [
     "LLM",
     "Answer",
     "CacheIdentity",
-    "CachePolicy",
     "CallContext",
     "CallPiece",
     "Complete",
@@ -53,10 +51,8 @@ __all__ = [
     "TextPiece",
     "Timeouts",
     "ToolSchema",
-    "as_llm",
     "fork_identity",
     "inspect_request",
-    "manifest_note",
     "manifest_of",
     "own_identity",
     "render",

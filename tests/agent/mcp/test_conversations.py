@@ -70,7 +70,7 @@ async def test_a_first_turn_that_waits_goes_on_with_the_list_that_it_began_with(
 def test_two_servers_of_one_name_are_refused_and_an_agent_comes_back_from_its_json() -> None:
     with pytest.raises(BadAgent, match="two of its MCP servers are called odd"):
         Agent("scripted/x", mcp=[odd(), odd("other")])
-    from forkpoint.agent import bind
+    from forkpoint.agent.stored.document import bind
 
     agent = Agent("scripted/x", mcp=[odd()])
     assert bind(agent.to_json()) == agent

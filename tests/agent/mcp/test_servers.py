@@ -97,7 +97,7 @@ def test_secrets_are_filled_in_when_it_is_started_and_the_agents_come_first(monk
     assert (start.command, start.cwd) == (("server", "--root", "/work"), "/work/sub")
     assert "of the agent" not in repr(start) + FULL.to_json()
     assert start.masking.text("it is of the agent.") == "it is ***."
-    assert FULL.references == ("GITHUB_TOKEN",)
+    assert FULL._references == ("GITHUB_TOKEN",)
 
 
 def test_a_command_shows_no_secret_since_every_process_can_read_it(monkeypatch: pytest.MonkeyPatch) -> None:

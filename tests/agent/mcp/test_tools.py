@@ -246,4 +246,4 @@ async def test_an_agent_calls_the_tools_of_a_server_and_goes_on_when_it_dies() -
 def test_a_tool_of_a_server_is_stored_by_no_path() -> None:
     (tool,) = mcp_tools(odd(), [OfferedTool("a", "odd__a")])
     assert tool.path is None
-    assert tool.is_async
+    assert tool._is_async

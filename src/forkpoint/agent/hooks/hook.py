@@ -185,10 +185,10 @@ class Hook:
         called: Any = name
         if called is not None and not (isinstance(called, str) and is_text(called) and called.strip()):
             raise BadAgent("the name of a hook must be a text, in valid Unicode")
-        object.__setattr__(self, "name", name or self.command_line[:NAME] or self.path or _called(self.function))
+        object.__setattr__(self, "name", name or self._command_line[:NAME] or self.path or _called(self.function))
 
     @property
-    def command_line(self) -> str:
+    def _command_line(self) -> str:
         """Its command as one would type it; empty if it is a function."""
         return self.command if isinstance(self.command, str) else shlex.join(self.command or ())
 
@@ -197,7 +197,7 @@ class Hook:
         """Where its function is imported from; None if it is nowhere, or if this is a command."""
         return self.function if isinstance(self.function, str) else path_of(self.function)
 
-    def is_for(self, context: HookContext) -> bool:
+    def _is_for(self, context: HookContext) -> bool:
         """Whether it runs at this moment, for this tool."""
         if self.moment != context.moment:
             return False
@@ -216,7 +216,7 @@ class Hook:
 
     def stored(self) -> StoredHook:
         """The same as it stands in a document."""
-        plain = self.command_line[:NAME] or self.path
+        plain = self._command_line[:NAME] or self.path
         name = None if self.name == plain else self.name
         return StoredHook(self.moment, name, self.command, self.path, self.tools, self.timeout, self.on_error)
 
@@ -309,7 +309,7 @@ def left_to_run(hooks: Iterable[Hook], context: HookContext, before: Iterable[Ho
     counts = Counter(run.hook for run in before)
     left: list[Hook] = []
     for hook in hooks:
-        if not hook.is_for(context):
+        if not hook._is_for(context):
             continue
         if counts[hook.name]:
             counts[hook.name] -= 1

@@ -55,7 +55,7 @@ async def run_hooks(
     events: list[HookRun] = []
     told: list[str] = []
     for hook in hooks:
-        if not hook.is_for(context):
+        if not hook._is_for(context):
             continue
         said = await _run(hook, context, workspace, env)
         blocked = said.blocks or (said.failed and hook.on_error == "block")
@@ -65,7 +65,7 @@ async def run_hooks(
             HookRun(
                 hook.name,
                 hook.moment,
-                command=mask(hook.command_line) if hook.command is not None else None,
+                command=mask(hook._command_line) if hook.command is not None else None,
                 exit_code=said.exit_code,
                 output=_short(mask(said.output), OUTPUT),
                 blocked=blocked,

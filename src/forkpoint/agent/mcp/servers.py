@@ -78,7 +78,7 @@ class McpServer(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
         return hash(self.to_json())
 
     @property
-    def references(self) -> tuple[str, ...]:
+    def _references(self) -> tuple[str, ...]:
         """The names of the secrets that it is to be given."""
         texts = (*self.env.values(), *self.headers.values(), self.url or "")
         return tuple(sorted({name for text in texts for name in _REFERENCE.findall(text)} - {_WORKSPACE}))

@@ -118,7 +118,7 @@ async def offered_now(
 
 def names_for(one: Offered, secrets: Container[str]) -> tuple[str, ...]:
     """The names of an agent's secrets that a server is given. A project's own gets none: the agent is not its."""
-    return tuple(name for name in one.server.references if name in secrets and one.project is None)
+    return tuple(name for name in one.server._references if name in secrets and one.project is None)
 
 
 async def _given(one: Offered, secrets: Mapping[str, Secret]) -> Resolved:
