@@ -95,6 +95,14 @@ class Module:
         """All classes of the module, also those inside classes and functions."""
         return (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
 
+    @property
+    def exports(self) -> list[str]:
+        """The names in ``__all__``."""
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign) and _last_name(node.targets[0]) == "__all__":
+                return list(ast.literal_eval(node.value))
+        return []
+
     @cached_property
     def imports(self) -> dict[str, str]:
         """The module that each ``from ... import`` name comes from, in the form of `Module.name`."""
@@ -148,7 +156,7 @@ def figures(package: Path) -> list[Figure]:
         _listed("class names defined more than once", _shared_class_names(house), target=True),
         _listed("module file names used more than once", _shared_file_names(named)),
         *_large_classes(house),
-        _many_parameters(house.modules),
+        *_many_parameters(house.modules),
         Figure("exception classes in errors.py", sum(len([*module.classes]) for module in named if _is_errors(module))),
         *_public_names(package.parents[1] / "tests" / "public_names.txt"),
         _listed("module names that are participles", (module.name for module in named if _is_participle(module.stem))),
@@ -178,11 +186,14 @@ def _shared_file_names(modules: Iterable[Module]) -> Iterator[str]:
 
 
 def _large_classes(house: House) -> Iterator[Figure]:
-    """The classes with too many methods; the protocols with as many, apart, since they only describe."""
+    """The classes with too many methods; the protocols with as many, apart, since they only describe.
+
+    The tests of a suite do not count: nobody calls them.
+    """
     classes, protocols, faces = list[str](), list[str](), list[str]()
     for name, homes in sorted(house.homes.items()):
         for module, node in homes:
-            if (count := len(house.methods(module, node))) > METHODS:
+            if (count := sum(not name.startswith("test_") for name in house.methods(module, node))) > METHODS:
                 kind = faces if name in FACES else protocols if "Protocol" in _base_names(node) else classes
                 kind.append(f"{name}: {count}, {module.name}")
     yield _listed(f"classes with more than {METHODS} methods", classes, target=True)
@@ -190,27 +201,32 @@ def _large_classes(house: House) -> Iterator[Figure]:
     yield _listed(f"faces with more than {METHODS} methods (allowed)", faces)
 
 
-def _many_parameters(modules: Sequence[Module]) -> Figure:
-    """Functions of the agent and of the engine. An older tree has no engine, but conversation/ in its place."""
+def _many_parameters(modules: Sequence[Module]) -> Iterator[Figure]:
+    """Functions of the agent and of the engine. An older tree has no engine, but conversation/ in its place.
+
+    Apart are those whose parameters users or models see: tools, and constructors of public data.
+    """
     first = [module.name.partition("/")[0] for module in modules]
     folders = ("agent", "engine" if "engine" in first else "conversation")
-    found = [
-        f"{name}: {count}, {module.name}"
-        for module, folder in zip(modules, first, strict=True)
-        if folder in folders
-        for name, count in _parameters(module.tree)
-        if count > PARAMETERS
-    ]
+    public = {f"{name}.__init__" for module in modules if module.name == "agent/__init__" for name in module.exports}
+    found, shown = list[str](), list[str]()
+    for module, folder in zip(modules, first, strict=True):
+        if folder in folders:
+            for name, count, is_tool in _parameters(module.tree):
+                if count > PARAMETERS:
+                    (shown if is_tool or name in public else found).append(f"{name}: {count}, {module.name}")
     place = " and ".join(f"{folder}/" for folder in folders)
-    return _listed(f"functions in {place} with more than {PARAMETERS} parameters", found, target=True)
+    yield _listed(f"functions in {place} with more than {PARAMETERS} parameters", found, target=True)
+    yield _listed("tools and constructors of public data with as many (allowed)", shown)
 
 
-def _parameters(node: ast.AST, inside: str = "") -> Iterator[tuple[str, int]]:
-    """The qualified name and the number of parameters of all functions below a node, but for overloads."""
+def _parameters(node: ast.AST, inside: str = "") -> Iterator[tuple[str, int, bool]]:
+    """The qualified name, the number of parameters and whether it is a tool, of all functions below a node; without
+    overloads."""
     for child in ast.iter_child_nodes(node):
         name = f"{inside}{child.name}" if isinstance(child, Function | ast.ClassDef) else ""
-        if isinstance(child, Function) and "overload" not in map(_last_name, child.decorator_list):
-            yield name, _parameter_count(child.args)
+        if isinstance(child, Function) and "overload" not in (marks := [*map(_last_name, child.decorator_list)]):
+            yield name, _parameter_count(child.args), "tool" in marks
         yield from _parameters(child, f"{name}." if name else inside)
 
 

@@ -23,6 +23,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, overload
 
+from msgspec import Struct
+
 from forkpoint.agent.arguments import Arguments, typed
 from forkpoint.agent.context import ToolContext
 from forkpoint.errors import BadTool
@@ -131,13 +133,13 @@ def tool(function: Callable[..., Any] | None = None, /, **settings: Any) -> Tool
       for those that the agent's author has for commands, for a tool that runs whatever a model wants.
     """
     if function is not None:
-        return _make(function, **settings)
-    return lambda function: _make(function, **settings)
+        return _make(function, _Settings(**settings))
+    return lambda function: _make(function, _Settings(**settings))
 
 
 def as_tool(given: "Tool | Callable[..., Any]") -> Tool:
     """A tool, or a plain function made one."""
-    return given if isinstance(given, Tool) else _make(given)
+    return given if isinstance(given, Tool) else _make(given, _Settings())
 
 
 def path_of(value: Any) -> str | None:
@@ -164,33 +166,45 @@ def _name_of(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _make(
-    function: Callable[..., Any],
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout: float | None = None,
-    output_limit: int = OUTPUT_LIMIT,
-    repeatable: bool = False,
-    risky: bool = False,
-    strict: bool = False,
-    secrets: Iterable[str] = (),
-) -> Tool:
-    name = name or _name_of(function)
+class _Settings(Struct, frozen=True, kw_only=True):
+    """What ``@tool(...)`` takes."""
+
+    name: str | None = None
+    description: str | None = None
+    timeout: float | None = None
+    output_limit: int = OUTPUT_LIMIT
+    repeatable: bool = False
+    risky: bool = False
+    strict: bool = False
+    secrets: Iterable[str] = ()
+
+
+def _make(function: Callable[..., Any], given: _Settings) -> Tool:
+    name = given.name or _name_of(function)
     if inspect.isgeneratorfunction(typed(function)) or inspect.isasyncgenfunction(typed(function)):
         raise BadTool(name, "it yields, and nobody would go through what it yields; return a list")
-    if timeout is not None and not timeout > 0:
+    if given.timeout is not None and not given.timeout > 0:
         raise BadTool(name, "its timeout must be more than 0")
-    if output_limit < 1:
+    if given.output_limit < 1:
         raise BadTool(name, "its output limit must be 1 or more")
     context = _context_of(function)
-    names = _secrets(name, secrets)
+    names = _secrets(name, given.secrets)
     if names and context is None:
         raise BadTool(name, "it has secrets, and no argument of the class ToolContext to get them from")
     arguments = Arguments(name, function, skip=frozenset({context} if context else ()))
-    said = arguments.description if description is None else description
-    schema = ToolSchema(name, said, arguments.schema, strict)
-    return Tool(function, schema, arguments, context, timeout, output_limit, repeatable, risky, names)
+    said = arguments.description if given.description is None else given.description
+    schema = ToolSchema(name, said, arguments.schema, given.strict)
+    return Tool(
+        function,
+        schema,
+        arguments,
+        context,
+        given.timeout,
+        given.output_limit,
+        given.repeatable,
+        given.risky,
+        names,
+    )
 
 
 def _secrets(tool: str, given: Any) -> SecretNames:

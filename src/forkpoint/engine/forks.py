@@ -23,7 +23,7 @@ from forkpoint.store.records import ConversationRecord, IdempotencyKey, NewFork
 from forkpoint.workspace.folders import Made
 
 
-class _Asked(Struct, frozen=True):
+class _ForkRequest(Struct, frozen=True):
     """A fork that somebody asks for: of which conversation, how it differs, and what it depends on."""
 
     source: str
@@ -52,7 +52,7 @@ class Forks:
         draft: bool = False,
     ) -> ConversationRecord:
         """A fork, or the one that an earlier request with the same key made."""
-        asked = _Asked(source, options, agent, fork_key(key, options), if_revision, draft)
+        asked = _ForkRequest(source, options, agent, fork_key(key, options), if_revision, draft)
         if asked.key is not None and (made := await self._forked_before(source, asked.key)) is not None:
             return made
         return await (self._isolated(asked) if options.isolation is not None else self._shared(asked))
@@ -78,7 +78,7 @@ class Forks:
         )
         return aside
 
-    async def _isolated(self, asked: _Asked) -> ConversationRecord:
+    async def _isolated(self, asked: _ForkRequest) -> ConversationRecord:
         """A fork with a folder of its own. Either both are there in the end, or neither is."""
         options = asked.options
         assert options.isolation is not None
@@ -105,7 +105,7 @@ class Forks:
                 await remove_made(made)
         return forked
 
-    async def _shared(self, asked: _Asked, made: Made | None = None) -> ConversationRecord:
+    async def _shared(self, asked: _ForkRequest, made: Made | None = None) -> ConversationRecord:
         """A fork in the source's folder, or in one that was ``made`` for it."""
         while True:
             try:
@@ -120,7 +120,7 @@ class Forks:
         assert made is None or isinstance(made, ConversationRecord)
         return made
 
-    async def _fork(self, asked: _Asked, source: ConversationRecord, made: Made | None) -> ConversationRecord:
+    async def _fork(self, asked: _ForkRequest, source: ConversationRecord, made: Made | None) -> ConversationRecord:
         options = asked.options
         check_revision(source, asked.if_revision)
         other: Settings | None = None  # None: the source's, as they are at that moment
