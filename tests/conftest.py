@@ -1,8 +1,10 @@
 """Every test that is a coroutine runs on asyncio; those that care about the loop ask for both."""
 
 import os
+import shutil
 import signal
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from tests import time_limit
@@ -14,6 +16,7 @@ from forkpoint.errors import LibraryMissing
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(time_limit, "time limit")
     _restore_ctrl_c()
+    _keep_files_in_memory()
     # Where each core runs a worker, threads of llama.cpp that wait by spinning make it many times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -44,3 +47,17 @@ def _restore_ctrl_c() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _keep_files_in_memory() -> None:
+    """Puts the folders of tests into memory, unless somebody has chosen another place for them.
+
+    The suite makes thousands of stores, and a disk takes longer to sync them than all else together. What a store
+    promises can be seen in memory as well: no test cuts the power, and a disk that fails is simulated.
+    """
+    memory = Path("/dev/shm")
+    if "TMPDIR" in os.environ or not memory.is_dir():
+        return
+    can_execute = not os.statvfs(memory).f_flag & os.ST_NOEXEC  # tests write programs, and run them
+    if can_execute and shutil.disk_usage(memory).free > 2 * 1024**3:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
