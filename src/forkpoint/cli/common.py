@@ -159,8 +159,8 @@ def opened(
     from the agent at the path ``agent``. It goes on without what ``allow`` names, and with another ``model``, if one
     is given.
     """
-    from forkpoint.cli.glance import is_remote, is_there
     from forkpoint.conversation import Conversation
+    from forkpoint.conversation.look import is_remote, is_there
 
     if not is_there(store):
         raise NotFound("conversation", given)
@@ -189,8 +189,8 @@ def resolve(given: str, store: str | None) -> str:
 
 def listed(store: str | None, **options: Any) -> "Page[Info]":
     """A page of conversations. A store that is not there has none, and is not made."""
-    from forkpoint.cli.glance import is_there
     from forkpoint.conversation import Conversations
+    from forkpoint.conversation.look import is_there
 
     if not is_there(store):
         return Page(())
@@ -248,7 +248,7 @@ def agent_from(agent: str | None, model: str | None, instructions: str | None) -
 
 def is_built_in(agent: str | None, store: str | None) -> bool:
     """Whether an agent is one of ours. At a server the same name is one of the server's."""
-    from forkpoint.cli.glance import is_remote
+    from forkpoint.conversation.look import is_remote
 
     return agent in BUILT_IN and not is_remote(store)
 
@@ -258,7 +258,7 @@ def answerer_from(agent: str | None, model: str | None, instructions: str | None
 
     There a name without a colon is one of the server's own agents, and without any option its default answers.
     """
-    from forkpoint.cli.glance import default_agent, is_remote
+    from forkpoint.conversation.look import default_agent, is_remote
 
     if not is_remote(store) or (agent is not None and ":" in agent):
         return agent_from(agent, model, instructions)

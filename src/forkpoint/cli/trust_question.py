@@ -36,7 +36,7 @@ _UNDECIDED = (
 
 def is_here(workspace: str | None, store: str | None) -> bool:
     """Whether a workspace is a folder of this machine, and not one of a server."""
-    from forkpoint.cli.glance import is_remote
+    from forkpoint.conversation.look import is_remote
 
     return workspace is not None and os.path.isdir(os.path.expanduser(workspace)) and not is_remote(store)
 

@@ -3,7 +3,7 @@
 - `conversation`: one conversation. `conversations`: all conversations of a store. `sync`: both without await, by way of
   the thread of `portal`.
 - Their parts: `handle` (a conversation from draft to closed, and how it is opened), `tries` (its turns), `sub_agents`
-  (its team), `place` (which store or server an address means, and who shares it).
+  (its team), `place` (which store or server an address means, and who shares it), `look` (what is at an address).
 - `stream`: a turn while it runs. `visualizer`: a turn on a terminal.
 
 The work is done by a `forkpoint.backend.protocol.Backend`: `forkpoint.engine` for a store in this process,
@@ -16,6 +16,7 @@ from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.conversation.conversations import AsyncConversations
 from forkpoint.conversation.stream import TurnStream
 from forkpoint.conversation.sync import Conversation, Conversations, SyncTurnStream
+from forkpoint.store.records import Verification
 from forkpoint.updates import TurnJoined, TurnStarted
 
 __all__ = [
@@ -38,5 +39,6 @@ __all__ = [
     "TurnStarted",
     "TurnStream",
     "Update",
+    "Verification",
     "Visualizer",
 ]

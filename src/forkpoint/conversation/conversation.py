@@ -201,6 +201,11 @@ class AsyncConversation:
         return self._handle.settings.folder
 
     @property
+    def project_instructions(self) -> str | None:
+        """What the trusted project of the workspace tells the agent, after the agent's own instructions."""
+        return self._handle.settings.project
+
+    @property
     def trust_warning(self) -> str | None:
         """Why ``trust`` was not kept in the user's settings, or has no effect. None if all is well, or not done yet.
 

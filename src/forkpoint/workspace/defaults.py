@@ -13,6 +13,8 @@ import platformdirs
 
 from forkpoint.errors import BadSetting, BadStoreUrl
 from forkpoint.workspace import ProjectSettings, Trust, config, project_settings, trust_of
+from forkpoint.workspace.folders import origin_of
+from forkpoint.workspace.roots import checkout_and_root
 
 Workspace: TypeAlias = str | os.PathLike[str] | None
 
@@ -75,6 +77,13 @@ def project_of(workspace: Workspace, *, trust: Trust | None = None) -> ProjectSe
     if workspace is None:
         return ProjectSettings()
     return project_settings(workspace, trust_of(workspace, settings_file()) if trust is None else trust)
+
+
+def trusted_project(workspace: Workspace) -> tuple[Path, ...]:
+    """The folders of the project that a workspace belongs to: its checkout, then its root. Empty unless trusted."""
+    if workspace is None or trust_of(workspace, settings_file()) != "trusted":
+        return ()
+    return tuple(dict.fromkeys(checkout_and_root(origin_of(workspace))))
 
 
 def settings_file() -> Path:

@@ -18,8 +18,7 @@ from forkpoint.errors import TurnFailed
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from forkpoint.conversation import Conversation, Turn
-    from forkpoint.store.records import Verification
+    from forkpoint.conversation import Conversation, Turn, Verification
 
 MODEL = "local/smollm2"
 

@@ -16,7 +16,7 @@ from forkpoint.system import extras
 from forkpoint.version import __version__
 
 if TYPE_CHECKING:
-    from forkpoint.store.records import Verification
+    from forkpoint.conversation import Verification
 
 _VARIABLES = (
     "OPENAI_API_KEY",
@@ -134,8 +134,8 @@ def verify(
 
 
 def _verify_all(store: str | None, head_digest: str | None) -> "Verification":
-    from forkpoint.cli.glance import is_there, look
     from forkpoint.conversation import Conversations
+    from forkpoint.conversation.look import is_there, look
 
     if not is_there(store):  # nothing is as good as new, but a wrong address is more likely
         raise NotFound("store", look(store).address)
@@ -266,10 +266,10 @@ def _skills() -> tuple[State, str]:
 
 
 def _store(store: str | None) -> tuple[State, str]:
-    from forkpoint.cli.glance import look
+    from forkpoint.conversation.look import look
 
     found = look(store)
-    where = f"{found.address} ({found.source})"
+    where = f"{found.address} ({found.source or '--store'})"
     if found.server is not None:
         key = "takes the key of FORKPOINT_API_KEY" if found.key else "needs no key"
         return "good", f"{where}, a server of version {found.server}, is ready and {key}"

@@ -93,7 +93,7 @@ def bring_library(models: Iterable[str], *, yes: bool = False) -> None:
 
 def bring_library_for(conversation: "Conversation", store: str | None) -> None:
     """The same for the model of a conversation, if that runs in this process and not at a server."""
-    from forkpoint.cli.glance import is_remote
+    from forkpoint.conversation.look import is_remote
 
     if conversation.agent is not None and not is_remote(store):
         bring_library([conversation.agent.llm.model])

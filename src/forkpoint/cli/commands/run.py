@@ -114,7 +114,7 @@ def existing(
 
     An option that would have no effect on it is refused.
     """
-    from forkpoint.cli.glance import is_remote
+    from forkpoint.conversation.look import is_remote
 
     try:
         other = model if agent is None and _is_other(given, store, model, allow) else None
@@ -208,7 +208,6 @@ def _check_options(
     found: "Conversation", model: str | None, instructions: str | None, agent: str | None, workspace: str | None
 ) -> None:
     from forkpoint.backend.settings import as_workspace
-    from forkpoint.engine.trust import joined
 
     if found.agent is None:  # nobody answers there yet
         found.change_agent(agent_from(agent, model, instructions))
@@ -221,8 +220,8 @@ def _check_options(
     if model is not None and model != found.agent.llm.model:
         why = f"conversation {name} is answered by {found.agent.llm.model} already"
         raise typer.BadParameter(why, param_hint="--model")
-    told = found._async._handle.settings.project  # stands after the agent's own
-    if instructions is not None and found.agent.instructions not in (instructions, joined(instructions, told)):
+    with_project = "\n\n".join(filter(None, (instructions, found.project_instructions)))
+    if instructions is not None and found.agent.instructions not in (instructions, with_project):
         raise typer.BadParameter(f"conversation {name} has others already", param_hint="--instructions")
     if workspace is not None and as_workspace(workspace) != (str(found.workspace) if found.workspace else None):
         why = f"conversation {name} works in {found.workspace or 'no folder'} already"

@@ -139,12 +139,12 @@ def _started_with(file: "ServerFile", flags: dict[str, Any]) -> "ServerConfig":
 
 def _address(flag: str | None, start: "ServerConfig") -> str:
     """Where the server keeps conversations: the flag says, else the environment, else the file."""
+    from forkpoint.conversation.look import is_remote
     from forkpoint.conversation.place import as_url
-    from forkpoint.remote.addresses import is_server
     from forkpoint.server.config import another_server
 
     address = as_url(flag if flag is not None else os.environ.get("FORKPOINT_STORE", "").strip() or start.store)
-    if is_server(address):
+    if is_remote(address):
         raise typer.BadParameter(another_server(address), param_hint="--store / FORKPOINT_STORE")
     return address
 

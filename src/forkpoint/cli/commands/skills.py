@@ -99,10 +99,9 @@ def places(workspace: str | None = None) -> "list[Found]":
     """
     from forkpoint.agent.skills.files import skills_in
     from forkpoint.backend.settings import as_workspace
-    from forkpoint.engine.trust import Trusting
-    from forkpoint.workspace.defaults import skills_folder
+    from forkpoint.workspace.defaults import skills_folder, trusted_project
 
-    projects = Trusting().projects(as_workspace(workspace or "."))
+    projects = trusted_project(as_workspace(workspace or "."))
     return [*(skills_in(one / ".forkpoint" / "skills", one) for one in projects), skills_in(skills_folder())]
 
 

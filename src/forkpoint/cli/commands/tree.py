@@ -318,7 +318,7 @@ def _label(info: "Info", name: str, here: bool, stats: "Stats | None") -> "Text"
 
 def _changed(source: "Conversation", model: str | None, instructions: str | None, store: str | None) -> "Agent":
     """The agent with another model or other instructions."""
-    from forkpoint.cli.glance import is_remote
+    from forkpoint.conversation.look import is_remote
 
     agent = source.agent
     if agent is None and is_remote(store):

@@ -32,8 +32,8 @@ def usage(store: Store = None, json: Json = False) -> None:
 
 def _spent(store: str | None) -> "Spending":
     """What was spent. In a store that is not there it is nothing, and no store is made."""
-    from forkpoint.cli.glance import is_there
     from forkpoint.conversation import Conversations, Spending
+    from forkpoint.conversation.look import is_there
     from forkpoint.events import Usage
 
     if not is_there(store):

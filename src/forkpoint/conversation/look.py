@@ -1,4 +1,7 @@
-"""A look at a store that changes nothing: no file is made, no format is migrated, no lock is taken."""
+"""`look`: what is at a store's address. It makes no file, migrates no format and takes no lock.
+
+Tests: tests/cli/test_doctor.py, tests/cli/test_with_a_server.py.
+"""
 
 import os
 import re
@@ -21,23 +24,23 @@ _FILE = "sqlite:///"
 
 
 class Look(Struct, frozen=True):
-    """What stands at an address."""
+    """What is at an address."""
 
     address: str  # without a password
-    source: str  # who named it
+    source: str | None  # who named it: FORKPOINT_STORE, settings file or default; None if the caller did
     there: bool = False
     format: int | None = None
-    newest_format: int = FORMAT  # that this program knows; it migrates an older one when it opens it
+    newest_format: int = FORMAT  # of this version, which migrates an older format when it opens the store
     conversations: int | None = None
     bytes: int | None = None
-    server: str | None = None  # its version, if it is a server's
-    key: bool = False  # whether it was shown a key, and took it
+    server: str | None = None  # the version of the server, if the address is a server's
+    key: bool = False  # whether FORKPOINT_API_KEY was sent to the server, and accepted
 
 
 def look(store: str | None = None) -> Look:
-    """What stands at a store's address, by default the one that commands use. Raises what opening it would raise.
+    """What is at a store's address. Default: the address that `Conversation` uses. Raises what opening it would raise.
 
-    A server is asked whether it is ready, and whether it takes our key.
+    A server is asked whether it is ready, and whether it accepts the key of FORKPOINT_API_KEY.
     """
     address, source = _address(store)
     shown = Look(re.sub(r"(?<=//)[^/@]*@", "***@", address), source)
@@ -47,7 +50,7 @@ def look(store: str | None = None) -> Look:
             version, key = wait_for("look()", _look_at_server, address)
             return replace(shown, there=True, server=version, key=key)
         if address != "memory:":
-            wait_for("look()", open_store, address)  # raises, for nothing else can be opened
+            wait_for("look()", open_store, address)  # raises: no other kind of address exists
         return shown
     try:
         return _look_into(path, shown)
@@ -56,12 +59,12 @@ def look(store: str | None = None) -> Look:
 
 
 def is_there(store: str | None) -> bool:
-    """Whether there is something to read at a store's address, so that reading makes no file."""
+    """Whether a store's address has something to read. If not, opening the store would make a file."""
     path = _file(_address(store)[0])
     try:
         return path is None or path.exists()
     except OSError:
-        return True  # opening it says what is wrong
+        return True  # opening it raises the reason
 
 
 def is_remote(store: str | None) -> bool:
@@ -69,14 +72,14 @@ def is_remote(store: str | None) -> bool:
     return is_server(_address(store)[0])
 
 
-def default_agent(store: str | None) -> "AgentThere":
-    """Who answers at a server if nobody says who."""
+def default_agent(store: str | None) -> "ServerAgent":
+    """The agent that answers at a server unless the caller names another."""
     agents = wait_for("agents", _agents_of_server, _address(store)[0])
     return next((agent for agent in agents if agent.default), agents[0])
 
 
-class AgentThere(Struct, frozen=True):
-    """An agent that a server has."""
+class ServerAgent(Struct, frozen=True):
+    """An agent of a server."""
 
     name: str
     model: str
@@ -84,7 +87,7 @@ class AgentThere(Struct, frozen=True):
 
 
 def _look_into(path: Path, shown: Look) -> Look:
-    """What stands in a file."""
+    """What is in a file."""
     if not path.exists():
         if not path.parent.is_dir() and shown.source != "default":
             raise BadStoreUrl(shown.address, f"there is no folder {str(path.parent)!r}; make it first")
@@ -100,10 +103,10 @@ class _Health(Struct, frozen=True):
 
 
 class _Agents(Struct, frozen=True):
-    items: tuple[AgentThere, ...]
+    items: tuple[ServerAgent, ...]
 
 
-async def _agents_of_server(url: str) -> tuple[AgentThere, ...]:
+async def _agents_of_server(url: str) -> tuple[ServerAgent, ...]:
     from forkpoint.remote.connection import ServerConnection, ServerRequest
 
     connection = ServerConnection(url)
@@ -114,7 +117,7 @@ async def _agents_of_server(url: str) -> tuple[AgentThere, ...]:
 
 
 async def _look_at_server(url: str) -> tuple[str, bool]:
-    """The version of a server that is ready and lets us in, and whether it was shown a key. Raises what is wrong."""
+    """The version of a server, and whether a key was sent. Raises an error if it is not ready or rejects the caller."""
     from forkpoint.remote.backend import RemoteBackend
     from forkpoint.remote.connection import ServerConnection, ServerRequest, api_key
 
@@ -129,17 +132,17 @@ async def _look_at_server(url: str) -> tuple[str, bool]:
     return health.version, api_key(url) is not None
 
 
-def _address(store: str | None) -> tuple[str, str]:
-    """The address that is meant, and who says so."""
-    address, source = (store, "--store") if store is not None else named_store()
+def _address(store: str | None) -> tuple[str, str | None]:
+    """The address as a URL, and who named it; None if the caller did."""
+    address, source = (store, None) if store is not None else named_store()
     return as_url(address), source
 
 
 def _file(address: str) -> Path | None:
-    """The file that an address names, if it names one."""
+    """The file that an address names; None if it names no file."""
     if not address.startswith(_FILE) or not (name := unquote(address.removeprefix(_FILE), errors="surrogateescape")):
         return None
     try:
         return Path(os.path.realpath(name))
-    except ValueError:  # no file can have that name; opening it says so
+    except ValueError:  # no file can have that name; opening it raises the reason
         return None
