@@ -5,10 +5,12 @@ It holds its parts and hands each call to the part that knows: turns, sub-agents
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from os import PathLike
 from typing import Any
 
 import anyio.to_thread
 import msgspec
+from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.context import AgentState
@@ -60,6 +62,12 @@ class Engine:
         self.team = self.turns.beneath = Teams(resources, self.turns)
         self.placement = Placement(resources, self._forks, self.turns)
 
+    def within(self, tenant: str, options: EngineOptions) -> "Engine":
+        """The engine of a tenant. It shares this engine's store, models and memory; closing it closes none of them."""
+        store = self._store.within(tenant)
+        options = replace(options, prompts=self._prompts.within(store), trusting=self._trusting.within())
+        return Engine(store, self._models, options, owns_store=False)
+
     async def close(self) -> None:
         """Cancels what still runs here, and lets go of store and models."""
         await self.stop()
@@ -90,7 +98,8 @@ class Engine:
     async def prepared(self, draft: Draft, agent: Agent | None) -> tuple[Draft, Agent | None]:
         return self._trusting.prepared(draft, agent)
 
-    async def trust(self, family: str, workspace: str, trusted: bool) -> None:
+    async def trust(self, family: str | None, workspace: str | PathLike[str], trusted: bool) -> None:
+        """Keeps what somebody says of a workspace: for one family, or for all conversations if ``family`` is None."""
         await anyio.to_thread.run_sync(self._trusting.keep, workspace, trusted, family)
 
     def trust_warning(self, family: str) -> str | None:

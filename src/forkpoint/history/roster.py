@@ -11,6 +11,9 @@ from msgspec.structs import replace
 
 from forkpoint.events import Content, SubAgentFinished, SubAgentSpawned
 
+ROOT = "/root"
+"""The path of a conversation that is nobody's sub-agent."""
+
 
 class Known(Struct, frozen=True):
     """A sub-agent as a path knows it. ``turn`` is the one that it was set to work in last."""

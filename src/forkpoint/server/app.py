@@ -30,7 +30,7 @@ from forkpoint.server.services import Services
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.chat import route
 from forkpoint.server.wires.chat.service import ChatService
-from forkpoint.store.protocol import Store
+from forkpoint.store import Store
 from forkpoint.version import __version__
 
 FAMILIES = (
@@ -79,7 +79,7 @@ def create_app(
     counted = timed(store, metrics.store)
     watching = Watching(settings, counted, metrics)
     turns_here = Turns(settings, watching, metrics)
-    tenants = Tenants(counted, models, watching.knows, settings.request_timeout, turns_here.beside)
+    tenants = Tenants(counted, models, settings.request_timeout, watching.knows, turns_here.beside)
     services = Services(
         settings=settings,
         agents=agents,
@@ -94,7 +94,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         for folder in settings.trust:
-            await asyncio.to_thread(tenants.trusting.keep, folder, True)
+            await tenants.shared.trust(None, folder, True)
         looking = [asyncio.create_task(watching.poll()), asyncio.create_task(services.chat.sweep())]
         try:
             yield

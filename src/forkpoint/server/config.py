@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from msgspec import Meta, Struct
 
 from forkpoint.errors import BadArgument
-from forkpoint.remote.addresses import is_server
+from forkpoint.remote import is_server
 from forkpoint.server.agents.tables import typed
 from forkpoint.server.settings import SETTINGS, ConversationHeader, ServerSettings
 from forkpoint.workspace.defaults import file_url

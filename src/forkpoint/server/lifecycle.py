@@ -29,7 +29,7 @@ from forkpoint.server.http.keys import Keyring
 from forkpoint.server.http.protocol import HttpProtocol
 from forkpoint.server.services import Services
 from forkpoint.server.settings import ServerSettings
-from forkpoint.store.address import open_store
+from forkpoint.store import open_store
 
 THREADS = 1.0
 """Seconds that tools have to return once everything else has ended."""

@@ -1,6 +1,30 @@
-"""Where conversations are kept. `protocol` says what a store is; `open_store` opens one by its address."""
+"""Where conversations are kept. Callers import the names below, and no module.
+
+- `protocol`: what a store is. `records`: what it keeps of conversations and turns.
+- `address`: opens a store by its address. `sqlite/`: the store in a file or in memory. `sql/`: its statements.
+- `checks`: what every store refuses.
+"""
 
 from forkpoint.store.address import open_store
 from forkpoint.store.protocol import Store
+from forkpoint.store.records import (
+    DEFAULT_TENANT,
+    ConversationRecord,
+    Lineage,
+    Status,
+    TurnError,
+    Verification,
+    check_name,
+)
 
-__all__ = ["Store", "open_store"]
+__all__ = [
+    "DEFAULT_TENANT",
+    "ConversationRecord",
+    "Lineage",
+    "Status",
+    "Store",
+    "TurnError",
+    "Verification",
+    "check_name",
+    "open_store",
+]

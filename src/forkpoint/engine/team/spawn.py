@@ -37,16 +37,13 @@ from forkpoint.events import (
     ToolResult,
     Usage,
 )
-from forkpoint.history.roster import Known, free_nickname
+from forkpoint.history.roster import ROOT, Known, free_nickname
 from forkpoint.history.state import State
 from forkpoint.llm.prompt.identity import CacheIdentity, fork_identity, own_identity
 from forkpoint.llm.prompt.manifest import is_text
 
 SEEN = ("user_message", "condensation", "skill_activated")
 """The kinds of events by which `window` knows what can be seen of a path."""
-
-ROOT = "/root"
-"""The path of a conversation that is nobody's sub-agent."""
 
 ELSEWHERE = "here you are a sub-agent. Whoever asked for it goes on without you."
 

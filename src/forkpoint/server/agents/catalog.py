@@ -23,7 +23,7 @@ from forkpoint.llm.catalog import Wire
 from forkpoint.llm.model import LLM
 from forkpoint.server.agents.file import ServerFile, offer_problems, read_file
 from forkpoint.server.agents.sent import ServerOffer, received
-from forkpoint.store.records import check_name
+from forkpoint.store import check_name
 
 BOUND = 1024
 """Agents of stored conversations that are kept at hand."""

@@ -12,7 +12,7 @@ from forkpoint.backend.names import as_id, with_title
 from forkpoint.backend.options import Draft
 from forkpoint.backend.results import Info
 from forkpoint.backend.settings import Settings
-from forkpoint.engine.trust import check_trust, taken_over
+from forkpoint.engine import check_trust, taken_over
 from forkpoint.errors import (
     AlreadyExists,
     BadAgent,
@@ -41,7 +41,7 @@ from forkpoint.server.api.bodies import (
     RunTurn,
 )
 from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, answer, etag
-from forkpoint.store.records import Status
+from forkpoint.store import Status
 from forkpoint.wire.documents import DeletedDocument, InfoDocument, PageDocument, info_document
 
 calls = Calls("conversations")

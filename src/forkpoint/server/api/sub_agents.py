@@ -15,7 +15,6 @@ from forkpoint.backend.options import NewTurn, SpawnOptions
 from forkpoint.backend.results import Info, Member
 from forkpoint.backend.results import Turn as TurnResult
 from forkpoint.conversation.sub_agents import member_of, part_of_key
-from forkpoint.engine.team.spawn import ROOT
 from forkpoint.errors import (
     Busy,
     CannotResume,
@@ -32,6 +31,7 @@ from forkpoint.errors import (
     TooMany,
     TurnOpen,
 )
+from forkpoint.history.roster import ROOT
 from forkpoint.ids import new_id
 from forkpoint.server.api.bodies import Nothing, Spawn, TellAgent, messages_of
 from forkpoint.server.api.conversations import AGENT

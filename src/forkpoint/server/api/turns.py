@@ -16,7 +16,7 @@ from forkpoint.backend.options import How, NewTurn
 from forkpoint.backend.results import Call as ToolCall
 from forkpoint.backend.results import Turn as TurnResult
 from forkpoint.conversation.conversation import AsyncConversation
-from forkpoint.engine.trust import with_project
+from forkpoint.engine import taken_over
 from forkpoint.errors import (
     AlreadyExists,
     BadAgent,
@@ -430,7 +430,7 @@ def _limits(call: ApiCall, this: AsyncConversation, limits: Limits | None) -> Li
     agent = this.agent
     if limits is None or agent is None or agent.name not in call.services.agents.names():
         return limits
-    own = with_project(call.services.agents.named(agent.name), this._handle.settings.project)
+    _, own = taken_over(this._handle.settings, call.services.agents.named(agent.name))
     is_own = own.but(mcp=agent.mcp, llm=agent.llm).to_json() == agent.to_json()  # whatever its servers offer
     if not is_own and not _has_functions(agent):
         return limits

@@ -19,7 +19,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.backend.allowance import NOTHING, allows, as_allowed, missing_workspace, reopened
 from forkpoint.backend.results import Info
 from forkpoint.backend.settings import Settings
-from forkpoint.engine.engine import Engine
+from forkpoint.engine import Engine
 from forkpoint.errors import BadRequest, CannotResume, ErrorKind, NoAgent, NotFound
 from forkpoint.server.api.bodies import B, GoesOn, read_body
 from forkpoint.server.live.feed import encode

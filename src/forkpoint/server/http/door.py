@@ -28,7 +28,7 @@ from forkpoint.server.live.feed import encode
 from forkpoint.server.live.stream import PARKED
 from forkpoint.server.services import Services
 from forkpoint.server.wires.chat import errors as chat_errors
-from forkpoint.store.records import DEFAULT_TENANT
+from forkpoint.store import DEFAULT_TENANT
 from forkpoint.wire.problems import INTERNAL, hides
 
 _log = logging.getLogger("forkpoint.server")

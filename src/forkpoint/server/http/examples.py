@@ -56,7 +56,7 @@ from forkpoint.errors import (
 from forkpoint.events import AssistantMessage, Condensation, Envelope, Event, Position, Text, Usage, UserMessage
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.server.wires.chat.answer import FinishedAnswer, completion
-from forkpoint.store.records import Lineage, TurnError, Verification
+from forkpoint.store import Lineage, TurnError, Verification
 from forkpoint.wire.documents import (
     condensed_document,
     event_document,

@@ -32,7 +32,7 @@ from forkpoint.errors import (
     Unauthorized,
 )
 from forkpoint.server.settings import History
-from forkpoint.store.records import DEFAULT_TENANT, check_name
+from forkpoint.store import DEFAULT_TENANT, check_name
 from forkpoint.system.durable_file import replace_file
 from forkpoint.system.file_lock import FileLock
 

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from forkpoint.engine.turns.trace import tracer_in_use
+from forkpoint.engine import tracer_in_use
 from forkpoint.server.http.metrics import METHODS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, TypeAlias, cast
 
-from forkpoint.store.protocol import Store
+from forkpoint.store import Store
 
 Report: TypeAlias = Callable[[str, float], None]
 """Is told an operation's name and its seconds, whichever way it ended."""

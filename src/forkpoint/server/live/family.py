@@ -18,7 +18,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Raw
 
-from forkpoint.engine.views import info_of
+from forkpoint.engine import info_of
 from forkpoint.errors import Invalid, NotFound
 from forkpoint.events import Event, Position
 from forkpoint.history.paths import Path, common_ancestor
@@ -27,8 +27,7 @@ from forkpoint.server.live.feed import Encoded, Feed, Mailbox, encode
 from forkpoint.server.live.follower import Following
 from forkpoint.server.live.stream import frame
 from forkpoint.server.live.watch import Watching, members_of
-from forkpoint.store.protocol import Store
-from forkpoint.store.records import ConversationRecord
+from forkpoint.store import ConversationRecord, Store
 from forkpoint.wire.documents import info_document
 
 Since: TypeAlias = Sequence[tuple[str, Position]] | None

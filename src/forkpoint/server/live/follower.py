@@ -17,7 +17,7 @@ from forkpoint.paging import every
 from forkpoint.server.api.public import event_frame
 from forkpoint.server.live.feed import Encoded, Feed, Mailbox, encode, ends_of, gap_frame, moves
 from forkpoint.server.live.stream import HEARTBEAT, OPENING, frame
-from forkpoint.store.protocol import Store
+from forkpoint.store import Store
 
 PAGE = 200
 """Events that are read at once, at most."""

@@ -15,8 +15,7 @@ from forkpoint.paging import every
 from forkpoint.server.http.metrics import Metrics
 from forkpoint.server.live.feed import Mailbox
 from forkpoint.server.settings import ServerSettings
-from forkpoint.store.protocol import Store
-from forkpoint.store.records import ConversationRecord
+from forkpoint.store import ConversationRecord, Store
 
 GONE = -1
 """The revision of a conversation that was deleted."""

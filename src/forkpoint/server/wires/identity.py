@@ -8,11 +8,11 @@ from typing import cast, get_args
 
 from msgspec import Struct
 
-from forkpoint.engine.placement import ForkPoint
+from forkpoint.engine import ForkPoint
 from forkpoint.errors import BadRequest
 from forkpoint.ids import new_id
 from forkpoint.server.settings import ConversationHeader, History
-from forkpoint.store.records import check_name
+from forkpoint.store import check_name
 
 CREATE, FORK_FROM, HISTORY, RETRIES = (
     "X-Conversation-Create",

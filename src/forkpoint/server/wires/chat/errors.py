@@ -31,7 +31,7 @@ from forkpoint.errors import (
 )
 from forkpoint.events import ToolCall
 from forkpoint.server.http.statuses import retry_after, status_of
-from forkpoint.store.records import TurnError
+from forkpoint.store import TurnError
 from forkpoint.wire.problems import INTERNAL, ErrorDocument, problem_of
 
 _CODES = {  # what these clients know by other names

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct
 
 from forkpoint.backend.messages import Given
-from forkpoint.engine.placement import ClientList, MessageBody, paired
+from forkpoint.engine import ClientList, MessageBody, paired
 from forkpoint.errors import Invalid, TooLarge
 from forkpoint.events import (
     AssistantMessage,

@@ -22,7 +22,7 @@ from forkpoint.backend.names import with_title
 from forkpoint.backend.options import How, NewTurn
 from forkpoint.backend.results import Turn
 from forkpoint.backend.settings import Settings
-from forkpoint.engine.placement import ClientList, NamedDraft, StartingPoint
+from forkpoint.engine import ClientList, NamedDraft, StartingPoint
 from forkpoint.errors import (
     AlreadyExists,
     BadRequest,
@@ -52,7 +52,7 @@ from forkpoint.server.wires.chat.request import digest_of, read_request
 from forkpoint.server.wires.chat.service import Wish
 from forkpoint.server.wires.chat.stream import FIRST, ChunkStream
 from forkpoint.server.wires.identity import IGNORED, STATUS, TURN, Identity, read_identity
-from forkpoint.store.records import ConversationRecord
+from forkpoint.store import ConversationRecord
 from forkpoint.updates import TurnStarted
 
 _log = logging.getLogger("forkpoint.server")
