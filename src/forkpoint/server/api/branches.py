@@ -9,20 +9,8 @@ from forkpoint.backend.options import ForkOptions
 from forkpoint.backend.results import Branch
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import (
-    AlreadyExists,
-    BadArgument,
-    BadName,
-    BadPosition,
     BadWorkspace,
-    Busy,
-    CannotResume,
-    KeyReused,
-    NoAgent,
     NotFound,
-    NotWhole,
-    Stale,
-    TooLarge,
-    TurnOpen,
 )
 from forkpoint.server.api.bodies import Fork, Rewind
 from forkpoint.server.api.conversations import AGENT, created, is_chosen
@@ -30,12 +18,12 @@ from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, a
 from forkpoint.wire.documents import FamilyDocument, InfoDocument, RewindDocument, info_document
 from forkpoint.workspace.folders import Kind
 
-calls = Calls("branches")
+calls = Calls("branches", under="/api/conversations/{id}")
 
 
 @calls(
     "POST",
-    "/api/conversations/{id}/fork",
+    "/fork",
     takes=Fork,
     gives=InfoDocument,
     status=201,
@@ -44,19 +32,8 @@ calls = Calls("branches")
     locates=True,
     tags=True,
     raises=(
-        NotFound,
-        AlreadyExists,
-        BadName,
-        BadPosition,
-        CannotResume,
-        NoAgent,
-        KeyReused,
-        NotWhole,
-        TooLarge,
-        Stale,
-        BadArgument,
-        BadWorkspace.workspace_not_made,
-        *AGENT,
+        "not_found exists bad_name bad_position cannot_resume no_agent key_reused not_whole too_large stale "
+        f"bad_argument workspace_not_made {AGENT}"
     ),
 )
 async def fork_conversation(call: CallMade, id: Conversation) -> Response:
@@ -103,14 +80,14 @@ async def fork_conversation(call: CallMade, id: Conversation) -> Response:
 
 @calls(
     "POST",
-    "/api/conversations/{id}/rewind",
+    "/rewind",
     takes=Rewind,
     optional=False,
     gives=RewindDocument,
     once=True,
     if_match=True,
     tags=True,
-    raises=(NotFound, BadPosition, Busy, TurnOpen, KeyReused, Stale),
+    raises="not_found bad_position busy turn_open key_reused stale",
 )
 async def rewind_conversation(call: CallMade, id: Conversation) -> Response:
     """Move the head back. What stood after that point is kept in a branch that is set aside."""
@@ -125,7 +102,7 @@ async def rewind_conversation(call: CallMade, id: Conversation) -> Response:
     return answer(RewindDocument(info_document(now), kept), ETag=etag(now))
 
 
-@calls("GET", "/api/conversations/{id}/tree", gives=FamilyDocument, raises=(NotFound,))
+@calls("GET", "/tree", gives=FamilyDocument, raises="not_found")
 async def get_tree(
     call: CallMade,
     id: Conversation,

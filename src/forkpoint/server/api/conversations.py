@@ -14,21 +14,9 @@ from forkpoint.backend.results import Info
 from forkpoint.backend.settings import Settings
 from forkpoint.engine import check_trust, taken_over
 from forkpoint.errors import (
-    AlreadyExists,
-    BadAgent,
-    BadArgument,
-    BadModel,
-    BadName,
-    BadSetting,
     BadWorkspace,
-    Busy,
     Invalid,
-    KeyReused,
     NotFound,
-    NotWhole,
-    Stale,
-    TooLarge,
-    TurnOpen,
 )
 from forkpoint.server.agents.catalog import AgentItem
 from forkpoint.server.api.bodies import (
@@ -46,8 +34,8 @@ from forkpoint.wire.documents import DeletedDocument, InfoDocument, PageDocument
 
 calls = Calls("conversations")
 
-AGENT = (BadAgent, BadModel, BadWorkspace)
-MAKING = (*AGENT, BadArgument, BadSetting, BadWorkspace.trust_refused)
+AGENT = "bad_agent bad_model bad_workspace"
+MAKING = f"{AGENT} bad_argument bad_setting trust_refused"
 """What is wrong with a conversation that is to be made: its agent, its workspace, or what is said of its trust."""
 
 
@@ -72,7 +60,7 @@ async def list_agents(call: CallMade) -> Response:
     once=True,
     locates=True,
     tags=True,
-    raises=(AlreadyExists, BadName, KeyReused, NotFound, NotWhole, *MAKING),
+    raises=f"exists bad_name key_reused not_found not_whole {MAKING}",
 )
 async def create_conversation(call: CallMade) -> Response:
     """Make a conversation. It stays, even if no turn ever commits."""
@@ -81,7 +69,7 @@ async def create_conversation(call: CallMade) -> Response:
     return created(await call.backend.create(draft, key=call.key))
 
 
-@calls("GET", "/api/conversations", gives=PageDocument[InfoDocument], raises=(BadName.bad_cursor, NotFound))
+@calls("GET", "/api/conversations", gives=PageDocument[InfoDocument], raises="bad_cursor not_found")
 async def list_conversations(
     call: CallMade,
     cursor: Annotated[str | None, Query(description="`next` of an earlier page.", max_length=512)] = None,
@@ -109,7 +97,7 @@ async def list_conversations(
     return answer({"items": [info_document(info) for info in page.items], "next": page.next})
 
 
-@calls("GET", "/api/conversations/{id}", gives=InfoDocument, tags=True, raises=(NotFound,))
+@calls("GET", "/api/conversations/{id}", gives=InfoDocument, tags=True, raises="not_found")
 async def get_conversation(call: CallMade, id: Conversation) -> Response:
     """One conversation."""
     info, _ = await call.found(id)
@@ -122,7 +110,7 @@ async def get_conversation(call: CallMade, id: Conversation) -> Response:
     takes=DescribeConversation,
     gives=InfoDocument,
     tags=True,
-    raises=(NotFound, NotWhole, TooLarge),
+    raises="not_found not_whole too_large",
 )
 async def describe_conversation(call: CallMade, id: Conversation) -> Response:
     """Give it a title or tags. A turn that runs is not disturbed."""
@@ -139,7 +127,7 @@ async def describe_conversation(call: CallMade, id: Conversation) -> Response:
     status=204,
     if_match=True,
     also_gives=DeletedDocument,
-    raises=(NotFound, Busy, Stale),
+    raises="not_found busy stale",
 )
 async def delete_conversation(call: CallMade, id: Conversation) -> Response:
     """Delete it and its sub-agents, never a fork. What was spent stays counted in the family.
@@ -161,7 +149,7 @@ async def delete_conversation(call: CallMade, id: Conversation) -> Response:
     gives=InfoDocument,
     tags=True,
     if_match=True,
-    raises=(NotFound, Busy, TurnOpen, Stale, *AGENT),
+    raises=f"not_found busy turn_open stale {AGENT}",
 )
 async def change_agent(call: CallMade, id: Conversation) -> Response:
     """Another agent answers from here on. Recorded in the history; the conversation must have no open turn."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from forkpoint.errors import Invalid, NotFound, ShuttingDown, TooMany, Unauthorized
+from forkpoint.errors import Invalid, NotFound, Unauthorized
 from forkpoint.events import Position
 from forkpoint.server.api.public import public_event
 from forkpoint.server.http.call import CallMade, Calls, Conversation, answer
@@ -15,7 +15,7 @@ from forkpoint.server.live.stream import EventStream
 from forkpoint.server.services import Services
 from forkpoint.wire.documents import EventDocument, EventsDocument
 
-calls = Calls("events")
+calls = Calls("events", under="/api/conversations/{id}")
 
 MOST_BYTES = 8 * 1024 * 1024
 """About how much a page of events has at most, however few that are."""
@@ -23,7 +23,7 @@ FEW = 32
 """So many are read at once, to see how large they are."""
 
 
-@calls("GET", "/api/conversations/{id}/events", gives=EventsDocument, raises=(NotFound,))
+@calls("GET", "/events", gives=EventsDocument, raises="not_found")
 async def list_events(
     call: CallMade,
     id: Conversation,
@@ -58,11 +58,11 @@ async def list_events(
 
 @calls(
     "GET",
-    "/api/conversations/{id}/events/stream",
+    "/events/stream",
     streams="committed events, each once and in order, with what is told of turns that run",
     only_streams=True,
     cursor=True,
-    raises=(NotFound, TooMany, ShuttingDown),
+    raises="not_found too_many shutting_down",
 )
 async def follow_events(
     call: CallMade,
@@ -106,12 +106,12 @@ async def follow_events(
 
 @calls(
     "GET",
-    "/api/conversations/{id}/family/stream",
+    "/family/stream",
     streams="what all members of a family commit, each event once, with what is told of turns that run",
     only_streams=True,
     of_family=True,
     cursor=True,
-    raises=(NotFound, TooMany, ShuttingDown),
+    raises="not_found too_many shutting_down",
 )
 async def follow_family(
     call: CallMade,

@@ -11,18 +11,7 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.allowance import as_allowed
 from forkpoint.errors import (
-    BadArgument,
-    Busy,
-    CannotResume,
     Invalid,
-    NoAgent,
-    NoSuchTurn,
-    NotFound,
-    NothingToRun,
-    NotWhole,
-    Stale,
-    TooLarge,
-    TurnOpen,
 )
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.server.api.bodies import ChangeState, PreviewRequest, Verify, messages_of
@@ -41,7 +30,7 @@ from forkpoint.wire.documents import (
 calls = Calls("looking")
 
 
-@calls("GET", "/api/conversations/{id}/stats", gives=StatsDocument, raises=(NotFound,))
+@calls("GET", "/api/conversations/{id}/stats", gives=StatsDocument, raises="not_found")
 async def get_stats(call: CallMade, id: Conversation) -> Response:
     """Tokens, dollars and cached share: its own, what it inherited, and its family's."""
     info, _ = await call.found(id)
@@ -57,7 +46,7 @@ async def get_usage(call: CallMade) -> Response:
     return answer(spending_document(*await call.backend.usage()))
 
 
-@calls("GET", "/api/conversations/{id}/state", gives=StateDocument, raises=(NotFound,))
+@calls("GET", "/api/conversations/{id}/state", gives=StateDocument, raises="not_found")
 async def get_state(call: CallMade, id: Conversation) -> Response:
     """What tools have set, as it is committed."""
     info, _ = await call.found(id)
@@ -70,7 +59,7 @@ async def get_state(call: CallMade, id: Conversation) -> Response:
     takes=ChangeState,
     gives=StateDocument,
     if_match=True,
-    raises=(NotFound, Busy, TurnOpen, Stale, NotWhole, TooLarge),
+    raises="not_found busy turn_open stale not_whole too_large",
 )
 async def change_state(call: CallMade, id: Conversation) -> Response:
     """Change the agent's state from outside, as a note of its own. The conversation must have no open turn."""
@@ -89,7 +78,7 @@ async def change_state(call: CallMade, id: Conversation) -> Response:
     takes=PreviewRequest,
     optional=False,
     gives=Inspection,
-    raises=(NotFound, NothingToRun, NotWhole, TooLarge, NoAgent, CannotResume, *MAKING),
+    raises=f"not_found nothing_to_run not_whole too_large no_agent cannot_resume {MAKING}",
 )
 async def preview_request(call: CallMade, id: Conversation) -> Response:
     """What a turn with these messages would send, to the byte, beside the request before it. Nothing is sent."""
@@ -106,7 +95,7 @@ async def preview_request(call: CallMade, id: Conversation) -> Response:
     "GET",
     "/api/conversations/{id}/request",
     gives=Inspection,
-    raises=(NotFound, NoSuchTurn, NoAgent, CannotResume, BadArgument),
+    raises="not_found no_such_turn no_agent cannot_resume bad_argument",
 )
 async def get_request(
     call: CallMade,
@@ -122,11 +111,7 @@ async def get_request(
 
 
 @calls(
-    "POST",
-    "/api/conversations/{id}/verify",
-    takes=Verify,
-    gives=VerificationDocument,
-    raises=(NotFound, BadArgument),
+    "POST", "/api/conversations/{id}/verify", takes=Verify, gives=VerificationDocument, raises="not_found bad_argument"
 )
 async def verify_conversation(call: CallMade, id: Conversation) -> Response:
     """Check that nobody changed its history."""
@@ -135,7 +120,7 @@ async def verify_conversation(call: CallMade, id: Conversation) -> Response:
     return answer(verification_document(await call.backend.verify(info.id, head_digest=body.head_digest)))
 
 
-@calls("POST", "/api/verify", takes=Verify, gives=VerificationDocument, raises=(BadArgument,))
+@calls("POST", "/api/verify", takes=Verify, gives=VerificationDocument, raises="bad_argument")
 async def verify_all(call: CallMade) -> Response:
     """Check that nobody changed the history of any of your conversations."""
     body = await call.body(Verify)

@@ -5,7 +5,7 @@ from typing import Literal
 from fastapi import Request, Response
 from msgspec import Struct
 
-from forkpoint.errors import NotFound, ShuttingDown, StoreUnavailable
+from forkpoint.errors import NotFound, ShuttingDown
 from forkpoint.server.http.address import is_loopback_address
 from forkpoint.server.http.call import Calls, answer
 from forkpoint.server.services import Services
@@ -33,7 +33,7 @@ async def health() -> Response:
     return answer(Health("ok", __version__))
 
 
-@calls("GET", "/ready", gives=Ready, open=True, raises=(ShuttingDown, StoreUnavailable))
+@calls("GET", "/ready", gives=Ready, open=True, raises="shutting_down store_unavailable")
 async def ready(request: Request) -> Response:
     """Says that it can serve: the store answers, in the format that it should have, and it is not stopping."""
     services: Services = request.app.state.services
@@ -43,9 +43,7 @@ async def ready(request: Request) -> Response:
     return answer(Ready("ready"))
 
 
-@calls(
-    "GET", "/metrics", texts=("text/plain", "application/openmetrics-text"), open=True, raises=(NotFound.no_such_call,)
-)
+@calls("GET", "/metrics", texts=("text/plain", "application/openmetrics-text"), open=True, raises="no_such_call")
 async def metrics(request: Request) -> Response:
     """What it counts, for Prometheus."""
     services: Services = request.app.state.services

@@ -15,29 +15,13 @@ from forkpoint.backend.options import NewTurn, SpawnOptions
 from forkpoint.backend.results import Info, Member
 from forkpoint.backend.results import Turn as TurnResult
 from forkpoint.conversation.sub_agents import member_of, part_of_key
-from forkpoint.errors import (
-    Busy,
-    CannotResume,
-    KeyReused,
-    MissingKey,
-    NoAgent,
-    NotFound,
-    NothingToRun,
-    NotWhole,
-    OutcomeUnknown,
-    ShuttingDown,
-    SpawnRefused,
-    TooLarge,
-    TooMany,
-    TurnOpen,
-)
 from forkpoint.history.roster import ROOT
 from forkpoint.ids import new_id
 from forkpoint.server.api.bodies import Nothing, Spawn, TellAgent, messages_of
 from forkpoint.server.api.conversations import AGENT
 from forkpoint.server.api.public import public_turn
 from forkpoint.server.api.replies import ended, first_of, run
-from forkpoint.server.api.turns import RUNNING, STREAM, Errors
+from forkpoint.server.api.turns import RUNNING, STREAM
 from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, answer, etag
 from forkpoint.server.live.stream import until_gone
 from forkpoint.wire.documents import (
@@ -64,19 +48,19 @@ class _Name(Convertor[str]):
 
 
 register_url_convertor("member", _Name())
-calls = Calls("sub-agents")
+calls = Calls("sub-agents", under="/api/conversations/{id}")
 
 SubAgent: TypeAlias = Annotated[
     str, Path(description="A sub-agent's nickname, path or id.", examples=["explorer"], max_length=1024)
 ]
 
-HELD: Errors = (NotFound, Busy, TurnOpen)
+HELD = "not_found busy turn_open"
 """What is recorded with a note on the parent must wait until no turn holds it."""
 
 
 @calls(
     "POST",
-    "/api/conversations/{id}/agents",
+    "/agents",
     takes=Spawn,
     optional=False,
     gives=SpawnedDocument,
@@ -85,18 +69,8 @@ HELD: Errors = (NotFound, Busy, TurnOpen)
     locates=True,
     tags=True,
     raises=(
-        *HELD,
-        SpawnRefused,
-        KeyReused,
-        NotWhole,
-        TooLarge,
-        NoAgent,
-        CannotResume,
-        MissingKey,
-        ShuttingDown,
-        TooMany,
-        OutcomeUnknown,
-        *AGENT,
+        f"{HELD} spawn_refused key_reused not_whole too_large no_agent cannot_resume missing_key shutting_down "
+        f"too_many outcome_unknown {AGENT}"
     ),
 )
 async def spawn_agent(call: CallMade, id: Conversation) -> Response:
@@ -143,7 +117,7 @@ async def spawn_agent(call: CallMade, id: Conversation) -> Response:
     return _spawned(child, feed.turn or feed.joined)
 
 
-@calls("GET", "/api/conversations/{id}/agents", gives=TeamDocument, raises=(NotFound,))
+@calls("GET", "/agents", gives=TeamDocument, raises="not_found")
 async def list_members(call: CallMade, id: Conversation) -> Response:
     """The sub-agents that a conversation's history knows of, and how they stand."""
     info, _ = await call.found(id)
@@ -153,7 +127,7 @@ async def list_members(call: CallMade, id: Conversation) -> Response:
 
 @calls(
     "POST",
-    "/api/conversations/{id}/agents/{agent:member}/messages",
+    "/agents/{agent:member}/messages",
     takes=TellAgent,
     optional=False,
     gives=TurnDocument,
@@ -161,15 +135,7 @@ async def list_members(call: CallMade, id: Conversation) -> Response:
     asynchronous=True,
     once=True,
     raises=(
-        NotFound,
-        NotFound.no_such_agent,
-        SpawnRefused.agent_closed,
-        SpawnRefused,
-        KeyReused,
-        NothingToRun,
-        NotWhole,
-        TooLarge,
-        *RUNNING,
+        f"not_found no_such_agent agent_closed spawn_refused key_reused nothing_to_run not_whole too_large {RUNNING}"
     ),
 )
 async def tell_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Response:
@@ -194,12 +160,12 @@ async def tell_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Respo
 
 @calls(
     "POST",
-    "/api/conversations/{id}/agents/{agent:member}/reach",
+    "/agents/{agent:member}/reach",
     takes=Nothing,
     gives=InfoDocument,
     once=True,
     tags=True,
-    raises=(*HELD, NotFound.no_such_agent, SpawnRefused.agent_closed, SpawnRefused, KeyReused),
+    raises=f"{HELD} no_such_agent agent_closed spawn_refused key_reused",
 )
 async def reach_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Response:
     """The conversation in which a sub-agent is talked to from here. One of another branch is forked for that."""
@@ -210,13 +176,7 @@ async def reach_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Resp
     return answer(info_document(child), ETag=etag(child))
 
 
-@calls(
-    "POST",
-    "/api/conversations/{id}/agents/{agent:member}/close",
-    takes=Nothing,
-    gives=MemberDocument,
-    raises=(*HELD, NotFound.no_such_agent),
-)
+@calls("POST", "/agents/{agent:member}/close", takes=Nothing, gives=MemberDocument, raises=f"{HELD} no_such_agent")
 async def close_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Response:
     """Close a sub-agent: what runs there is cancelled. It can still be read and forked."""
     await call.body(Nothing)
@@ -226,12 +186,7 @@ async def close_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Resp
     return answer(await _shown(call, member))
 
 
-@calls(
-    "GET",
-    "/api/conversations/{id}/agents/{agent:member}",
-    gives=MemberDocument,
-    raises=(NotFound, NotFound.no_such_agent),
-)
+@calls("GET", "/agents/{agent:member}", gives=MemberDocument, raises="not_found no_such_agent")
 async def get_member(
     call: CallMade,
     id: Conversation,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 from fastapi import Query, Response
 from msgspec.structs import replace
@@ -19,32 +19,10 @@ from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.engine import taken_over
 from forkpoint.errors import (
     AlreadyExists,
-    BadAgent,
     BadArgument,
-    BadName,
     Busy,
-    CannotResume,
-    ErrorKind,
     KeyReused,
-    MissingKey,
-    ModelError,
-    ModelUnavailable,
-    NoAgent,
     NoSuchTurn,
-    NotFound,
-    NothingToRun,
-    NotResumable,
-    NotWhole,
-    OutcomeUnknown,
-    RateLimited,
-    ShuttingDown,
-    Stale,
-    TooLarge,
-    TooMany,
-    TurnCancelled,
-    TurnFailed,
-    TurnOpen,
-    Unpaired,
 )
 from forkpoint.server.api.bodies import (
     Approve,
@@ -74,33 +52,18 @@ from forkpoint.wire.documents import (
     condensed_document,
 )
 
-calls = Calls("turns")
+calls = Calls("turns", under="/api/conversations/{id}")
 
-Errors: TypeAlias = tuple[ErrorKind, ...]
-
-RUNNING: Errors = (
-    Busy,
-    TurnOpen,
-    NoAgent,
-    CannotResume,
-    BadArgument,
-    BadAgent,
-    MissingKey,
-    ShuttingDown,
-    TooMany,
-    TurnFailed,
-    TurnCancelled,
-    ModelError,
-    ModelUnavailable.model_timeout,
-    RateLimited,
-    OutcomeUnknown,
+RUNNING = (
+    "busy turn_open no_agent cannot_resume bad_argument bad_agent missing_key shutting_down too_many "
+    "turn_failed turn_cancelled model_error model_timeout model_rate_limit outcome_unknown"
 )
 STREAM = "what happens in the turn as it happens, provisionally; the last event is `turn` or `error`"
 
 
 @calls(
     "POST",
-    "/api/conversations/{id}/turns",
+    "/turns",
     takes=RunTurn,
     optional=False,
     gives=TurnDocument,
@@ -109,17 +72,8 @@ STREAM = "what happens in the turn as it happens, provisionally; the last event 
     once=True,
     if_match=True,
     raises=(
-        NotFound,
-        AlreadyExists,
-        BadName,
-        KeyReused,
-        Stale,
-        NothingToRun,
-        NotWhole,
-        TooLarge,
-        Unpaired.call_not_open,
-        *MAKING,
-        *RUNNING,
+        f"not_found exists bad_name key_reused stale nothing_to_run not_whole too_large call_not_open {MAKING} "
+        f"{RUNNING}"
     ),
 )
 async def run_turn(call: CallMade, id: Conversation) -> Response:
@@ -158,7 +112,7 @@ async def run_turn(call: CallMade, id: Conversation) -> Response:
     return await run(call, act, stop=body.cancel_on_disconnect)
 
 
-@calls("GET", "/api/conversations/{id}/turns", gives=PageDocument[TurnDocument], raises=(NotFound, BadName.bad_cursor))
+@calls("GET", "/turns", gives=PageDocument[TurnDocument], raises="not_found bad_cursor")
 async def list_turns(
     call: CallMade,
     id: Conversation,
@@ -179,10 +133,10 @@ async def list_turns(
 
 @calls(
     "GET",
-    "/api/conversations/{id}/turns/{turn}",
+    "/turns/{turn}",
     gives=TurnDocument,
     streams="the turn that runs, from how it stands now to its end",
-    raises=(NotFound, NoSuchTurn),
+    raises="not_found no_such_turn",
 )
 async def get_turn(
     call: CallMade,
@@ -204,13 +158,7 @@ async def get_turn(
     return answer(public_turn(await call.backend.turns.read(info.id, turn), events=True))
 
 
-@calls(
-    "POST",
-    "/api/conversations/{id}/turns/{turn}/cancel",
-    takes=Nothing,
-    gives=TurnDocument,
-    raises=(NotFound, Busy, NoSuchTurn),
-)
+@calls("POST", "/turns/{turn}/cancel", takes=Nothing, gives=TurnDocument, raises="not_found busy no_such_turn")
 async def cancel_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Cancel a turn that runs, and wait for its outcome. Too late, it says `committed`."""
     await call.body(Nothing)
@@ -230,10 +178,10 @@ async def cancel_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
 
 @calls(
     "POST",
-    "/api/conversations/{id}/turns/{turn}/discard",
+    "/turns/{turn}/discard",
     takes=Nothing,
     gives=TurnDocument,
-    raises=(NotFound, Busy, NoSuchTurn, NotResumable),
+    raises="not_found busy no_such_turn not_resumable",
 )
 async def discard_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """End an open turn that nobody runs. What its tools did stays visible."""
@@ -245,11 +193,7 @@ async def discard_turn(call: CallMade, id: Conversation, turn: Turn) -> Response
 
 
 @calls(
-    "POST",
-    "/api/conversations/{id}/turns/{turn}/settle",
-    takes=Nothing,
-    gives=TurnDocument,
-    raises=(NotFound, NoSuchTurn, OutcomeUnknown),
+    "POST", "/turns/{turn}/settle", takes=Nothing, gives=TurnDocument, raises="not_found no_such_turn outcome_unknown"
 )
 async def settle_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """After `outcome_unknown`: the turn as it turned out."""
@@ -262,12 +206,12 @@ async def settle_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
 
 @calls(
     "POST",
-    "/api/conversations/{id}/turns/{turn}/approve",
+    "/turns/{turn}/approve",
     takes=Approve,
     gives=TurnDocument,
     streams=STREAM,
     asynchronous=True,
-    raises=(NotFound, NoSuchTurn, NotResumable, *RUNNING),
+    raises=f"not_found no_such_turn not_resumable {RUNNING}",
 )
 async def approve_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Let calls that wait run, and go on."""
@@ -279,12 +223,12 @@ async def approve_turn(call: CallMade, id: Conversation, turn: Turn) -> Response
 
 @calls(
     "POST",
-    "/api/conversations/{id}/turns/{turn}/deny",
+    "/turns/{turn}/deny",
     takes=Deny,
     gives=TurnDocument,
     streams=STREAM,
     asynchronous=True,
-    raises=(NotFound, NoSuchTurn, NotResumable, *RUNNING),
+    raises=f"not_found no_such_turn not_resumable {RUNNING}",
 )
 async def deny_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Refuse calls that wait, and go on: the model is told, with the reason."""
@@ -300,13 +244,13 @@ async def deny_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
 
 @calls(
     "POST",
-    "/api/conversations/{id}/turns/{turn}/retry",
+    "/turns/{turn}/retry",
     takes=RetryTurn,
     gives=TurnDocument,
     streams=STREAM,
     asynchronous=True,
     once=True,
-    raises=(NotFound, NoSuchTurn, KeyReused, *RUNNING),
+    raises=f"not_found no_such_turn key_reused {RUNNING}",
 )
 async def retry_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Run the input of a turn again, from the last good state. One that is still open is discarded."""
@@ -317,12 +261,12 @@ async def retry_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
 
 @calls(
     "POST",
-    "/api/conversations/{id}/turns/{turn}/resume",
+    "/turns/{turn}/resume",
     takes=ResumeTurn,
     gives=TurnDocument,
     streams=STREAM,
     asynchronous=True,
-    raises=(NotFound, NoSuchTurn, NotResumable, *RUNNING),
+    raises=f"not_found no_such_turn not_resumable {RUNNING}",
 )
 async def resume_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Go on with a turn that failed, was cancelled or interrupted, after its last finished step."""
@@ -337,12 +281,12 @@ async def resume_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
 
 @calls(
     "POST",
-    "/api/conversations/{id}/ask",
+    "/ask",
     takes=AskAside,
     optional=False,
     gives=SideAnswerDocument,
     streams="pieces of the answer as they come; the last event is `answer` or `error`",
-    raises=(NotFound, NothingToRun, NotWhole, TooLarge, *RUNNING),
+    raises=f"not_found nothing_to_run not_whole too_large {RUNNING}",
 )
 async def ask(call: CallMade, id: Conversation) -> Response:
     """A side question: answered from the history as it is, and nothing of it is kept but what it cost.
@@ -361,14 +305,7 @@ async def ask(call: CallMade, id: Conversation) -> Response:
     )
 
 
-@calls(
-    "POST",
-    "/api/conversations/{id}/condense",
-    takes=Condense,
-    gives=CondensedDocument,
-    if_match=True,
-    raises=(NotFound, Stale, *RUNNING),
-)
+@calls("POST", "/condense", takes=Condense, gives=CondensedDocument, if_match=True, raises=f"not_found stale {RUNNING}")
 async def condense(call: CallMade, id: Conversation) -> Response:
     """Let prompts forget the older part of the conversation at once. Recorded as a note; no turn may be open.
 

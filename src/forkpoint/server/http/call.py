@@ -20,7 +20,7 @@ from forkpoint.backend.allowance import NOTHING, allows, as_allowed, missing_wor
 from forkpoint.backend.results import Info
 from forkpoint.backend.settings import Settings
 from forkpoint.engine import Engine
-from forkpoint.errors import BadRequest, CannotResume, ErrorKind, NoAgent, NotFound
+from forkpoint.errors import BadRequest, CannotResume, NoAgent, NotFound
 from forkpoint.server.api.bodies import B, GoesOn, read_body
 from forkpoint.server.live.feed import encode
 from forkpoint.server.live.stream import TYPE
@@ -39,7 +39,7 @@ class Description(Struct, frozen=True, kw_only=True):
     gives: type | None = None  # None: nothing
     status: int = 200
     also_gives: type | None = None  # with 200, where there is something to say that mostly is not
-    raises: tuple[ErrorKind, ...] = ()
+    raises: str = ""  # the codes of the errors that it can end in
     streams: str | None = None  # what its event stream is, if it has one
     only_streams: bool = False
     of_family: bool = False  # whether its stream is of several conversations
@@ -71,7 +71,8 @@ F = TypeVar("F", bound=Answers)
 class Calls:
     """A family of calls."""
 
-    def __init__(self, family: str) -> None:
+    def __init__(self, family: str, under: str = "") -> None:
+        self._under = under  # what the paths of its calls begin with
         self.router = APIRouter(tags=[family])
         self.described: dict[str, Description] = {}  # by the name of the function
 
@@ -81,7 +82,7 @@ class Calls:
         def add(function: F) -> F:
             described = self.described[function.__name__] = Description(**description)
             self.router.add_api_route(
-                path,
+                self._under + path,
                 function,
                 methods=[method],
                 operation_id=function.__name__,

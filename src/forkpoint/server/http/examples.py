@@ -5,54 +5,7 @@ from typing import Any
 import msgspec
 
 from forkpoint.backend.results import Info, Member, SideAnswer, Stats, Turn
-from forkpoint.errors import (
-    AlreadyExists,
-    AnswerMalformed,
-    BadAgent,
-    BadArgument,
-    BadModel,
-    BadName,
-    BadOutput,
-    BadPosition,
-    BadRequest,
-    BadSetting,
-    BadTool,
-    BadWorkspace,
-    Busy,
-    CannotResume,
-    ContextTooLong,
-    ForkpointError,
-    HookBlocked,
-    Invalid,
-    Item,
-    KeyReused,
-    LimitReached,
-    McpFailed,
-    MissingKey,
-    ModelError,
-    ModelUnavailable,
-    NoAgent,
-    NoSuchTurn,
-    NotFound,
-    NothingToRun,
-    NotResumable,
-    NotWhole,
-    OutcomeUnknown,
-    RateLimited,
-    RequestRefused,
-    ShuttingDown,
-    SpawnRefused,
-    Stale,
-    StoreUnavailable,
-    TooLarge,
-    TooMany,
-    TooSlow,
-    TurnCancelled,
-    TurnFailed,
-    TurnOpen,
-    Unauthorized,
-    Unpaired,
-)
+from forkpoint.errors import ForkpointError, TurnFailed
 from forkpoint.events import AssistantMessage, Condensation, Envelope, Event, Position, Text, Usage, UserMessage
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.server.wires.chat.answer import FinishedAnswer, completion
@@ -70,7 +23,7 @@ from forkpoint.wire.documents import (
 )
 
 ID = "01a8f6e0-3f6c-7b1a-9d2e-5c8b7a6f4e3d"
-_TURN = "01a8f6e0-4a10-7c3e-8f01-2b9d6e5a4c7b"
+TURN = "01a8f6e0-4a10-7c3e-8f01-2b9d6e5a4c7b"
 _TIME = 1_800_000_000_000_000
 _USAGE = Usage(calls=1, input=1200, cached=1100, output=80, nanodollars=1_450_000)
 
@@ -97,22 +50,22 @@ _INFO = Info(
 )
 _SAID = UserMessage((Text("Why did build 1234 fail?"),))
 _EVENTS = (
-    Event(Position(1, 1), _TURN, Envelope("user_message", _TIME, "user", parts=("text",)), _SAID),
+    Event(Position(1, 1), TURN, Envelope("user_message", _TIME, "user", parts=("text",)), _SAID),
     Event(
         Position(1, 2),
-        _TURN,
+        TURN,
         Envelope("assistant_message", _TIME, "assistant", parts=("text",), response=1),
         AssistantMessage((Text("The disk was full."),)),
     ),
 )
-_DONE = Turn(_TURN, ID, "committed", (_SAID,), _EVENTS, _USAGE, started=_TIME, ended=_TIME)
+_DONE = Turn(TURN, ID, "committed", (_SAID,), _EVENTS, _USAGE, started=_TIME, ended=_TIME)
 
 
-def _failed(cause: ForkpointError) -> TurnFailed:
-    """A turn that ended so."""
+def failed(cause: ForkpointError) -> TurnFailed:
+    """The error of a turn that failed for this reason."""
     error = TurnError(cause.code, str(cause))
-    turn = Turn(_TURN, ID, "failed", (_SAID,), (), Usage(), error=error, started=_TIME, ended=_TIME)
-    return TurnFailed(_TURN, str(cause), turn=turn, cause=cause)
+    turn = Turn(TURN, ID, "failed", (_SAID,), (), Usage(), error=error, started=_TIME, ended=_TIME)
+    return TurnFailed(TURN, str(cause), turn=turn, cause=cause)
 
 
 def plain(value: Any) -> Any:
@@ -132,7 +85,7 @@ _MEMBER = Member(
     task="Read the log of build 1234, and say why it failed.",
     status="idle",
     answer="The disk was full.",
-    turn=_TURN,
+    turn=TURN,
 )
 _SPAWNED = msgspec.structs.replace(
     _INFO,
@@ -146,7 +99,7 @@ _SPAWNED = msgspec.structs.replace(
     events=0,
     head=None,
     cache=own_identity(_CHILD),
-    open_turn=_TURN,
+    open_turn=TURN,
     parent=ID,
     path=_MEMBER.path,
     nickname=_MEMBER.nickname,
@@ -165,7 +118,7 @@ EXAMPLES: dict[str, Any] = {
         "items": [{"name": "support", "model": "openai/gpt-5.6", "tools": ["search"], "default": True}],
     },
     "EventsDocument": {"items": [plain(event_document(event)) for event in _EVENTS], "next": None, "head": "1-2"},
-    "SpawnedDocument": plain(info_document(_SPAWNED)) | {"turn": _TURN},
+    "SpawnedDocument": plain(info_document(_SPAWNED)) | {"turn": TURN},
     "MemberDocument": _MEMBER_DOCUMENT,
     "TeamDocument": {"items": [_MEMBER_DOCUMENT]},
     "FamilyDocument": {"items": [_INFO_DOCUMENT, plain(info_document(_SPAWNED))]},
@@ -223,7 +176,7 @@ EXAMPLES: dict[str, Any] = {
     "ChatCompletion": msgspec.json.decode(
         completion(
             FinishedAnswer(
-                id=f"chatcmpl-{_TURN}",
+                id=f"chatcmpl-{TURN}",
                 model="support",
                 created=_TIME // 1_000_000,
                 text="The disk was full.",
@@ -249,80 +202,3 @@ EXAMPLES: dict[str, Any] = {
         "lines": [{"index": 0, "change": "added", "place": "history", "role": "user", "text": "{}"}],
     },
 }
-
-_MODEL = "openai/gpt-5.6"
-
-_ERRORS: tuple[ForkpointError, ...] = (
-    SpawnRefused.agent_closed("explorer"),
-    AlreadyExists("conversation", "build-1234"),
-    BadAgent("tools: a client's own Python tools cannot run on the server"),
-    BadArgument("update_state()", "remove=['open_tickets']", "the same key is set"),
-    BadName.bad_cursor("yesterday"),
-    BadModel("gpt", "there is no provider before a slash"),
-    BadName("name", "build 1234"),
-    BadPosition("1-3", "a call has no result yet", "1-2, 1-4"),
-    BadTool("search", "another tool of the agent has the same name"),
-    BadRequest("its body is not JSON in UTF-8"),
-    BadSetting("Forkpoint", "/srv/shop/.forkpoint/config.toml", "it is not valid TOML"),
-    BadWorkspace("elsewhere", "it is not a folder that clients may choose"),
-    Busy(ID, _TURN),
-    Unpaired.call_not_open("call_1", "build-1234", "it is answered already"),
-    CannotResume.of([Item("tool", "read_log", "it is not on the server as it was")]),
-    Unauthorized.foreign_origin("https://elsewhere.example"),
-    Invalid("limit", "Input should be less than or equal to 1000"),
-    KeyReused("order-77"),
-    MissingKey(_MODEL, "OPENAI_API_KEY"),
-    ModelError(_MODEL, "the provider gave status 500"),
-    ModelUnavailable.model_timeout(_MODEL, "no answer within 60 s"),
-    NoAgent(ID, "it was made without an agent"),
-    Invalid.no_new_user_message("the last message is the assistant's own"),
-    NotFound.no_such_agent("explorer", "build-1234", "reader, tester"),
-    NotFound.no_such_call("GET", "/metrics"),
-    NotFound.model_not_found("gpt"),
-    NoSuchTurn(ID, "approve", f"turn {_TURN} is not open"),
-    NotFound("conversation", "build-1234"),
-    NotResumable(_TURN, "committed", "it is committed"),
-    NotWhole("user_message", "it has no text"),
-    NothingToRun(ID, ": in `message`"),
-    OutcomeUnknown("", "turn", _TURN, "disk I/O error"),
-    RateLimited(_MODEL, "the provider gave status 429", retry_after=20),
-    ShuttingDown(),
-    SpawnRefused("16 sub-agents are open already; close one first"),
-    Stale(ID, 3, 4),
-    StoreUnavailable("", "the database is locked"),
-    TooLarge("request", 40_000_000, 33_554_432),
-    TooMany("turns", 1000),
-    TooSlow("body", 60.0),
-    BadWorkspace.trust_refused("/srv/shop", "this server does not leave it to its clients"),
-    BadWorkspace.workspace_not_made("worktree", "/srv/shop", "it is in no git repository; use a copy"),
-    TurnCancelled(_TURN, "somebody cancelled it."),
-    TurnOpen(ID, _TURN, "awaiting_approval"),
-    Unauthorized("there is none"),
-    Invalid.unsupported("n", "there is one answer to a request; send it several times for more"),
-    _failed(ModelError(_MODEL, "the provider gave status 500")),
-)
-ERRORS = {error.code: error for error in _ERRORS}
-
-FAILED = [
-    _failed(cause)
-    for cause in (
-        LimitReached("steps", "100"),
-        LimitReached("seconds", "60"),
-        HookBlocked("start", "no passwords, please"),
-        ContextTooLong(_MODEL, "it has 410,000 tokens, and 400,000 are possible"),
-        RequestRefused.model_refused(_MODEL, "its policy forbids it"),
-        RateLimited(_MODEL, "the provider gave status 429", retry_after=20),
-        RequestRefused.model_quota(_MODEL, "the provider gave status 429"),
-        ModelUnavailable(_MODEL, "the provider gave status 529", retry_after=5),
-        RequestRefused.model_authentication(_MODEL, "the provider gave status 401"),
-        RequestRefused(_MODEL, "the provider gave status 400"),
-        ModelUnavailable.model_connection(_MODEL, "it ended in the middle of the answer"),
-        AnswerMalformed(_MODEL, "it is not JSON"),
-        AnswerMalformed.model_empty(_MODEL, "it has no text and no calls"),
-        ModelUnavailable.model_timeout(_MODEL, "no answer within 60 s"),
-        BadOutput(3, "it is not JSON"),
-        McpFailed("search", "did not start within 60 s"),
-        StoreUnavailable.disk_full("", "disk I/O error"),
-    )
-]
-"""A failed turn has the status of its cause: one for each status that there is, and for OpenAI's clients its code."""

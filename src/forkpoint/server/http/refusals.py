@@ -1,6 +1,7 @@
 """What calls can be refused with, for the OpenAPI document: every status, with an example for each reason.
 
-The examples are what the server itself makes of the errors, so their statuses, codes and headers are the true ones.
+An example is an error of its own class, made with a sample for each of its fields, as the server itself sends it. So
+its status, code, headers and words are the true ones.
 """
 
 from collections.abc import Iterator
@@ -8,19 +9,10 @@ from typing import Any
 
 import msgspec
 
-from forkpoint.errors import (
-    BadRequest,
-    ErrorKind,
-    Invalid,
-    StoreUnavailable,
-    TooLarge,
-    TooSlow,
-    TurnFailed,
-    Unauthorized,
-)
+from forkpoint.errors import KINDS, ForkpointError, Item, fields_of
 from forkpoint.server.http.call import JSON, Description
 from forkpoint.server.http.door import refusal
-from forkpoint.server.http.examples import ERRORS, FAILED, ID
+from forkpoint.server.http.examples import ID, TURN, failed
 from forkpoint.server.wires.chat.answer import ChatProblem
 from forkpoint.wire.problems import Problem
 
@@ -76,18 +68,97 @@ def said(*headers: tuple[str, str], required: bool = True) -> dict[str, Any]:
     return {name: {"description": about, **always, "schema": {"type": "string"}} for name, about in headers}
 
 
+def example(code: str, **given: Any) -> ForkpointError:
+    """An error with this code. ``given`` are fields that are to have other values than the samples."""
+    if code == "turn_failed":
+        return failed(example("model_error"))
+    kind = KINDS[code]
+    given = _SAMPLES_OF.get(code, {}) | given
+    fields = fields_of(kind).values()
+    return kind(**{one.name: _SAMPLES[one.name] for one in fields if one.default is one.empty} | given)
+
+
 def _errors(about: Description, takes_parameters: bool) -> Iterator[Exception]:
     """What a call can end in. What is the same for all calls need not be named by each."""
-    errors: list[ErrorKind] = [*about.raises, TooLarge]
+    codes = [*about.raises.split(), "too_large"]
     if not about.open:
-        errors += [Unauthorized, Unauthorized.foreign_origin, StoreUnavailable]
+        codes += ["unauthorized", "foreign_origin", "store_unavailable"]
     if about.takes is not None or about.once or about.if_match:
-        errors.append(BadRequest)
+        codes.append("bad_request")
     if about.takes is not None:
-        errors.append(TooSlow)
+        codes.append("too_slow")
     if about.takes is not None or takes_parameters:
-        errors.append(Invalid)
+        codes.append("invalid")
     yield Exception()  # what nobody foresaw
-    yield from (ERRORS[kind.code] for kind in errors)
-    if TurnFailed in errors:
-        yield from FAILED
+    yield from map(example, codes)
+    if "turn_failed" in codes:  # it has the status of its cause, and for OpenAI's clients also the code
+        yield failed(example("limit_reached", what="seconds"))
+        yield from (failed(example(code)) for code in _CAUSES.split())
+
+
+_CAUSES = (
+    "limit_reached hook_blocked model_context_too_long model_refused model_rate_limit model_quota model_overloaded "
+    "model_authentication model_bad_request model_connection model_malformed model_empty model_timeout bad_output "
+    "mcp_failed disk_full"
+)
+"""Why turns fail: a cause for each status that there is, and each code that OpenAI's clients read."""
+
+_SAMPLES: dict[str, Any] = {
+    "actual": 4,
+    "agent": "explorer",
+    "argument": "remove=['open_tickets']",
+    "call": "call_1",
+    "conversation": ID,
+    "cursor": "yesterday",
+    "detail": "the provider's own words stand here",
+    "expected": 3,
+    "id": TURN,
+    "key": "order-77",
+    "kind": "user_message",
+    "known": "reader, tester",
+    "limit": 1000,
+    "method": "GET",
+    "missing": "tool read_log",
+    "model": "openai/gpt-5.6",
+    "moment": "start",
+    "name": "build-1234",
+    "nearest": "1-2, 1-4",
+    "origin": "https://elsewhere.example",
+    "outcome": "awaiting_approval",
+    "param": "limit",
+    "path": "/srv/shop",
+    "position": "1-3",
+    "seconds": 60.0,
+    "server": "search",
+    "setting": "instructions",
+    "size": 40_000_000,
+    "tries": 3,
+    "turn": TURN,
+    "variable": "OPENAI_API_KEY",
+    "verb": "approve",
+    "what": "conversation",
+    "why": "the reason stands here",
+}
+"""A value for each field that an error can have, by its name."""
+_SAMPLES_OF: dict[str, dict[str, Any]] = {
+    "bad_argument": {"call": "update_state()"},
+    "bad_model": {"model": "gpt"},
+    "bad_name": {"what": "name", "name": "build 1234"},
+    "bad_tool": {"name": "search"},
+    "cannot_resume": {"items": (Item("tool", "read_log", "it is not on the server as it was"),)},
+    "limit_reached": {"what": "steps", "limit": "100"},
+    "model_not_found": {"model": "gpt"},
+    "model_overloaded": {"retry_after": 5},
+    "model_rate_limit": {"retry_after": 20},
+    "no_such_call": {"path": "/metrics"},
+    "not_found": {"id": "build-1234"},
+    "not_resumable": {"outcome": "committed"},
+    "outcome_unknown": {"what": "turn"},
+    "too_large": {"what": "request", "limit": 33_554_432},
+    "too_many": {"what": "turns"},
+    "too_slow": {"what": "body"},
+    "turn_cancelled": {"why": "somebody cancelled it."},
+    "unsupported": {"param": "n"},
+    "workspace_not_made": {"kind": "worktree"},
+}
+"""Values that fit better for the errors with this code."""

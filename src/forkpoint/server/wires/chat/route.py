@@ -7,7 +7,6 @@ from typing import Annotated
 
 from fastapi import Path, Response
 
-from forkpoint import errors
 from forkpoint.server.http.call import CallMade, Calls, answer
 from forkpoint.server.wires.chat import turn
 from forkpoint.server.wires.chat.answer import ChatChunk, ChatCompletion, ModelDocument, ModelsDocument
@@ -62,25 +61,9 @@ SAYS = (
     asks=ASKS,
     says=SAYS,
     raises=(
-        errors.BadName,
-        errors.Invalid.unsupported,
-        errors.Invalid.no_new_user_message,
-        errors.Unpaired.call_not_open,
-        errors.BadTool,
-        errors.BadAgent,
-        errors.BadPosition,
-        errors.KeyReused,
-        errors.NotFound.model_not_found,
-        errors.NotFound,
-        errors.AlreadyExists,
-        errors.Busy,
-        errors.TurnOpen,
-        errors.TurnCancelled,
-        errors.TooMany,
-        errors.MissingKey,
-        errors.ShuttingDown,
-        errors.OutcomeUnknown,
-        errors.TurnFailed,
+        "bad_name unsupported no_new_user_message call_not_open bad_tool bad_agent bad_position key_reused "
+        "model_not_found not_found exists busy turn_open turn_cancelled too_many missing_key shutting_down "
+        "outcome_unknown turn_failed"
     ),
 )
 async def create_chat_completion(call: CallMade) -> Response:
@@ -99,7 +82,7 @@ async def list_models(call: CallMade) -> Response:
     return answer({"object": "list", "data": call.services.chat.models.listed()})
 
 
-@calls("GET", "/v1/models/{model:path}", openai=True, gives=ModelDocument, raises=(errors.NotFound.model_not_found,))
+@calls("GET", "/v1/models/{model:path}", openai=True, gives=ModelDocument, raises="model_not_found")
 async def get_model(
     call: CallMade, model: Annotated[str, Path(description="A model's name.", examples=["gpt-5.6"], max_length=512)]
 ) -> Response:
