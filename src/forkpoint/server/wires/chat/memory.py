@@ -1,56 +1,15 @@
-"""What a server keeps in memory for chat completions: the hot set of conversations, and caches bounded by weight.
+"""The hot set: the conversations that a server keeps in memory for chat completions, bounded by number and by time.
 
-The hot set is bounded by number and by time. What it drops is memory and no more: the store still has the
-conversation, if it keeps any. A conversation in use is never dropped; its idle time begins when its use ends.
+The hot set drops memory and no more: the store still has the conversation, if the store is durable. A conversation in
+use is never dropped; its idle time begins when its use ends.
 """
 
 import math
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeAlias, TypeVar
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
-
-class WeightedCache(Generic[K, V]):
-    """Values by their keys, up to a weight in all. The value used longest ago goes first.
-
-    A value that is heavier than the bound is not kept at all.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._weight = 0
-        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def get(self, key: K) -> V | None:
-        """The value, or None. This counts as a use."""
-        found = self._values.get(key)
-        if found is None:
-            return None
-        self._values.move_to_end(key)
-        return found[0]
-
-    def put(self, key: K, value: V, weight: int) -> None:
-        """Keeps a value, in the place of the value that had its key."""
-        self.forget(key)
-        if weight > self._most:
-            return
-        self._values[key] = (value, weight)
-        self._weight += weight
-        while self._weight > self._most:
-            self._weight -= self._values.popitem(last=False)[1][1]
-
-    def forget(self, key: K) -> None:
-        if (found := self._values.pop(key, None)) is not None:
-            self._weight -= found[1]
-
+from typing import TypeAlias
 
 Key: TypeAlias = tuple[str, str]
 """A tenant, and a conversation's name there."""

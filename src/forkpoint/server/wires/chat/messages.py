@@ -17,17 +17,7 @@ from msgspec import Meta, Struct
 from forkpoint.backend.messages import Given
 from forkpoint.engine import ClientList, MessageBody, paired
 from forkpoint.errors import Invalid, TooLarge
-from forkpoint.events import (
-    AssistantMessage,
-    File,
-    Image,
-    Part,
-    SystemMessage,
-    Text,
-    ToolCall,
-    ToolResult,
-    UserMessage,
-)
+from forkpoint.events import AssistantMessage, File, Image, Part, SystemMessage, Text, ToolCall, ToolResult, UserMessage
 
 MOST_CALLS = 512
 """Calls that one message may have."""

@@ -23,10 +23,11 @@ from forkpoint.errors import ForkpointError, NotFound
 from forkpoint.history.client_view import Seen
 from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.manifest import ToolSchema
+from forkpoint.lru import Lru
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.http.tenants import Tenants
 from forkpoint.server.settings import ServerSettings
-from forkpoint.server.wires.chat.memory import Entry, HotSet, Key, WeightedCache
+from forkpoint.server.wires.chat.memory import Entry, HotSet, Key
 
 SIDE = ":side"
 """The end of a name that always means a request without a conversation."""
@@ -104,7 +105,7 @@ class Wardrobe:
 
     def __init__(self, agents: Catalog) -> None:
         self._agents = agents
-        self._dressed: WeightedCache[Wish, tuple[Agent, Settings]] = WeightedCache(KEPT)
+        self._dressed: Lru[Wish, tuple[Agent, Settings]] = Lru(None, KEPT)
 
     def dress(self, wish: Wish) -> tuple[Agent, Settings]:
         """The agent for a wish, and the settings of a conversation in which it answers, without a workspace.
@@ -146,8 +147,8 @@ class ChatService:
         self.wardrobe = Wardrobe(agents)
         self.hot = HotSet(settings.conversations_max, settings.conversation_ttl, dropped=self._dropped)
         # Paths as clients saw them, by tenant and digest; and the last request of each name that did not begin.
-        self.seen: WeightedCache[tuple[str, bytes], Sequence[Seen]] = WeightedCache(EXCHANGES)
-        self.refused: WeightedCache[Key, str] = WeightedCache(settings.conversations_max)
+        self.seen: Lru[tuple[str, bytes], Sequence[Seen]] = Lru(None, EXCHANGES)
+        self.refused: Lru[Key, str] = Lru(settings.conversations_max)
         self._tenants = tenants
         self._forgotten: dict[str, list[str]] = {}  # conversations to delete, by tenant
         self._forgetting: asyncio.Task[None] | None = None
@@ -168,7 +169,7 @@ class ChatService:
         tenant, _ = key
         backend = self._tenants.backend(tenant)
         if (record := backend.placement.known(entry.id)) is not None:
-            self.seen.forget((tenant, record.head.digest))
+            self.seen.pop((tenant, record.head.digest))
         backend.forget(entry.id)
         if not self._tenants.store.capabilities.durable:
             self._forgotten.setdefault(tenant, []).append(entry.id)

@@ -109,7 +109,7 @@ class ChatTurn:
             # A machine will send this again, and then it is not the turn that was committed before, even if equal. But
             # nobody knows of a retry whether it has begun when it was sent first.
             if self._named is not None and not self._named.is_retry and should_retry(error):
-                self._chat.refused.put(self._place, self._digest, 1)
+                self._chat.refused.put(self._place, self._digest)
             return self._refused(error)
         self._feed.waiters += 1
         return await (self._streamed(self._feed) if self._request.stream else self._whole(self._feed))
@@ -176,7 +176,7 @@ class ChatTurn:
             nonlocal begun
             if isinstance(update, TurnStarted):
                 begun = True
-                self._chat.refused.forget(self._place)
+                self._chat.refused.pop(self._place)
                 self._hot(update.conversation)  # also if it fails, and leaves a draft
             heard(update)
 
@@ -350,7 +350,7 @@ class ChatTurn:
         """Keeps what the next request will want to know. ``record`` is how the conversation stood before the turn."""
         entry = self._hot(turn.conversation)
         if record is not None and start.onto is None:  # what it was is a part of what it is now
-            self._chat.seen.forget((self._call.tenant, record.head.digest))
+            self._chat.seen.pop((self._call.tenant, record.head.digest))
         if entry is None or not self._list.is_whole:
             return
         now = self._placement.known(turn.conversation) or await self._placement.by_name(turn.conversation)
