@@ -14,7 +14,7 @@ from forkpoint.ids import new_id
 from forkpoint.server.api.public import event_frame
 from forkpoint.server.http.timed_store import timed
 from forkpoint.server.live.feed import ENDS, MOST_BYTES, Encoded, Item, Mailbox
-from forkpoint.server.live.follower import PAGE, PAGE_BYTES, Follower
+from forkpoint.server.live.follower import PAGE, PAGE_BYTES, Follower, StreamReader
 from forkpoint.server.live.stream import OPENING, EventStream, frame
 from forkpoint.store.address import open_store
 from forkpoint.store.records import NewConversation, NewFork
@@ -67,6 +67,10 @@ async def test_a_reader_that_wants_nothing_provisional_is_not_woken_for_it() -> 
     assert not mailbox.is_empty
 
 
+def reader(mailbox: Mailbox, *, closing: bool = False) -> StreamReader:
+    return StreamReader(mailbox, 60, lambda _: None, allowed=lambda: True, closing=lambda: closing, slow=lambda: None)
+
+
 @pytest.mark.parametrize(("count", "size"), [(1000, 100), (60, 100_000), (1, 3_000_000)])
 async def test_a_long_history_is_read_page_by_page_as_it_is_taken(count: int, size: int) -> None:
     async with await open_store("memory:") as store:
@@ -74,17 +78,8 @@ async def test_a_long_history_is_read_page_by_page_as_it_is_taken(count: int, si
         for first in range(0, count, 500):
             texts = [NewEvent(says("x" * size).body) for _ in range(first, min(first + 500, count))]
             await store.note(made.id, new_id(), texts)
-        follower = Follower(
-            store,
-            made.id,
-            None,
-            heartbeat=60,
-            running=lambda: None,
-            allowed=lambda: True,
-            closing=lambda: True,
-            slow=lambda: None,
-        )
-        pages = [page async for page in follower.frames(Mailbox(4)) if b"event: event" in page]
+        follower = Follower(reader(Mailbox(4), closing=True), store, made.id, None)
+        pages = [page async for page in follower.frames() if b"event: event" in page]
     assert sum(page.count(b"event: event") for page in pages) == count
     assert max(page.count(b"event: event") for page in pages) <= PAGE
     assert max(map(len, pages[1:]), default=0) <= PAGE_BYTES + 2 * size
@@ -95,17 +90,8 @@ async def test_what_was_told_on_the_way_to_events_is_no_news_after_them() -> Non
     mailbox = Mailbox(9)
     async with await open_store("memory:") as store:
         made = await store.create(NewConversation(id=new_id()))
-        follower = Follower(
-            store,
-            made.id,
-            None,
-            heartbeat=60,
-            running=lambda: None,
-            allowed=lambda: True,
-            closing=lambda: False,
-            slow=lambda: None,
-        )
-        frames = follower.frames(mailbox)
+        follower = Follower(reader(mailbox), store, made.id, None)
+        frames = follower.frames()
         assert [await anext(frames) for _ in range(2)] == [OPENING, b""]
         turn = new_id()
         await store.note(made.id, turn, [NewEvent(says("x").body)])
@@ -125,21 +111,13 @@ async def test_what_a_turn_committed_is_not_read_again_by_those_who_have_all_tha
     async with await open_store("memory:") as store:
         made = await store.create(NewConversation(id=new_id()))
         read: list[str] = []
-        follower = Follower(
-            timed(store, lambda operation, _: read.append(operation)),
-            made.id,
-            None,
-            heartbeat=60,
-            running=lambda: None,
-            allowed=lambda: True,
-            closing=lambda: False,
-            slow=lambda: None,
-        )
+        watched = timed(store, lambda operation, _: read.append(operation))
+        follower = Follower(reader(mailbox), watched, made.id, None)
         for text in ("a", "b", "c"):
             await store.note(made.id, new_id(), [NewEvent(says(text).body)])
         first, second, third = await store.events(made.id)
         await store.rewind(made.id, NewFork(id=new_id(), cache="{}"), at=first.id)
-        frames = follower.frames(mailbox)
+        frames = follower.frames()
         opening = b"".join([await anext(frames) for _ in range(3)])
         assert opening.count(b"event: event") == 1
 

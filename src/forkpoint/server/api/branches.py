@@ -8,10 +8,7 @@ from forkpoint.backend.names import as_id, as_point, with_title
 from forkpoint.backend.options import ForkOptions
 from forkpoint.backend.results import Branch
 from forkpoint.backend.settings import Settings
-from forkpoint.errors import (
-    BadWorkspace,
-    NotFound,
-)
+from forkpoint.errors import BadWorkspace, NotFound
 from forkpoint.server.api.bodies import Fork, Rewind
 from forkpoint.server.api.conversations import AGENT, created, is_chosen
 from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, answer, etag

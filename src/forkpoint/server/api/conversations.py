@@ -13,11 +13,7 @@ from forkpoint.backend.options import Draft
 from forkpoint.backend.results import Info
 from forkpoint.backend.settings import Settings
 from forkpoint.engine import check_trust, taken_over
-from forkpoint.errors import (
-    BadWorkspace,
-    Invalid,
-    NotFound,
-)
+from forkpoint.errors import BadWorkspace, Invalid, NotFound
 from forkpoint.server.agents.catalog import AgentItem
 from forkpoint.server.api.bodies import (
     ChangeAgent,

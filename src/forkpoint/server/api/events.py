@@ -1,16 +1,18 @@
 """Events: what is committed, page by page, and as a stream that goes on."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
 from fastapi import Query, Response
 
+from forkpoint.backend.results import Info
 from forkpoint.errors import Invalid, NotFound, Unauthorized
 from forkpoint.events import Position
 from forkpoint.server.api.public import public_event
-from forkpoint.server.http.call import CallMade, Calls, Conversation, answer
+from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, answer
 from forkpoint.server.live.family import FamilyFollower, read_cursor
-from forkpoint.server.live.follower import Follower
+from forkpoint.server.live.follower import Follower, StreamReader
 from forkpoint.server.live.stream import EventStream
 from forkpoint.server.services import Services
 from forkpoint.wire.documents import EventDocument, EventsDocument
@@ -76,9 +78,8 @@ async def follow_events(
 
     Reconnecting with `Last-Event-ID` gives neither gap nor duplicate. After a rewind there is one `rewound` event.
     """
-    services, tenant = call.services, call.tenant
     info, _ = await call.found(id)
-    store = services.watching.store(tenant)
+    store = call.services.watching.store(call.tenant)
     given = call.request.headers.get("last-event-id") or after
     cursor: Position | None
     if given == "head":
@@ -89,19 +90,8 @@ async def follow_events(
         cursor = (await store.path(info.id)).at(ordinal) or Position(0, ordinal)  # of another history, now gone
     else:
         cursor = _position("after", given)
-    follower = Follower(
-        store,
-        info.id,
-        cursor,
-        heartbeat=services.settings.heartbeat,
-        running=partial(services.turns.feed, tenant, info.id),
-        allowed=partial(_is_allowed, services, tenant, call.request.headers.get("authorization")),
-        closing=lambda: services.watching.closing,
-        slow=services.metrics.gap,
-    )
-    mailbox = services.watching.watch(tenant, info.id, info.revision, provisional=provisional)
-    left = partial(services.watching.leave, tenant, info.id, mailbox)
-    return EventStream(follower.frames(mailbox), left=left)
+    reader, left = _reader(call, info, provisional)
+    return EventStream(Follower(reader, store, info.id, cursor).frames(), left=left)
 
 
 @calls(
@@ -127,24 +117,26 @@ async def follow_family(
     Every frame names its `conversation`, and a sub-agent's `path`. First comes `family`: who is there. An event that
     branches share comes once. Reconnecting with `Last-Event-ID` gives neither gap nor duplicate.
     """
-    services, tenant = call.services, call.tenant
     info, _ = await call.found(id)
     since = read_cursor("after", call.request.headers.get("last-event-id") or after)
+    reader, left = _reader(call, info, provisional)
+    follower = FamilyFollower(reader, call.services.watching, call.tenant, info, since, agents=agents)
+    return EventStream(follower.frames(), left=left)
+
+
+def _reader(call: ApiCall, info: Info, provisional: bool) -> tuple[StreamReader, Callable[[], None]]:
+    """A reader of a conversation's stream, who is counted as one; and what to call when it leaves."""
+    services, tenant = call.services, call.tenant
     mailbox = services.watching.watch(tenant, info.id, info.revision, provisional=provisional)
-    follower = FamilyFollower(
-        info.id,
-        info.family,
-        since,
-        agents=agents,
-        tenant=tenant,
-        watching=services.watching,
-        mailbox=mailbox,
+    reader = StreamReader(
+        mailbox,
+        services.settings.heartbeat,
         running=partial(services.turns.feed, tenant),
-        heartbeat=services.settings.heartbeat,
         allowed=partial(_is_allowed, services, tenant, call.request.headers.get("authorization")),
+        closing=lambda: services.watching.closing,
         slow=services.metrics.gap,
     )
-    return EventStream(follower.frames(mailbox), left=partial(services.watching.leave, tenant, info.id, mailbox))
+    return reader, partial(services.watching.leave, tenant, info.id, mailbox)
 
 
 def _is_allowed(services: Services, tenant: str, authorization: str | None) -> bool:

@@ -10,9 +10,7 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.allowance import as_allowed
-from forkpoint.errors import (
-    Invalid,
-)
+from forkpoint.errors import Invalid
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.server.api.bodies import ChangeState, PreviewRequest, Verify, messages_of
 from forkpoint.server.api.conversations import MAKING, target_of

@@ -31,7 +31,7 @@ async def run(call: ApiCall, act: Act, *, stop: bool, is_turn: bool = True) -> R
             return answer(public_turn(found, events=True), 202, Location=place, Preference_Applied="respond-async")
     if call.wants_stream:
         return stream(call, feed, late=joined, gone=cancel)
-    await first_of(feed.ended.wait(), until_gone(call.request.receive))
+    await while_there(call, feed.ended.wait())
     if not feed.ended.is_set():
         if cancel is not None:
             cancel()
@@ -60,6 +60,11 @@ async def first_of(*waits: Awaitable[object]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def while_there(call: ApiCall, end: Awaitable[object], seconds: float | None = None) -> None:
+    """Waits for something, for as long as the client is there, and at most so many seconds."""
+    await first_of(asyncio.wait_for(end, seconds), until_gone(call.request.receive))
 
 
 def runs_here(call: ApiCall, conversation: str, turn: str) -> Feed | None:

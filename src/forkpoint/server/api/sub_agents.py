@@ -1,6 +1,5 @@
 """Sub-agents: made, talked to, waited for and closed. Each is a conversation, and all other calls work with it too."""
 
-import asyncio
 from typing import Annotated, TypeAlias
 
 from fastapi import Path, Query, Response
@@ -20,16 +19,14 @@ from forkpoint.ids import new_id
 from forkpoint.server.api.bodies import Nothing, Spawn, TellAgent, messages_of
 from forkpoint.server.api.conversations import AGENT
 from forkpoint.server.api.public import public_turn
-from forkpoint.server.api.replies import ended, first_of, run
-from forkpoint.server.api.turns import RUNNING, STREAM
+from forkpoint.server.api.replies import ended, run, while_there
+from forkpoint.server.api.turns import RUNNING, runs_turn
 from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, answer, etag
-from forkpoint.server.live.stream import until_gone
 from forkpoint.wire.documents import (
     InfoDocument,
     MemberDocument,
     SpawnedDocument,
     TeamDocument,
-    TurnDocument,
     info_document,
     member_document,
 )
@@ -125,18 +122,14 @@ async def list_members(call: CallMade, id: Conversation) -> Response:
     return answer(TeamDocument(tuple([await _shown(call, member) for member in members])))
 
 
-@calls(
-    "POST",
+@runs_turn(
+    calls,
     "/agents/{agent:member}/messages",
     takes=TellAgent,
     optional=False,
-    gives=TurnDocument,
-    streams=STREAM,
-    asynchronous=True,
     once=True,
-    raises=(
-        f"not_found no_such_agent agent_closed spawn_refused key_reused nothing_to_run not_whole too_large {RUNNING}"
-    ),
+    raises="not_found no_such_agent agent_closed spawn_refused key_reused nothing_to_run not_whole too_large "
+    f"{RUNNING}",
 )
 async def tell_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Response:
     """Run a turn of a sub-agent: it commits, waits for an approval, or fails and nothing has moved.
@@ -197,7 +190,7 @@ async def get_member(
     info, _ = await call.found(id)
     member = member_of(await call.backend.team.members(info.id), agent, info.id)
     if wait and member.status == "running":
-        await first_of(asyncio.wait_for(_at_rest(call, member.conversation), wait), until_gone(call.request.receive))
+        await while_there(call, _at_rest(call, member.conversation), wait)
         member = member_of(await call.backend.team.members(info.id), agent, info.id)
     return answer(await _shown(call, member))
 

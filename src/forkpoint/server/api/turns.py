@@ -1,9 +1,8 @@
 """Turns: run, read and steered. Each as JSON, as a stream, or asynchronously."""
 
-import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query, Response
 from msgspec.structs import replace
@@ -17,13 +16,7 @@ from forkpoint.backend.results import Call as ToolCall
 from forkpoint.backend.results import Turn as TurnResult
 from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.engine import taken_over
-from forkpoint.errors import (
-    AlreadyExists,
-    BadArgument,
-    Busy,
-    KeyReused,
-    NoSuchTurn,
-)
+from forkpoint.errors import AlreadyExists, BadArgument, Busy, KeyReused, NoSuchTurn
 from forkpoint.server.api.bodies import (
     Approve,
     AskAside,
@@ -40,10 +33,10 @@ from forkpoint.server.api.bodies import (
 )
 from forkpoint.server.api.conversations import MAKING, Target, target_of
 from forkpoint.server.api.public import public_turn
-from forkpoint.server.api.replies import ended, first_of, from_elsewhere, run, runs_here, stream
-from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, Turn, answer
+from forkpoint.server.api.replies import ended, from_elsewhere, run, runs_here, stream, while_there
+from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, F, Turn, answer
 from forkpoint.server.live.feed import tell_end
-from forkpoint.server.live.stream import EventStream, until_gone
+from forkpoint.server.live.stream import EventStream
 from forkpoint.wire.documents import (
     CondensedDocument,
     PageDocument,
@@ -58,23 +51,24 @@ RUNNING = (
     "busy turn_open no_agent cannot_resume bad_argument bad_agent missing_key shutting_down too_many "
     "turn_failed turn_cancelled model_error model_timeout model_rate_limit outcome_unknown"
 )
-STREAM = "what happens in the turn as it happens, provisionally; the last event is `turn` or `error`"
+STEERING = f"not_found no_such_turn not_resumable {RUNNING}"
+_HEARD = "what happens in the turn as it happens, provisionally; the last event is `turn` or `error`"
 
 
-@calls(
-    "POST",
+def runs_turn(calls: Calls, path: str, **description: Any) -> Callable[[F], F]:
+    """Makes a function answer a call that runs a turn, and describes how all of them answer."""
+    return calls("POST", path, gives=TurnDocument, streams=_HEARD, asynchronous=True, **description)
+
+
+@runs_turn(
+    calls,
     "/turns",
     takes=RunTurn,
     optional=False,
-    gives=TurnDocument,
-    streams=STREAM,
-    asynchronous=True,
     once=True,
     if_match=True,
-    raises=(
-        f"not_found exists bad_name key_reused stale nothing_to_run not_whole too_large call_not_open {MAKING} "
-        f"{RUNNING}"
-    ),
+    raises="not_found exists bad_name key_reused stale nothing_to_run not_whole too_large call_not_open "
+    f"{MAKING} {RUNNING}",
 )
 async def run_turn(call: CallMade, id: Conversation) -> Response:
     """Run a turn: it commits, waits for an approval, or fails and nothing has moved.
@@ -153,8 +147,7 @@ async def get_turn(
         await call.backend.turns.read(info.id, turn)  # raises if there is no such turn
         return EventStream(from_elsewhere(call, info.id, turn))
     if wait:
-        end = feed.ended.wait() if feed is not None else ended(call, info.id, turn)
-        await first_of(asyncio.wait_for(end, wait), until_gone(call.request.receive))
+        await while_there(call, feed.ended.wait() if feed is not None else ended(call, info.id, turn), wait)
     return answer(public_turn(await call.backend.turns.read(info.id, turn), events=True))
 
 
@@ -204,53 +197,26 @@ async def settle_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     return answer(public_turn(settled, events=True))
 
 
-@calls(
-    "POST",
-    "/turns/{turn}/approve",
-    takes=Approve,
-    gives=TurnDocument,
-    streams=STREAM,
-    asynchronous=True,
-    raises=f"not_found no_such_turn not_resumable {RUNNING}",
-)
+@runs_turn(calls, "/turns/{turn}/approve", takes=Approve, raises=STEERING)
 async def approve_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Let calls that wait run, and go on."""
     body = await call.body(Approve)
-    this, waiting = await _waiting(call, id, turn, "approve", body)
-    chosen = _meant(body, waiting)
+    this, chosen = await _decided(call, id, turn, "approve", body)
     return await run(call, lambda tell: this(tell).approve(*chosen, by=body.by), stop=body.cancel_on_disconnect)
 
 
-@calls(
-    "POST",
-    "/turns/{turn}/deny",
-    takes=Deny,
-    gives=TurnDocument,
-    streams=STREAM,
-    asynchronous=True,
-    raises=f"not_found no_such_turn not_resumable {RUNNING}",
-)
+@runs_turn(calls, "/turns/{turn}/deny", takes=Deny, raises=STEERING)
 async def deny_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Refuse calls that wait, and go on: the model is told, with the reason."""
     body = await call.body(Deny)
-    this, waiting = await _waiting(call, id, turn, "deny", body)
-    chosen = _meant(body, waiting)
+    this, chosen = await _decided(call, id, turn, "deny", body)
     return await run(
-        call,
-        lambda tell: this(tell).deny(*chosen, by=body.by, reason=body.reason),
-        stop=body.cancel_on_disconnect,
+        call, lambda tell: this(tell).deny(*chosen, by=body.by, reason=body.reason), stop=body.cancel_on_disconnect
     )
 
 
-@calls(
-    "POST",
-    "/turns/{turn}/retry",
-    takes=RetryTurn,
-    gives=TurnDocument,
-    streams=STREAM,
-    asynchronous=True,
-    once=True,
-    raises=f"not_found no_such_turn key_reused {RUNNING}",
+@runs_turn(
+    calls, "/turns/{turn}/retry", takes=RetryTurn, once=True, raises=f"not_found no_such_turn key_reused {RUNNING}"
 )
 async def retry_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Run the input of a turn again, from the last good state. One that is still open is discarded."""
@@ -259,15 +225,7 @@ async def retry_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     return await run(call, lambda tell: this(tell).retry(turn, key=key), stop=body.cancel_on_disconnect)
 
 
-@calls(
-    "POST",
-    "/turns/{turn}/resume",
-    takes=ResumeTurn,
-    gives=TurnDocument,
-    streams=STREAM,
-    asynchronous=True,
-    raises=f"not_found no_such_turn not_resumable {RUNNING}",
-)
+@runs_turn(calls, "/turns/{turn}/resume", takes=ResumeTurn, raises=STEERING)
 async def resume_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Go on with a turn that failed, was cancelled or interrupted, after its last finished step."""
     body = await call.body(ResumeTurn)
@@ -330,36 +288,29 @@ async def _opened(call: ApiCall, id: str, body: GoesOn) -> Callable[[Callback], 
     return lambda tell: AsyncConversation.over(call.backend, info, settings, agent, callbacks=[tell], allow=allow)
 
 
-async def _waiting(
-    call: ApiCall, id: str, turn: str, verb: str, body: GoesOn
-) -> tuple[Callable[[Callback], AsyncConversation], tuple[ToolCall, ...]]:
-    """The conversation, and what waits in the turn that is meant: it must be the one that is open."""
+async def _decided(
+    call: ApiCall, id: str, turn: str, verb: str, body: Approve
+) -> tuple[Callable[[Callback], AsyncConversation], list[str | ToolCall]]:
+    """The conversation, and the calls that a decision is about. Raises `NoSuchTurn` if no call waits in the turn.
+
+    The decision is about the calls as they wait now, never about a call that comes to wait later. If the client saw a
+    call otherwise than it waits, the call is named as the client saw it, and is refused for that.
+    """
     this = await _opened(call, id, body)
     info, _ = await call.found(id)
+    found = await call.backend.turns.read(info.id, turn)  # raises if there is no such turn at all
     if info.open_turn != turn:
-        await call.backend.turns.read(info.id, turn)  # raises if there is no such turn at all
         raise NoSuchTurn(info.id, verb, f"turn {turn} is not open")
-    if not (waiting := (await call.backend.turns.read(info.id, turn)).waiting):
+    if not found.waiting:
         raise NoSuchTurn(info.id, verb, "no call waits for an approval")
-    return this, waiting
-
-
-def _meant(body: Approve, waiting: tuple[ToolCall, ...]) -> list[str | ToolCall]:
-    """The calls that a body means, as they wait now: none is meant that comes to wait before the decision is made.
-
-    One that was seen otherwise than it waits is named as it was seen, and refused for that.
-    """
-    if not body.calls:
-        return list(waiting)
     chosen: list[str | ToolCall] = []
-    for given in body.calls:
+    for given in body.calls or found.waiting:
         if isinstance(given, SeenCall):
             seen = ToolCall(given.id, given.tool, given.arguments, "waiting", response=given.response)
-            same = [one for one in waiting if replace(one, reason=None) == seen]
-            chosen.append(same[0] if same else seen)
+            chosen.append(next((one for one in found.waiting if replace(one, reason=None) == seen), seen))
         else:
             chosen.append(given)
-    return chosen
+    return this, chosen
 
 
 def _limits(call: ApiCall, this: AsyncConversation, limits: Limits | None) -> Limits | None:

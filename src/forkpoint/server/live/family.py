@@ -1,43 +1,45 @@
-"""Following a family: all that its members commit, each event once, as one stream.
+"""Following a family: one stream with every event that its members commit, each event once.
 
-Branches share history, and a segment of it is written by one branch and only grows. So what a reader has is said by how
-far it has come in each segment, whichever branch it heard it from. What it has of each branch is kept too: that says
-after a rewind where the two histories part. As in a conversation's own stream, everything committed is read from the
-store.
+Branches share history. One branch writes a segment, and the segment only grows. So the ordinal up to which a reader has
+each segment says which events it has, whichever branch delivered them. The follower also keeps the path that the reader
+has of each branch: after a rewind, that says where the two histories part. As in a conversation's own stream, all
+committed events are read from the store.
 
-A cursor says both: for each branch with something of its own, eight letters that stand for its id and where it stood;
-and how far the segments were told at whose end no branch stands. It is about a dozen letters long for each branch.
+A cursor says both. For each branch with events of its own it has eight letters that stand for the branch's id, and the
+position of its head. For each delivered segment at whose end no head stands, it has the segment and the ordinal. A
+cursor has about a dozen letters for each branch.
 """
 
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import TypeAlias
 
 import msgspec
 from msgspec import Raw
 
+from forkpoint.backend.results import Info
 from forkpoint.engine import info_of
 from forkpoint.errors import Invalid, NotFound
 from forkpoint.events import Event, Position
 from forkpoint.history.paths import Path, common_ancestor
 from forkpoint.server.api.public import public_event
-from forkpoint.server.live.feed import Encoded, Feed, Mailbox, encode
-from forkpoint.server.live.follower import Following
+from forkpoint.server.live.feed import Encoded, encode
+from forkpoint.server.live.follower import Following, StreamReader
 from forkpoint.server.live.stream import frame
 from forkpoint.server.live.watch import Watching, members_of
-from forkpoint.store import ConversationRecord, Store
+from forkpoint.store import ConversationRecord
 from forkpoint.wire.documents import info_document
 
 Since: TypeAlias = Sequence[tuple[str, Position]] | None
-"""What a reader has already, with the tags of conversations. None: all that is committed when it comes."""
+"""The positions that a reader has, with the tags of conversations. None: all that is committed when it comes."""
 
 _ENTRY = re.compile(r"([A-Za-z0-9_-]{8}|~)([0-9]{1,10})-([0-9]{1,10})")
 
 
 def read_cursor(param: str, given: str) -> Since:
-    """What a reader has that gives this id. ``0`` is nothing, and ``head`` all there is. Raises `Invalid`."""
+    """The positions that a cursor names. ``0`` means none, and ``head`` all there are. Raises `Invalid`."""
     if given in ("0", "head"):
         return [] if given == "0" else None
     since: list[tuple[str, Position]] = []
@@ -52,33 +54,20 @@ class FamilyFollower(Following):
     """One reader of a family, or of a conversation and its sub-agents, and how far it has come."""
 
     def __init__(
-        self,
-        id: str,
-        family: str,
-        since: Since,
-        *,
-        agents: bool,
-        tenant: str,
-        watching: Watching,
-        mailbox: Mailbox,
-        running: Callable[[str], Feed | None],
-        heartbeat: float,
-        allowed: Callable[[], bool],
-        slow: Callable[[], None],
+        self, reader: StreamReader, watching: Watching, tenant: str, info: Info, since: Since, *, agents: bool
     ) -> None:
-        super().__init__(heartbeat=heartbeat, allowed=allowed, closing=lambda: watching.closing, slow=slow)
-        self._id, self._family, self._tenant = id, family, tenant
-        self._store: Store = watching.store(tenant)
+        """Follows the family of a conversation; with ``agents`` only the conversation and its sub-agents."""
+        super().__init__(reader)
+        self._id, self._family, self._tenant = info.id, info.family, tenant
+        self._store = watching.store(tenant)
         self._agents = agents
         self._watching = watching
-        self._mailbox = mailbox
-        self._running = running
         self._since = since
         self._begun = False
         self._members: dict[str, _Member] = {}
-        self._told_of: dict[int, int] = {}  # how far each segment was told
-        self._has_lost = False  # a member is gone, and its segments may be nobody's
-        watching.watch_family(tenant, family, mailbox)
+        self._delivered: dict[int, int] = {}  # by segment, the last ordinal that the reader has
+        self._has_lost = False  # a member is gone, and perhaps no path has its segments now
+        watching.watch_family(tenant, info.family, reader.mailbox)
 
     # What is committed.
 
@@ -101,17 +90,17 @@ class FamilyFollower(Following):
                 continue  # somebody was rewound or deleted meanwhile: who stands where is read anew
 
     def _forget_what_is_gone(self) -> None:
-        """Lets go of segments that are on nobody's path: nothing of them can ever be told again, and cursors name all.
+        """Forgets segments that are on no member's path: they get no more events, and every cursor would name them.
 
-        Only once all members were read: one whose path is not known may have them.
+        Waits until all members were read: a member whose path is not known yet may have such a segment.
         """
         if self._has_lost and all(member.path is not None for member in self._members.values()):
             there = {span.segment for member in self._members.values() if member.path for span in member.path.spans}
-            self._told_of = {segment: told for segment, told in self._told_of.items() if segment in there}
+            self._delivered = {segment: told for segment, told in self._delivered.items() if segment in there}
             self._has_lost = False
 
     async def _looked(self) -> tuple[list[ConversationRecord], list[bytes]]:
-        """All members, sources before what branched off them, each one watched; and what is to be said of new ones."""
+        """All members, sources before their branches, all watched; and frames about new and deleted members."""
         frames: list[bytes] = []
         while True:
             records = await self._listed()
@@ -124,40 +113,40 @@ class FamilyFollower(Following):
                 self._has_lost = True
             if not new:
                 return records, frames
-            for record in new:  # and then they are read once more: what they commit from now on is heard
+            for record in new:  # then all are listed again: from now on the mailbox hears of each commit
                 self._members[record.id] = _Member(record)
                 self._watching.watch_also(self._tenant, record.id, record.revision, self._mailbox)
                 if self._begun:
                     frames.append(self._frame("conversation", record.id, {"info": info_document(info_of(record))}))
-                    if self._mailbox.provisional:  # what was told of its turn before it was watched
-                        frames.append(self._named(record.id, self._snapshot(self._running(record.id))))
+                    if self._mailbox.provisional:  # the updates of its turn before it was watched
+                        frames.append(self._named(record.id, self._snapshot(record.id)))
 
     async def _listed(self) -> list[ConversationRecord]:
-        """All who belong here now. Raises `NotFound` if the conversation that was asked for is gone."""
+        """All members of the stream now. Raises `NotFound` if the conversation that the client named is gone."""
         records = await members_of(self._store, self._family)
         if all(record.id != self._id for record in records):
             records.append(await self._store.read(self._id))  # a draft is not listed
         return _team(records, self._id) if self._agents else _sources_first(records)
 
     async def _begin(self, records: Iterable[ConversationRecord]) -> None:
-        """Works out what the reader has, from its cursor."""
+        """Works out from the cursor what the reader has."""
         paths = {record.id: await self._path(record) for record in records}
         if self._since is None:
             for id, path in paths.items():
                 self._have(id, path)
             return
         for _, told in self._since:
-            self._told_of[told.segment] = max(self._told_of.get(told.segment, 0), told.ordinal)
+            self._delivered[told.segment] = max(self._delivered.get(told.segment, 0), told.ordinal)
         stood = dict(self._since)
         for id, member in self._members.items():
             if (at := stood.get(member.tag)) is not None:
-                # After a rewind, what the reader has is kept in another branch, if nobody deleted that.
+                # After a rewind another branch has what the reader has, unless somebody deleted that branch.
                 had = next((path for path in (paths[id], *paths.values()) if at in path), None)
                 member.is_lost = had is None
                 member.path = None if had is None else had.upto(at.ordinal)
 
     async def _news(self, record: ConversationRecord) -> AsyncIterator[bytes]:
-        """What a member has that was not told yet, be it of this member or of another."""
+        """The events on a member's path that the stream has not delivered, for this member or for another."""
         member, head = self._members[record.id], record.head.position
         if member.path is not None and member.path.head == head:
             return
@@ -184,7 +173,7 @@ class FamilyFollower(Following):
         self._have(record.id, path)
 
     async def _path(self, record: ConversationRecord) -> Path:
-        """The path of a member as its record has it. Raises `_Moved` if it has left it since."""
+        """The path of a member up to the head in its record. Raises `_Moved` if the member was rewound since."""
         head, had = record.head.position, self._members[record.id].path
         if head is None:
             return Path()
@@ -201,22 +190,22 @@ class FamilyFollower(Following):
     # What the reader has.
 
     def _have(self, id: str, path: Path) -> None:
-        """The reader has this of a member. After a rewind it still has what it was told before."""
+        """Notes that the reader has this path of a member. After a rewind it still has what it got before."""
         self._members[id].path = path
         for span in path.spans:
-            self._told_of[span.segment] = max(self._told_of.get(span.segment, 0), span.last)
+            self._delivered[span.segment] = max(self._delivered.get(span.segment, 0), span.last)
 
     def _known(self, path: Path) -> int:
-        """Up to which ordinal of a path all was told."""
+        """The ordinal of a path up to which the reader has all events."""
         for span in path.spans:
-            if (told := self._told_of.get(span.segment, 0)) < span.last:
+            if (told := self._delivered.get(span.segment, 0)) < span.last:
                 return max(told, span.first - 1)
         return len(path)
 
     def _cursor(self, but: tuple[str, int] | None = None) -> str:
-        """What the reader has, as an id; all of it, or all but where one member stands, and in which segment."""
+        """What the reader has, as a cursor. ``but`` names a member and a segment to leave out."""
         entries: list[str] = []
-        told = dict(self._told_of)
+        told = dict(self._delivered)
         if but is not None:
             told.pop(but[1], None)
         for id, member in self._members.items():
@@ -231,23 +220,23 @@ class FamilyFollower(Following):
     # Frames.
 
     def _page_of(self, id: str, events: Iterable[Event]) -> bytes:
-        """Events of a member that were not told. The id of each is what the reader has with it."""
+        """The frames of a member's new events. The id of each frame is the cursor after that event."""
         tag, who = self._members[id].tag, self._who(id)
         others, segment = "", 0
         frames = []
         for event in events:
-            if self._told_of.get(event.id.segment, 0) >= event.id.ordinal:
+            if self._delivered.get(event.id.segment, 0) >= event.id.ordinal:
                 continue
-            if event.id.segment != segment:  # what stands in others does not change meanwhile
+            if event.id.segment != segment:  # the rest of the cursor does not change within a segment
                 segment = event.id.segment
                 others = self._cursor(but=(id, segment))
-            self._told_of[event.id.segment] = event.id.ordinal
+            self._delivered[event.id.segment] = event.id.ordinal
             cursor = f"{others}.{tag}{event.id}" if others else f"{tag}{event.id}"
             frames.append(frame("event", _with(who, encode(public_event(event))), id=cursor))
         return b"".join(frames)
 
     def _family_frame(self, records: Iterable[ConversationRecord]) -> bytes:
-        """Who is there. Whoever a reader knows and who is not in there is gone."""
+        """The frame that lists all members. A member that the reader knows and that is not listed is gone."""
         there = [info_document(info_of(record)) for record in records]
         said = {"conversation": self._id, "family": self._family, "conversations": there}
         return frame("family", encode(said), id=self._cursor())
@@ -256,13 +245,13 @@ class FamilyFollower(Following):
         return frame(event, encode({**self._who(id), **said}), id=cursor)
 
     def _who(self, id: str) -> dict[str, str]:
-        """What every frame says of the conversation that it is about."""
+        """The fields with which every frame names its conversation."""
         member = self._members.get(id)
         path = None if member is None else member.name
         return {"conversation": id} if path is None else {"conversation": id, "path": path}
 
     def _named(self, id: str, said: bytes) -> bytes:
-        """A frame of a conversation's own stream, with whose it is."""
+        """A frame of a conversation's own stream, with the conversation named in it."""
         if not said:
             return b""
         head, _, data = said.partition(b"data: ")
@@ -272,7 +261,7 @@ class FamilyFollower(Following):
         return item.frame if item.conversation is None else self._named(item.conversation, item.frame)
 
     def _stands(self) -> bytes:
-        return b"".join(self._named(id, self._snapshot(self._running(id))) for id in self._members)
+        return b"".join(self._named(id, self._snapshot(id)) for id in self._members)
 
     def _deleted(self) -> bytes:
         return self._frame("deleted", self._id, {})
@@ -283,10 +272,10 @@ class _Member:
 
     def __init__(self, record: ConversationRecord) -> None:
         self.tag = _tag(record.id)
-        self.start = record.lineage.at  # who has no more than that has nothing of its own, and is in no cursor
+        self.start = record.lineage.at  # a member that ends here has no events of its own, and is in no cursor
         self.name = info_of(record).path  # of a sub-agent
-        self.path: Path | None = None  # what was told of it; None: nothing yet
-        self.is_lost = False  # the reader has something of it that nobody has any more
+        self.path: Path | None = None  # what the reader has of it; None: nothing yet
+        self.is_lost = False  # the reader has events of it that no branch has any more
 
 
 class _Moved(Exception):
@@ -294,9 +283,9 @@ class _Moved(Exception):
 
 
 def _sources_first(records: Iterable[ConversationRecord]) -> list[ConversationRecord]:
-    """A family in such an order that what two branches share is told of the one that has it from nobody.
+    """The family's members, ordered so that shared events are reported for the branch that wrote them.
 
-    What was set aside comes before other branches: it keeps what its source had.
+    Branches that were set aside come before other branches, because they keep what their source had.
     """
     records = sorted(records, key=lambda record: (record.lineage.kind != "aside", record.id))
     here = {record.id for record in records}
@@ -329,5 +318,5 @@ def _tag(id: str) -> str:
 
 
 def _with(who: Mapping[str, str], data: bytes) -> bytes:
-    """A JSON object with who it is about in front."""
+    """A JSON object with the fields that name its conversation in front."""
     return encode({**who, **msgspec.json.decode(data, type=dict[str, Raw])})

@@ -1,14 +1,16 @@
-"""Following a conversation: everything that is committed, in order, once; and what is told of its turns meanwhile.
+"""Following a conversation: a reader gets every committed event once and in order, and updates of turns that run.
 
-What is committed is always read from the store, from the reader's cursor on. So it does not matter how a commit came
-about, in which process, or what a slow reader missed: there is neither gap nor duplicate. After a rewind the reader is
-told where the two histories part, and goes on from there.
+A follower always reads committed events from the store, from the reader's cursor on. So it does not matter how a commit
+came about, in which process, or what a slow reader missed: there is neither gap nor duplicate. After a rewind the
+follower says where the two histories part, and goes on from there.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from functools import partial
+
+from msgspec import Struct
 
 from forkpoint.errors import NotFound
 from forkpoint.events import Event, Position
@@ -20,65 +22,67 @@ from forkpoint.server.live.stream import HEARTBEAT, OPENING, frame
 from forkpoint.store import Store
 
 PAGE = 200
-"""Events that are read at once, at most."""
+"""How many events are read at once, at most."""
 
 PAGE_BYTES = 256 * 1024
 """About how much is read at once, if events are large."""
 
-
 KNOWN = 1000
-"""Of about so many turns it is known that their events were told."""
+"""How many delivered turns are remembered, to drop their late updates."""
+
+
+class StreamReader(Struct, frozen=True):
+    """The reader of a stream, as its follower knows it."""
+
+    mailbox: Mailbox
+    heartbeat: float  # seconds of silence after which the reader gets a sign of life
+    running: Callable[[str], Feed | None]  # returns the turn that runs in a conversation
+    allowed: Callable[[], bool]  # whether the reader may still read: keys are revoked
+    closing: Callable[[], bool]  # whether the server stops
+    slow: Callable[[], None]  # called if the reader was too slow
 
 
 class Following(ABC):
-    """One reader of what is committed, and of what is told meanwhile."""
+    """Writes a stream for one reader."""
 
-    def __init__(
-        self,
-        *,
-        heartbeat: float,
-        allowed: Callable[[], bool],
-        closing: Callable[[], bool],
-        slow: Callable[[], None],
-    ) -> None:
-        self._over: set[str | None] = set()  # turns whose events it has: what was told of them on the way is no news
+    def __init__(self, reader: StreamReader) -> None:
+        self._reader = reader
+        self._mailbox = reader.mailbox
+        self._over: set[str | None] = set()  # turns whose events the reader has: it needs no late updates of them
         self._page = 1  # until it is known how large events are
-        self._heartbeat = heartbeat
-        self._allowed = allowed  # whether it may still read: keys are revoked
-        self._closing = closing
-        self._slow = slow
 
-    async def frames(self, mailbox: Mailbox) -> AsyncGenerator[bytes, None]:
-        """The stream, for as long as there is something to follow. What was yielded is not held on to."""
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        """The stream, for as long as there is something to follow. Yielded frames are not kept."""
+        mailbox, reader = self._mailbox, self._reader
         now = asyncio.get_running_loop().time
         checked = now()
         yield OPENING
         try:
-            async for some in self._caught_up(mailbox):
+            async for some in self._caught_up():
                 yield some
                 del some
-            while not self._closing():
-                came = await mailbox.wait(self._heartbeat)
-                if now() - checked >= self._heartbeat:  # also if it is never silent for so long
+            while not reader.closing():
+                came = await mailbox.wait(reader.heartbeat)
+                if now() - checked >= reader.heartbeat:  # also if it is never silent for so long
                     checked = now()
-                    if not self._allowed():
+                    if not reader.allowed():
                         return
                 if not came:
                     yield HEARTBEAT
                     continue
-                async for some in self._heard(mailbox):
+                async for some in self._heard():
                     yield some
                     del some
             yield frame("closing", b"{}")
         except NotFound:
             yield self._deleted()
 
-    async def _heard(self, mailbox: Mailbox) -> AsyncIterator[bytes]:
-        """What is in the mailbox. Where it says that the conversation may have moved, what is committed."""
-        items, dropped = mailbox.take()
+    async def _heard(self) -> AsyncIterator[bytes]:
+        """The frames in the mailbox, and committed events where it says that the conversation may have moved."""
+        items, dropped = self._mailbox.take()
         if dropped:
-            self._slow()
-            async for some in self._caught_up(mailbox, ends_of(items), dropped):
+            self._reader.slow()
+            async for some in self._caught_up(ends_of(items), dropped):
                 yield some
             return
         said: list[bytes] = []
@@ -95,32 +99,31 @@ class Following(ABC):
                 said.append(self._told(item))
         if said:
             yield b"".join(said)
-        if mailbox.is_empty:  # all that was told of them has been taken
+        if self._mailbox.is_empty:  # no late update of these turns is left
             self._over.clear()
 
-    async def _caught_up(
-        self, mailbox: Mailbox, ends: Sequence[Encoded] = (), dropped: int = 0
-    ) -> AsyncIterator[bytes]:
-        """All that is committed, then how turns ended meanwhile, and how the one that runs now stands."""
+    async def _caught_up(self, ends: Sequence[Encoded] = (), dropped: int = 0) -> AsyncIterator[bytes]:
+        """All committed events, then how turns ended meanwhile, and how the turn stands that runs now."""
         while True:
             async for page in self._committed():
                 yield page
-            items, more = mailbox.take()  # what is told in there is in a snapshot too, or of a turn that has ended
+            items, more = self._mailbox.take()  # its updates are in a snapshot too, or of a turn that has ended
             dropped += more
             ends = [*ends, *ends_of(items)]
             if not any(map(moves, items)):
                 break
-        missed = gap_frame(dropped) if dropped and mailbox.provisional else b""
-        stands = self._stands() if mailbox.provisional else b""
+        missed = gap_frame(dropped) if dropped and self._mailbox.provisional else b""
+        stands = self._stands() if self._mailbox.provisional else b""
         self._over.clear()
         yield missed + b"".join(map(self._told, ends)) + stands
 
-    def _snapshot(self, feed: Feed | None) -> bytes:
-        """How a turn that runs stands, unless the reader has its events already."""
+    def _snapshot(self, conversation: str) -> bytes:
+        """How the turn stands that runs in a conversation, unless the reader has its events already."""
+        feed = self._reader.running(conversation)
         return feed.snapshot if feed is not None and feed.turn not in self._over else b""
 
     def _has(self, events: Sequence[Event], size: int) -> None:
-        """A page of so many bytes is about to be told: the next one can be as large as these allow."""
+        """The reader gets these events, in so many bytes. The next page is as large as events of their size allow."""
         self._page = max(1, min(PAGE, PAGE_BYTES * len(events) // max(size, 1)))
         if len(self._over) >= KNOWN:
             self._over.clear()
@@ -130,49 +133,37 @@ class Following(ABC):
 
     @abstractmethod
     def _committed(self) -> AsyncIterator[bytes]:
-        """All that is committed and that the reader does not have, page by page. Raises `NotFound` if it is gone.
+        """All committed events that the reader lacks, page by page. Raises `NotFound` if the conversation is gone.
 
-        What is committed while the last page is read puts another word into the mailbox.
+        A commit that comes while the last page is read puts None into the mailbox, so it is not missed.
         """
 
     @abstractmethod
     def _stands(self) -> bytes:
-        """How the turns stand that run now."""
+        """Snapshots of the turns that run now."""
 
     def _taken(self, item: Encoded) -> bytes | None:
-        """What a turn committed, as it was told, if that is all that the reader lacks: nothing needs to be read."""
+        """The events that a turn committed, if the reader lacks no others: then nothing is read from the store."""
         return None
 
     def _told(self, item: Encoded) -> bytes:
-        """What is told of a turn, for this reader."""
+        """An update of a turn, as a frame for this reader."""
         return item.frame
 
     def _deleted(self) -> bytes:
-        """The last frame, if what was followed is gone."""
+        """The last frame, if the conversation was deleted."""
         return frame("deleted", b"{}")
 
 
 class Follower(Following):
     """One reader of one conversation, and how far it has come."""
 
-    def __init__(
-        self,
-        store: Store,
-        id: str,
-        cursor: Position | None,
-        *,
-        heartbeat: float,
-        running: Callable[[], Feed | None],
-        allowed: Callable[[], bool],
-        closing: Callable[[], bool],
-        slow: Callable[[], None],
-    ) -> None:
-        super().__init__(heartbeat=heartbeat, allowed=allowed, closing=closing, slow=slow)
+    def __init__(self, reader: StreamReader, store: Store, id: str, cursor: Position | None) -> None:
+        super().__init__(reader)
         self._store = store
         self._id = id
-        self._cursor = cursor  # the last event that it has
-        self._path: Path | None = None  # one that had the cursor
-        self._running = running
+        self._cursor = cursor  # the last event that the reader has
+        self._path: Path | None = None  # a path with the cursor on it
 
     def _taken(self, item: Encoded) -> bytes | None:
         """In one segment, nothing is between an event and the one with the next ordinal."""
@@ -186,10 +177,10 @@ class Follower(Following):
         return item.events
 
     def _stands(self) -> bytes:
-        return self._snapshot(self._running())
+        return self._snapshot(self._id)
 
     async def _committed(self) -> AsyncIterator[bytes]:
-        """All that is committed after the cursor, page by page."""
+        """All committed events after the cursor, page by page."""
         path = None
         while path is None or self._cursor != path.head:
             path = await self._store.path(self._id)
