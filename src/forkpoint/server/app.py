@@ -139,7 +139,7 @@ def create_app(
 
 
 def _shared_out(settings: ServerSettings) -> ServerSettings:
-    """The same with a share for each tenant, where nothing is said of it: a quarter."""
+    """The settings with a share for each tenant: a quarter, unless the settings have one."""
     turns, streams = settings.max_turns_per_tenant, settings.max_streams_per_tenant
     return replace(
         settings,

@@ -47,7 +47,7 @@ def run(
     port: int,
     told: Callable[[str], None],
 ) -> None:
-    """Serves until it is told to stop. ``told`` gets the server's address when it listens."""
+    """Serves until a signal stops it. Calls ``told`` with the server's address when it listens."""
 
     _load_sdks(agents)
 

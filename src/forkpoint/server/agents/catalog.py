@@ -228,7 +228,7 @@ def _within(agent: Agent, above: Approval) -> Iterator[tuple[Agent, Approval]]:
 def _models(agent: Agent, but: Collection[Agent] = ()) -> Iterator[tuple[str, LLM]]:
     """All models that an agent or its sub-agents may ask, each with a word on where it stands.
 
-    Those in it that are ``but`` others, of whom all is said already, are left out.
+    Sub-agents that are in ``but`` are left out: their models are checked on their own.
     """
     within = [(f" {place}:", one) for place, one in everyone(agent) if one not in but]
     for place, one in (("", agent), *within):

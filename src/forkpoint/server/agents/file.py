@@ -262,7 +262,7 @@ def _skills(said: dict[str, Any], folder: Path, where: str, problems: list[str])
 
 
 def _condenser(said: dict[str, Any], where: str, problems: list[str]) -> Condenser | Window | None:
-    """The condenser of a table: one that asks a model, unless its kind says otherwise."""
+    """The condenser in a table. Without a kind it is a `Condenser`, which asks a model."""
     if "condenser" not in said:
         return None
     table, before = {"kind": "condenser"} | said["condenser"], len(problems)

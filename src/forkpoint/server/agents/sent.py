@@ -80,7 +80,7 @@ class _SentDocument(Document, frozen=True, forbid_unknown_fields=True):
 
 
 def received(text: bytes | str, offer: ServerOffer) -> Agent | str:
-    """The agent of a JSON text, or the name of one if that is all it is. Raises `BadAgent`."""
+    """The agent in a JSON text, or its name if the text is only a name. Raises `BadAgent`."""
     try:
         size = len(text.encode() if isinstance(text, str) else text)
     except UnicodeEncodeError:
@@ -91,7 +91,7 @@ def received(text: bytes | str, offer: ServerOffer) -> Agent | str:
 
 
 def _received(text: bytes | str, offer: ServerOffer, left: list[int]) -> Agent | str:
-    """The same for one that stands in another. What is ``left`` of its sub-agents is counted down."""
+    """The agent in a text, which may be part of another agent. Counts down how many sub-agents are ``left``."""
     sent = _read(text)
     if isinstance(sent, str):
         return sent
@@ -100,18 +100,13 @@ def _received(text: bytes | str, offer: ServerOffer, left: list[int]) -> Agent |
             "it has tools, and Python tools run where they are defined; leave them out, name an agent that this "
             "server has, or send the schemas of tools that you run yourself as client_tools"
         )
-    if sent.hooks:  # whoever sends one would run commands here
-        raise BadAgent(
-            "it has hooks, and those run where they are defined; leave them out, or name an agent of the server"
-        )
-    if sent.secrets:  # or read files
-        raise BadAgent(
-            "it has secrets, and those are had where it runs; leave them out, or name an agent of the server"
-        )
-    if sent.mcp:  # or reach addresses from here
-        raise BadAgent(
-            "it has MCP servers, and those are started where it runs; leave them out, or name an agent of the server"
-        )
+    for found, what in (  # with these a client would run commands, read files and reach addresses from here
+        (sent.hooks, "hooks, and those run where they are defined"),
+        (sent.secrets, "secrets, and those are had where it runs"),
+        (sent.mcp, "MCP servers, and those are started where it runs"),
+    ):
+        if found:
+            raise BadAgent(f"it has {what}; leave them out, or name an agent of the server")
     if isinstance(sent.condenser, StoredCondenser):  # whoever sends one would import what they name
         raise BadAgent(
             "its condenser is a Python object, and that runs where it is defined; use a Condenser or a Window, or name "

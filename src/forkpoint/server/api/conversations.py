@@ -32,7 +32,7 @@ calls = Calls("conversations")
 
 AGENT = "bad_agent bad_model bad_workspace"
 MAKING = f"{AGENT} bad_argument bad_setting trust_refused"
-"""What is wrong with a conversation that is to be made: its agent, its workspace, or what is said of its trust."""
+"""Errors of a new conversation: in its agent, its workspace, or its trust."""
 
 
 class AgentsDocument(Struct, frozen=True):
@@ -159,17 +159,17 @@ async def change_agent(call: CallMade, id: Conversation) -> Response:
 
 
 def created(info: Info) -> Response:
-    """The answer to whoever made a conversation."""
+    """The answer to a request that made a conversation."""
     return answer(info_document(info), 201, Location=f"/api/conversations/{info.id}", ETag=etag(info))
 
 
 def is_chosen(body: CreateConversation | Fork) -> bool:
-    """Whether somebody chose what it is to be called, so that a repeat with the same key must say the same."""
+    """Whether the client chose the id or the name, so that a repeat with the same key must have the same."""
     return body.chosen and (body.id is not None or body.name is not None)
 
 
 async def draft_of(call: ApiCall, body: CreateConversation | FirstTurn, given: str | None, *, chosen: bool) -> Draft:
-    """A conversation that is to be made as a body says, with what its project tells. Nothing is made or kept yet."""
+    """The draft of the conversation in a body, with its project's instructions. Nothing is stored yet."""
     _check_may_trust(call, body)
     id, name = as_id(given)
     agent = call.agent_given(body.agent)
@@ -189,7 +189,7 @@ async def draft_of(call: ApiCall, body: CreateConversation | FirstTurn, given: s
 
 
 def _check_may_trust(call: ApiCall, body: CreateConversation | FirstTurn) -> None:
-    """Raises `BadWorkspace` where it is not for clients to say what is trusted."""
+    """Raises `BadWorkspace` unless the server lets clients say what is trusted."""
     if body.trust is not None and not call.services.settings.allow_trust:
         why = "this server does not leave that to its clients (allow_trust in its file)"
         raise BadWorkspace.trust_refused((body.workspace or "its workspace")[:200], why)
@@ -206,7 +206,7 @@ def _tags(given: "list[str] | tuple[str, ...]") -> dict[str, str]:
 
 
 class Target(Struct, frozen=True):
-    """Where a turn runs: in a conversation that is there, or in one that it makes."""
+    """Where a turn runs: in a conversation that exists, or in a draft that the turn makes."""
 
     conversation: str
     agent: Agent
@@ -215,7 +215,7 @@ class Target(Struct, frozen=True):
 
 
 async def target_of(call: ApiCall, id: str, body: RunTurn | PreviewRequest) -> Target:
-    """The conversation that is meant. One that is not there is to be made as ``create`` says, if it says anything."""
+    """The conversation with this id or name. If there is none, the draft in ``create``. Raises `NotFound`."""
     create = body.create
     if create is not None:
         _check_may_trust(call, create)

@@ -20,7 +20,7 @@ from forkpoint.wire.documents import side_answer_document
 
 
 async def run(call: ApiCall, act: Act, *, stop: bool, is_turn: bool = True) -> Response:
-    """Runs something apart from this request, and answers as it was asked for."""
+    """Runs a turn or a side question apart from this request, and answers in the way that the client asked for."""
     turns, backend = call.services.turns, call.backend
     feed, joined = await turns.start(call.tenant, act, is_turn=is_turn)
     cancel = (lambda: turns.abandon(call.tenant, feed, backend.turns.cancel)) if stop and not joined else None
@@ -45,14 +45,14 @@ async def run(call: ApiCall, act: Act, *, stop: bool, is_turn: bool = True) -> R
 
 
 def stream(call: ApiCall, feed: Feed, *, late: bool, gone: Callable[[], None] | None = None) -> Response:
-    """What is told of a turn, as it is told."""
+    """The updates of a turn, as a stream."""
     settings = call.services.settings
     frames = feed.frames(most=settings.buffer, heartbeat=settings.heartbeat, request_id=call.id, late=late)
     return EventStream(frames, gone=gone)
 
 
 async def first_of(*waits: Awaitable[object]) -> None:
-    """Waits for the first of these, and lets the others go."""
+    """Waits for the first of these, and cancels the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -68,7 +68,7 @@ async def while_there(call: ApiCall, end: Awaitable[object], seconds: float | No
 
 
 def runs_here(call: ApiCall, conversation: str, turn: str) -> Feed | None:
-    """What is told of a turn, if it runs in this server."""
+    """The feed of a turn, or None if the turn does not run in this server."""
     feed = call.services.turns.feed(call.tenant, conversation)
     return feed if feed is not None and feed.turn == turn else None
 
@@ -83,7 +83,7 @@ async def ended(call: ApiCall, conversation: str, turn: str) -> Turn:
 
 
 async def from_elsewhere(call: ApiCall, conversation: str, turn: str) -> AsyncIterator[bytes]:
-    """A turn that does not run here, as a stream: nothing is heard of it but its end."""
+    """A turn of another process, as a stream: heartbeats, and then its end."""
     yield OPENING
     end = asyncio.ensure_future(ended(call, conversation, turn))
     try:

@@ -52,7 +52,7 @@ SubAgent: TypeAlias = Annotated[
 ]
 
 HELD = "not_found busy turn_open"
-"""What is recorded with a note on the parent must wait until no turn holds it."""
+"""Errors of calls that write a note on the parent: they need a parent without an open turn."""
 
 
 @calls(
@@ -196,7 +196,7 @@ async def get_member(
 
 
 async def _at_rest(call: ApiCall, conversation: str) -> None:
-    """Waits until nothing runs in a conversation, whoever runs it; or until this server stops."""
+    """Waits until no turn runs in a conversation, in any process; or until this server stops."""
     while (info := (await call.backend.find(conversation))[0]).status == "running" and info.open_turn is not None:
         if (feed := call.services.turns.feed(call.tenant, conversation)) is not None:
             await feed.ended.wait()

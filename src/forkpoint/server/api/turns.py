@@ -100,7 +100,7 @@ async def run_turn(call: CallMade, id: Conversation) -> Response:
         except (AlreadyExists, KeyReused):
             if target.draft is None:
                 raise
-        # It was not there when we looked, and somebody has made it since: perhaps the same request, sent twice.
+        # Another request has made the conversation since we looked: perhaps the same request, sent twice.
         return await begin(await target_of(call, id, body), tell)
 
     return await run(call, act, stop=body.cancel_on_disconnect)
@@ -282,7 +282,7 @@ async def condense(call: CallMade, id: Conversation) -> Response:
 
 
 async def _opened(call: ApiCall, id: str, body: GoesOn) -> Callable[[Callback], AsyncConversation]:
-    """The conversation that is meant, for whoever is told of its next turn."""
+    """Opens a conversation. The callback that is passed to the result gets the updates of the next turn."""
     info, settings = await call.found(id)
     agent, allow = call.going_on(info, settings, body)
     return lambda tell: AsyncConversation.over(call.backend, info, settings, agent, callbacks=[tell], allow=allow)
@@ -314,7 +314,7 @@ async def _decided(
 
 
 def _limits(call: ApiCall, this: AsyncConversation, limits: Limits | None) -> Limits | None:
-    """Other limits for a turn that goes on: whatever the caller says, unless the agent is the server's own."""
+    """The limits for a turn that goes on. Raises `BadArgument` if they exceed those of one of the server's agents."""
     agent = this.agent
     if limits is None or agent is None or agent.name not in call.services.agents.names():
         return limits
@@ -331,5 +331,5 @@ def _limits(call: ApiCall, this: AsyncConversation, limits: Limits | None) -> Li
 
 
 def _has_functions(agent: Agent) -> bool:
-    """Whether an agent has functions, which only the server's own have: a client's is data alone."""
+    """Whether an agent has functions. Only the server's own agents do: a client's agent is data alone."""
     return any(not is_team_tool(one) for one in agent.tools) or any(map(callable, policies(agent.approval)))

@@ -1,7 +1,7 @@
-"""One call: what a request says, who says it, and how it is answered. And how calls are described.
+"""One call of the HTTP API: its request, its caller and its answer. And how calls are described.
 
-A description stands beside each function that answers a call: what it takes, what it gives, and every error that it
-can end in. `openapi` makes the document of it.
+Each function that answers a call has a description: what the call takes, what it gives, and every error that it can
+end in. `openapi` makes the document from the descriptions.
 """
 
 import re
@@ -38,11 +38,11 @@ class Description(Struct, frozen=True, kw_only=True):
     optional: bool = True  # whether the body may be left out
     gives: type | None = None  # None: nothing
     status: int = 200
-    also_gives: type | None = None  # with 200, where there is something to say that mostly is not
+    also_gives: type | None = None  # with 200 in some cases, where the status mostly is another
     raises: str = ""  # the codes of the errors that it can end in
     streams: str | None = None  # what its event stream is, if it has one
     only_streams: bool = False
-    of_family: bool = False  # whether its stream is of several conversations
+    of_family: bool = False  # whether its stream has several conversations
     asynchronous: bool = False  # whether it may be answered before it is done
     once: bool = False  # whether it takes an Idempotency-Key
     if_match: bool = False
@@ -52,9 +52,9 @@ class Description(Struct, frozen=True, kw_only=True):
     texts: tuple[str, ...] = ()  # the types of its answer, if that is plain text
     open: bool = False  # whether it needs no key
     openai: bool = False  # whether it refuses in OpenAI's envelope
-    chunks: type | None = None  # what the frames of its stream are, if they are data and no events
+    chunks: type | None = None  # the type of the frames of its stream, if they are data without event names
     asks: tuple[tuple[str, str, str | None], ...] = ()  # further headers that it takes: name, meaning, pattern
-    says: tuple[tuple[str, str, bool], ...] = ()  # those that its answer may have: name, meaning, also in a refusal
+    says: tuple[tuple[str, str, bool], ...] = ()  # headers that its answer may have: name, meaning, also in a refusal
 
 
 class Answers(Protocol):
@@ -77,7 +77,7 @@ class Calls:
         self.described: dict[str, Description] = {}  # by the name of the function
 
     def __call__(self, method: str, path: str, **description: Any) -> Callable[[F], F]:
-        """Makes a function answer a call, and keeps how it is described. Its docstring is the call's."""
+        """Makes a function answer a call, and keeps the description. The function's docstring is the call's."""
 
         def add(function: F) -> F:
             described = self.described[function.__name__] = Description(**description)
@@ -95,13 +95,13 @@ class Calls:
         return add
 
     def methods(self, scope: Scope) -> set[str]:
-        """With which methods its calls answer at the path that a request is for."""
+        """The methods of its calls at the path of a request."""
         here = [route for route in self.router.routes if isinstance(route, APIRoute)]
         return {method for route in here if route.matches(scope)[0] != Match.NONE for method in route.methods or ()}
 
 
 class ApiCall:
-    """A request, and what all calls need to know of it."""
+    """A request, with what all calls need to know of it."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -111,7 +111,7 @@ class ApiCall:
 
     @property
     def backend(self) -> Engine:
-        """The place that the caller sees."""
+        """The engine of the caller's tenant."""
         return self.services.tenants.backend(self.tenant)
 
     async def body(self, type: type[B]) -> B:
@@ -149,14 +149,14 @@ class ApiCall:
         return "respond-async" in self.request.headers.get("prefer", "")
 
     async def found(self, id: str) -> tuple[Info, Settings]:
-        """The conversation that is meant, with its settings. Raises `NotFound`."""
+        """The conversation with this id or name, and its settings. Raises `NotFound`."""
         info, settings = await self.backend.find(id)
         if id != info.id and await self.backend.placement.is_abandoned(info.id):
             raise NotFound("conversation", id)
         return info, settings
 
     def agent_of(self, info: Info, settings: Settings, allow: frozenset[str] = NOTHING) -> Agent:
-        """Who answers in a conversation. Raises `NoAgent` or `CannotResume`."""
+        """The agent of a conversation. Raises `NoAgent` or `CannotResume`."""
         if settings.agent_json is None:
             raise NoAgent(info.id, "it was made without an agent")
         try:
@@ -167,8 +167,10 @@ class ApiCall:
         return self.services.agents.bound_without(settings.agent_json, partial(allows, allow))
 
     def going_on(self, info: Info, settings: Settings, body: GoesOn) -> tuple[Agent, frozenset[str]]:
-        """Who answers in a conversation from here on, and what may be missing. Raises as `agent_of`, with everything
-        that is missing."""
+        """The agent that answers in a conversation from here on, and what may be missing of it.
+
+        Raises as `agent_of`; the error lists everything that is missing.
+        """
         allow = as_allowed(body.allow, "a request")
         model = None if body.agent is None else self.agent_given(body.agent).llm
         if model is None and not missing_workspace(settings):

@@ -107,10 +107,10 @@ class Metrics:
 
     @contextmanager
     def turn(self, tell: Callback) -> Generator[Callback]:
-        """A callback for one turn, which counts what it is told and tells it on.
+        """A callback for one turn, which counts each update and passes it on.
 
-        ``with metrics.turn(tell) as tell: await backend.turns.run(..., tell=tell)``. A turn that is only joined tells
-        nothing, and is not counted again. One that tells no end, since only the disk knows it, counts as `unknown`.
+        ``with metrics.turn(tell) as tell: await backend.turns.run(..., tell=tell)``. A turn that is only joined gives
+        no updates, and is not counted again. A turn whose end only the disk knows counts as `unknown`.
         """
         watch = _Watch(self, tell)
         try:
@@ -119,7 +119,7 @@ class Metrics:
             watch.end(None)
 
     def used(self, usage: Usage) -> None:
-        """A model used this, also beside a turn. What `turn` was told is counted already."""
+        """Counts what a model used outside a turn. `turn` counts what is used inside."""
         fresh = usage.input - usage.cached - usage.written
         for tokens, used in zip(self._kinds, (usage.cached, usage.written, fresh, usage.output), strict=True):
             tokens.inc(max(used, 0))
@@ -139,7 +139,7 @@ class Metrics:
             self._streams.dec()
 
     def gap(self) -> None:
-        """A reader was too slow, and was told so."""
+        """Counts a reader that was too slow."""
         self._gaps.inc()
 
     def store(self, operation: str, seconds: float) -> None:
@@ -181,7 +181,7 @@ class Metrics:
 
 
 class _Watch:
-    """One turn as it is told, and what of its time models and tools took."""
+    """The updates of one turn, and the part of its time that models and tools took."""
 
     def __init__(self, metrics: Metrics, tell: Callback, clock: Callable[[], float] = time.perf_counter) -> None:
         self._metrics = metrics

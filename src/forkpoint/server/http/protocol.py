@@ -1,6 +1,7 @@
-"""HTTP as it comes from the socket: what is none, or has a head without an end, is refused in the one envelope.
+"""HTTP as it comes from the socket. Bytes that are not HTTP, and a head that does not end, are refused here.
 
-That happens before there is a request, so no door has seen it: its line in the log has the same request id.
+The refusal has the one envelope. It comes before there is a request, so the door does not see it; its line in the log
+has the same request id.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ _log = logging.getLogger("forkpoint.server")
 class HttpProtocol(HttpToolsProtocol):
     """A connection of uvicorn."""
 
-    _head: int | None = 0  # how much of a head has come; None while there is none to come
+    _head: int | None = 0  # how many bytes of a head have come; None while a body comes
     _late: asyncio.TimerHandle | None = None  # what ends a connection that says nothing
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

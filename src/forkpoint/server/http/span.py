@@ -1,4 +1,4 @@
-"""The span of a request, which continues the trace of whoever sent it. The turns that it begins are parts of it."""
+"""The span of a request. It continues the client's trace, and the spans of the request's turns are its children."""
 
 import logging
 import sys
@@ -17,7 +17,7 @@ _log = logging.getLogger("forkpoint.server")
 
 
 class RequestSpan:
-    """The span of a request. Nothing that is said to it ever raises."""
+    """The span of a request. Its methods never raise."""
 
     def __init__(self, method: str, span: "Span | None") -> None:
         self._method = method

@@ -52,7 +52,7 @@ _BY_KIND: dict[ErrorKind, int] = {
 
 
 def status_of(error: BaseException) -> int:
-    """The status of an answer that an error ended. What nobody foresaw is 500; what was asked wrongly is 422."""
+    """The status of an error: 500 for an exception that is not Forkpoint's, 422 for an error that is not listed."""
     if isinstance(error, TurnFailed) and type(error) is TurnFailed:
         return _status_of_turn(error)
     if not isinstance(error, ForkpointError):
@@ -61,14 +61,14 @@ def status_of(error: BaseException) -> int:
 
 
 def retry_after(error: BaseException) -> int | None:
-    """After how many seconds it is worth trying again, if somebody said so."""
+    """The seconds after which another try makes sense, or None if that is not known."""
     cause = error.cause if isinstance(error, TurnFailed) else error
     said = getattr(cause, "retry_after", None)
     return None if said is None else max(1, round(said))
 
 
 def _status_of_turn(failed: TurnFailed) -> int:
-    """That of the reason, if it is known: of a provider's failure as of a timeout, of a limit as of a full disk."""
+    """The status of the reason why a turn failed, if the reason is known."""
     if failed.cause is not None:
         return status_of(failed.cause)
     code = failed.turn.error.code if getattr(failed.turn, "error", None) is not None else ""

@@ -61,7 +61,7 @@ def _timed(name: str, operation: Callable[..., Awaitable[Any]], report: Report) 
         finally:
             try:
                 report(name, time.perf_counter() - started)
-            except Exception:  # what was done is done, whoever cannot count it
+            except Exception:  # the operation is done, and counts for its caller
                 _log.exception("an operation of the store could not be counted")
 
     return run

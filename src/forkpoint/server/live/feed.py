@@ -1,8 +1,8 @@
-"""What is told of a turn while it runs, to any number of listeners, none of whom can hold it up.
+"""The feed of a turn: its updates while it runs, for any number of listeners. No listener can hold the turn up.
 
-An update is encoded once, when somebody listens. A listener has a mailbox of bounded size: one who reads too slowly
-loses provisional frames, is told so, and gets a snapshot of how the turn stands. Nothing that is committed is ever
-lost: that is read from the store.
+The feed encodes an update once, and only if somebody listens. Each listener has a mailbox of bounded size. A listener
+that reads too slowly loses provisional frames, and gets a gap frame and a snapshot of how the turn stands instead. It
+never loses committed events, because followers read those from the store.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ ENDS = 16
 
 
 class Encoded(Struct, frozen=True):
-    """What is told of a turn, encoded."""
+    """An update of a turn, encoded."""
 
     frame: bytes
-    turn: str | None  # None: of a side question
-    ends: bool = False  # whether it is how the turn ended: then a slow reader gets it too
-    events: bytes = b""  # what the turn committed, ready for all whose last event comes right before
-    first: Position | None = None  # where these events begin
+    turn: str | None  # None for a side question
+    ends: bool = False  # whether it says how the turn ended: then a slow reader gets it too
+    events: bytes = b""  # the events that the turn committed, for readers that have all events before
+    first: Position | None = None  # the positions of the first and the last of them
     last: Position | None = None
-    conversation: str | None = None  # for one who watches several
+    conversation: str | None = None  # for a reader that watches several
 
     @property
     def size(self) -> int:
@@ -51,7 +51,7 @@ class Encoded(Struct, frozen=True):
 
 
 Item: TypeAlias = Encoded | None
-"""Something for a listener; or None: look again, the turn may have ended or the conversation moved."""
+"""An update for a listener. None: look again, for the turn may have ended, or the conversation may have moved."""
 
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 
@@ -70,7 +70,7 @@ class Mailbox:
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, item: Item) -> None:
-        """Adds something, and never waits: if it is full, frames go that nobody took."""
+        """Adds an item, and never waits. A full mailbox drops the frames in it, but not the ends of turns."""
         if item is None:
             if self._items and self._items[-1] is None:
                 return  # its reader will look anyway
@@ -90,13 +90,13 @@ class Mailbox:
         return not self._items
 
     def take(self) -> tuple[list[Item], int]:
-        """All that is there, and how many frames were dropped before it because nobody took them."""
+        """All items, and how many frames the mailbox dropped before them."""
         items, dropped = self._items, self._dropped
         self._items, self.size, self._dropped = [], 0, 0
         return items, dropped
 
     async def wait(self, seconds: float) -> bool:
-        """Waits until something is there. Says whether anything came in time."""
+        """Waits until there is an item. Returns whether one came in time."""
         if not self._items:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
@@ -114,16 +114,16 @@ class Mailbox:
 
 
 class Feed:
-    """A turn that runs, or a side question, told to all who listen."""
+    """The updates of a running turn, or of a side question, for all who listen."""
 
     def __init__(self, watchers: Callable[[], Iterable[Mailbox]] = tuple) -> None:
         self.turn: str | None = None  # once it has begun
-        self.joined: str | None = None  # the turn that it turned out to be: its key was used before
+        self.joined: str | None = None  # the earlier turn with the same key, if there is one
         self.conversation: str | None = None
         self.result: Turn | SideAnswer | None = None
         self.error: Exception | None = None
         self.waiters = 0  # requests that wait for it, and without which it would be stopped
-        self.is_left = False  # whoever asked for it has gone, and it is being stopped
+        self.is_left = False  # its client has gone, and the turn is being stopped
         self.begun = asyncio.Event()  # or ended without having begun
         self.ended = asyncio.Event()
         self._watchers = watchers  # those who watch the conversation, whatever turn runs
@@ -140,7 +140,7 @@ class Feed:
                 self.begun.set()
                 return
             case Turn():
-                return  # its end is told when whoever asked for it gets it
+                return  # `end` tells the listeners
             case _:
                 pass
         self.begun.set()
@@ -152,7 +152,7 @@ class Feed:
                 mailbox.put(said)
 
     def end(self, result: Turn | SideAnswer | None, error: Exception | None) -> None:
-        """It has ended: with a turn or an answer, or with an error."""
+        """Ends the feed, with a turn or an answer, or with an error."""
         self.result, self.error = result, error
         self.begun.set()
         self.ended.set()
@@ -163,18 +163,18 @@ class Feed:
 
     @property
     def outcome(self) -> Turn | None:
-        """The turn as it ended, well or not; None if it is none, or did not begin."""
+        """The turn as it ended, well or not; None for a side question, or if the turn did not begin."""
         turn = self.result if self.error is None else getattr(self.error, "turn", None)
         return turn if isinstance(turn, Turn) else None
 
     @property
     def snapshot(self) -> bytes:
-        """How the turn stands: all that was told of it, in one frame."""
+        """How the turn stands: all its updates so far, in one frame."""
         said = {"turn": self.turn or self.joined, "conversation": self.conversation, "updates": self._told.updates}
         return frame("snapshot", encode(said))
 
     def last(self, request_id: str | None) -> bytes:
-        """The last frame for whoever asked: the turn, the answer, or what went wrong."""
+        """The last frame for the client that asked: the turn, the answer, or the error."""
         if self.error is not None:
             return frame("error", encode(problem_of(self.error, request_id=request_id)))
         if isinstance(self.result, Turn):
@@ -185,7 +185,7 @@ class Feed:
     async def frames(
         self, *, most: int, heartbeat: float, request_id: str | None, late: bool = False
     ) -> AsyncIterator[bytes]:
-        """The turn as a stream, to its end. One who comes ``late`` first hears how it stands, in one frame."""
+        """The turn as a stream, to its end. A listener that comes ``late`` first gets a snapshot, in one frame."""
         mailbox = Mailbox(most)
         self._listeners.add(mailbox)
         try:
@@ -202,12 +202,12 @@ class Feed:
     def _read(self, mailbox: Mailbox) -> bytes:
         items, dropped = mailbox.take()
         if dropped:
-            return gap_frame(dropped) + self.snapshot  # what else is in the mailbox is in there too
+            return gap_frame(dropped) + self.snapshot  # which has the items of the mailbox too
         return b"".join(item.frame for item in items if item is not None)
 
 
 def tell_end(turn: Turn, watchers: Iterable[Mailbox]) -> None:
-    """Tells those who watch a conversation how a turn of it ended."""
+    """Tells the watchers of a conversation how a turn ended."""
     if not (watchers := list(watchers)):
         return
     said = Encoded(frame("turn", encode(public_turn(turn))), turn.id, ends=True, conversation=turn.conversation)
@@ -221,17 +221,17 @@ def tell_end(turn: Turn, watchers: Iterable[Mailbox]) -> None:
 
 
 def moves(item: Item) -> bool:
-    """Whether the conversation may have moved when something was put into a mailbox."""
+    """Whether an item says that the conversation may have moved."""
     return item is None or bool(item.events)
 
 
 def ends_of(items: Iterable[Item]) -> list[Encoded]:
-    """How turns ended, of all that was in a mailbox."""
+    """The items that say how turns ended."""
     return [item for item in items if item is not None and item.ends]
 
 
 def update_frame(turn: str | None, update: Update) -> bytes:
-    """An update as a frame, with the turn that it is told of."""
+    """An update as a frame, with its turn."""
     data = encode(update)
     if turn is not None and not isinstance(update, TurnStarted):
         data = b'{"turn":"' + turn.encode() + b'",' + data[1:]

@@ -1,6 +1,6 @@
-"""Turns that run apart from the requests that asked for them: a client may go, and the turn goes on.
+"""Turns that run apart from their requests: a client may go, and the turn goes on.
 
-Each has a task of its own, and a feed that any number of requests listen to.
+Each turn has a task of its own, and a feed that any number of requests listen to.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from forkpoint.wire.problems import hides
 _log = logging.getLogger("forkpoint.server")
 
 Act: TypeAlias = Callable[[Callback], Awaitable[Turn | SideAnswer]]
-"""Runs a turn, or asks a side question, with a callback that is told of it."""
+"""Runs a turn, or asks a side question. The callback gets its updates."""
 
 _beneath: ContextVar[dict[Feed, Callable[[], None]] | None] = ContextVar("sub-agents' turns", default=None)
-"""What ends the turns of sub-agents that have told no end of their own, once that of their parent has ended."""
+"""Ends the feeds of sub-agents' turns that are still open when their parent's turn has ended."""
 
 
 class Turns:
@@ -38,25 +38,25 @@ class Turns:
         self._settings = settings
         self._watching = watching
         self._metrics = metrics
-        self._tasks: dict[asyncio.Task[None], Feed | None] = {}  # all that runs; None: beside turns
-        self._feeds: dict[tuple[str, str], Feed] = {}  # by tenant and conversation: one turn runs there at a time
+        self._tasks: dict[asyncio.Task[None], Feed | None] = {}  # all that runs; None for a task that stops a turn
+        self._feeds: dict[tuple[str, str], Feed] = {}  # by tenant and conversation: one turn at a time
         self._count: Counter[str] = Counter()
         self.draining = False
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs, and nothing is left of what did."""
+        """Whether nothing runs, and no feed is left."""
         return not self._tasks and not self._feeds and not self._count.total()
 
     def feed(self, tenant: str, conversation: str) -> Feed | None:
-        """The turn that runs here in a conversation, if one does."""
+        """The feed of the turn that runs here in a conversation, or None."""
         return self._feeds.get((tenant, conversation))
 
     async def start(self, tenant: str, act: Act, *, is_turn: bool = True) -> tuple[Feed, bool]:
-        """Starts something, and waits until it has begun, if it is a turn. Raises what kept it from beginning.
+        """Starts a turn or a side question. Waits until a turn has begun, and raises what kept it from beginning.
 
-        Says also whether it is somebody's whom this one has joined: the same key was used before. A side question may
-        be silent for minutes, and whoever asked hears heartbeats meanwhile.
+        Also returns whether the feed is that of an earlier turn with the same key. A side question may be silent for
+        minutes, and its client gets heartbeats meanwhile.
         """
         self._check(tenant)
         self._count[tenant] += 1  # at once: others may ask before its task has run at all
@@ -73,9 +73,9 @@ class Turns:
         return feed, False
 
     def beside(self, tenant: str, conversation: str) -> Callback:
-        """Is told of one turn that a sub-agent runs inside of its parent's: whoever watches the sub-agent hears of it.
+        """A callback for one turn that a sub-agent runs inside its parent's turn. It tells the sub-agent's watchers.
 
-        It is counted as other turns are, but takes no place of theirs: its parent's has one.
+        The metrics count the turn, but the limit on turns does not: its parent's turn counts there.
         """
         key, started = (tenant, conversation), time.perf_counter()
         feed = Feed(lambda: self._watching.mailboxes(tenant, conversation))
@@ -106,14 +106,16 @@ class Turns:
         return counting.__enter__()
 
     def abandon(self, tenant: str, feed: Feed, cancel: Callable[[str], Awaitable[object]]) -> None:
-        """Stops something whose asker has gone, unless others wait for it. ``cancel`` cancels what runs in a
-        conversation."""
+        """Stops a turn or a side question whose client has gone, unless other clients wait for it.
+
+        ``cancel`` cancels the turn that runs in a conversation.
+        """
         if feed.waiters:
             return
         feed.is_left = True
 
         async def stop() -> None:
-            # One that has ended meanwhile is none of these: the turn that runs there now is somebody else's.
+            # Cancel only if our feed is still registered: otherwise another request's turn is running.
             if feed.conversation is not None and self.feed(tenant, feed.conversation) is feed:
                 try:
                     await cancel(feed.conversation)
@@ -126,9 +128,10 @@ class Turns:
             self._drop([task for task, of in self._tasks.items() if of is feed])
 
     async def drain(self, grace: float) -> None:
-        """Begins nothing more, and waits a while for what runs. Turns that still run then are left to be cancelled.
+        """Lets nothing more begin, and waits up to ``grace`` seconds for all that runs.
 
-        Everything else is stopped here: side questions, and waiting for turns that other processes run.
+        It does not cancel the turns that still run then. It stops side questions, and requests that wait for turns of
+        other processes.
         """
         self.draining = True
         if self._tasks:
@@ -136,7 +139,7 @@ class Turns:
         self._drop([task for task, feed in self._tasks.items() if feed is not None and feed.turn is None])
 
     async def ended(self) -> None:
-        """Waits until everything has ended, once it was cancelled."""
+        """Waits until all tasks have ended."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -197,13 +200,13 @@ class Turns:
     def _end(
         self, tenant: str, feed: Feed, result: Turn | SideAnswer | None = None, error: Exception | None = None
     ) -> None:
-        """It has ended, and there is room for another. Without a result or an error it was stopped with the server."""
+        """Ends a feed and makes room for another. Without a result or an error, the server has stopped the turn."""
         if not feed.ended.is_set():
             self._count[tenant] -= 1
             feed.end(result, ShuttingDown() if result is None and error is None else error)
 
 
 def _told_of(turn: Turn, seconds: float) -> dict[str, object]:
-    """A turn in the log: how it ended, and never what was said in it."""
+    """The fields of a turn in the log: how it ended, and nothing of its messages."""
     error = {} if turn.error is None else {"code": turn.error.code}
     return {"conversation": turn.conversation, "turn": turn.id, "seconds": round(seconds, 6)} | error

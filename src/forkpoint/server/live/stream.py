@@ -1,4 +1,4 @@
-"""Server-sent events: how a stream is written, and how it ends when nobody reads it any more."""
+"""Server-sent events: how a stream is written, and how it ends when its reader has gone."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -19,7 +19,7 @@ _HEADERS = (
     (b"x-accel-buffering", b"no"),  # so that a proxy does not wait for more before it passes anything on
 )
 PARKED = "forkpoint.streams"
-"""Where in a request's scope a list may stand, for streams that are followed once the framework has let go of it."""
+"""The key of a list in a request's scope: the door follows the streams in it once the framework is done."""
 
 
 def frame(event: str, data: bytes, *, id: str | None = None) -> bytes:
@@ -31,11 +31,11 @@ def frame(event: str, data: bytes, *, id: str | None = None) -> bytes:
 
 
 class EventStream(Response):
-    """An answer that goes on: what an async iterator yields, until it ends or the client has gone.
+    """An answer that writes the frames of an async iterator, until it ends or the client has gone.
 
-    Thousands of these wait at once, so it holds little: no task group, no queue, and not the last thing that it wrote.
-    Where the request's scope has a list for it, it parks there, and `follow` is called when the framework is done: what
-    that keeps for each request would be most of what a stream costs.
+    Thousands of streams wait at once, so each holds little: no task group, no queue, and not the last frame. If the
+    request's scope has a list for streams, the stream parks there, and the door calls `follow` when the framework is
+    done: most of a stream's memory would be what the framework keeps for each request.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class EventStream(Response):
         self.background = None
         self.body = b""
         self._frames = frames
-        self._gone = gone  # told if the client went before the end
-        self._left = left  # told at the end, however it came
+        self._gone = gone  # called if the client went before the end
+        self._left = left  # called at the end, however it came
         self.raw_headers = list(_HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +61,7 @@ class EventStream(Response):
             await self.follow(receive, send)
 
     async def follow(self, receive: Receive, send: Send) -> None:
-        """Writes it, to its end or the client's."""
+        """Writes the stream until it ends or the client has gone."""
         try:
             if not await _while_there(self._write(send), receive) and self._gone is not None:
                 self._gone()
@@ -91,7 +91,7 @@ async def until_gone(receive: Receive) -> None:
 
 
 async def _while_there(work: Coroutine[Any, Any, None], receive: Receive) -> bool:
-    """Does some work, but only for as long as the client is there. Says whether it came to its end."""
+    """Does some work while the client is there. Returns whether the work came to its end."""
     worker = asyncio.current_task()
     assert worker is not None
     stopped = False

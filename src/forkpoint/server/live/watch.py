@@ -1,4 +1,4 @@
-"""Who watches which conversation, and waking them when it moves: at once if this server moved it, soon if another
+"""Who watches which conversation. Watchers wake when it moves: at once if this server moved it, soon if another
 process did.
 """
 
@@ -23,7 +23,7 @@ GONE = -1
 _log = logging.getLogger("forkpoint.server")
 
 Counted: TypeAlias = AbstractContextManager[None]
-"""What counts a stream as open, until it is left."""
+"""Counts a stream as open, until it is left."""
 
 
 class Watching:
@@ -34,12 +34,14 @@ class Watching:
         self._store = store
         self._metrics = metrics
         self._stores: dict[str, Store] = {}  # by tenant; these come from keys, so there are few
-        # By tenant and conversation. One that hears of several is counted once.
+        # By tenant and conversation. A mailbox of several conversations is counted in one of them.
         self._boxes: dict[str, dict[str, dict[Mailbox, Counted | None]]] = {}
-        self._others: dict[Mailbox, set[str]] = {}  # of which conversations it hears besides
-        self._families: dict[tuple[str, str], dict[Mailbox, None]] = {}  # those who want to hear of new members
-        self._members: dict[tuple[str, str], frozenset[str]] = {}  # who was in them when somebody looked last
-        self._known: dict[tuple[str, str], int] = {}  # at which revision each was when somebody looked last
+        self._others: dict[Mailbox, set[str]] = {}  # the conversations that are not the mailbox's first
+        self._families: dict[
+            tuple[str, str], dict[Mailbox, None]
+        ] = {}  # of the readers of a family, who hear of new members
+        self._members: dict[tuple[str, str], frozenset[str]] = {}  # as they were at the last look
+        self._known: dict[tuple[str, str], int] = {}  # the revision of each conversation at the last look
         self._open: Counter[str] = Counter()
         self._someone = asyncio.Event()
         self.closing = False
@@ -51,13 +53,13 @@ class Watching:
         return found
 
     def mailboxes(self, tenant: str, conversation: str | None) -> Collection[Mailbox]:
-        """Of all who watch a conversation."""
+        """The mailboxes of all who watch a conversation."""
         return self._boxes.get(tenant, {}).get(conversation or "", ())
 
     def watch(self, tenant: str, conversation: str, revision: int, *, provisional: bool = True) -> Mailbox:
-        """A mailbox that hears of everything in a conversation until it is left, or only of what is not provisional.
+        """A mailbox that gets every update of a conversation until `leave`; or only the ends of turns.
 
-        ``revision`` is one that the conversation had: whoever reads it from now on finds that, or later ones. Raises
+        ``revision`` is a revision that the caller has seen: a later read finds that revision or a newer one. Raises
         `TooMany` or `ShuttingDown`.
         """
         most, each = self._settings.max_streams, self._settings.max_streams_per_tenant
@@ -79,24 +81,24 @@ class Watching:
         return mailbox
 
     def watch_also(self, tenant: str, conversation: str, revision: int, mailbox: Mailbox) -> None:
-        """A mailbox hears of another conversation too. ``revision`` as in `watch`: whoever does this reads it then."""
+        """Lets a mailbox watch another conversation too. ``revision`` as in `watch`."""
         if mailbox not in self.mailboxes(tenant, conversation):
             self._boxes.setdefault(tenant, {}).setdefault(conversation, {})[mailbox] = None
             self._known.setdefault((tenant, conversation), revision)
             self._others.setdefault(mailbox, set()).add(conversation)
 
     def watch_family(self, tenant: str, family: str, mailbox: Mailbox) -> None:
-        """A mailbox is told to look when a family may have a member more, or one less."""
+        """Wakes a mailbox whenever a family may have a new member, or one less."""
         self._families.setdefault((tenant, family), {})[mailbox] = None
 
     def leave_one(self, tenant: str, conversation: str, mailbox: Mailbox) -> None:
-        """A mailbox that hears of several conversations need not hear of this one any more."""
+        """Ends the watch of a mailbox over one of several conversations."""
         if conversation in self._others.get(mailbox, ()):
             self._others[mailbox].remove(conversation)
             self._let_go(tenant, conversation, mailbox)
 
     def leave(self, tenant: str, conversation: str, mailbox: Mailbox) -> None:
-        """Nobody reads this mailbox any more."""
+        """Ends all watches of a mailbox, because its reader has gone."""
         for other in self._others.pop(mailbox, ()):
             self._let_go(tenant, other, mailbox)
         for key in [key for key, boxes in self._families.items() if mailbox in boxes]:
@@ -122,21 +124,22 @@ class Watching:
         return counted
 
     def knows(self, tenant: str, conversation: str, revision: int) -> None:
-        """A turn of this server has moved a conversation, and tells its watchers itself: nobody need look for that.
+        """Notes the revision to which a turn of this server has moved a conversation, so that `poll` wakes nobody.
 
-        Whoever does not have all that stood before the turn looks then, so what others committed is not missed.
+        The turn's own feed tells the watchers. A watcher that lacks events before the turn reads them then, so it does
+        not miss what another process committed.
         """
         key = (tenant, conversation)
         if self._known.get(key, revision) < revision:
             self._known[key] = revision
 
     def moved(self, tenant: str, conversation: str) -> None:
-        """A conversation is not as it was: whoever watches it looks."""
+        """Wakes the watchers of a conversation that has moved."""
         for mailbox in self.mailboxes(tenant, conversation):
             mailbox.put(None)
 
     def begun(self, tenant: str, conversation: str) -> None:
-        """A turn begins in a conversation that may be new: who follows a family and does not know it looks."""
+        """Wakes the readers of families that do not watch this conversation: it may be a new member."""
         here = self.mailboxes(tenant, conversation)
         for (whose, _), mailboxes in self._families.items():
             if whose == tenant:
@@ -153,7 +156,7 @@ class Watching:
                     mailbox.put(None)
 
     async def poll(self) -> None:
-        """Looks for what other processes commit, for as long as somebody watches. Never ends by itself."""
+        """Looks for commits of other processes while there are watchers. Never ends by itself."""
         pulse: int | None = None
         while True:
             if not self._boxes:
@@ -170,13 +173,13 @@ class Watching:
             await asyncio.sleep(self._settings.poll)
 
     async def _look(self) -> None:
-        """Wakes those whose conversation is at another revision than it was known to be at."""
+        """Wakes the watchers of each conversation whose revision has changed, and of each family with other members."""
         for tenant, conversations in list(self._boxes.items()):
             watched = list(conversations)
             revisions = await self.store(tenant).revisions(watched)
             for conversation in watched:
                 revision = revisions.get(conversation, GONE)
-                known = self._known.get((tenant, conversation), revision)  # nobody watches it any more
+                known = self._known.get((tenant, conversation), revision)  # not there if it is not watched any more
                 if known != revision:
                     self._known[tenant, conversation] = revision
                     self.moved(tenant, conversation)

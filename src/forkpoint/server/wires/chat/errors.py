@@ -90,7 +90,7 @@ def should_retry(error: BaseException) -> bool:
     if isinstance(error, TurnFailed) and (isinstance(error, TurnCancelled) or _ran_tools(error.turn)):
         return False
     cause = _cause(error)
-    if isinstance(cause, TurnFailed):  # one that was read from the store: all that is known of its reason is the code
+    if isinstance(cause, TurnFailed):  # it was read from the store, which keeps only the code of the reason
         kept = cause.turn.error if isinstance(cause.turn, Turn) else None
         return kept is not None and _passes(class_of(KINDS.get(kept.code, ForkpointError)))
     if isinstance(cause, LimitReached):
@@ -99,7 +99,7 @@ def should_retry(error: BaseException) -> bool:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Why a turn failed, if that is known; anything else is its own reason."""
+    """The reason why a turn failed, if that is known; for any other error, the error itself."""
     return error.cause if isinstance(error, TurnFailed) and error.cause is not None else error
 
 
