@@ -12,6 +12,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from forkpoint import updates
 from forkpoint.events import AnyBody
 from forkpoint.server.api import operations
 from forkpoint.server.http.call import JSON, Calls, Description
@@ -19,18 +20,6 @@ from forkpoint.server.http.examples import EXAMPLES
 from forkpoint.server.http.refusals import REQUEST_ID, Refusals, said
 from forkpoint.server.live.stream import TYPE
 from forkpoint.server.wires.chat.answer import ChatProblem
-from forkpoint.updates import (
-    Answered,
-    CallEnded,
-    CallPiece,
-    CallProgress,
-    CallStarted,
-    CallWaits,
-    ReasoningPiece,
-    Restarted,
-    TextPiece,
-    TurnStarted,
-)
 from forkpoint.version import __version__
 from forkpoint.wire.documents import EventDocument, SideAnswerDocument, TurnDocument
 from forkpoint.wire.problems import Problem
@@ -41,8 +30,9 @@ Errors have one envelope, with a stable `code`; under `/v1` they have OpenAI's. 
 Lists are paged by a cursor. The `ETag` of a conversation is its revision. One `Idempotency-Key` is one effect, also
 after a restart. A server that listens on loopback alone may have no keys; then none is asked for."""
 
-_PIECES = (TextPiece, ReasoningPiece, CallPiece, Restarted)
-_UPDATES = (TurnStarted, *_PIECES, Answered, CallStarted, CallProgress, CallEnded, CallWaits)
+_PIECES = (updates.TextPiece, updates.ReasoningPiece, updates.CallPiece, updates.Restarted)
+_CALLS = (updates.CallStarted, updates.CallProgress, updates.CallEnded, updates.CallWaits)
+_UPDATES = (updates.TurnStarted, *_PIECES, updates.Answered, *_CALLS)
 _REF = "#/components/schemas/{name}"
 _KEY = ("Idempotency-Key", "One key, one effect: the same key and body give the same result.", "^[!-~]{1,255}$")
 _IF_MATCH = (
