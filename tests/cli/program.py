@@ -171,6 +171,10 @@ import json, os, sys, warnings
 import typer._adapters, rich.table, rich.tree, rich.text
 import forkpoint.conversation.visualizer, forkpoint.cli.app, forkpoint.store.sqlite
 import forkpoint.remote.backend, httpx2
+from forkpoint.cli.table import GROUPS, SECTIONS
+for rows in (*SECTIONS.values(), *GROUPS.values()):
+    for place, _ in rows.values():
+        place and __import__("forkpoint.cli." + place.partition(":")[0])
 
 for line in sys.stdin:
     child = os.fork()

@@ -13,6 +13,7 @@ from tests.cli.program import Program, agent
 
 from forkpoint import Conversation
 from forkpoint.cli.app import app
+from forkpoint.cli.table import GROUPS
 from forkpoint.testing import Reply
 
 ROOT = Path(__file__).parent.parent.parent
@@ -24,9 +25,9 @@ def forkpoint(tmp_path: Path) -> Program:
     return Program(tmp_path)
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"agents", "keys", "local", "skills"}))
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - GROUPS.keys()))
 def test_every_command_has_a_store_a_form_for_programs_and_an_example(name: str) -> None:
-    command = COMMANDS[name]
+    command = COMMANDS[name].imported
     options = {option for parameter in command.params for option in parameter.opts}
     assert "--json" in options
     assert "--store" in options or name in {"demo", "trust"}
@@ -41,23 +42,44 @@ def test_every_command_is_in_the_help_and_in_the_docs(name: str) -> None:
     assert f"`forkpoint {name}" in (ROOT / "docs" / "command-line.md").read_text()
 
 
+@pytest.mark.parametrize("group", ["", *GROUPS])
+def test_the_list_of_commands_says_of_each_what_its_own_help_says_first(group: str) -> None:
+    commands = COMMANDS[group].commands if group else {name: COMMANDS[name] for name in COMMANDS if name not in GROUPS}
+    for name, command in commands.items():
+        assert command.short_help == command.imported.get_short_help_str(200), name
+
+
 def test_help_says_what_each_exit_status_means(forkpoint: Program) -> None:
     said = forkpoint.text("--help")
     for status in ("0  ", "1  ", "2  ", "3  ", "130"):
         assert f"\n    {status}" in said
 
 
-def test_help_loads_no_sdk_no_store_and_nothing_that_draws() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "environment"),
+    [
+        (["--help"], {}),
+        (["--version"], {}),
+        (["agents", "--help"], {}),
+        ([], {"_FORKPOINT_COMPLETE": "complete_bash", "COMP_WORDS": "forkpoint l", "COMP_CWORD": "1"}),
+    ],
+)
+def test_help_and_completion_load_no_command_no_sdk_no_store_and_nothing_that_draws(
+    arguments: list[str], environment: dict[str, str]
+) -> None:
     script = (
         "import sys\n"
         "from forkpoint.cli import main\n"
         "try:\n"
-        "    main(['--help'])\n"
+        f"    main({arguments})\n"
         "except SystemExit:\n"
         "    heavy = ('openai', 'anthropic', 'xllamacpp', 'rich', 'sqlite3', 'forkpoint.conversation', 'http.client')\n"
+        "    heavy += ('forkpoint.cli.commands', 'forkpoint.cli.chat')\n"
         "    print([name for name in heavy if name in sys.modules], file=sys.stderr)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | environment)
+    assert done.stdout
     assert done.stderr == "[]\n"
 
 

@@ -2,50 +2,69 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
-from forkpoint.cli import chat
-from forkpoint.cli.commands import (
-    agents,
-    conversations,
-    demo,
-    doctor,
-    keys,
-    local,
-    request,
-    run,
-    serve,
-    show,
-    skills,
-    tree,
-    trust,
-    turns,
-    usage,
-)
-from forkpoint.cli.output import print_error
+from forkpoint.cli.lazy_command import LazyCommand
+from forkpoint.cli.table import AGENTS_EXAMPLES, GROUPS, SECTIONS, Rows
 from forkpoint.errors import ForkpointError
 from forkpoint.version import __version__
 
 
-class _Sections(TyperGroup):
-    """Help with the commands in groups."""
+class _ListByDefault(TyperGroup):
+    """``forkpoint agents CONVERSATION`` is ``forkpoint agents list CONVERSATION``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+class _ListIfAlone(TyperGroup):
+    """``forkpoint skills`` is ``forkpoint skills list``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args or ([] if ctx.resilient_parsing else ["list"]))
+
+
+def _commands(rows: Rows) -> dict[str, Any]:
+    """The commands of the table, by name."""
+    return {
+        name: LazyCommand(name, place, help) if place else _group(name, help) for name, (place, help) in rows.items()
+    }
+
+
+def _group(name: str, help: str) -> TyperGroup:
+    cls = {"agents": _ListByDefault, "skills": _ListIfAlone}.get(name, TyperGroup)
+    return cls(
+        name=name,
+        help=help + (AGENTS_EXAMPLES if name == "agents" else ""),
+        commands=_commands(GROUPS[name]),
+        no_args_is_help=cls is not _ListIfAlone,
+        rich_markup_mode=None,
+    )
+
+
+class _Program(TyperGroup):
+    """All commands. Help shows them in their sections."""
+
+    def __init__(self, **options: Any) -> None:
+        everything = {name: row for rows in SECTIONS.values() for name, row in rows.items()}
+        super().__init__(**options | {"commands": _commands(everything)})
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for section, names in _SECTIONS.items():
-            found = [(name, self.get_command(ctx, name)) for name in names]
-            rows = [(f"{name:10}", command.get_short_help_str(80)) for name, command in found if command is not None]
+        for section, rows in SECTIONS.items():
             with formatter.section(section):
-                formatter.write_dl(rows)
+                formatter.write_dl([(f"{name:10}", help) for name, (_, help) in rows.items()])
 
 
 app = typer.Typer(
     name="forkpoint",
-    cls=_Sections,
+    cls=_Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: it is there at once
@@ -58,33 +77,6 @@ Exit status:
   3    a turn waits for an approval
   130  Ctrl-C""",
 )
-app.add_typer(agents.app, name="agents")
-app.add_typer(keys.app, name="keys")
-app.add_typer(local.app, name="local")
-app.add_typer(skills.app, name="skills")
-
-_SECTIONS: dict[str, list[str]] = {}
-
-
-def _add(section: str, cls: type[TyperCommand] = TyperCommand, **commands: Callable[..., None]) -> None:
-    for name, command in commands.items():
-        app.command(name, cls=cls)(command)
-    _SECTIONS.setdefault(section, []).extend(commands)
-
-
-_add("Talk", demo=demo.demo, run=run.run, chat=chat.chat, ask=turns.ask)
-_add("Look", list=conversations.list_conversations, show=show.show, tree=tree.tree, request=request.request)
-_add("Look", usage=usage.usage)
-_SECTIONS["Look"].append("skills")
-_add("Branch", fork=tree.fork, rewind=tree.rewind)
-_SECTIONS["Branch"].append("agents")
-_add("Steer", retry=turns.retry, resume=turns.resume, approve=turns.approve, deny=turns.deny, discard=turns.discard)
-_add("Steer", condense=turns.condense)
-_add("Keep", describe=conversations.describe, delete=conversations.delete, verify=doctor.verify, doctor=doctor.doctor)
-_add("Keep", trust=trust.trust)
-_SECTIONS["Keep"].append("local")
-_add("Serve", cls=serve.ServeCommand, serve=serve.serve)
-_SECTIONS["Serve"].append("keys")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -96,6 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(given, prog_name="forkpoint")
     except ForkpointError as error:
+        from forkpoint.cli.output import print_error  # which loads what draws on a terminal: not for --help
+
         print_error(error, as_json="--json" in given)
         sys.exit(1)
     finally:

@@ -5,22 +5,25 @@ It reads from a pipe too, without prompts; with ``--json`` it answers each line 
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.text import Text
 
+from forkpoint.backend.results import words
 from forkpoint.cli import figures
 from forkpoint.cli.commands.local import bring_library_for
 from forkpoint.cli.commands.run import Workspace, existing, here_for, new
+from forkpoint.cli.commands.tree import draw, stats_of, walk
 from forkpoint.cli.common import AgentPath, Allow, Approval, Instructions, Model, Store, all_turns, opened
 from forkpoint.cli.outcome import INTERRUPTED, command, document
 from forkpoint.cli.output import clean, console, grid, one_line
 from forkpoint.cli.trust_question import TrustGiven, asked, place_of
+from forkpoint.conversation import Conversation, Info, Turn, TurnStarted, Update
+from forkpoint.conversation.visualizer import TerminalVisualizer
 from forkpoint.errors import ForkpointError, NoSuchTurn, TurnFailed, TurnOpen
-
-if TYPE_CHECKING:
-    from forkpoint.conversation import Conversation, Info, Turn, TurnStarted, Update
+from forkpoint.wire.documents import info_document, plain, usage_document
 
 _FAILED = "/retry runs it again from the last good state, /resume goes on after its last finished step."
 _INTERRUPTED = "/resume goes on after its last finished step, /retry runs it again, /discard ends it."
@@ -76,11 +79,9 @@ def chat(
 class _Chat:
     """Somebody at a keyboard, or a pipe, and the conversation that they are in."""
 
-    _this: "Conversation"
+    _this: Conversation
 
     def __init__(self, store: str | None, agent: str | None, allow: list[str] | None = None, *, as_json: bool) -> None:
-        from forkpoint.conversation.visualizer import TerminalVisualizer
-
         self._store = store
         self._agent = agent
         self._allow = allow
@@ -180,7 +181,7 @@ class _Chat:
             return self._refuse(f"There is no command /{name}. /help shows those that there are; //{name} says /{name}")
         return self._commands[name][2](rest.strip())
 
-    def _ran(self, turn: "Turn") -> dict[str, Any]:
+    def _ran(self, turn: Turn) -> dict[str, Any]:
         if turn.outcome == "awaiting_approval":
             self._say(_WAITS)
         return document(turn, self._this.name)
@@ -251,8 +252,6 @@ class _Chat:
         return self._ran(self._this.deny(reason=reason or None))
 
     def _ask(self, question: str) -> dict[str, Any]:
-        from forkpoint.wire.documents import usage_document
-
         if not question:
             return self._usage("ask")
         answer = self._this.ask(question)
@@ -262,8 +261,6 @@ class _Chat:
         return {"text": answer.text, "usage": usage_document(answer.usage)}
 
     def _turns(self, _: str) -> dict[str, Any]:
-        from rich.text import Text
-
         turns = all_turns(self._this)
         if not turns:
             self._say("There are no turns yet.")
@@ -283,9 +280,6 @@ class _Chat:
         return {"turns": [document(turn, self._this.name) for turn in turns]}
 
     def _tree(self, _: str) -> dict[str, Any]:
-        from forkpoint.cli.commands.tree import draw, stats_of, walk
-        from forkpoint.wire.documents import info_document, plain
-
         branches = self._this.tree() if self._kept else ()
         if not branches:
             self._say("Nothing was said yet.")
@@ -308,12 +302,12 @@ class _Chat:
 
     # What they have in common.
 
-    def _go_to(self, other: "Conversation") -> None:
+    def _go_to(self, other: Conversation) -> None:
         before, self._this = self._this, other
         self._kept = True
         before.close()
 
-    def _announce(self, info: "Info", turns: "list[Turn]") -> None:
+    def _announce(self, info: Info, turns: list[Turn]) -> None:
         """How the conversation stands that somebody comes to."""
         committed = [turn for turn in turns if turn.outcome == "committed"]
         told = [f"conversation {info.name}", one_line(info.title or "", 60), info.model or ""]
@@ -387,9 +381,7 @@ class _Following:
         self.repeats = False
         self.turn: str | None = None
 
-    def __call__(self, update: "Update") -> None:
-        from forkpoint.conversation import TurnStarted
-
+    def __call__(self, update: Update) -> None:
         if isinstance(update, TurnStarted):
             self.turn = update.id
             if self.repeats:
@@ -400,9 +392,7 @@ def _say_aside(text: str) -> None:
     console().print(clean(text), style="dim")
 
 
-def _asked(turn: "Turn | TurnStarted") -> str:
-    from forkpoint.backend.results import words
-
+def _asked(turn: Turn | TurnStarted) -> str:
     return "\n".join(words(message.parts) for message in turn.input)
 
 

@@ -5,17 +5,18 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from forkpoint.agent.agent import Agent
+from forkpoint.backend.allowance import as_allowed
 from forkpoint.cli.output import one_line
+from forkpoint.conversation import Conversation, Conversations, Info, Turn
+from forkpoint.conversation.look import default_agent, is_remote, is_there
 from forkpoint.errors import BadAgent, BadArgument, BadName, NotFound
 from forkpoint.paging import Page, every_sync
-
-if TYPE_CHECKING:
-    from forkpoint.agent.agent import Agent
-    from forkpoint.conversation import Conversation, Info, Turn
+from forkpoint.workspace.defaults import default_model
 
 SHORTEST = 6
 """How many characters of an id are enough to be taken for its start."""
@@ -122,8 +123,6 @@ def tags_from(given: Iterable[str] | None) -> dict[str, str]:
 
 def allowed(given: Iterable[str]) -> frozenset[str]:
     """What ``--allow`` named."""
-    from forkpoint.backend.allowance import as_allowed
-
     try:
         return as_allowed(tuple(given))
     except BadArgument as error:
@@ -152,16 +151,13 @@ def opened(
     model: str | None = None,
     allow: Iterable[str] | None = None,
     **options: Any,
-) -> "Conversation":
+) -> Conversation:
     """The conversation that is meant, open. Raises `NotFound` or `BadName`.
 
     With ``bind`` it can run: its tools are imported, also from the folder that the program was started in, or taken
     from the agent at the path ``agent``. It goes on without what ``allow`` names, and with another ``model``, if one
     is given.
     """
-    from forkpoint.conversation import Conversation
-    from forkpoint.conversation.look import is_remote, is_there
-
     if not is_there(store):
         raise NotFound("conversation", given)
     options |= {"bind": bind, "store": store}
@@ -187,18 +183,15 @@ def resolve(given: str, store: str | None) -> str:
         return conversation.id
 
 
-def listed(store: str | None, **options: Any) -> "Page[Info]":
+def listed(store: str | None, **options: Any) -> Page[Info]:
     """A page of conversations. A store that is not there has none, and is not made."""
-    from forkpoint.conversation import Conversations
-    from forkpoint.conversation.look import is_there
-
     if not is_there(store):
         return Page(())
     with Conversations(store) as conversations:
         return conversations.list(**options)
 
 
-def short_names(infos: "Iterable[Info]") -> dict[str, str]:
+def short_names(infos: Iterable[Info]) -> dict[str, str]:
     """How conversations are called in a list, by id: their names, else as much of their ids as tells them apart."""
     infos = list(infos)
     nameless = {info.id for info in infos if info.name == info.id}
@@ -208,7 +201,7 @@ def short_names(infos: "Iterable[Info]") -> dict[str, str]:
     return {info.id: info.id[:length].rstrip("-") if info.id in nameless else info.name for info in infos}
 
 
-def all_turns(conversation: "Conversation") -> "list[Turn]":
+def all_turns(conversation: Conversation) -> list[Turn]:
     """All turns of a conversation, in order."""
     return list(every_sync(conversation.turns))
 
@@ -231,11 +224,8 @@ def _starting_with(given: str, store: str | None) -> str:
 # Who answers.
 
 
-def agent_from(agent: str | None, model: str | None, instructions: str | None) -> "Agent":
+def agent_from(agent: str | None, model: str | None, instructions: str | None) -> Agent:
     """The agent that the options name. Raises `BadAgent` if they name none, or two."""
-    from forkpoint.agent.agent import Agent
-    from forkpoint.workspace.defaults import default_model
-
     if agent is None:
         return Agent(model or default_model(), instructions=instructions or "")
     if agent in BUILT_IN and instructions is None:
@@ -248,18 +238,14 @@ def agent_from(agent: str | None, model: str | None, instructions: str | None) -
 
 def is_built_in(agent: str | None, store: str | None) -> bool:
     """Whether an agent is one of ours. At a server the same name is one of the server's."""
-    from forkpoint.conversation.look import is_remote
-
     return agent in BUILT_IN and not is_remote(store)
 
 
-def answerer_from(agent: str | None, model: str | None, instructions: str | None, store: str | None) -> "Agent | str":
+def answerer_from(agent: str | None, model: str | None, instructions: str | None, store: str | None) -> Agent | str:
     """The same for a new conversation, which may live at a server.
 
     There a name without a colon is one of the server's own agents, and without any option its default answers.
     """
-    from forkpoint.conversation.look import default_agent, is_remote
-
     if not is_remote(store) or (agent is not None and ":" in agent):
         return agent_from(agent, model, instructions)
     if agent is not None:
@@ -269,10 +255,8 @@ def answerer_from(agent: str | None, model: str | None, instructions: str | None
     return agent_from(None, model or default_agent(store).model, instructions)
 
 
-def imported_agent(path: str) -> "Agent":
+def imported_agent(path: str) -> Agent:
     """The agent at ``module:name``, or one of our own. Raises `BadAgent`."""
-    from forkpoint.agent.agent import Agent
-
     if path in BUILT_IN:
         return agent_from(path, None, None)
     found = imported(path)

@@ -1,10 +1,10 @@
 """Figures in words: how much, how dear, how long ago. The same in every command."""
 
 import time
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from forkpoint.events import Usage
+from forkpoint.conversation.visualizer import dollars
+from forkpoint.conversation.visualizer import seconds as seconds
+from forkpoint.events import Usage
 
 _UNITS = ((60, "s"), (60, "min"), (24, "h"), (14, "days"))
 
@@ -14,13 +14,13 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def tokens(usage: "Usage") -> str:
+def tokens(usage: Usage) -> str:
     """All tokens of a usage, in and out, and which part of the prompts was found in a cache."""
     told = counted(usage.input + usage.output, "token")
     return f"{told}, {share(usage)} cached" if usage.input else told
 
 
-def used(usage: "Usage") -> str:
+def used(usage: Usage) -> str:
     """A usage in a line: tokens in and out, the part that was cached, calls, price."""
     if not usage:
         return "nothing"
@@ -28,7 +28,7 @@ def used(usage: "Usage") -> str:
     return f"{sent}, {counted(usage.calls, 'call')}, {money(usage.dollars)}"
 
 
-def share(usage: "Usage") -> str:
+def share(usage: Usage) -> str:
     """Which part of the prompt's tokens was found in a cache."""
     return percent(usage.cached / usage.input if usage.input else None)
 
@@ -45,8 +45,6 @@ def percent(part: float | None) -> str:
 
 def money(amount: float | None) -> str:
     """``$0.0123``; a price that nobody knows is not nothing."""
-    from forkpoint.conversation.visualizer import dollars
-
     return "price unknown" if amount is None else dollars(amount)
 
 
@@ -65,13 +63,6 @@ def ago(then: int, now: int | None = None) -> str:
 def moment(then: int) -> str:
     """A moment as a date and a time of the day, where the reader is."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(then / 1e6))
-
-
-def seconds(duration: float) -> str:
-    """``3 ms``, ``1.2 s``, ``2 min 5 s``."""
-    from forkpoint.conversation.visualizer import seconds
-
-    return seconds(duration)
 
 
 def size(bytes: float) -> str:

@@ -7,16 +7,17 @@ once it is committed, whole.
 import shlex
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
 import typer
 
 from forkpoint.cli.commands.local import bring_library_for
 from forkpoint.cli.output import WAITING, console, grid, one_line, print_error, print_json, summary
+from forkpoint.conversation import Conversation, Turn, TurnStarted, Update
+from forkpoint.conversation.visualizer import TerminalVisualizer
 from forkpoint.errors import TurnFailed, TurnOpen
-
-if TYPE_CHECKING:
-    from forkpoint.conversation import Conversation, Turn, Update
+from forkpoint.wire.documents import plain, turn_document
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
@@ -31,8 +32,6 @@ class Telling:
     """Tells of one turn. Open the conversation with its `options`, then `run` the turn."""
 
     def __init__(self, *, store: str | None, as_json: bool, quiet: bool = False) -> None:
-        from forkpoint.conversation.visualizer import TerminalVisualizer
-
         self._store = store
         self._as_json = as_json
         self._begun: str | None = None
@@ -47,7 +46,7 @@ class Telling:
         """What the conversation is to be opened with."""
         return {"callbacks": [self._follow], "visualizer": None if self._as_json else self._screen}
 
-    def run(self, conversation: "Conversation", act: "Callable[[], Turn]") -> None:
+    def run(self, conversation: Conversation, act: Callable[[], Turn]) -> None:
         """Runs the turn and tells how it ended. Exits unless it has committed."""
         name = conversation.name
         bring_library_for(conversation, self._store)
@@ -70,7 +69,7 @@ class Telling:
             self._suggest(name, *_DECIDE)
             raise typer.Exit(WAITING)
 
-    def ended(self, turn: "Turn", name: str) -> None:
+    def ended(self, turn: Turn, name: str) -> None:
         """What a turn took, on one line, or all of it for programs."""
         if self._as_json:
             print_json(document(turn, name))
@@ -84,15 +83,11 @@ class Telling:
                 self._aside.print(one_line(told), style="yellow", soft_wrap=True, markup=False)
             self._aside.print(f"conversation {name} · {summary(turn)}", style="dim", soft_wrap=True)
 
-    def _follow(self, update: "Update") -> None:
-        from forkpoint.conversation import TurnStarted
-
+    def _follow(self, update: Update) -> None:
         if isinstance(update, TurnStarted):
             self._begun = update.id
 
     def _failed(self, failed: TurnFailed, name: str) -> None:
-        from forkpoint.conversation import Turn
-
         self._screen.end_line()
         if self._as_json:
             if isinstance(failed.turn, Turn):
@@ -104,7 +99,7 @@ class Telling:
         print(one_line(told), file=sys.stderr)
         self._suggest(name, _RETRY, _RESUME)
 
-    def _interrupted(self, conversation: "Conversation") -> None:
+    def _interrupted(self, conversation: Conversation) -> None:
         """What became of the turn that Ctrl-C was to stop: it is cancelled, unless it was too late for that."""
         turn = conversation.turn(self._begun) if self._begun is not None else None
         if turn is not None:
@@ -132,12 +127,8 @@ def command(verb: str, name: str, store: str | None) -> str:
     return shlex.join(["forkpoint", verb, name, *there])
 
 
-def document(turn: "Turn", name: str) -> dict[str, Any]:
+def document(turn: Turn, name: str) -> dict[str, Any]:
     """A turn, for programs."""
-    import msgspec
-
-    from forkpoint.wire.documents import plain, turn_document
-
     told = plain(turn_document(turn)) | {"name": name}
     told["output"] = msgspec.to_builtins(turn.output, enc_hook=_builtins)
     return told

@@ -7,18 +7,17 @@ through `clean` or `one_line`, and to rich as plain text, never as markup.
 import os
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import typer
+from rich.console import Console
+from rich.table import Table
 
+from forkpoint.backend.results import Turn
+from forkpoint.conversation.visualizer import clean as clean
+from forkpoint.conversation.visualizer import figures
 from forkpoint.errors import ForkpointError, TurnFailed
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from forkpoint.backend.results import Turn
 
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 
@@ -28,23 +27,14 @@ WAITING = 3
 _WIDE = 10_000  # where no screen sets a width: one row is one line
 
 
-def clean(text: str) -> str:
-    """A text that can be shown: what would steer a terminal is seen instead of obeyed."""
-    from forkpoint.conversation.visualizer import clean
-
-    return clean(text)
-
-
 def one_line(text: str, most: int | None = None) -> str:
     """A text on one line, cut after so many characters."""
     line = " ".join(clean(text).split())
     return line if most is None or len(line) <= most else line[: most - 1].rstrip() + "…"
 
 
-def console(*, stderr: bool = False) -> "Console":
+def console(*, stderr: bool = False) -> Console:
     """Where output for people goes. Without a screen, lines are as long as they need to be."""
-    from rich.console import Console
-
     out = sys.stderr if stderr else sys.stdout
     wide = None if out.isatty() or os.environ.get("COLUMNS") else _WIDE
     return Console(stderr=stderr, width=wide, highlight=False, markup=False, emoji=False)
@@ -63,14 +53,12 @@ def display(*parts: Any) -> None:
     print("\n".join(line.rstrip(" ") for line in captured.get().split("\n")), end="")
 
 
-def grid(*, header: bool = False) -> "Table":
+def grid(*, header: bool = False) -> Table:
     """A table without lines."""
-    from rich.table import Table
-
     return Table(box=None, show_header=header, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
 
 
-def facts(rows: Iterable[tuple[str, str]]) -> "Table":
+def facts(rows: Iterable[tuple[str, str]]) -> Table:
     """A table of what is known of one thing: names on the left, dim, and what they are on the right."""
     table = grid()
     table.add_column(style="dim", no_wrap=True)
@@ -102,9 +90,7 @@ def tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def summary(turn: "Turn") -> str:
+def summary(turn: Turn) -> str:
     """A turn on one line: outcome, tokens, price, time, id."""
-    from forkpoint.conversation.visualizer import figures
-
     took = None if turn.ended is None else (turn.ended - turn.started) / 1e6
     return f"{turn.outcome.replace('_', ' ')} · {figures(turn, took)} · turn {turn.id}"

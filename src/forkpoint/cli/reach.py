@@ -9,6 +9,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from forkpoint.cli import figures
 from forkpoint.errors import ModelUnavailable
+from forkpoint.llm.providers.clients import NO_KEY, load
 
 PATIENCE = 5.0
 """Seconds that an address has to accept a connection."""
@@ -25,8 +26,6 @@ def is_address(text: str) -> bool:
 
 def address_of(package: str) -> str:
     """Where an SDK sends its requests."""
-    from forkpoint.llm.providers.clients import NO_KEY, load
-
     sdk = load(package)
     make = sdk.Anthropic if package == "anthropic" else sdk.OpenAI
     with make(api_key=NO_KEY) as client:

@@ -1,7 +1,10 @@
 """Events for people: who said or did what, in order."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
+
+from rich.table import Table
+from rich.text import Text
 
 from forkpoint.backend.results import words
 from forkpoint.cli import figures
@@ -35,16 +38,11 @@ from forkpoint.events import (
     UserMessage,
 )
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 _SPOKEN = {"user": "bold cyan", "assistant": "bold green", "tool": "bold magenta", "system": "bold yellow"}
 
 
-def transcript(events: "Iterable[Event | StagedEvent]") -> "Table":
+def transcript(events: Iterable[Event | StagedEvent]) -> Table:
     """Events as a table: where, who, what."""
-    from rich.text import Text
-
     table = grid()
     table.add_column(style="dim", no_wrap=True)
     table.add_column(no_wrap=True)

@@ -4,14 +4,14 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
 from forkpoint.cli.output import one_line
-
-if TYPE_CHECKING:
-    from forkpoint.workspace import Trust, TrustStand
+from forkpoint.conversation.look import is_remote
+from forkpoint.workspace import Trust, TrustStand, set_trust, standing
+from forkpoint.workspace.defaults import named_model, named_store, settings_file
 
 TrustGiven: TypeAlias = Annotated[
     bool | None,
@@ -36,16 +36,11 @@ _UNDECIDED = (
 
 def is_here(workspace: str | None, store: str | None) -> bool:
     """Whether a workspace is a folder of this machine, and not one of a server."""
-    from forkpoint.conversation.look import is_remote
-
     return workspace is not None and os.path.isdir(os.path.expanduser(workspace)) and not is_remote(store)
 
 
 def asked(workspace: str | None, store: str | None, *, say: Callable[[str], None]) -> bool | None:
     """What somebody says of a workspace that is undecided: asked on a terminal, and only told of elsewhere."""
-    from forkpoint.workspace import set_trust
-    from forkpoint.workspace.defaults import settings_file
-
     if workspace is None or not is_here(workspace, store) or (found := _standing(workspace)).trust != "undecided":
         return None
     root = one_line(found.root)
@@ -71,8 +66,6 @@ def place_of(workspace: str | None, store: str | None, trust: bool | None) -> st
     """The store that is meant: the one given, or what the project of a trusted workspace says, or else None."""
     if store is not None or not is_here(workspace, store):
         return store
-    from forkpoint.workspace.defaults import named_store
-
     address, source = named_store(workspace, trust=_trust(workspace, trust))
     return address if source == "project" else store
 
@@ -81,13 +74,11 @@ def model_of(workspace: str | None, store: str | None, trust: bool | None) -> st
     """The model that the project of a trusted workspace says, if nobody else says one; else None."""
     if not is_here(workspace, store):
         return None
-    from forkpoint.workspace.defaults import named_model
-
     model, source = named_model(workspace, trust=_trust(workspace, trust))
     return model if source == "project" else None
 
 
-def _trust(workspace: str | None, wish: bool | None) -> "Trust":
+def _trust(workspace: str | None, wish: bool | None) -> Trust:
     """How a workspace stands, as if what is said of it were kept already."""
     found = _standing(workspace or ".").trust
     if wish is False:
@@ -95,8 +86,5 @@ def _trust(workspace: str | None, wish: bool | None) -> "Trust":
     return "trusted" if wish and found == "undecided" else found
 
 
-def _standing(workspace: str) -> "TrustStand":
-    from forkpoint.workspace import standing
-    from forkpoint.workspace.defaults import settings_file
-
+def _standing(workspace: str) -> TrustStand:
     return standing(os.path.expanduser(workspace), settings_file())

@@ -1,20 +1,19 @@
 """``forkpoint agents``: the sub-agents of a conversation."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from rich.table import Table
+from rich.text import Text
 
+from forkpoint.agent.agent import Agent
+from forkpoint.backend.results import Member
 from forkpoint.cli.common import Id, Store, Tags, Tools, imported_agent, opened, tags_from
 from forkpoint.cli.outcome import Telling, document
 from forkpoint.cli.output import WAITING, Json, clean, console, display, grid, one_line, print_json, summary
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from forkpoint.agent.agent import Agent
-    from forkpoint.backend.results import Member
+from forkpoint.conversation.sub_agents import member_of, part_of_key
+from forkpoint.wire.documents import info_document, member_document
 
 STYLES = {
     "idle": "dim",
@@ -25,26 +24,6 @@ STYLES = {
     "cancelled": "red",
     "closed": "dim",
 }
-_HELP = """The sub-agents of a conversation: who they are, and how they stand.
-
-    \b
-    Examples:
-      forkpoint agents build-1234
-      forkpoint agents spawn build-1234 "Read the log, and say why it failed." --nickname reader
-      forkpoint agents send build-1234 reader "And the build before?"
-    """
-
-
-class _ListByDefault(TyperGroup):
-    """``forkpoint agents CONVERSATION`` is ``forkpoint agents list CONVERSATION``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
-            args = ["list", *args]
-        return super().parse_args(ctx, args)
-
-
-app = typer.Typer(no_args_is_help=True, cls=_ListByDefault, help=_HELP)
 
 Name = Annotated[str, typer.Argument(metavar="AGENT", help="A sub-agent's nickname, path or id.", show_default=False)]
 Key = Annotated[
@@ -54,7 +33,6 @@ Key = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone.")]
 
 
-@app.command("list")
 def list_agents(conversation: Id, store: Store = None, json: Json = False) -> None:
     """Show the sub-agents of a conversation, and how they stand.
 
@@ -74,7 +52,6 @@ def list_agents(conversation: Id, store: Store = None, json: Json = False) -> No
         console(stderr=True).print("No sub-agents.", style="dim")
 
 
-@app.command()
 def spawn(
     conversation: Id,
     task: Annotated[str, typer.Argument(metavar="TASK", help="What it is to do.", show_default=False)],
@@ -115,8 +92,6 @@ def spawn(
     \b
     Exit status: 0 its turn has committed; 1 it has failed; 3 it waits for an approval; 130 Ctrl-C.
     """
-    from forkpoint.conversation.sub_agents import part_of_key
-
     telling = Telling(store=store, as_json=json, quiet=quiet)
     with opened(conversation, store, bind=True) as this:
         child = this.spawn_agent(
@@ -136,14 +111,11 @@ def spawn(
                 return
             info = child.info()
     if json:
-        from forkpoint.wire.documents import info_document
-
         print_json(info_document(info))
     else:
         print(f"{info.id}  {info.path}")
 
 
-@app.command()
 def send(
     conversation: Id,
     agent: Name,
@@ -170,7 +142,6 @@ def send(
         telling.run(child, lambda: child.run(message, key=key))
 
 
-@app.command()
 def wait(
     conversation: Id,
     agent: Name,
@@ -189,8 +160,6 @@ def wait(
     \b
     Exit status: 0 it has committed; 1 it has not, or it still runs; 3 it waits for an approval.
     """
-    from forkpoint.conversation.sub_agents import member_of
-
     with opened(conversation, store) as this:
         turn = this.wait_agent(agent, timeout=timeout)
         member = member_of(this.list_agents(), agent, this.name)
@@ -208,7 +177,6 @@ def wait(
         raise typer.Exit(WAITING if turn.outcome == "awaiting_approval" else 1)
 
 
-@app.command()
 def close(conversation: Id, agent: Name, store: Store = None, json: Json = False) -> None:
     """Close a sub-agent that is not needed any more.
 
@@ -226,7 +194,7 @@ def close(conversation: Id, agent: Name, store: Store = None, json: Json = False
         print(f"Closed {member.path}.")
 
 
-def _given(agent: str | None) -> "Agent | str | None":
+def _given(agent: str | None) -> Agent | str | None:
     """Who it is to be: an agent of one's own code, or the name of one that is offered."""
     return imported_agent(agent) if agent is not None and ":" in agent else agent
 
@@ -236,15 +204,11 @@ def _callbacks(telling: Telling) -> list[Any]:
     return [*options["callbacks"], *([] if options["visualizer"] is None else [options["visualizer"]])]
 
 
-def _documents(members: "Sequence[Member]") -> list[Any]:
-    from forkpoint.wire.documents import member_document
-
+def _documents(members: Sequence[Member]) -> list[Any]:
     return [member_document(member) for member in members]
 
 
-def _table(members: "Sequence[Member]") -> "Table":
-    from rich.text import Text
-
+def _table(members: Sequence[Member]) -> Table:
     table = grid(header=True)
     for name in ("agent", "role", "status", "task", "said", "conversation"):
         table.add_column(name, no_wrap=True, overflow="ellipsis")

@@ -1,17 +1,18 @@
 """``forkpoint list``, ``describe`` and ``delete``: the conversations of a store."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
 
 from forkpoint.cli import figures
+from forkpoint.cli.commands.tree import walk
 from forkpoint.cli.common import Id, Store, Tags, listed, opened, short_names, tags_from
 from forkpoint.cli.output import Json, console, display, grid, one_line, print_json
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from forkpoint.conversation import Info
+from forkpoint.conversation import Info
+from forkpoint.wire.documents import info_document
 
 _KINDS = {"root": "root", "fork": "fork", "aside": "set aside", "sub_agent": "sub-agent"}
 _TITLE = 20  # columns of the screen that a title gets before others do
@@ -48,8 +49,6 @@ def list_conversations(
     """
     page = listed(store, tags=tags_from(tag), status=status, limit=limit, cursor=cursor, sub_agents=agents)
     if json:
-        from forkpoint.wire.documents import info_document
-
         print_json({"items": [info_document(info) for info in page.items], "next": page.next})
         return
     if page.items:
@@ -91,8 +90,6 @@ def describe(
             tags = {key: value for key, value in (others | tags_from(tag)).items() if key not in (untag or ())}
         info = this.describe(title=title, tags=tags)
     if json:
-        from forkpoint.wire.documents import info_document
-
         print_json(info_document(info))
     else:
         display(_table([info]))
@@ -113,8 +110,6 @@ def delete(
     Example:
       forkpoint delete build-1234 --yes
     """
-    from forkpoint.cli.commands.tree import walk
-
     with opened(conversation, store) as this:
         info = this.info()
         forks = [one for one, _ in walk(this.tree()) if one.lineage.source == info.id]
@@ -134,11 +129,8 @@ def delete(
             print(f"Its folder {one_line(folder.path)} {became}.")
 
 
-def _table(infos: "list[Info]") -> "Table":
+def _table(infos: list[Info]) -> Table:
     """Conversations, one on a line. Where the screen is narrow, titles are cut, and some columns are left out."""
-    from rich.cells import cell_len
-    from rich.text import Text
-
     names = short_names(infos)
     columns = {
         "conversation": [Text(one_line(names[info.id]), style="bold") for info in infos],

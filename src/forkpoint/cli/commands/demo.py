@@ -4,21 +4,27 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
+from rich.table import Table
 
+from forkpoint.agent.agent import Agent
 from forkpoint.cli import figures
 from forkpoint.cli.commands.local import Yes, bring_library
+from forkpoint.cli.commands.tree import draw
 from forkpoint.cli.common import Store, all_turns
 from forkpoint.cli.outcome import command, document
 from forkpoint.cli.output import Json, console, grid, print_json, tell
+from forkpoint.conversation import Conversation, Turn, TurnStarted, Verification
+from forkpoint.conversation.portal import wait_for
+from forkpoint.conversation.visualizer import TerminalVisualizer
 from forkpoint.errors import TurnFailed
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from forkpoint.conversation import Conversation, Turn, Verification
+from forkpoint.llm.local.engine import engine_for, leave
+from forkpoint.llm.local.weights import find
+from forkpoint.llm.model import LLM
+from forkpoint.updates import TextPiece
+from forkpoint.wire.documents import info_document, plain, stats_document
 
 MODEL = "local/smollm2"
 
@@ -68,11 +74,6 @@ class _Demo:
     """The conversation that is shown, its fork, and what they came to."""
 
     def __init__(self, address: str, *, quiet: bool) -> None:
-        from forkpoint.agent.agent import Agent
-        from forkpoint.conversation import Conversation
-        from forkpoint.conversation.visualizer import TerminalVisualizer
-        from forkpoint.llm.model import LLM
-
         self._out = console()
         self._out.quiet = quiet
         self._screen = TerminalVisualizer(self._out)
@@ -114,8 +115,6 @@ class _Demo:
         main.run("What is the capital of Italy?")
 
         self._chapter("The family", "What each branch has used by itself; failed tries are counted too.")
-        from forkpoint.cli.commands.tree import draw
-
         self._out.print(draw(main.tree()))
         self._out.print()
         self._out.print(self._figures())
@@ -142,8 +141,6 @@ class _Demo:
 
     def document(self) -> dict[str, Any]:
         """All of it, for programs."""
-        from forkpoint.wire.documents import info_document, plain, stats_document
-
         branches = []
         for one in self._branches:
             turns = all_turns(one)
@@ -160,14 +157,11 @@ class _Demo:
             one.close()
 
     @property
-    def _branches(self) -> "list[Conversation]":
+    def _branches(self) -> list[Conversation]:
         return [self._main] if self._fork is None else [self._main, self._fork]
 
-    def _cut_off(self, question: str) -> "Turn":
+    def _cut_off(self, question: str) -> Turn:
         """A turn whose listener leaves in the middle of the answer. A model that is very fast may have committed it."""
-        from forkpoint.conversation import TurnStarted
-        from forkpoint.updates import TextPiece
-
         id, heard = "", 0
         with self._main.run_stream(question) as stream:
             for update in stream:
@@ -194,7 +188,7 @@ class _Demo:
         self._say(f"History: {told}; its digest is {'the same' if same else 'another'}.")
         self._out.print()
 
-    def _figures(self) -> "Table":
+    def _figures(self) -> Table:
         table = grid(header=True)
         table.add_column("branch")
         for name in ("turns", "events", "tokens in", "cached", "out", "time"):
@@ -224,7 +218,7 @@ class _Demo:
         self._out.print(text, style="dim")
 
 
-def _seconds(turns: "list[Turn]", id: str) -> float:
+def _seconds(turns: list[Turn], id: str) -> float:
     """How long the turns of a conversation took, tries that did not commit among them."""
     own = [turn for turn in turns if turn.conversation == id]
     return sum((turn.ended - turn.started) / 1e6 for turn in own if turn.ended is not None)
@@ -233,9 +227,6 @@ def _seconds(turns: "list[Turn]", id: str) -> float:
 @contextmanager
 def _model_loaded(*, quiet: bool) -> Iterator[None]:
     """Loads the model first, so that turns take as long as they take. Raises what `Engine.load` raises."""
-    from forkpoint.conversation.portal import wait_for
-    from forkpoint.llm.local.engine import engine_for, leave
-    from forkpoint.llm.local.weights import find
 
     class Reader:
         """Somebody who needs the model."""

@@ -2,21 +2,35 @@
 
 import os
 import platform
+import sqlite3
+import tomllib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 from msgspec import Struct
+from msgspec.structs import asdict
+from rich.text import Text
 
+from forkpoint.agent.skills.files import together
 from forkpoint.cli import figures
+from forkpoint.cli.commands.skills import places
+from forkpoint.cli.commands.trust import instructions_here
 from forkpoint.cli.common import Store, known_names, opened
 from forkpoint.cli.output import Json, clean, console, display, grid, print_json
+from forkpoint.cli.reach import address_of, is_address, reached
+from forkpoint.conversation import Conversations, Verification
+from forkpoint.conversation.look import is_there, look
 from forkpoint.errors import ExtraMissing, ForkpointError, NotFound, NoWeights
+from forkpoint.llm.local.llama import load as load_llama
+from forkpoint.llm.local.weights import SMOLLM2, find, status
+from forkpoint.llm.model import LLM
+from forkpoint.llm.scripts import script_named
 from forkpoint.system import extras
 from forkpoint.version import __version__
-
-if TYPE_CHECKING:
-    from forkpoint.conversation import Verification
+from forkpoint.workspace import settings_at, standing
+from forkpoint.workspace.defaults import named_model, settings_file
 
 _VARIABLES = (
     "OPENAI_API_KEY",
@@ -69,8 +83,6 @@ def doctor(
     if json:
         print_json({"ok": good, "findings": findings})
     else:
-        from rich.text import Text
-
         table = grid()
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True)
@@ -119,8 +131,6 @@ def verify(
         with opened(conversation, store) as this:
             found = this.verify(head_digest=head_digest)
     if json:
-        from msgspec.structs import asdict
-
         print_json({"ok": found.ok} | asdict(found))
     else:
         for flaw in found.flaws:
@@ -133,10 +143,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def _verify_all(store: str | None, head_digest: str | None) -> "Verification":
-    from forkpoint.conversation import Conversations
-    from forkpoint.conversation.look import is_there, look
-
+def _verify_all(store: str | None, head_digest: str | None) -> Verification:
     if not is_there(store):  # nothing is as good as new, but a wrong address is more likely
         raise NotFound("store", look(store).address)
     with Conversations(store) as conversations:
@@ -185,17 +192,11 @@ def _found(what: str, check: Callable[[], tuple[State, str]]) -> Check:
 
 
 def _program() -> Check:
-    import sqlite3
-
     said = f"{__version__}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
     return Check("forkpoint", "good", said)
 
 
 def _settings() -> Check:
-    import tomllib
-
-    from forkpoint.workspace.defaults import settings_file
-
     path = settings_file()
     try:
         named = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -228,12 +229,6 @@ def _flaw_of(projects: Any) -> str | None:
 
 
 def _trust() -> tuple[State, str]:
-    from pathlib import Path
-
-    from forkpoint.cli.commands.trust import instructions_here
-    from forkpoint.workspace import settings_at, standing
-    from forkpoint.workspace.defaults import settings_file
-
     found = standing(".", settings_file())
     if found.trust == "undecided":
         return "absent", f"{found.root} is undecided, and nothing of it is read: forkpoint trust"
@@ -252,9 +247,6 @@ def _trust() -> tuple[State, str]:
 
 
 def _skills() -> tuple[State, str]:
-    from forkpoint.agent.skills.files import together
-    from forkpoint.cli.commands.skills import places
-
     found = places()
     skills = together(*found).skills
     used = {skill.source for place in found for skill in place.skills}
@@ -266,8 +258,6 @@ def _skills() -> tuple[State, str]:
 
 
 def _store(store: str | None) -> tuple[State, str]:
-    from forkpoint.conversation.look import look
-
     found = look(store)
     where = f"{found.address} ({found.source or '--store'})"
     if found.server is not None:
@@ -285,8 +275,6 @@ def _store(store: str | None) -> tuple[State, str]:
 
 
 def _default_model() -> tuple[State, str]:
-    from forkpoint.workspace.defaults import named_model
-
     name, source = named_model()
     try:
         _usable(name)
@@ -299,11 +287,6 @@ def _default_model() -> tuple[State, str]:
 
 def _usable(name: str) -> None:
     """Raises if a model could not be asked: it is none, its key is missing, or its weights are."""
-    from forkpoint.llm.local.llama import load as load_llama
-    from forkpoint.llm.local.weights import find
-    from forkpoint.llm.model import LLM
-    from forkpoint.llm.scripts import script_named
-
     llm = LLM(name)
     llm.key()
     if llm.kind == "local":
@@ -322,8 +305,6 @@ def _variables() -> Iterator[Check]:
 
 
 def _local() -> tuple[State, str]:
-    from forkpoint.llm.local.weights import SMOLLM2, status
-
     found = status()
     if not found.extra:
         return "absent", "llama.cpp is not installed: pip install 'forkpoint[local]'"
@@ -346,9 +327,6 @@ def _extra(extra: str, what: str) -> tuple[State, str]:
 
 
 def _model(name: str) -> tuple[State, str]:
-    from forkpoint.cli.reach import address_of, reached
-    from forkpoint.llm.model import LLM
-
     _usable(name)
     llm = LLM(name)
     if llm.kind in {"local", "scripted"}:
@@ -357,13 +335,9 @@ def _model(name: str) -> tuple[State, str]:
 
 
 def _reached(url: str) -> tuple[State, str]:
-    from forkpoint.cli.reach import reached
-
     return "good", reached(url)
 
 
 def _check_address(text: str) -> None:
-    from forkpoint.cli.reach import is_address
-
     if not is_address(text):
         raise typer.BadParameter("it is not an address like https://host:port/path", param_hint="--reach")

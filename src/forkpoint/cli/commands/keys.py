@@ -1,17 +1,13 @@
 """``forkpoint keys``: who may call a server."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
 from forkpoint.cli import figures
 from forkpoint.cli.output import Json, console, display, grid, print_json, tell
-
-if TYPE_CHECKING:
-    from forkpoint.server.http.keys import ApiKey
-
-app = typer.Typer(no_args_is_help=True, help="The keys that a server of yours accepts: who may call it.")
+from forkpoint.server.http.keys import ApiKey, add_key, default_keys_file, list_keys, revoke_key
 
 File: TypeAlias = Annotated[
     Path | None,
@@ -23,7 +19,6 @@ File: TypeAlias = Annotated[
 ]
 
 
-@app.command()
 def add(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Whose key it is, or what it is for.", show_default=False)
@@ -54,8 +49,6 @@ def add(
       forkpoint keys add open-webui --history full
       export FORKPOINT_API_KEY=$(forkpoint keys add laptop)
     """
-    from forkpoint.server.http.keys import add_key
-
     path = _path(file)
     made = add_key(path, name, tenant, history=history)
     if json:
@@ -65,7 +58,6 @@ def add(
     tell(f"Key {made.key.id} ({made.key.name}) for tenant {made.key.tenant} is in {path}. It is not shown again.")
 
 
-@app.command(name="list")
 def list_(file: File = None, json: Json = False) -> None:
     """Show the keys that there are, without their secrets.
 
@@ -73,8 +65,6 @@ def list_(file: File = None, json: Json = False) -> None:
     Example:
       forkpoint keys list
     """
-    from forkpoint.server.http.keys import list_keys
-
     path = _path(file)
     found = list_keys(path)
     if json:
@@ -93,7 +83,6 @@ def list_(file: File = None, json: Json = False) -> None:
     display(table)
 
 
-@app.command()
 def revoke(
     key: Annotated[
         str, typer.Argument(metavar="KEY", help="Its id or its name, or the key itself.", show_default=False)
@@ -110,8 +99,6 @@ def revoke(
       forkpoint keys revoke ann
       forkpoint keys revoke k3v9x2mq
     """
-    from forkpoint.server.http.keys import revoke_key
-
     path = _path(file)
     revoked = revoke_key(path, key)
     if json:
@@ -121,11 +108,9 @@ def revoke(
 
 
 def _path(file: Path | None) -> Path:
-    from forkpoint.server.http.keys import default_keys_file
-
     return default_keys_file() if file is None else file
 
 
-def _document(key: "ApiKey") -> dict[str, str | int | None]:
+def _document(key: ApiKey) -> dict[str, str | int | None]:
     document = {"id": key.id, "name": key.name, "tenant": key.tenant, "created": key.created}
     return document | ({} if key.history is None else {"history": key.history})

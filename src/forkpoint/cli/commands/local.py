@@ -3,11 +3,16 @@
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from forkpoint.cli.output import Json, print_json, tell
+from forkpoint.conversation import Conversation
+from forkpoint.conversation.look import is_remote
 from forkpoint.errors import LibraryMissing
 from forkpoint.llm.local.llama import load as load_llama
 from forkpoint.llm.local.weights import SMOLLM2, Status
@@ -16,17 +21,11 @@ from forkpoint.llm.local.weights import status as status_of
 from forkpoint.system import extras
 from forkpoint.system.libraries import installation_of, may_install
 
-if TYPE_CHECKING:
-    from forkpoint.conversation import Conversation
-
-app = typer.Typer(no_args_is_help=True, help="The model that runs on this machine: local/smollm2.")
-
 Yes: TypeAlias = Annotated[
     bool, typer.Option("--yes", help="Install a system library that llama.cpp lacks without asking. Needs root.")
 ]
 
 
-@app.command()
 def fetch(
     force: Annotated[bool, typer.Option("--force", help="Fetch the weights even if they are here.")] = False,
     yes: Yes = False,
@@ -55,7 +54,6 @@ def fetch(
         print(f"{SMOLLM2.model} is at {path}" if fetched else f"{SMOLLM2.model} is here already, at {path}")
 
 
-@app.command()
 def status(json: Json = False) -> None:
     """Show whether local/smollm2 can be asked, and what is missing if not.
 
@@ -91,10 +89,8 @@ def bring_library(models: Iterable[str], *, yes: bool = False) -> None:
         return
 
 
-def bring_library_for(conversation: "Conversation", store: str | None) -> None:
+def bring_library_for(conversation: Conversation, store: str | None) -> None:
     """The same for the model of a conversation, if that runs in this process and not at a server."""
-    from forkpoint.conversation.look import is_remote
-
     if conversation.agent is not None and not is_remote(store):
         bring_library([conversation.agent.llm.model])
 
@@ -116,10 +112,6 @@ def _install(missing: LibraryMissing, *, yes: bool) -> None:
 
 
 def _show(found: Status) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")

@@ -1,18 +1,19 @@
 """``forkpoint request``: what a turn sends, byte for byte, and why a provider's cache did or did not have it."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from msgspec import to_builtins
+from rich.text import Text
 
 from forkpoint.cli import figures
 from forkpoint.cli.commands.show import names_of, whose
 from forkpoint.cli.common import Allow, Id, Store, Tools, only_one, opened
 from forkpoint.cli.output import Json, clean, console, display, facts, print_json
-
-if TYPE_CHECKING:
-    from forkpoint.conversation import Info
-    from forkpoint.llm.prompt.inspection import Inspection
+from forkpoint.conversation import Info
+from forkpoint.llm.prompt.identity import own_identity
+from forkpoint.llm.prompt.inspection import Inspection
 
 
 def request(
@@ -47,8 +48,6 @@ def request(
     with opened(conversation, store, bind=True, agent=agent, allow=without) as this:
         seen, info = this.request(message, turn=turn), this.info()
     if json:
-        from msgspec import to_builtins
-
         print_json(to_builtins(seen) | {"key_inherited_from": info.cache.inherited_from})
     elif body:
         _print_body(seen.body)
@@ -58,7 +57,7 @@ def request(
         display(facts(_facts(seen, info, names_of(info, store))))
 
 
-def _facts(seen: "Inspection", info: "Info", names: dict[str, str]) -> "list[tuple[str, str]]":
+def _facts(seen: Inspection, info: Info, names: dict[str, str]) -> list[tuple[str, str]]:
     blocks = f"{figures.counted(seen.blocks, 'block')}, {figures.size(seen.bytes)}"
     shared = f"{seen.shared:,} of {figures.counted(seen.blocks, 'block')}, {figures.size(seen.shared_bytes)}"
     part = f" ({figures.percent(seen.shared_bytes / seen.bytes)})" if seen.bytes else ""
@@ -76,10 +75,8 @@ def _facts(seen: "Inspection", info: "Info", names: dict[str, str]) -> "list[tup
     return rows
 
 
-def _key_of(key: str, info: "Info", names: dict[str, str]) -> str:
+def _key_of(key: str, info: Info, names: dict[str, str]) -> str:
     """Whose a key is that a request has."""
-    from forkpoint.llm.prompt.identity import own_identity
-
     if key == info.cache.key:
         return whose(info.cache, names)
     if key == own_identity(info.id).key:
@@ -95,9 +92,7 @@ def _print_body(body: str) -> None:
         sys.stdout.buffer.write(body.encode())
 
 
-def _print_diff(seen: "Inspection") -> None:
-    from rich.text import Text
-
+def _print_diff(seen: Inspection) -> None:
     out = console()
     for line in seen.diff().split("\n"):
         style = {"+": "green", "-": "red"}.get(line[:1], "dim")

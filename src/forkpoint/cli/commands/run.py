@@ -1,10 +1,12 @@
 """``forkpoint run``: one turn, in a new conversation or in one that exists."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from forkpoint.backend.allowance import allows_models
+from forkpoint.backend.settings import as_workspace
 from forkpoint.cli.common import (
     BUILT_IN,
     AgentPath,
@@ -22,10 +24,9 @@ from forkpoint.cli.common import (
 from forkpoint.cli.outcome import Telling
 from forkpoint.cli.output import Json, one_line
 from forkpoint.cli.trust_question import TrustGiven, model_of, place_of
+from forkpoint.conversation import Conversation
+from forkpoint.conversation.look import is_remote
 from forkpoint.errors import NotFound
-
-if TYPE_CHECKING:
-    from forkpoint.conversation import Conversation
 
 Workspace = Annotated[
     str | None, typer.Option("--workspace", metavar="FOLDER", help="The folder that tools of a new one work in.")
@@ -109,13 +110,11 @@ def existing(
     allow: list[str] | None = None,
     approval: str | None = None,
     **options: Any,
-) -> "Conversation | None":
+) -> Conversation | None:
     """The conversation that is meant, ready to run; None if there is none.
 
     An option that would have no effect on it is refused.
     """
-    from forkpoint.conversation.look import is_remote
-
     try:
         other = model if agent is None and _is_other(given, store, model, allow) else None
         found = opened(given, store, bind=True, agent=agent, model=other, allow=allow, **options)
@@ -146,10 +145,8 @@ def new(
     allow: list[str] | None = None,
     approval: str | None = None,
     **options: Any,
-) -> "Conversation":
+) -> Conversation:
     """A new conversation, with this name if one is given. It comes into being with its first turn."""
-    from forkpoint.conversation import Conversation
-
     workspace = here_for(agent, workspace, None, store)
     if model is None and (agent is None or is_built_in(agent, store)):
         model = model_of(workspace, store, trust)
@@ -166,7 +163,7 @@ def here_for(agent: str | None, workspace: str | None, conversation: str | None,
     return "." if workspace is None and conversation is None and is_built_in(agent, store) else workspace
 
 
-def _check_approval(found: "Conversation", approval: str | None) -> None:
+def _check_approval(found: Conversation, approval: str | None) -> None:
     if approval is not None and (found.agent is None or found.agent.approval != approval):
         why = f"conversation {one_line(found.name)} has its agent's already; only a new one takes another"
         raise typer.BadParameter(why, param_hint="--approval")
@@ -174,8 +171,6 @@ def _check_approval(found: "Conversation", approval: str | None) -> None:
 
 def _is_other(given: str, store: str | None, model: str | None, allow: list[str] | None) -> bool:
     """Whether a conversation is to go on with another model, and may."""
-    from forkpoint.backend.allowance import allows_models
-
     if model is None or not allow or not allows_models(allowed(allow)):
         return False
     with opened(given, store) as found:
@@ -192,7 +187,7 @@ def _message(given: str | None) -> str:
 
 
 def _check_options_there(
-    found: "Conversation", model: str | None, instructions: str | None, agent: str | None, workspace: str | None
+    found: Conversation, model: str | None, instructions: str | None, agent: str | None, workspace: str | None
 ) -> None:
     """The same for a conversation at a server, of whose agent no more is known than its name and its model."""
     info = found.info()
@@ -205,10 +200,8 @@ def _check_options_there(
 
 
 def _check_options(
-    found: "Conversation", model: str | None, instructions: str | None, agent: str | None, workspace: str | None
+    found: Conversation, model: str | None, instructions: str | None, agent: str | None, workspace: str | None
 ) -> None:
-    from forkpoint.backend.settings import as_workspace
-
     if found.agent is None:  # nobody answers there yet
         found.change_agent(agent_from(agent, model, instructions))
         return

@@ -2,22 +2,25 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
+from msgspec.structs import replace
 from typer.core import TyperCommand
 
 from forkpoint.cli.commands.local import bring_library
 from forkpoint.cli.common import Instructions
+from forkpoint.cli.lazy_command import as_command
 from forkpoint.cli.output import Json, tell
+from forkpoint.conversation.look import is_remote
+from forkpoint.conversation.place import as_url
+from forkpoint.server.agents.catalog import Catalog
+from forkpoint.server.agents.file import TOP, ServerFile, read_file
+from forkpoint.server.config import FIELDS, ServerConfig, another_server
+from forkpoint.server.http.address import check_safe
+from forkpoint.server.http.keys import Keyring, Keys, OneKey
 from forkpoint.system import extras
-
-if TYPE_CHECKING:
-    from forkpoint.server.agents.catalog import Catalog
-    from forkpoint.server.agents.file import ServerFile
-    from forkpoint.server.config import ServerConfig
-    from forkpoint.server.http.keys import Keyring
-
+from forkpoint.workspace.defaults import default_model
 
 _Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 _Wire: TypeAlias = Literal["chat", "responses", "messages"]
@@ -72,9 +75,6 @@ def serve(
       forkpoint serve --model openai/gpt-5.6 --store sqlite:///forkpoint.db
       forkpoint serve --config server.toml --keys keys.json --host 0.0.0.0
     """
-    from forkpoint.server.agents.file import ServerFile, read_file
-    from forkpoint.server.http.address import check_safe
-
     file = ServerFile() if config is None else read_file(config)
     flags = {"host": host, "port": port, "keys": keys, "key_env": key_env, "log_level": log_level}
     start = _started_with(file, flags)
@@ -114,11 +114,11 @@ class ServeCommand(TyperCommand):
             raise
 
 
+command = as_command("serve", serve, ServeCommand)
+
+
 def _setting_of(flag: str) -> str | None:
     """Where the setting stands that this flag used to set. None if the flag never was one of a setting."""
-    from forkpoint.server.agents.file import TOP
-    from forkpoint.server.config import FIELDS
-
     if flag == "--agents":
         return "--agents is called --config now: give the same file with --config FILE"
     name = "workspaces" if flag == "--workspace-root" else flag.removeprefix("--").replace("-", "_")
@@ -129,31 +129,22 @@ def _setting_of(flag: str) -> str | None:
     return f"{flag} is a setting now: write {setting} = ... {where} a file, and give that with --config FILE"
 
 
-def _started_with(file: "ServerFile", flags: dict[str, Any]) -> "ServerConfig":
+def _started_with(file: ServerFile, flags: dict[str, Any]) -> ServerConfig:
     """What the file says, unless a flag says otherwise."""
-    from msgspec.structs import replace
-
     start = replace(file.server, **{name: value for name, value in flags.items() if value is not None})
     return replace(start, settings=replace(start.settings, hosts=(start.host, *start.settings.hosts)))
 
 
-def _address(flag: str | None, start: "ServerConfig") -> str:
+def _address(flag: str | None, start: ServerConfig) -> str:
     """Where the server keeps conversations: the flag says, else the environment, else the file."""
-    from forkpoint.conversation.look import is_remote
-    from forkpoint.conversation.place import as_url
-    from forkpoint.server.config import another_server
-
     address = as_url(flag if flag is not None else os.environ.get("FORKPOINT_STORE", "").strip() or start.store)
     if is_remote(address):
         raise typer.BadParameter(another_server(address), param_hint="--store / FORKPOINT_STORE")
     return address
 
 
-def _agents(file: "ServerFile", named: dict[str, Any]) -> "Catalog":
+def _agents(file: ServerFile, named: dict[str, Any]) -> Catalog:
     """The agents of the file. If it names no agent, the only one is the model that the flags name."""
-    from forkpoint.server.agents.catalog import Catalog
-    from forkpoint.workspace.defaults import default_model
-
     if file.named and named:
         why = f"{file.path} has agents already; leave this out, or write it in an agent's table there"
         raise typer.BadParameter(why, param_hint=f"--{next(iter(named)).replace('_', '-')}")
@@ -166,10 +157,8 @@ def _agents(file: "ServerFile", named: dict[str, Any]) -> "Catalog":
     )
 
 
-def _keyring(start: "ServerConfig") -> "Keyring | None":
+def _keyring(start: ServerConfig) -> Keyring | None:
     """The keys that callers need. None if there are no keys: then whoever reaches the server may call."""
-    from forkpoint.server.http.keys import Keyring, Keys, OneKey
-
     sources: list[Any] = [] if start.keys is None else [Keys(start.keys)]
     if start.key_env is not None:
         sources.append(OneKey.from_environment(start.key_env))

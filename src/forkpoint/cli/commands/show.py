@@ -1,20 +1,23 @@
 """``forkpoint show``: one conversation, its figures, its turns and what was said."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
+from forkpoint.backend.messages import split
+from forkpoint.backend.results import words
 from forkpoint.cli import figures
+from forkpoint.cli.commands.tree import folder_of, origin, own_events
 from forkpoint.cli.common import Id, Store, all_turns, only_one, opened
 from forkpoint.cli.output import Json, display, facts, grid, one_line, print_json
+from forkpoint.cli.transcript import transcript
+from forkpoint.conversation import Call, Conversation, Info, Stats, Turn
+from forkpoint.conversation.visualizer import figures as told
 from forkpoint.errors import NotFound
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
-    from forkpoint.conversation import Call, Info, Stats, Turn
-    from forkpoint.llm.prompt.identity import CacheIdentity
+from forkpoint.llm.prompt.identity import CacheIdentity
+from forkpoint.wire.documents import event_document, info_document, stats_document, turn_document
 
 MOST = 50
 """How many turns or events are shown, unless somebody wants more."""
@@ -56,8 +59,6 @@ def show(
         its_turns = all_turns(this)[-most:] if turns else None
         its_events = this.events(after=max(info.events - most, 0)) if events else None
     if json:
-        from forkpoint.wire.documents import event_document, info_document, stats_document, turn_document
-
         document: dict[str, Any] = {"conversation": info_document(info), "stats": stats_document(stats)}
         if its_turns is not None:
             document["turns"] = [turn_document(one) for one in its_turns]
@@ -68,23 +69,19 @@ def show(
     for one in its_turns or ():
         parts += ["", _turn_heading(one), _turn_in_short(one)]
     if its_events is not None:
-        from forkpoint.cli.transcript import transcript
-
         parts += ["", transcript(its_events)]
     return display(*parts)
 
 
-def whose(cache: "CacheIdentity", names: dict[str, str]) -> str:
+def whose(cache: CacheIdentity, names: dict[str, str]) -> str:
     """Whose a cache key is, in words."""
     if cache.inherited_from is not None:
         return f"inherited from {names.get(cache.inherited_from, cache.inherited_from)}"
     return f"its own; {cache.dropped}" if cache.dropped else "its own"
 
 
-def names_of(info: "Info", store: str | None) -> dict[str, str]:
+def names_of(info: Info, store: str | None) -> dict[str, str]:
     """How the conversations that this one comes from are called, by id."""
-    from forkpoint.conversation import Conversation
-
     names = {}
     for id in filter(None, {info.lineage.source, info.cache.inherited_from}):
         try:
@@ -95,18 +92,14 @@ def names_of(info: "Info", store: str | None) -> dict[str, str]:
     return names
 
 
-def _heading(info: "Info") -> "Text":
-    from rich.text import Text
-
+def _heading(info: Info) -> Text:
     heading = Text(one_line(info.name), style="bold")
     if info.title:
         heading.append(f"  {one_line(info.title)}", style="not bold")
     return heading
 
 
-def _facts(info: "Info", stats: "Stats", names: dict[str, str]) -> "list[tuple[str, str]]":
-    from forkpoint.cli.commands.tree import folder_of, origin, own_events
-
+def _facts(info: Info, stats: Stats, names: dict[str, str]) -> list[tuple[str, str]]:
     history = figures.counted(info.events, "event")
     if info.lineage.kind != "root":
         history += f", {own_events(info):,} of its own"
@@ -137,7 +130,7 @@ def _facts(info: "Info", stats: "Stats", names: dict[str, str]) -> "list[tuple[s
     return rows
 
 
-def _turn_in_short(turn: "Turn") -> "Table":
+def _turn_in_short(turn: Turn) -> Table:
     """A turn in a few lines: what was asked, what tools did, what came of it."""
     table = grid()
     table.add_column(style="dim", no_wrap=True)
@@ -147,20 +140,13 @@ def _turn_in_short(turn: "Turn") -> "Table":
     return table
 
 
-def _turn_heading(turn: "Turn") -> "Text":
-    from rich.text import Text
-
-    from forkpoint.conversation.visualizer import figures as told
-
+def _turn_heading(turn: Turn) -> Text:
     took = None if turn.ended is None else (turn.ended - turn.started) / 1e6
     heading = Text(turn.outcome.replace("_", " "), style=OUTCOMES.get(turn.outcome, "yellow"))
     return heading.append(f" · {figures.ago(turn.started)} · {told(turn, took)}", style="default")
 
 
-def _said(turn: "Turn") -> "list[tuple[str, str]]":
-    from forkpoint.backend.messages import split
-    from forkpoint.backend.results import words
-
+def _said(turn: Turn) -> list[tuple[str, str]]:
     rows = [("turn", turn.id)]
     rows += [("result", f"{result.call_id}: {words(result.parts)}") for result in split(turn.given)[0].values()]
     rows += [("user", words(message.parts)) for message in turn.input]
@@ -174,7 +160,7 @@ def _said(turn: "Turn") -> "list[tuple[str, str]]":
     return rows
 
 
-def _call(call: "Call") -> str:
+def _call(call: Call) -> str:
     told = f"{call.tool}({one_line(call.arguments, 100)}): {call.status.replace('_', ' ')}"
     if call.duration is not None:
         told += f", {figures.seconds(call.duration)}"
@@ -183,14 +169,10 @@ def _call(call: "Call") -> str:
     return told + (f" [{call.id}]" if call.status in {"waiting", "unknown", "handed"} else "")
 
 
-def _print_turn(turn: "Turn", as_json: bool) -> None:
+def _print_turn(turn: Turn, as_json: bool) -> None:
     """One turn with everything in it."""
     if as_json:
-        from forkpoint.wire.documents import turn_document
-
         return print_json(turn_document(turn, events=True))
-    from forkpoint.cli.transcript import transcript
-
     rows: list[tuple[str, str]] = [("turn", turn.id), ("conversation", turn.conversation)]
     rows += [("started", figures.moment(turn.started))]
     if turn.ended is not None:

@@ -1,32 +1,24 @@
 """``forkpoint skills``: what a model is told when it comes to it, and what calls for it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from forkpoint.cli.common import Store
+from forkpoint.agent.skills import skill as matching
+from forkpoint.agent.skills.files import Found, skills_in, together
+from forkpoint.backend.settings import as_workspace
+from forkpoint.cli.common import Store, opened
 from forkpoint.cli.output import Json, clean, display, grid, one_line, print_json, tell
 from forkpoint.errors import NotFound
-
-if TYPE_CHECKING:
-    from forkpoint.agent.skills.files import Found
+from forkpoint.events import SkillActivated
+from forkpoint.workspace.defaults import skills_folder, trusted_project
 
 Workspace = Annotated[
     str | None, typer.Option("--workspace", metavar="PATH", help="The folder that is worked in. Default: this one.")
 ]
 
-app = typer.Typer(help="Skills: yours, and those of the project here if you trust it.")
 
-
-@app.callback(invoke_without_command=True)
-def skills(context: typer.Context) -> None:
-    """Skills: yours, and those of the project here if you trust it."""
-    if context.invoked_subcommand is None:
-        list_skills()
-
-
-@app.command("list")
 def list_skills(workspace: Workspace = None, json: Json = False) -> None:
     """List all skills, and what cannot be used.
 
@@ -43,7 +35,6 @@ def list_skills(workspace: Workspace = None, json: Json = False) -> None:
     _tell_problems(found)
 
 
-@app.command()
 def show(name: str, workspace: Workspace = None, json: Json = False) -> None:
     """Show a skill: what calls for it, and what a model is told."""
     found = _found(workspace)
@@ -57,7 +48,6 @@ def show(name: str, workspace: Workspace = None, json: Json = False) -> None:
     print(clean(skill.content))
 
 
-@app.command()
 def explain(
     message: str,
     conversation: Annotated[
@@ -68,14 +58,12 @@ def explain(
     json: Json = False,
 ) -> None:
     """Say which skills a message would activate, and why."""
-    from forkpoint.agent.skills.skill import explain, triggered
-
     found = _found(workspace)
     already = _activated(conversation, store) if conversation is not None else set()
     folder = Path(workspace or ".").absolute()
-    new = {skill.name for skill in triggered(found.skills, message, (), already, workspace=folder)}
+    new = {skill.name for skill in matching.triggered(found.skills, message, (), already, workspace=folder)}
     rows: list[dict[str, Any]] = []
-    for skill, why in explain(found.skills, message, workspace=folder):
+    for skill, why in matching.explain(found.skills, message, workspace=folder):
         rows.append({"name": skill.name, "activated": skill.name in new, "already": skill.name in already, "why": why})
     if json:
         print_json({"skills": rows, "problems": found.problems})
@@ -92,30 +80,21 @@ def explain(
     _tell_problems(found)
 
 
-def places(workspace: str | None = None) -> "list[Found]":
+def places(workspace: str | None = None) -> list[Found]:
     """The skills that a conversation here may come to beside its agent's own: the trusted project's, then the user's.
 
     They are apart, by the folders that they are read from.
     """
-    from forkpoint.agent.skills.files import skills_in
-    from forkpoint.backend.settings import as_workspace
-    from forkpoint.workspace.defaults import skills_folder, trusted_project
-
     projects = trusted_project(as_workspace(workspace or "."))
     return [*(skills_in(one / ".forkpoint" / "skills", one) for one in projects), skills_in(skills_folder())]
 
 
-def _found(workspace: str | None) -> "Found":
+def _found(workspace: str | None) -> Found:
     """All of them, each name once."""
-    from forkpoint.agent.skills.files import together
-
     return together(*places(workspace))
 
 
 def _activated(conversation: str, store: str | None) -> set[str]:
-    from forkpoint.cli.common import opened
-    from forkpoint.events import SkillActivated
-
     with opened(conversation, store, bind=False) as found:
         return {event.body.name for event in found.events() if isinstance(event.body, SkillActivated)}
 
@@ -130,6 +109,6 @@ def _document(skill: Any) -> dict[str, Any]:
     }
 
 
-def _tell_problems(found: "Found") -> None:
+def _tell_problems(found: Found) -> None:
     for problem in found.problems:
         tell(f"not used: {one_line(str(problem))}")

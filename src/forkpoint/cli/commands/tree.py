@@ -3,10 +3,14 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, assert_never
+from typing import Annotated, Any, assert_never
 
 import typer
+from rich.text import Text
+from rich.tree import Tree
 
+from forkpoint.agent.agent import Agent
+from forkpoint.backend.results import tree_of
 from forkpoint.cli import figures
 from forkpoint.cli.common import (
     Allow,
@@ -22,16 +26,12 @@ from forkpoint.cli.common import (
     tags_from,
 )
 from forkpoint.cli.output import Json, display, one_line, print_json, tell
+from forkpoint.conversation import Branch, Conversation, Info, Stats
+from forkpoint.conversation.look import is_remote
 from forkpoint.errors import NoSuchTurn, NotFound
+from forkpoint.wire.documents import info_document, plain, stats_document
 
 _TURN = 13  # of a turn's id, as much as of a conversation's
-
-if TYPE_CHECKING:
-    from rich.text import Text
-    from rich.tree import Tree
-
-    from forkpoint.agent.agent import Agent
-    from forkpoint.conversation import Branch, Conversation, Info, Stats
 
 
 def tree(
@@ -56,8 +56,6 @@ def tree(
         branches = without_agents(this.tree()) if no_agents else this.tree()
         stats = stats_of(branches, store)
     if json:
-        from forkpoint.wire.documents import info_document, plain, stats_document
-
         family = [
             plain(info_document(info)) | {"depth": depth, "stats": stats_document(stats[info.id])}
             for info, depth in walk(branches)
@@ -67,8 +65,6 @@ def tree(
     else:
         display(draw(branches, here=this.id, stats=stats))
         if any(info.lineage.kind == "sub_agent" for info, _ in walk(branches)):
-            from rich.text import Text
-
             display(Text("○ conversation   ◇ sub-agent   ● ◆ the one you asked for", style="dim"))
 
 
@@ -147,8 +143,6 @@ def fork(
         with made:
             info = made.info()
     if json:
-        from forkpoint.wire.documents import info_document
-
         print_json(info_document(info))
     else:
         print(info.id if info.name == info.id else f"{info.id}  {info.name}")
@@ -188,8 +182,6 @@ def rewind(
                 kept = aside.info()
         now = this.info()
     if json:
-        from forkpoint.wire.documents import info_document
-
         print_json({"conversation": info_document(now), "aside": info_document(kept) if aside is not None else None})
     elif aside is None:
         print(f"Nothing stands after that point. {one_line(now.name)} is as it was.")
@@ -199,15 +191,11 @@ def rewind(
         print(f"What stood after that ({own}) is kept as {kept.id}")
 
 
-def draw(
-    branches: "tuple[Branch, ...]", *, here: str | None = None, stats: "Mapping[str, Stats] | None" = None
-) -> "Tree":
+def draw(branches: tuple[Branch, ...], *, here: str | None = None, stats: Mapping[str, Stats] | None = None) -> Tree:
     """A family as a tree for rich to print. ``here`` is the id of the conversation that is marked.
 
     ``stats``, by id, adds tokens and cached share; `stats_of` reads them.
     """
-    from rich.tree import Tree
-
     names = short_names(info for info, _ in walk(branches))
     for info, _ in walk(branches):
         if info.path is not None:
@@ -222,10 +210,8 @@ def draw(
     return drawn
 
 
-def stats_of(branches: "tuple[Branch, ...]", store: str | None) -> "dict[str, Stats]":
+def stats_of(branches: tuple[Branch, ...], store: str | None) -> dict[str, Stats]:
     """What each conversation of a family has used, by id."""
-    from forkpoint.conversation import Conversation
-
     found = {}
     for info, _ in walk(branches):
         with suppress(NotFound), Conversation.open(info.id, bind=False, store=store) as one:  # or deleted meanwhile
@@ -233,7 +219,7 @@ def stats_of(branches: "tuple[Branch, ...]", store: str | None) -> "dict[str, St
     return found
 
 
-def walk(branches: "tuple[Branch, ...]") -> "Iterator[tuple[Info, int]]":
+def walk(branches: tuple[Branch, ...]) -> Iterator[tuple[Info, int]]:
     """All conversations of a family with their depth, each before what branched off it."""
     left = [(branch, 0) for branch in reversed(branches)]
     while left:
@@ -242,10 +228,8 @@ def walk(branches: "tuple[Branch, ...]") -> "Iterator[tuple[Info, int]]":
         left += [(one, depth + 1) for one in reversed(branch.branches)]
 
 
-def without_agents(branches: "tuple[Branch, ...]") -> "tuple[Branch, ...]":
+def without_agents(branches: tuple[Branch, ...]) -> tuple[Branch, ...]:
     """A family without its sub-agents, and without what branched off them."""
-    from forkpoint.backend.results import tree_of
-
     hidden: set[str] = set()
     shown: list[Info] = []
     for info, _ in walk(branches):
@@ -256,7 +240,7 @@ def without_agents(branches: "tuple[Branch, ...]") -> "tuple[Branch, ...]":
     return tree_of(shown)
 
 
-def origin(info: "Info", source: str | None = None) -> str:
+def origin(info: Info, source: str | None = None) -> str:
     """Where a conversation comes from, in words; ``source`` is how the other one is called, if that is to be said."""
     after = "" if info.lineage.at is None else f" after {figures.counted(info.lineage.at.ordinal, 'event')}"
     match info.lineage.kind:
@@ -277,7 +261,7 @@ def origin(info: "Info", source: str | None = None) -> str:
             assert_never(never)
 
 
-def folder_of(info: "Info") -> str:
+def folder_of(info: Info) -> str:
     """Where a conversation works, and whether it shares that, in words."""
     how = info.isolation
     if how is None or how.kind == "path":
@@ -290,15 +274,13 @@ def folder_of(info: "Info") -> str:
     return f"{info.workspace}, {', '.join(words)}"
 
 
-def own_events(info: "Info") -> int:
+def own_events(info: Info) -> int:
     """How many events a conversation has that stand after the point where it branched off."""
     return max(info.events - (info.lineage.at.ordinal if info.lineage.at is not None else 0), 0)
 
 
-def _label(info: "Info", name: str, here: bool, stats: "Stats | None") -> "Text":
+def _label(info: Info, name: str, here: bool, stats: Stats | None) -> Text:
     """Two lines: who it is, and what is known of it."""
-    from rich.text import Text
-
     if info.lineage.kind == "root":
         told = [figures.counted(info.events, "event")]
     else:
@@ -316,10 +298,8 @@ def _label(info: "Info", name: str, here: bool, stats: "Stats | None") -> "Text"
     return label
 
 
-def _changed(source: "Conversation", model: str | None, instructions: str | None, store: str | None) -> "Agent":
+def _changed(source: Conversation, model: str | None, instructions: str | None, store: str | None) -> Agent:
     """The agent with another model or other instructions."""
-    from forkpoint.conversation.look import is_remote
-
     agent = source.agent
     if agent is None and is_remote(store):
         if instructions is None:
@@ -332,7 +312,7 @@ def _changed(source: "Conversation", model: str | None, instructions: str | None
     return dataclasses.replace(agent, **{name: value for name, value in changes.items() if value is not None})
 
 
-def _turns_back(conversation: "Conversation", number: int) -> str:
+def _turns_back(conversation: Conversation, number: int) -> str:
     """The id of the turn that is to go, with all that follows it."""
     committed = [turn.id for turn in all_turns(conversation) if turn.outcome == "committed"]
     if len(committed) < number:

@@ -2,16 +2,20 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from forkpoint.agent.skills.files import ProjectText, instructions_in
+from forkpoint.backend.settings import as_workspace
+from forkpoint.cli.commands.skills import places
 from forkpoint.cli.output import Json, display, facts, one_line, print_json, tell
 from forkpoint.errors import ForkpointError, NotKept
-
-if TYPE_CHECKING:
-    from forkpoint.agent.skills.files import ProjectText
-    from forkpoint.workspace import Decision, TrustStand
+from forkpoint.workspace import Decision, TrustStand, set_trust, standing
+from forkpoint.workspace.defaults import settings_file
+from forkpoint.workspace.folders import origin_of
+from forkpoint.workspace.project import settings_at, settings_of
+from forkpoint.workspace.roots import checkout_and_root
 
 
 def trust(
@@ -39,10 +43,6 @@ def trust(
       forkpoint trust ~/work/builds --revoke
       forkpoint trust --show
     """
-    from forkpoint.backend.settings import as_workspace
-    from forkpoint.workspace import set_trust, standing
-    from forkpoint.workspace.defaults import settings_file
-
     if revoke + forget + show > 1:
         raise typer.BadParameter("--revoke, --forget and --show are three things to do; choose one")
     folder = as_workspace(path or ".")
@@ -70,20 +70,14 @@ def trust(
             tell(f"Its {what}: {one_line(', '.join(said))}")
 
 
-def instructions_here(folder: str) -> "ProjectText":
+def instructions_here(folder: str) -> ProjectText:
     """What ``AGENTS.md`` says in the project of a folder, down to that."""
-    from forkpoint.agent.skills.files import instructions_in
-    from forkpoint.workspace.folders import origin_of
-    from forkpoint.workspace.roots import checkout_and_root
-
     here = origin_of(folder)
     return instructions_in(checkout_and_root(here)[0], here)
 
 
 def _told(folder: str) -> list[tuple[str, list[str]]]:
     """What agents come to in a trusted project, beside its settings: each with the files that say it."""
-    from forkpoint.cli.commands.skills import places
-
     told, (*found, _) = instructions_here(folder), places(folder)
     skills = [skill.source or skill.name for place in found for skill in place.skills]
     problems = [str(one) for one in (*told.problems, *(problem for place in found for problem in place.problems))]
@@ -99,11 +93,11 @@ def _check_not_home(folder: str) -> None:
         raise typer.BadParameter(why, param_hint="PATH")
 
 
-def _word(now: "TrustStand", decision: "Decision | None") -> str:
+def _word(now: TrustStand, decision: Decision | None) -> str:
     return now.trust if decision is None and now.trust == "undecided" else decision or "undecided by itself"
 
 
-def _show(now: "TrustStand", config: Path, json: bool, folder: str) -> None:
+def _show(now: TrustStand, config: Path, json: bool, folder: str) -> None:
     if json:
         print_json(_document(now, config, folder))
     else:
@@ -118,9 +112,7 @@ def _show(now: "TrustStand", config: Path, json: bool, folder: str) -> None:
         display(facts(shown + [(what, ", ".join(said)) for what, said in told]))
 
 
-def _document(now: "TrustStand", config: Path, folder: str) -> dict[str, Any]:
-    from forkpoint.workspace.project import settings_of
-
+def _document(now: TrustStand, config: Path, folder: str) -> dict[str, Any]:
     told = dict(_told(folder)) if now.trust == "trusted" else {}
     return told | {
         "root": now.root,
@@ -132,10 +124,8 @@ def _document(now: "TrustStand", config: Path, folder: str) -> dict[str, Any]:
     }
 
 
-def _project_file(now: "TrustStand") -> str:
+def _project_file(now: TrustStand) -> str:
     """What is used of a project's own settings, on a line."""
-    from forkpoint.workspace.project import settings_at, settings_of
-
     file = settings_of(Path(now.root))
     if now.trust != "trusted":
         return f"none of {file} is read"

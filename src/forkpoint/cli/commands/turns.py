@@ -1,17 +1,18 @@
 """``forkpoint retry``, ``resume``, ``approve``, ``deny``, ``discard`` and ``ask``: steering a conversation's turns."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
+from forkpoint.agent.agent import Limits
 from forkpoint.cli.commands.local import bring_library_for
 from forkpoint.cli.common import Allow, Id, Store, Tools, opened
+from forkpoint.cli.figures import money, tokens
 from forkpoint.cli.outcome import Telling
 from forkpoint.cli.output import Json, clean, console, print_json, tell
-
-if TYPE_CHECKING:
-    from forkpoint.agent.agent import Limits
-    from forkpoint.conversation import Conversation
+from forkpoint.conversation import Conversation
+from forkpoint.wire.documents import condensed_document, usage_document
 
 TurnId = Annotated[
     str | None, typer.Option("--turn", metavar="ID", help="Which turn. Default: the last one that did not commit.")
@@ -175,12 +176,8 @@ def ask(
         bring_library_for(this, store)
         answer = this.ask(question)
     if json:
-        from forkpoint.wire.documents import usage_document
-
         print_json({"text": answer.text, "usage": usage_document(answer.usage)})
     else:
-        from forkpoint.cli.figures import money, tokens
-
         print(clean(answer.text), flush=True)
         console(stderr=True).print(f"{tokens(answer.usage)} · {money(answer.cost)} · not kept", style="dim")
 
@@ -205,8 +202,6 @@ def condense(
         bring_library_for(this, store)
         made = this.condense()
     if json:
-        from forkpoint.wire.documents import condensed_document
-
         print_json(condensed_document(made))
     elif made is None:
         tell("Nothing was condensed: there is nothing to forget, or the summary was of no use.")
@@ -215,12 +210,8 @@ def condense(
         tell(f"All before event {made.kept_from:,} is this now.")
 
 
-def _limits(conversation: "Conversation", given: dict[str, float]) -> "Limits | None":
+def _limits(conversation: Conversation, given: dict[str, float]) -> Limits | None:
     """The agent's limits with those that were given in their place; None if there is none."""
-    from msgspec.structs import replace
-
-    from forkpoint.agent.agent import Limits
-
     if not given:
         return None
     return replace(conversation.agent.limits if conversation.agent is not None else Limits(), **given)

@@ -1,13 +1,12 @@
 """``forkpoint usage``: what was spent in a store, in all."""
 
-from typing import TYPE_CHECKING
-
 from forkpoint.cli import figures
 from forkpoint.cli.common import Store
 from forkpoint.cli.output import Json, display, facts, print_json
-
-if TYPE_CHECKING:
-    from forkpoint.conversation import Spending
+from forkpoint.conversation import Conversations, Spending
+from forkpoint.conversation.look import is_there
+from forkpoint.events import Usage
+from forkpoint.wire.documents import spending_document
 
 
 def usage(store: Store = None, json: Json = False) -> None:
@@ -22,20 +21,14 @@ def usage(store: Store = None, json: Json = False) -> None:
     """
     spent = _spent(store)
     if json:
-        from forkpoint.wire.documents import spending_document
-
         print_json(spending_document(spent.total, spent.beside))
     else:
         rows = [("in all", figures.used(spent.total)), ("of it beside conversations", figures.used(spent.beside))]
         display(facts(rows))
 
 
-def _spent(store: str | None) -> "Spending":
+def _spent(store: str | None) -> Spending:
     """What was spent. In a store that is not there it is nothing, and no store is made."""
-    from forkpoint.conversation import Conversations, Spending
-    from forkpoint.conversation.look import is_there
-    from forkpoint.events import Usage
-
     if not is_there(store):
         return Spending(Usage(), Usage())
     with Conversations(store) as conversations:

@@ -1,0 +1,87 @@
+"""Which commands there are: the section of the help that shows each, its place, and the first line of its help.
+
+A row is ``name: (place, help)``, the place a module and a function. Nothing here imports a command.
+
+Tests: tests/cli/test_program.py.
+"""
+
+from typing import TypeAlias
+
+Rows: TypeAlias = dict[str, tuple[str, str]]
+
+SECTIONS: dict[str, Rows] = {
+    "Talk": {
+        "demo": ("commands.demo:demo", "Show what Forkpoint does, with a real model: offline, in less than a minute."),
+        "run": ("commands.run:run", "Run one turn: say something, and get an answer that is committed."),
+        "chat": ("chat:chat", "Talk, and see answers as they come."),
+        "ask": ("commands.turns:ask", "Ask a side question, of which nothing is kept."),
+    },
+    "Look": {
+        "list": ("commands.conversations:list_conversations", "Show the conversations of a store."),
+        "show": ("commands.show:show", "Show a conversation: origin, cost, cache key, turns, events."),
+        "tree": ("commands.tree:tree", "Draw a conversation's forks, its sub-agents, and what was set aside."),
+        "request": ("commands.request:request", "Show what was sent to the model, or would be."),
+        "usage": ("commands.usage:usage", "Show what was spent in all."),
+        "skills": ("", "Skills: yours, and those of the project here if you trust it."),
+    },
+    "Branch": {
+        "fork": ("commands.tree:fork", "Begin a conversation that shares another's history."),
+        "rewind": ("commands.tree:rewind", "Go back in a conversation."),
+        "agents": ("", "The sub-agents of a conversation: who they are, and how they stand."),
+    },
+    "Steer": {
+        "retry": ("commands.turns:retry", "Run a turn that did not commit again."),
+        "resume": ("commands.turns:resume", "Go on with a turn after its last finished step."),
+        "approve": ("commands.turns:approve", "Let calls run that wait for an approval."),
+        "deny": ("commands.turns:deny", "Refuse calls that wait for an approval."),
+        "discard": ("commands.turns:discard", "End an open turn that nobody runs."),
+        "condense": ("commands.turns:condense", "Have the older part of a conversation summed up."),
+    },
+    "Keep": {
+        "describe": ("commands.conversations:describe", "Give a conversation a title or tags."),
+        "delete": ("commands.conversations:delete", "Delete a conversation."),
+        "verify": ("commands.doctor:verify", "Check that history is as it was written."),
+        "doctor": ("commands.doctor:doctor", "Check settings, store, keys and models."),
+        "trust": ("commands.trust:trust", "Trust the project that a folder belongs to."),
+        "local": ("", "The model that runs on this machine: local/smollm2."),
+    },
+    "Serve": {
+        "serve": ("commands.serve:command", "Serve conversations over HTTP."),
+        "keys": ("", "The keys that a server of yours accepts: who may call it."),
+    },
+}
+"""The commands by section. Those without a place are groups."""
+
+GROUPS: dict[str, Rows] = {
+    "agents": {
+        "list": ("commands.agents:list_agents", "Show the sub-agents of a conversation, and how they stand."),
+        "spawn": ("commands.agents:spawn", "Make a sub-agent, and run its task."),
+        "send": ("commands.agents:send", "Run a turn of a sub-agent."),
+        "wait": ("commands.agents:wait", "Wait until nothing runs in a sub-agent, and show its newest turn."),
+        "close": ("commands.agents:close", "Close a sub-agent that is not needed any more."),
+    },
+    "keys": {
+        "add": ("commands.keys:add", "Make a key, and print it."),
+        "list": ("commands.keys:list_", "Show the keys that there are, without their secrets."),
+        "revoke": ("commands.keys:revoke", "Remove a key."),
+    },
+    "local": {
+        "fetch": ("commands.local:fetch", "Get the weights of local/smollm2 (98 MB) into your cache folder."),
+        "status": ("commands.local:status", "Show whether local/smollm2 can be asked, and what is missing if not."),
+    },
+    "skills": {
+        "list": ("commands.skills:list_skills", "List all skills, and what cannot be used."),
+        "show": ("commands.skills:show", "Show a skill: what calls for it, and what a model is told."),
+        "explain": ("commands.skills:explain", "Say which skills a message would activate, and why."),
+    },
+}
+"""The commands of each group."""
+
+AGENTS_EXAMPLES = """
+
+\b
+Examples:
+  forkpoint agents build-1234
+  forkpoint agents spawn build-1234 "Read the log, and say why it failed." --nickname reader
+  forkpoint agents send build-1234 reader "And the build before?"
+"""
