@@ -167,14 +167,16 @@ def nursery() -> Nursery:
 
 
 _NURSERY = """
-import json, os, sys, warnings
-import typer._adapters, rich.table, rich.tree, rich.text
-import forkpoint.conversation.visualizer, forkpoint.cli.app, forkpoint.store.sqlite
-import forkpoint.remote.backend, httpx2
-from forkpoint.cli.table import GROUPS, SECTIONS
-for rows in (*SECTIONS.values(), *GROUPS.values()):
-    for place, _ in rows.values():
-        place and __import__("forkpoint.cli." + place.partition(":")[0])
+import gc, importlib, json, os, pkgutil, sys, warnings
+import anyio._backends._asyncio, httpx2, rich.table, rich.text, rich.tree, typer._adapters
+import forkpoint.system.extras
+
+for found in pkgutil.walk_packages(forkpoint.__path__, "forkpoint."):
+    if not found.name.endswith("__main__"):
+        importlib.import_module(found.name)
+for name in {name for names in forkpoint.system.extras.MODULES.values() for name in names} - {"xllamacpp"}:  # tests replace it
+    importlib.import_module(name)
+gc.freeze()  # else each child copies all of it to free it at its end
 
 for line in sys.stdin:
     child = os.fork()
