@@ -23,6 +23,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
+_PIECE = 0.5  # seconds
+
 
 def wait_for(what: str, call: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
     """What a coroutine function returns, run in the portal's thread.
@@ -104,7 +106,7 @@ def inside(what: str, context: AbstractAsyncContextManager[T]) -> Iterator[T]:
     running = _PortalCall(portal, run)
     try:
         running.start()
-        value, left = entered.result()
+        value, left = _result(entered)
     except BaseException:
         running.stop()
         raise
@@ -145,7 +147,7 @@ class _PortalCall(Generic[T]):
 
     def result(self) -> T:
         """What it came to."""
-        return self._value.result()
+        return _result(self._value)
 
     def stop(self) -> None:
         """Cancels it, and waits for its end, if it was started at all."""
@@ -172,6 +174,20 @@ class _PortalCall(Generic[T]):
         finally:
             if not self._value.done():
                 self._value.set_exception(CancelledError())
+
+
+def _result(future: "Future[T]") -> T:
+    """The result of a future, waited for in pieces.
+
+    A signal that arrives between Python's last look for signals and the wait does not end the wait: the Ctrl-C would
+    have no effect before the call has ended. So Python looks again after each piece.
+    """
+    while True:
+        try:
+            return future.result(_PIECE)
+        except TimeoutError:
+            if future.done():  # what was called raised it, or has just ended
+                return future.result()
 
 
 async def _serve(started: Callable[[BlockingPortal], None]) -> None:
