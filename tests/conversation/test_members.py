@@ -20,14 +20,7 @@ from tests.conversation.support.homes import Home
 
 from forkpoint import Agent, AsyncConversation, Conversation, Role, SubAgents, TurnCancelled, TurnFailed, tool
 from forkpoint.conversation import Branch, TurnStarted
-from forkpoint.errors import (
-    BadAgent,
-    Busy,
-    KeyReused,
-    NotFound,
-    NotWhole,
-    SpawnRefused,
-)
+from forkpoint.errors import BadAgent, Busy, KeyReused, NotFound, NotWhole, SpawnRefused
 from forkpoint.testing import Fault, Heard, Reply
 
 pytestmark = pytest.mark.anyio

@@ -13,15 +13,7 @@ import pytest
 from anyio.abc import SocketStream
 
 from forkpoint import errors
-from forkpoint.events import (
-    Envelope,
-    ModelCalled,
-    Reasoning,
-    StagedEvent,
-    Text,
-    Usage,
-    UserMessage,
-)
+from forkpoint.events import Envelope, ModelCalled, Reasoning, StagedEvent, Text, Usage, UserMessage
 from forkpoint.llm import (
     LLM,
     CallContext,

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkpoint.errors import (
-    ContextTooLong,
-    ErrorKind,
-    ModelError,
-    ModelUnavailable,
-    RateLimited,
-    RequestRefused,
-)
+from forkpoint.errors import ContextTooLong, ErrorKind, ModelError, ModelUnavailable, RateLimited, RequestRefused
 from forkpoint.llm.failures import error_for_status, error_in_answer, names_the_cache_key, retry_after
 
 many = settings(max_examples=200, deadline=None, database=None)

@@ -8,17 +8,7 @@ from typing import Any
 
 import pytest
 
-from forkpoint.events import (
-    Event,
-    NewEvent,
-    Position,
-    Text,
-    ToolCall,
-    ToolResult,
-    Usage,
-    UserMessage,
-    seal,
-)
+from forkpoint.events import Event, NewEvent, Position, Text, ToolCall, ToolResult, Usage, UserMessage, seal
 from forkpoint.llm import (
     LLM,
     CallContext,

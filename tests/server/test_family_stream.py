@@ -10,17 +10,7 @@ import pytest
 from tests.server.support.families import inside, spawn
 from tests.server.support.serving import Served, served
 from tests.server.support.streaming import PATIENCE, Reader, Told
-from tests.server.support.turning import (
-    Api,
-    Gate,
-    Visits,
-    agents_of,
-    holds,
-    left_nothing,
-    model,
-    two_tenants,
-    using,
-)
+from tests.server.support.turning import Api, Gate, Visits, agents_of, holds, left_nothing, model, two_tenants, using
 
 from forkpoint.agent import Agent
 from forkpoint.backend.results import Turn

@@ -13,14 +13,7 @@ from typing import Any
 
 import pytest
 
-from forkpoint.errors import (
-    AlreadyExists,
-    BadArgument,
-    BadKeys,
-    BadName,
-    NotFound,
-    Unauthorized,
-)
+from forkpoint.errors import AlreadyExists, BadArgument, BadKeys, BadName, NotFound, Unauthorized
 from forkpoint.server.http.keys import (
     ApiKey,
     Keyring,

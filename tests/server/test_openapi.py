@@ -16,18 +16,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from tests.server.support.contract import Contract
 from tests.server.support.serving import served
-from tests.test_public_names import (
-    CHANGELOG,
-    ROOT,
-    SaysNothingNew,
-    is_sealed,
-    read,
-    unreleased,
-    written,
-)
-from tests.test_public_names import (
-    _at_head as at_head,
-)
+from tests.test_public_names import CHANGELOG, ROOT, SaysNothingNew, is_sealed, read, unreleased, written
+from tests.test_public_names import _at_head as at_head
 
 from forkpoint.errors import KINDS
 from forkpoint.server.agents.catalog import Catalog

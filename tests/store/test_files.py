@@ -16,13 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkpoint.errors import (
-    BadStoreUrl,
-    ForkpointError,
-    StoreDamaged,
-    StoreError,
-    StoreUnusable,
-)
+from forkpoint.errors import BadStoreUrl, ForkpointError, StoreDamaged, StoreError, StoreUnusable
 from forkpoint.ids import new_id
 from forkpoint.store.records import NewConversation
 from forkpoint.store.sqlite import SqliteStore

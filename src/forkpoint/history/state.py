@@ -10,15 +10,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forkpoint.events import (
-    Condensation,
-    Content,
-    JsonText,
-    ManifestChanged,
-    Opaque,
-    SkillActivated,
-    StateChange,
-)
+from forkpoint.events import Condensation, Content, JsonText, ManifestChanged, Opaque, SkillActivated, StateChange
 
 
 class State(Struct, frozen=True, omit_defaults=True):

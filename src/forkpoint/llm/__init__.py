@@ -14,13 +14,7 @@ from forkpoint.llm.answers import Answer, Complete, Failed, Outcome
 from forkpoint.llm.call import Models
 from forkpoint.llm.model import LLM, Price, Retries, Timeouts
 from forkpoint.llm.options import Options
-from forkpoint.llm.prompt.identity import (
-    CacheIdentity,
-    CallContext,
-    fork_identity,
-    own_identity,
-    under_manifest,
-)
+from forkpoint.llm.prompt.identity import CacheIdentity, CallContext, fork_identity, own_identity, under_manifest
 from forkpoint.llm.prompt.inspection import Inspection, inspect_request
 from forkpoint.llm.prompt.manifest import Manifest, ToolSchema, manifest_of
 from forkpoint.llm.prompt.rendering import Rendering, render

@@ -8,13 +8,7 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeAlias
 
-from forkpoint.errors import (
-    ContextTooLong,
-    ModelError,
-    ModelUnavailable,
-    RateLimited,
-    RequestRefused,
-)
+from forkpoint.errors import ContextTooLong, ModelError, ModelUnavailable, RateLimited, RequestRefused
 from forkpoint.forms import Form
 
 CACHE_KEY = "prompt_cache_key"

@@ -50,14 +50,7 @@ from forkpoint.remote.turn_log import TurnLog
 from forkpoint.sse import Frame
 from forkpoint.threads.shield import finished
 from forkpoint.updates import Provisional, TurnJoined, TurnStarted
-from forkpoint.wire.documents import (
-    CondensedDocument,
-    InfoDocument,
-    PageDocument,
-    TurnDocument,
-    condensed_of,
-    turn_of,
-)
+from forkpoint.wire.documents import CondensedDocument, InfoDocument, PageDocument, TurnDocument, condensed_of, turn_of
 
 STOPPING = 10.0
 """Seconds that whoever cancels a turn waits at most for the server to stop it."""

@@ -1,15 +1,6 @@
 """Small events to build test conversations from."""
 
-from forkpoint.events import (
-    AssistantMessage,
-    NewEvent,
-    Reasoning,
-    StateChange,
-    Text,
-    ToolCall,
-    ToolResult,
-    UserMessage,
-)
+from forkpoint.events import AssistantMessage, NewEvent, Reasoning, StateChange, Text, ToolCall, ToolResult, UserMessage
 
 
 def says(text: str) -> NewEvent:

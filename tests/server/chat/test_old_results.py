@@ -3,17 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.server.chat.lists_of_messages import (
-    FULL,
-    Chat,
-    answer,
-    assistant,
-    chatting,
-    function,
-    refused,
-    result,
-    user,
-)
+from tests.server.chat.lists_of_messages import FULL, Chat, answer, assistant, chatting, function, refused, result, user
 
 TOOLS = [function("weather")]
 

@@ -28,25 +28,13 @@ from forkpoint.engine.team.spawn import (
 )
 from forkpoint.engine.turns.journal import Steps
 from forkpoint.engine.turns.runner import TurnRunner
-from forkpoint.errors import (
-    BadPosition,
-    ForkpointError,
-    NotFound,
-    SpawnRefused,
-)
+from forkpoint.errors import BadPosition, ForkpointError, NotFound, SpawnRefused
 from forkpoint.events import Position, Usage
 from forkpoint.history.roster import Known, find, roster
 from forkpoint.ids import new_id
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.paging import every
-from forkpoint.store.records import (
-    ConversationRecord,
-    Head,
-    IdempotencyKey,
-    Lineage,
-    NewConversation,
-    Onto,
-)
+from forkpoint.store.records import ConversationRecord, Head, IdempotencyKey, Lineage, NewConversation, Onto
 
 _KINDS = ("sub_agent_spawned", "sub_agent_finished")
 

@@ -19,33 +19,17 @@ from forkpoint.engine.record_cache import check_idle
 from forkpoint.engine.resources import Resources
 from forkpoint.engine.team.active_team import RunningTeam, as_member
 from forkpoint.engine.team.children import Children, new_child
-from forkpoint.engine.team.spawn import (
-    NO_CALL,
-    Parent,
-    as_fork,
-    as_in_the_shell_of,
-    child_of,
-)
+from forkpoint.engine.team.spawn import NO_CALL, Parent, as_fork, as_in_the_shell_of, child_of
 from forkpoint.engine.turns.journal import Steps
 from forkpoint.engine.turns.reader import read_turn
 from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.engine.turns.transaction import Plan
 from forkpoint.engine.views import identity_of, info_of, stored_tags
-from forkpoint.errors import (
-    ForkpointError,
-    NotFound,
-    OutcomeUnknown,
-    SpawnRefused,
-    Stale,
-)
+from forkpoint.errors import ForkpointError, NotFound, OutcomeUnknown, SpawnRefused, Stale
 from forkpoint.events import NewEvent, SubAgentFinished, SubAgentSpawned
 from forkpoint.history.roster import Known
 from forkpoint.ids import new_id
-from forkpoint.store.records import (
-    ConversationRecord,
-    IdempotencyKey,
-    Lineage,
-)
+from forkpoint.store.records import ConversationRecord, IdempotencyKey, Lineage
 
 
 class Teams:

@@ -32,13 +32,7 @@ from forkpoint.backend.options import How
 from forkpoint.backend.results import Turn, tools_of
 from forkpoint.engine.turns.journal import Steps
 from forkpoint.engine.turns.reader import read_turn
-from forkpoint.errors import (
-    CommitFailed,
-    ForkpointError,
-    OutcomeUnknown,
-    TurnFailed,
-    TurnLost,
-)
+from forkpoint.errors import CommitFailed, ForkpointError, OutcomeUnknown, TurnFailed, TurnLost
 from forkpoint.events import Event, JsonText, NewEvent, StagedEvent
 from forkpoint.llm.prompt.rendering import Rendering
 from forkpoint.store.records import Committed, NewFork, OpenTurn, Outcome, TurnError

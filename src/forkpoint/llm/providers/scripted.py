@@ -4,13 +4,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from forkpoint.errors import (
-    AnswerMalformed,
-    ContextTooLong,
-    ModelUnavailable,
-    RateLimited,
-    RequestRefused,
-)
+from forkpoint.errors import AnswerMalformed, ContextTooLong, ModelUnavailable, RateLimited, RequestRefused
 from forkpoint.events import Reasoning, ToolCall, Usage
 from forkpoint.llm.answers import Answer, Said
 from forkpoint.llm.attempt import Hearing

@@ -23,14 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.clock import Clock, system_clock
-from forkpoint.errors import (
-    AlreadyExists,
-    BadArgument,
-    BadKeys,
-    BadName,
-    NotFound,
-    Unauthorized,
-)
+from forkpoint.errors import AlreadyExists, BadArgument, BadKeys, BadName, NotFound, Unauthorized
 from forkpoint.server.settings import History
 from forkpoint.store import DEFAULT_TENANT, check_name
 from forkpoint.system.durable_file import replace_file

@@ -10,12 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from forkpoint.errors import (
-    ForkpointError,
-    StoreDamaged,
-    StoreUnavailable,
-    StoreUnusable,
-)
+from forkpoint.errors import ForkpointError, StoreDamaged, StoreUnavailable, StoreUnusable
 from forkpoint.store.sql import statements
 
 SQL = statements("sqlite")

@@ -7,17 +7,7 @@ import sqlite3
 
 from msgspec.structs import replace
 
-from forkpoint.errors import (
-    AlreadyExists,
-    BadName,
-    Busy,
-    NotFound,
-    NotResumable,
-    Stale,
-    TurnBehind,
-    TurnLost,
-    TurnOpen,
-)
+from forkpoint.errors import AlreadyExists, BadName, Busy, NotFound, NotResumable, Stale, TurnBehind, TurnLost, TurnOpen
 from forkpoint.events import JsonText, Usage
 from forkpoint.history.state import fold
 from forkpoint.ids import id_from_bytes, id_to_bytes
