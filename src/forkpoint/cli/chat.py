@@ -17,6 +17,7 @@ from forkpoint.cli.commands.local import bring_library_for
 from forkpoint.cli.commands.run import Workspace, existing, here_for, new
 from forkpoint.cli.commands.tree import draw, stats_of, walk
 from forkpoint.cli.common import AgentPath, Allow, Approval, Instructions, Model, Store, all_turns, opened
+from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import INTERRUPTED, command, document
 from forkpoint.cli.output import clean, console, grid, one_line
 from forkpoint.cli.trust_question import TrustGiven, asked, place_of
@@ -33,10 +34,9 @@ _WAITS = "/approve lets it run, /deny refuses it, /discard ends the turn."
 def chat(
     conversation: Annotated[
         str | None,
-        typer.Argument(
-            metavar="CONVERSATION",
-            help="Go on with this one: its name, its id, or the start of its id. One that does not exist is made.",
-            show_default=False,
+        argument(
+            "CONVERSATION",
+            "Go on with this one: its name, its id, or the start of its id. One that does not exist is made.",
         ),
     ] = None,
     model: Model = None,
@@ -48,7 +48,7 @@ def chat(
     allow: Allow = None,
     store: Store = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Answer each line with one JSON document on one line, for programs.")
+        bool, option("--json", "Answer each line with one JSON document on one line, for programs.")
     ] = False,
 ) -> None:
     """Talk, and see answers as they come.

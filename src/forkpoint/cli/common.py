@@ -11,6 +11,7 @@ import typer
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.allowance import as_allowed
+from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import one_line
 from forkpoint.conversation import Conversation, Conversations, Info, Turn
 from forkpoint.conversation.look import default_agent, is_remote, is_there
@@ -36,52 +37,38 @@ def known_names(context: typer.Context, incomplete: str) -> list[tuple[str, str]
 
 Store: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--store",
-        metavar="ADDRESS",
-        help="Where conversations live: sqlite:///file.db, or a server: http://host:8008. "
+    option(
+        "--store ADDRESS",
+        "Where conversations live: sqlite:///file.db, or a server: http://host:8008. "
         "Default: FORKPOINT_STORE, else a file in your data folder.",
     ),
 ]
 
 Id: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        metavar="CONVERSATION",
-        help="Its name, its id, or the start of its id.",
-        show_default=False,
-        autocompletion=known_names,
-    ),
+    str, argument("CONVERSATION", "Its name, its id, or the start of its id.", autocompletion=known_names)
 ]
 
 Model: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--model",
-        metavar="NAME",
-        help="openai/NAME, anthropic/NAME, local/smollm2. Default: FORKPOINT_MODEL, else local/smollm2.",
-    ),
+    option("--model NAME", "openai/NAME, anthropic/NAME, local/smollm2. Default: FORKPOINT_MODEL, else local/smollm2."),
 ]
 
 Instructions: TypeAlias = Annotated[
-    str | None, typer.Option("--instructions", metavar="TEXT", help="What the model is told before everything else.")
+    str | None, option("--instructions TEXT", "What the model is told before everything else.")
 ]
 
 AgentPath: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--agent",
-        metavar="MODULE:NAME",
-        help="coder, which works in a repository; an Agent in your own code; or NAME: one of the server's.",
+    option(
+        "--agent MODULE:NAME",
+        "coder, which works in a repository; an Agent in your own code; or NAME: one of the server's.",
     ),
 ]
 
 Approval: TypeAlias = Annotated[
     Literal["never", "risky", "always"] | None,
-    typer.Option(
-        "--approval",
-        metavar="WHEN",
-        help="Which calls of a new one wait for you: never, risky or always. Default: as its agent says.",
+    option(
+        "--approval WHEN", "Which calls of a new one wait for you: never, risky or always. Default: as its agent says."
     ),
 ]
 
@@ -90,24 +77,22 @@ BUILT_IN = {"coder": "forkpoint.agent.coder:coder"}
 
 Tools: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--agent",
-        metavar="MODULE:NAME",
-        help="An Agent in your own code that has the tools, where they cannot be imported as they were.",
+    option(
+        "--agent MODULE:NAME",
+        "An Agent in your own code that has the tools, where they cannot be imported as they were.",
     ),
 ]
 
 Allow: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        "--allow",
-        metavar="KIND",
-        help="Go on without what is missing: tools, output, approval, hooks, condenser, workspace, model, or one: "
+    option(
+        "--allow KIND",
+        "Go on without what is missing: tools, output, approval, hooks, condenser, workspace, model, or one: "
         "tool:NAME. Repeatable.",
     ),
 ]
 
-Tags: TypeAlias = Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A tag. Repeatable.")]
+Tags: TypeAlias = Annotated[list[str] | None, option("--tag KEY=VALUE", "A tag. Repeatable.")]
 
 
 def tags_from(given: Iterable[str] | None) -> dict[str, str]:

@@ -10,16 +10,16 @@ from collections.abc import Iterable
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from forkpoint.backend.results import Turn
+from forkpoint.cli.options import option
 from forkpoint.conversation.visualizer import clean as clean
 from forkpoint.conversation.visualizer import figures
 from forkpoint.errors import ForkpointError, TurnFailed
 
-Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
+Json: TypeAlias = Annotated[bool, option("--json", "Print one JSON document, for programs.")]
 
 WAITING = 3
 """The exit status of a command whose turn waits for an approval."""

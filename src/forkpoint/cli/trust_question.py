@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Annotated, TypeAlias
 
-import typer
-
+from forkpoint.cli.options import option
 from forkpoint.cli.output import one_line
 from forkpoint.conversation.look import is_remote
 from forkpoint.workspace import Trust, TrustStand, set_trust, standing
@@ -15,9 +14,9 @@ from forkpoint.workspace.defaults import named_model, named_store, settings_file
 
 TrustGiven: TypeAlias = Annotated[
     bool | None,
-    typer.Option(
+    option(
         "--trust/--no-trust",
-        help="Whether you trust the project that the workspace belongs to. It is remembered, but changes no explicit "
+        "Whether you trust the project that the workspace belongs to. It is remembered, but changes no explicit "
         "`forkpoint trust --revoke`.",
         show_default=False,
     ),

@@ -10,6 +10,7 @@ from rich.text import Text
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.results import Member
 from forkpoint.cli.common import Id, Store, Tags, Tools, imported_agent, opened, tags_from
+from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import Telling, document
 from forkpoint.cli.output import WAITING, Json, clean, console, display, grid, one_line, print_json, summary
 from forkpoint.conversation.sub_agents import member_of, part_of_key
@@ -25,12 +26,10 @@ STYLES = {
     "closed": "dim",
 }
 
-Name = Annotated[str, typer.Argument(metavar="AGENT", help="A sub-agent's nickname, path or id.", show_default=False)]
-Key = Annotated[
-    str | None, typer.Option("--key", metavar="TEXT", help="Do it once: the same key gives the same again.")
-]
+Name = Annotated[str, argument("AGENT", "A sub-agent's nickname, path or id.")]
+Key = Annotated[str | None, option("--key TEXT", "Do it once: the same key gives the same again.")]
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone.")]
+Quiet = Annotated[bool, option("--quiet -q", "Print the answer alone.")]
 
 
 def list_agents(conversation: Id, store: Store = None, json: Json = False) -> None:
@@ -54,27 +53,23 @@ def list_agents(conversation: Id, store: Store = None, json: Json = False) -> No
 
 def spawn(
     conversation: Id,
-    task: Annotated[str, typer.Argument(metavar="TASK", help="What it is to do.", show_default=False)],
-    role: Annotated[
-        str | None, typer.Option("--role", metavar="NAME", help="One of the roles that the conversation's agent has.")
-    ] = None,
+    task: Annotated[str, argument("TASK", "What it is to do.")],
+    role: Annotated[str | None, option("--role NAME", "One of the roles that the conversation's agent has.")] = None,
     agent: Annotated[
         str | None,
-        typer.Option(
-            "--agent",
-            metavar="NAME",
-            help="One of the agents that the conversation's agent offers, or MODULE:NAME: an Agent in your own code.",
+        option(
+            "--agent NAME",
+            "One of the agents that the conversation's agent offers, or MODULE:NAME: an Agent in your own code.",
         ),
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME", help="One of the models that the conversation's agent offers."),
+        str | None, option("--model NAME", "One of the models that the conversation's agent offers.")
     ] = None,
-    nickname: Annotated[str | None, typer.Option("--nickname", metavar="NAME", help="What to call it by.")] = None,
-    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="What it is about.")] = None,
+    nickname: Annotated[str | None, option("--nickname NAME", "What to call it by.")] = None,
+    title: Annotated[str | None, option("--title TEXT", "What it is about.")] = None,
     tag: Tags = None,
     key: Key = None,
-    no_run: Annotated[bool, typer.Option("--no-run", help="Make it, and do not begin its task.")] = False,
+    no_run: Annotated[bool, option("--no-run", "Make it, and do not begin its task.")] = False,
     quiet: Quiet = False,
     store: Store = None,
     json: Json = False,
@@ -119,7 +114,7 @@ def spawn(
 def send(
     conversation: Id,
     agent: Name,
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What to tell it.", show_default=False)],
+    message: Annotated[str, argument("MESSAGE", "What to tell it.")],
     key: Key = None,
     tools: Tools = None,
     quiet: Quiet = False,
@@ -146,7 +141,7 @@ def wait(
     conversation: Id,
     agent: Name,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="S", min=0, help="Seconds to wait at most. Default: no limit.")
+        float | None, option("--timeout S", "Seconds to wait at most. Default: no limit.", min=0)
     ] = None,
     store: Store = None,
     json: Json = False,

@@ -10,6 +10,7 @@ from rich.text import Text
 from forkpoint.cli import figures
 from forkpoint.cli.commands.tree import walk
 from forkpoint.cli.common import Id, Store, Tags, listed, opened, short_names, tags_from
+from forkpoint.cli.options import option
 from forkpoint.cli.output import Json, console, display, grid, one_line, print_json
 from forkpoint.conversation import Info
 from forkpoint.wire.documents import info_document
@@ -20,22 +21,14 @@ STYLES = {"running": "green", "awaiting_approval": "yellow", "interrupted": "red
 
 
 def list_conversations(
-    tag: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="Only those with this tag. Repeatable.")
-    ] = None,
+    tag: Annotated[list[str] | None, option("--tag KEY=VALUE", "Only those with this tag. Repeatable.")] = None,
     status: Annotated[
         Literal["idle", "running", "awaiting_approval", "interrupted"] | None,
-        typer.Option(
-            "--status",
-            metavar="STATUS",
-            help="Only those that are idle, running, awaiting_approval or interrupted.",
-        ),
+        option("--status STATUS", "Only those that are idle, running, awaiting_approval or interrupted."),
     ] = None,
-    agents: Annotated[bool, typer.Option("--agents", help="With sub-agents.")] = False,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")] = 50,
-    cursor: Annotated[
-        str | None, typer.Option("--cursor", metavar="CURSOR", help="Go on where an earlier list ended.")
-    ] = None,
+    agents: Annotated[bool, option("--agents", "With sub-agents.")] = False,
+    limit: Annotated[int, option("--limit N", "How many at most.", min=1, max=1000)] = 50,
+    cursor: Annotated[str | None, option("--cursor CURSOR", "Go on where an earlier list ended.")] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -63,13 +56,9 @@ def list_conversations(
 
 def describe(
     conversation: Id,
-    title: Annotated[
-        str | None, typer.Option("--title", metavar="TEXT", help='What it is about; "" removes it.')
-    ] = None,
+    title: Annotated[str | None, option("--title TEXT", 'What it is about; "" removes it.')] = None,
     tag: Tags = None,
-    untag: Annotated[
-        list[str] | None, typer.Option("--untag", metavar="KEY", help="A tag to remove. Repeatable.")
-    ] = None,
+    untag: Annotated[list[str] | None, option("--untag KEY", "A tag to remove. Repeatable.")] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -97,7 +86,7 @@ def describe(
 
 def delete(
     conversation: Id,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, option("--yes -y", "Do not ask.")] = False,
     store: Store = None,
     json: Json = False,
 ) -> None:

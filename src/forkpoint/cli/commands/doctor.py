@@ -18,6 +18,7 @@ from forkpoint.cli import figures
 from forkpoint.cli.commands.skills import places
 from forkpoint.cli.commands.trust import instructions_here
 from forkpoint.cli.common import Store, known_names, opened
+from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, clean, console, display, grid, print_json
 from forkpoint.cli.reach import address_of, is_address, reached
 from forkpoint.conversation import Conversations, Verification
@@ -56,12 +57,8 @@ class Check(Struct, frozen=True):
 
 
 def doctor(
-    reach: Annotated[
-        str | None, typer.Option("--reach", metavar="URL", help="Try to connect to this address. Nothing is sent.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="NAME", help="Check this model, and try to connect to where it is.")
-    ] = None,
+    reach: Annotated[str | None, option("--reach URL", "Try to connect to this address. Nothing is sent.")] = None,
+    model: Annotated[str | None, option("--model NAME", "Check this model, and try to connect to where it is.")] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -99,16 +96,14 @@ def doctor(
 def verify(
     conversation: Annotated[
         str | None,
-        typer.Argument(
-            metavar="CONVERSATION",
-            help="Its name, its id, or the start of its id. Default: all that is in the store.",
-            show_default=False,
+        argument(
+            "CONVERSATION",
+            "Its name, its id, or the start of its id. Default: all that is in the store.",
             autocompletion=known_names,
         ),
     ] = None,
     head_digest: Annotated[
-        str | None,
-        typer.Option("--head-digest", metavar="HEX", help="A digest that `show` printed earlier, kept elsewhere."),
+        str | None, option("--head-digest HEX", "A digest that `show` printed earlier, kept elsewhere.")
     ] = None,
     store: Store = None,
     json: Json = False,

@@ -3,36 +3,25 @@
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-import typer
-
 from forkpoint.cli import figures
+from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, console, display, grid, print_json, tell
 from forkpoint.server.http.keys import ApiKey, add_key, default_keys_file, list_keys, revoke_key
 
 File: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        "--file",
-        metavar="FILE",
-        help="The file of keys. Default: FORKPOINT_KEYS, else keys.json in your folder for settings.",
-    ),
+    option("--file FILE", "The file of keys. Default: FORKPOINT_KEYS, else keys.json in your folder for settings."),
 ]
 
 
 def add(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Whose key it is, or what it is for.", show_default=False)
-    ],
-    tenant: Annotated[
-        str, typer.Option("--tenant", metavar="TENANT", help="Whose conversations it opens, and no others.")
-    ] = "default",
+    name: Annotated[str, argument("NAME", "Whose key it is, or what it is for.")],
+    tenant: Annotated[str, option("--tenant TENANT", "Whose conversations it opens, and no others.")] = "default",
     history: Annotated[
         Literal["latest", "full"] | None,
-        typer.Option(
-            "--history",
-            metavar="WHICH",
-            help="What counts of the messages in its chat completions: the latest alone, or the full list. "
-            "Default: latest.",
+        option(
+            "--history WHICH",
+            "What counts of the messages in its chat completions: the latest alone, or the full list. Default: latest.",
         ),
     ] = None,
     file: File = None,
@@ -84,9 +73,7 @@ def list_(file: File = None, json: Json = False) -> None:
 
 
 def revoke(
-    key: Annotated[
-        str, typer.Argument(metavar="KEY", help="Its id or its name, or the key itself.", show_default=False)
-    ],
+    key: Annotated[str, argument("KEY", "Its id or its name, or the key itself.")],
     file: File = None,
     json: Json = False,
 ) -> None:

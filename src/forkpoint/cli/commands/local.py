@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from forkpoint.cli.options import option
 from forkpoint.cli.output import Json, print_json, tell
 from forkpoint.conversation import Conversation
 from forkpoint.conversation.look import is_remote
@@ -22,12 +23,12 @@ from forkpoint.system import extras
 from forkpoint.system.libraries import installation_of, may_install
 
 Yes: TypeAlias = Annotated[
-    bool, typer.Option("--yes", help="Install a system library that llama.cpp lacks without asking. Needs root.")
+    bool, option("--yes", "Install a system library that llama.cpp lacks without asking. Needs root.")
 ]
 
 
 def fetch(
-    force: Annotated[bool, typer.Option("--force", help="Fetch the weights even if they are here.")] = False,
+    force: Annotated[bool, option("--force", "Fetch the weights even if they are here.")] = False,
     yes: Yes = False,
     json: Json = False,
 ) -> None:

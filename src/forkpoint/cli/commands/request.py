@@ -3,13 +3,13 @@
 import sys
 from typing import Annotated
 
-import typer
 from msgspec import to_builtins
 from rich.text import Text
 
 from forkpoint.cli import figures
 from forkpoint.cli.commands.show import names_of, whose
 from forkpoint.cli.common import Allow, Id, Store, Tools, only_one, opened
+from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, clean, console, display, facts, print_json
 from forkpoint.conversation import Info
 from forkpoint.llm.prompt.identity import own_identity
@@ -19,14 +19,11 @@ from forkpoint.llm.prompt.inspection import Inspection
 def request(
     conversation: Id,
     message: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MESSAGE", help="Show what this would send. Default: what was sent last.", show_default=False
-        ),
+        str | None, argument("MESSAGE", "Show what this would send. Default: what was sent last.")
     ] = None,
-    turn: Annotated[str | None, typer.Option("--turn", metavar="ID", help="Show what this turn sent last.")] = None,
-    body: Annotated[bool, typer.Option("--body", help="Print the exact body instead.")] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Print the blocks that differ from the request before.")] = False,
+    turn: Annotated[str | None, option("--turn ID", "Show what this turn sent last.")] = None,
+    body: Annotated[bool, option("--body", "Print the exact body instead.")] = False,
+    diff: Annotated[bool, option("--diff", "Print the blocks that differ from the request before.")] = False,
     agent: Tools = None,
     allow: Allow = None,
     store: Store = None,

@@ -21,6 +21,7 @@ from forkpoint.cli.common import (
     is_built_in,
     opened,
 )
+from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import Telling
 from forkpoint.cli.output import Json, one_line
 from forkpoint.cli.trust_question import TrustGiven, model_of, place_of
@@ -28,25 +29,18 @@ from forkpoint.conversation import Conversation
 from forkpoint.conversation.look import is_remote
 from forkpoint.errors import NotFound
 
-Workspace = Annotated[
-    str | None, typer.Option("--workspace", metavar="FOLDER", help="The folder that tools of a new one work in.")
-]
+Workspace = Annotated[str | None, option("--workspace FOLDER", "The folder that tools of a new one work in.")]
 
 
 def run(
     message: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MESSAGE", help="What to say. - reads it from stdin; so does a pipe, without a message."
-        ),
+        str | None, argument("MESSAGE", "What to say. - reads it from stdin; so does a pipe, without a message.")
     ] = None,
     conversation: Annotated[
         str | None,
-        typer.Option(
-            "--conversation",
-            "-c",
-            metavar="NAME",
-            help="Say it in this one: its name, its id, or the start of its id. One that does not exist is made.",
+        option(
+            "--conversation -c NAME",
+            "Say it in this one: its name, its id, or the start of its id. One that does not exist is made.",
         ),
     ] = None,
     model: Model = None,
@@ -57,10 +51,9 @@ def run(
     trust: TrustGiven = None,
     allow: Allow = None,
     key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="TEXT", help="Do it once: the same key and message give the same turn again."),
+        str | None, option("--key TEXT", "Do it once: the same key and message give the same turn again.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone.")] = False,
+    quiet: Annotated[bool, option("--quiet -q", "Print the answer alone.")] = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -193,10 +186,10 @@ def _check_options_there(
     info = found.info()
     has = {"--agent": info.agent, "--model": info.model, "--instructions": None, "--workspace": info.workspace}
     given = {"--agent": agent, "--model": model, "--instructions": instructions, "--workspace": workspace}
-    for option, value in given.items():
-        if value is not None and value != has[option]:
+    for name, value in given.items():
+        if value is not None and value != has[name]:
             why = f"conversation {one_line(found.name)} is answered by {info.agent or info.model} of the server already"
-            raise typer.BadParameter(why, param_hint=option)
+            raise typer.BadParameter(why, param_hint=name)
 
 
 def _check_options(

@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 from forkpoint.cli.commands.local import bring_library
 from forkpoint.cli.common import Instructions
 from forkpoint.cli.lazy_command import as_command
+from forkpoint.cli.options import option
 from forkpoint.cli.output import Json, tell
 from forkpoint.conversation.look import is_remote
 from forkpoint.conversation.place import as_url
@@ -30,30 +31,26 @@ _STORE = (
 )
 
 
-def _flag(name: str, metavar: str, help: str, **more: Any) -> Any:
-    return typer.Option(name, metavar=metavar, help=help, **more)
-
-
 def serve(
     host: Annotated[
-        str | None, _flag("--host", "HOST", "Where to listen. Default: 127.0.0.1. Beyond loopback it needs keys.")
+        str | None, option("--host HOST", "Where to listen. Default: 127.0.0.1. Beyond loopback it needs keys.")
     ] = None,
-    port: Annotated[int | None, _flag("--port", "PORT", "Default: 8008. 0 takes a free one.", min=0, max=65535)] = None,
-    store: Annotated[str | None, _flag("--store", "ADDRESS", _STORE)] = None,
+    port: Annotated[int | None, option("--port PORT", "Default: 8008. 0 takes a free one.", min=0, max=65535)] = None,
+    store: Annotated[str | None, option("--store ADDRESS", _STORE)] = None,
     config: Annotated[
-        str | None, _flag("--config", "FILE", "TOML or JSON: the agents to offer, and all other settings.")
+        str | None, option("--config FILE", "TOML or JSON: the agents to offer, and all other settings.")
     ] = None,
     model: Annotated[
-        str | None, _flag("--model", "NAME", "The one agent is this model. Default: FORKPOINT_MODEL.")
+        str | None, option("--model NAME", "The one agent is this model. Default: FORKPOINT_MODEL.")
     ] = None,
-    api: Annotated[_Wire | None, _flag("--api", "WIRE", "The API of the model: chat, responses or messages.")] = None,
-    base_url: Annotated[str | None, _flag("--base-url", "URL", "The server that has the model.")] = None,
-    api_key_env: Annotated[str | None, _flag("--api-key-env", "NAME", "The variable with the model's key.")] = None,
+    api: Annotated[_Wire | None, option("--api WIRE", "The API of the model: chat, responses or messages.")] = None,
+    base_url: Annotated[str | None, option("--base-url URL", "The server that has the model.")] = None,
+    api_key_env: Annotated[str | None, option("--api-key-env NAME", "The variable with the model's key.")] = None,
     instructions: Instructions = None,
-    keys: Annotated[str | None, _flag("--keys", "FILE", "The file of `forkpoint keys`. Callers need a key.")] = None,
-    key_env: Annotated[str | None, _flag("--key-env", "NAME", "The variable with a key for callers.")] = None,
+    keys: Annotated[str | None, option("--keys FILE", "The file of `forkpoint keys`. Callers need a key.")] = None,
+    key_env: Annotated[str | None, option("--key-env NAME", "The variable with a key for callers.")] = None,
     log_level: Annotated[
-        _Level | None, _flag("--log-level", "LEVEL", "debug, info, warning or error. Default: info.")
+        _Level | None, option("--log-level LEVEL", "debug, info, warning or error. Default: info.")
     ] = None,
     json: Json = False,
 ) -> None:

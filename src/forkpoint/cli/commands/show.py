@@ -11,6 +11,7 @@ from forkpoint.backend.results import words
 from forkpoint.cli import figures
 from forkpoint.cli.commands.tree import folder_of, origin, own_events
 from forkpoint.cli.common import Id, Store, all_turns, only_one, opened
+from forkpoint.cli.options import option
 from forkpoint.cli.output import Json, display, facts, grid, one_line, print_json
 from forkpoint.cli.transcript import transcript
 from forkpoint.conversation import Call, Conversation, Info, Stats, Turn
@@ -27,14 +28,10 @@ OUTCOMES = {"committed": "green", "failed": "red", "cancelled": "yellow", "inter
 
 def show(
     conversation: Id,
-    turns: Annotated[bool, typer.Option("--turns", help="Its turns too, with those that did not commit.")] = False,
-    events: Annotated[bool, typer.Option("--events", help="All that was said and done, too.")] = False,
-    turn: Annotated[
-        str | None, typer.Option("--turn", metavar="ID", help="One of its turns instead, with everything in it.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="How many turns or events, the newest; 50.")
-    ] = None,
+    turns: Annotated[bool, option("--turns", "Its turns too, with those that did not commit.")] = False,
+    events: Annotated[bool, option("--events", "All that was said and done, too.")] = False,
+    turn: Annotated[str | None, option("--turn ID", "One of its turns instead, with everything in it.")] = None,
+    limit: Annotated[int | None, option("--limit N", "How many turns or events, the newest; 50.", min=1)] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:

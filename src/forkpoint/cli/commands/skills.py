@@ -3,20 +3,17 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from forkpoint.agent.skills import skill as matching
 from forkpoint.agent.skills.files import Found, skills_in, together
 from forkpoint.backend.settings import as_workspace
 from forkpoint.cli.common import Store, opened
+from forkpoint.cli.options import option
 from forkpoint.cli.output import Json, clean, display, grid, one_line, print_json, tell
 from forkpoint.errors import NotFound
 from forkpoint.events import SkillActivated
 from forkpoint.workspace.defaults import skills_folder, trusted_project
 
-Workspace = Annotated[
-    str | None, typer.Option("--workspace", metavar="PATH", help="The folder that is worked in. Default: this one.")
-]
+Workspace = Annotated[str | None, option("--workspace PATH", "The folder that is worked in. Default: this one.")]
 
 
 def list_skills(workspace: Workspace = None, json: Json = False) -> None:
@@ -51,7 +48,7 @@ def show(name: str, workspace: Workspace = None, json: Json = False) -> None:
 def explain(
     message: str,
     conversation: Annotated[
-        str | None, typer.Option("--conversation", metavar="CONVERSATION", help="Leave out what it was told already.")
+        str | None, option("--conversation CONVERSATION", "Leave out what it was told already.")
     ] = None,
     workspace: Workspace = None,
     store: Store = None,

@@ -25,6 +25,7 @@ from forkpoint.cli.common import (
     short_names,
     tags_from,
 )
+from forkpoint.cli.options import option
 from forkpoint.cli.output import Json, display, one_line, print_json, tell
 from forkpoint.conversation import Branch, Conversation, Info, Stats
 from forkpoint.conversation.look import is_remote
@@ -36,9 +37,7 @@ _TURN = 13  # of a turn's id, as much as of a conversation's
 
 def tree(
     conversation: Id,
-    no_agents: Annotated[
-        bool, typer.Option("--no-agents", help="Without sub-agents, and what branched off them.")
-    ] = False,
+    no_agents: Annotated[bool, option("--no-agents", "Without sub-agents, and what branched off them.")] = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -70,35 +69,25 @@ def tree(
 
 def fork(
     conversation: Id,
-    at: Annotated[
-        str | None, typer.Option("--at", metavar="ID", help="The last turn or event that the fork has. Default: all.")
-    ] = None,
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="ID", help="The first turn or event that it does not have.")
-    ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="A name to know the fork by.")] = None,
-    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="What it is about.")] = None,
+    at: Annotated[str | None, option("--at ID", "The last turn or event that the fork has. Default: all.")] = None,
+    before: Annotated[str | None, option("--before ID", "The first turn or event that it does not have.")] = None,
+    name: Annotated[str | None, option("--name NAME", "A name to know the fork by.")] = None,
+    title: Annotated[str | None, option("--title TEXT", "What it is about.")] = None,
     tag: Tags = None,
     inherit_cache: Annotated[
-        bool,
-        typer.Option("--inherit-cache", help="Show providers the source's cache key, where its prompt is warm."),
+        bool, option("--inherit-cache", "Show providers the source's cache key, where its prompt is warm.")
     ] = False,
     keep_metrics: Annotated[
-        bool, typer.Option("--keep-metrics", help="Count what the source had spent as the fork's own.")
+        bool, option("--keep-metrics", "Count what the source had spent as the fork's own.")
     ] = False,
-    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Another model for the fork.")] = None,
-    instructions: Annotated[
-        str | None, typer.Option("--instructions", metavar="TEXT", help="Other instructions for the fork.")
-    ] = None,
-    agent: Annotated[
-        str | None, typer.Option("--agent", metavar="MODULE:NAME", help="Another agent for the fork, in your own code.")
-    ] = None,
+    model: Annotated[str | None, option("--model NAME", "Another model for the fork.")] = None,
+    instructions: Annotated[str | None, option("--instructions TEXT", "Other instructions for the fork.")] = None,
+    agent: Annotated[str | None, option("--agent MODULE:NAME", "Another agent for the fork, in your own code.")] = None,
     workspace: Annotated[
         str | None,
-        typer.Option(
-            "--workspace",
-            metavar="WHERE",
-            help="Where its tools work: share, worktree, copy, or a folder. Default: share, the same folder.",
+        option(
+            "--workspace WHERE",
+            "Where its tools work: share, worktree, copy, or a folder. Default: share, the same folder.",
         ),
     ] = None,
     allow: Allow = None,
@@ -154,13 +143,9 @@ def fork(
 
 def rewind(
     conversation: Id,
-    at: Annotated[
-        str | None, typer.Option("--at", metavar="ID", help="The turn or event that is to be the last one.")
-    ] = None,
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="ID", help="The first turn or event that is to go.")
-    ] = None,
-    turns: Annotated[int | None, typer.Option("--turns", metavar="N", min=1, help="Go back so many turns.")] = None,
+    at: Annotated[str | None, option("--at ID", "The turn or event that is to be the last one.")] = None,
+    before: Annotated[str | None, option("--before ID", "The first turn or event that is to go.")] = None,
+    turns: Annotated[int | None, option("--turns N", "Go back so many turns.", min=1)] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:

@@ -9,6 +9,7 @@ import typer
 from forkpoint.agent.skills.files import ProjectText, instructions_in
 from forkpoint.backend.settings import as_workspace
 from forkpoint.cli.commands.skills import places
+from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, display, facts, one_line, print_json, tell
 from forkpoint.errors import ForkpointError, NotKept
 from forkpoint.workspace import Decision, TrustStand, set_trust, standing
@@ -19,13 +20,10 @@ from forkpoint.workspace.roots import checkout_and_root
 
 
 def trust(
-    path: Annotated[
-        str | None,
-        typer.Argument(metavar="PATH", help="A folder of the project. Default: this one.", show_default=False),
-    ] = None,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Do not trust it: remember it as untrusted.")] = False,
-    forget: Annotated[bool, typer.Option("--forget", help="Decide nothing: forget what was said of it.")] = False,
-    show: Annotated[bool, typer.Option("--show", help="Change nothing: show how it stands, and why.")] = False,
+    path: Annotated[str | None, argument("PATH", "A folder of the project. Default: this one.")] = None,
+    revoke: Annotated[bool, option("--revoke", "Do not trust it: remember it as untrusted.")] = False,
+    forget: Annotated[bool, option("--forget", "Decide nothing: forget what was said of it.")] = False,
+    show: Annotated[bool, option("--show", "Change nothing: show how it stands, and why.")] = False,
     json: Json = False,
 ) -> None:
     """Trust the project that a folder belongs to.

@@ -2,25 +2,21 @@
 
 from typing import Annotated
 
-import typer
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Limits
 from forkpoint.cli.commands.local import bring_library_for
 from forkpoint.cli.common import Allow, Id, Store, Tools, opened
 from forkpoint.cli.figures import money, tokens
+from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import Telling
 from forkpoint.cli.output import Json, clean, console, print_json, tell
 from forkpoint.conversation import Conversation
 from forkpoint.wire.documents import condensed_document, usage_document
 
-TurnId = Annotated[
-    str | None, typer.Option("--turn", metavar="ID", help="Which turn. Default: the last one that did not commit.")
-]
-Calls = Annotated[
-    list[str] | None, typer.Argument(metavar="CALL", help="Which calls. Default: all that wait.", show_default=False)
-]
-By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides; it is recorded.")]
+TurnId = Annotated[str | None, option("--turn ID", "Which turn. Default: the last one that did not commit.")]
+Calls = Annotated[list[str] | None, argument("CALL", "Which calls. Default: all that wait.")]
+By = Annotated[str | None, option("--by NAME", "Who decides; it is recorded.")]
 
 
 def retry(
@@ -49,24 +45,13 @@ def resume(
     conversation: Id,
     turn: TurnId = None,
     rerun: Annotated[
-        list[str] | None,
-        typer.Option("--rerun", metavar="CALL", help="Run this call again though it may have had its effect."),
+        list[str] | None, option("--rerun CALL", "Run this call again though it may have had its effect.")
     ] = None,
-    limit_steps: Annotated[
-        int | None, typer.Option("--limit-steps", metavar="N", min=1, help="Model calls at most.")
-    ] = None,
-    limit_tokens: Annotated[
-        int | None, typer.Option("--limit-tokens", metavar="N", min=1, help="Tokens at most.")
-    ] = None,
-    limit_dollars: Annotated[
-        float | None, typer.Option("--limit-dollars", metavar="D", help="Dollars at most.")
-    ] = None,
-    limit_seconds: Annotated[
-        float | None, typer.Option("--limit-seconds", metavar="S", help="Seconds at most.")
-    ] = None,
-    limit_repeats: Annotated[
-        int | None, typer.Option("--limit-repeats", metavar="N", min=1, help="The same call in a row at most.")
-    ] = None,
+    limit_steps: Annotated[int | None, option("--limit-steps N", "Model calls at most.", min=1)] = None,
+    limit_tokens: Annotated[int | None, option("--limit-tokens N", "Tokens at most.", min=1)] = None,
+    limit_dollars: Annotated[float | None, option("--limit-dollars D", "Dollars at most.")] = None,
+    limit_seconds: Annotated[float | None, option("--limit-seconds S", "Seconds at most.")] = None,
+    limit_repeats: Annotated[int | None, option("--limit-repeats N", "The same call in a row at most.", min=1)] = None,
     agent: Tools = None,
     allow: Allow = None,
     store: Store = None,
@@ -117,7 +102,7 @@ def approve(
 def deny(
     conversation: Id,
     calls: Calls = None,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; the model is told.")] = None,
+    reason: Annotated[str | None, option("--reason TEXT", "Why; the model is told.")] = None,
     by: By = None,
     agent: Tools = None,
     allow: Allow = None,
@@ -139,7 +124,7 @@ def deny(
 
 def discard(
     conversation: Id,
-    turn: Annotated[str | None, typer.Option("--turn", metavar="ID", help="Which turn. Default: the open one.")] = None,
+    turn: Annotated[str | None, option("--turn ID", "Which turn. Default: the open one.")] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -158,7 +143,7 @@ def discard(
 
 def ask(
     conversation: Id,
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know.", show_default=False)],
+    question: Annotated[str, argument("QUESTION", "What you want to know.")],
     agent: Tools = None,
     allow: Allow = None,
     store: Store = None,
