@@ -5,7 +5,7 @@ It reads from a pipe too, without prompts; with ``--json`` it answers each line 
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import msgspec
 import typer
@@ -14,16 +14,16 @@ from rich.text import Text
 from forkpoint.backend.results import words
 from forkpoint.cli import figures
 from forkpoint.cli.commands.local import bring_library_for
-from forkpoint.cli.commands.run import Workspace, existing, here_for, new
-from forkpoint.cli.commands.tree import draw, stats_of, walk
+from forkpoint.cli.commands.tree import draw, stats_of, turns_back, walk
 from forkpoint.cli.common import AgentPath, Allow, Approval, Instructions, Model, Store, all_turns, opened
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import INTERRUPTED, command, document
-from forkpoint.cli.output import clean, console, grid, one_line
-from forkpoint.cli.trust_question import TrustGiven, asked, place_of
+from forkpoint.cli.output import clean, console, grid, menu, one_line
+from forkpoint.cli.talk import Talk, here_for
+from forkpoint.cli.trust_question import TrustGiven, Workspace, asked, place_of
 from forkpoint.conversation import Conversation, Info, Turn, TurnStarted, Update
 from forkpoint.conversation.visualizer import TerminalVisualizer
-from forkpoint.errors import ForkpointError, NoSuchTurn, TurnFailed, TurnOpen
+from forkpoint.errors import ForkpointError, TurnFailed, TurnOpen
 from forkpoint.wire.documents import info_document, plain, usage_document
 
 _FAILED = "/retry runs it again from the last good state, /resume goes on after its last finished step."
@@ -66,14 +66,10 @@ def chat(
     workspace = here_for(agent, workspace, conversation, store)
     if trust is None and not json:
         trust = asked(workspace, store, say=_say_aside)
-    talk = _Chat(place_of(workspace, store, trust), agent, allow, as_json=json)
-    talk.begin(
-        conversation, model=model, instructions=instructions, approval=approval, workspace=workspace, trust=trust
-    )
-    try:
-        talk.go()
-    finally:
-        talk.close()
+    store = place_of(workspace, store, trust)
+    talk = Talk(conversation, model, instructions, agent, approval, workspace, trust, allow, store)
+    with _Chat(talk, as_json=json) as begun:
+        begun.go()
 
 
 class _Chat:
@@ -81,10 +77,9 @@ class _Chat:
 
     _this: Conversation
 
-    def __init__(self, store: str | None, agent: str | None, allow: list[str] | None = None, *, as_json: bool) -> None:
-        self._store = store
-        self._agent = agent
-        self._allow = allow
+    def __init__(self, talk: Talk, *, as_json: bool) -> None:
+        self._talk = talk
+        self._store = talk.store
         self._json = as_json
         self._typed = sys.stdin.isatty()
         self._out = console()
@@ -111,13 +106,12 @@ class _Chat:
 
     # From line to line.
 
-    def begin(self, name: str | None, **given: str | bool | None) -> None:
-        """Opens the conversation that is meant, and says how it stands."""
-        options: dict[str, Any] = {"store": self._store, "agent": self._agent, **given}
-        options |= {"allow": self._allow, "callbacks": [self._told], "visualizer": self._screen}
-        found = existing(name, **options) if name else None
+    def __enter__(self) -> Self:
+        """Opens the conversation, and says how it stands."""
+        name, options = self._talk.name, self._options
+        found = self._talk.existing(**options)
         self._kept = found is not None
-        self._this = found or new(name, **options)
+        self._this = found or self._talk.new(**options)
         bring_library_for(self._this, self._store)
         turns = all_turns(self._this)
         if found is not None:
@@ -129,9 +123,14 @@ class _Chat:
             self._say(" · ".join(told))
         if self._typed:
             _set_up_readline(self._commands, map(_asked, turns))
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._this.close()
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"callbacks": [self._told], "visualizer": self._screen}
 
     def go(self) -> None:
         """Reads and answers lines until there are no more."""
@@ -208,8 +207,8 @@ class _Chat:
         if not given:
             return self._usage("switch")
         before = self._this.name
-        options: dict[str, Any] = {"callbacks": [self._told], "visualizer": self._screen}
-        self._go_to(opened(given, self._store, bind=True, agent=self._agent, allow=self._allow, **options))
+        agent, allow = self._talk.agent, self._talk.allow
+        self._go_to(opened(given, self._store, bind=True, agent=agent, allow=allow, **self._options))
         self._announce(self._this.info(), all_turns(self._this))
         self._say(f"Back: /switch {before}")
         return {"conversation": self._this.id, "name": self._this.name}
@@ -218,11 +217,7 @@ class _Chat:
         if given and not (given.isascii() and given.isdigit() and int(given)):
             return self._usage("rewind")
         number = int(given or 1)
-        committed = [turn for turn in all_turns(self._this) if turn.outcome == "committed"]
-        if number > len(committed):
-            has = figures.counted(len(committed), "committed turn")
-            raise NoSuchTurn(self._this.id, "go back to", f"it has {has}")
-        aside = self._this.rewind(before=committed[-number])
+        aside = self._this.rewind(before=turns_back(self._this, number))
         kept = None
         if aside is not None:
             with aside:
@@ -287,13 +282,8 @@ class _Chat:
         return {"branches": [plain(info_document(info)) | {"depth": depth} for info, depth in walk(branches)]}
 
     def _help(self, _: str) -> dict[str, Any]:
-        table = grid()
-        table.add_column(no_wrap=True)
-        table.add_column(style="dim")
-        for name, (arguments, does, _run) in self._commands.items():
-            table.add_row(f"/{name} {arguments}".rstrip(), does)
-        table.add_row("//TEXT", "say /TEXT")
-        self._out.print(table)
+        rows = [(f"/{name} {arguments}".rstrip(), does) for name, (arguments, does, _) in self._commands.items()]
+        self._out.print(menu([*rows, ("//TEXT", "say /TEXT")]))
         return {"commands": list(self._commands)}
 
     def _quit(self, _: str) -> dict[str, Any]:

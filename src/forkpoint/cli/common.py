@@ -159,15 +159,6 @@ def opened(
         return Conversation.open(_starting_with(given, store), **options)
 
 
-def resolve(given: str, store: str | None) -> str:
-    """The id of the conversation that is meant by a name, an id, or the start of an id.
-
-    Raises `NotFound` if there is none, and `BadName` if several ids start like this.
-    """
-    with opened(given, store) as conversation:
-        return conversation.id
-
-
 def listed(store: str | None, **options: Any) -> Page[Info]:
     """A page of conversations. A store that is not there has none, and is not made."""
     if not is_there(store):

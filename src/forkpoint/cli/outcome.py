@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from forkpoint.cli.commands.local import bring_library_for
-from forkpoint.cli.output import WAITING, console, grid, one_line, print_error, print_json, summary
+from forkpoint.cli.output import WAITING, console, menu, one_line, print_error, print_json, summary
 from forkpoint.conversation import Conversation, Turn, TurnStarted, Update
 from forkpoint.conversation.visualizer import TerminalVisualizer
 from forkpoint.errors import TurnFailed, TurnOpen
@@ -113,12 +113,8 @@ class Telling:
         """Says on stderr what can be done now."""
         if self._as_json:
             return
-        table = grid()
-        table.add_column(no_wrap=True)
-        table.add_column(style="dim")
-        for verb, does in verbs:
-            table.add_row(f"  {command(verb, name, self._store)}", does)
-        console(stderr=True).print(table)
+        rows = [(f"  {command(verb, name, self._store)}", does) for verb, does in verbs]
+        console(stderr=True).print(menu(rows))
 
 
 def command(verb: str, name: str, store: str | None) -> str:

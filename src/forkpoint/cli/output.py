@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from forkpoint.backend.results import Turn
 from forkpoint.cli.options import option
@@ -24,6 +25,8 @@ Json: TypeAlias = Annotated[bool, option("--json", "Print one JSON document, for
 WAITING = 3
 """The exit status of a command whose turn waits for an approval."""
 
+_STANDINGS = {"idle": "dim", "closed": "dim", "running": "green", "awaiting_approval": "yellow"}
+_STANDINGS |= dict.fromkeys(("interrupted", "failed", "cancelled"), "red")
 _WIDE = 10_000  # where no screen sets a width: one row is one line
 
 
@@ -68,6 +71,16 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
+def menu(rows: Iterable[tuple[str, str]]) -> Table:
+    """A table of what can be done: what to type on the left, and what it does on the right, dim."""
+    table = grid()
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
 def print_json(document: Any) -> None:
     """The result, for programs."""
     print(msgspec.json.format(msgspec.json.encode(document)).decode())
@@ -83,6 +96,16 @@ def print_error(error: ForkpointError, *, as_json: bool) -> None:
         print(msgspec.json.encode({"error": told}).decode(), file=sys.stderr)
     else:
         print(f"error: {one_line(str(error))}", file=sys.stderr)
+
+
+def aside(line: str) -> None:
+    """Says a line on stderr, dim: what is worth knowing, but is not the result."""
+    console(stderr=True).print(line, style="dim", soft_wrap=True)
+
+
+def standing(status: str) -> Text:
+    """How a conversation or a sub-agent stands."""
+    return Text(status.replace("_", " "), style=_STANDINGS[status])
 
 
 def tell(line: str) -> None:

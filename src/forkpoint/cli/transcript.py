@@ -83,14 +83,13 @@ def told(body: Content) -> tuple[str, str]:
             return "condensed", f"all before event {kept_from:,} is now: {summary}"
         case HookRun(hook=hook, moment=moment, blocked=blocked, reason=reason):
             did = " blocked" if blocked else " failed" if reason else " ran"
-            return "hook", f"{hook} ({moment.replace('_', ' ')}){did}" + (f": {reason}" if reason else "")
+            return "hook", f"{hook} ({moment.replace('_', ' ')}){did}" + _because(reason)
         case ApprovalAsked(call_id=id, tool=tool, reason=reason):
-            return "approval", f"asked for {tool} {id}" + (f": {reason}" if reason else "")
+            return "approval", f"asked for {tool} {id}" + _because(reason)
         case ApprovalGiven(call_id=id, tool=tool, by=by):
-            return "approval", f"given for {tool} {id}" + (f" by {by}" if by else "")
+            return "approval", f"given for {tool} {id}{f' by {by}' if by else ''}"
         case ApprovalDenied(call_id=id, tool=tool, by=by, reason=reason):
-            said = f"denied for {tool} {id}" + (f" by {by}" if by else "")
-            return "approval", said + (f": {reason}" if reason else "")
+            return "approval", f"denied for {tool} {id}{f' by {by}' if by else ''}" + _because(reason)
         case SubAgentSpawned(conversation=conversation, task=task):
             return "sub-agent", f"{conversation} spawned: {one_line(task, 200)}"
         case SubAgentFinished(conversation=conversation, outcome=outcome):
@@ -109,6 +108,10 @@ def told(body: Content) -> tuple[str, str]:
             return "erased", "(its content was erased)"
         case _ as never:
             assert_never(never)
+
+
+def _because(reason: str | None) -> str:
+    return f": {reason}" if reason else ""
 
 
 def _called(called: ModelCalled) -> str:

@@ -22,6 +22,10 @@ TrustGiven: TypeAlias = Annotated[
     ),
 ]
 
+Workspace: TypeAlias = Annotated[
+    str | None, option("--workspace FOLDER", "The folder that tools of a new one work in.")
+]
+
 _QUESTION = """\
 Do you trust the files in this folder? {root}
 Yes: settings that the project brings are used. No: none are, and tools that can do harm ask first.

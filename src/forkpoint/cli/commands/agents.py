@@ -12,19 +12,9 @@ from forkpoint.backend.results import Member
 from forkpoint.cli.common import Id, Store, Tags, Tools, imported_agent, opened, tags_from
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import Telling, document
-from forkpoint.cli.output import WAITING, Json, clean, console, display, grid, one_line, print_json, summary
+from forkpoint.cli.output import WAITING, Json, aside, clean, display, grid, one_line, print_json, standing, summary
 from forkpoint.conversation.sub_agents import member_of, part_of_key
 from forkpoint.wire.documents import info_document, member_document
-
-STYLES = {
-    "idle": "dim",
-    "running": "green",
-    "awaiting_approval": "yellow",
-    "interrupted": "red",
-    "failed": "red",
-    "cancelled": "red",
-    "closed": "dim",
-}
 
 Name = Annotated[str, argument("AGENT", "A sub-agent's nickname, path or id.")]
 Key = Annotated[str | None, option("--key TEXT", "Do it once: the same key gives the same again.")]
@@ -48,7 +38,7 @@ def list_agents(conversation: Id, store: Store = None, json: Json = False) -> No
     elif members:
         display(_table(members))
     else:
-        console(stderr=True).print("No sub-agents.", style="dim")
+        aside("No sub-agents.")
 
 
 def spawn(
@@ -160,14 +150,14 @@ def wait(
         member = member_of(this.list_agents(), agent, this.name)
     if turn is None:
         told = "still runs" if member.status == "running" else "has run nothing yet"
-        console(stderr=True).print(f"{one_line(member.path)} {told}.", style="dim")
+        aside(f"{one_line(member.path)} {told}.")
         raise typer.Exit(1)
     if json:
         print_json(document(turn, member.nickname))
     else:
         if turn.text:
             print(clean(turn.text), flush=True)
-        console(stderr=True).print(f"{one_line(member.path)} · {summary(turn)}", style="dim", soft_wrap=True)
+        aside(f"{one_line(member.path)} · {summary(turn)}")
     if turn.outcome != "committed":
         raise typer.Exit(WAITING if turn.outcome == "awaiting_approval" else 1)
 
@@ -211,7 +201,7 @@ def _table(members: Sequence[Member]) -> Table:
         table.add_row(
             Text(one_line(member.path), style="bold"),
             Text(one_line(member.role or "-", 30)),
-            Text(member.status.replace("_", " "), style=STYLES[member.status]),
+            standing(member.status),
             Text(one_line(member.task, 40)),
             Text(one_line(member.answer or member.error or "", 60)),
             Text(member.conversation),

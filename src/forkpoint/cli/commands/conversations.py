@@ -11,13 +11,12 @@ from forkpoint.cli import figures
 from forkpoint.cli.commands.tree import walk
 from forkpoint.cli.common import Id, Store, Tags, listed, opened, short_names, tags_from
 from forkpoint.cli.options import option
-from forkpoint.cli.output import Json, console, display, grid, one_line, print_json
+from forkpoint.cli.output import Json, aside, console, display, grid, one_line, print_json, standing
 from forkpoint.conversation import Info
 from forkpoint.wire.documents import info_document
 
 _KINDS = {"root": "root", "fork": "fork", "aside": "set aside", "sub_agent": "sub-agent"}
 _TITLE = 20  # columns of the screen that a title gets before others do
-STYLES = {"running": "green", "awaiting_approval": "yellow", "interrupted": "red", "idle": "dim"}
 
 
 def list_conversations(
@@ -47,11 +46,9 @@ def list_conversations(
     if page.items:
         display(_table(list(page.items)))
     else:
-        console(stderr=True).print("No conversations.", style="dim")
+        aside("No conversations.")
     if page.next is not None:
-        console(stderr=True).print(
-            f"More: forkpoint list{' --agents' if agents else ''} --cursor {page.next}", style="dim"
-        )
+        aside(f"More: forkpoint list{' --agents' if agents else ''} --cursor {page.next}")
 
 
 def describe(
@@ -124,7 +121,7 @@ def _table(infos: list[Info]) -> Table:
     columns = {
         "conversation": [Text(one_line(names[info.id]), style="bold") for info in infos],
         "title": [Text(one_line(info.title or info.path or "", 80)) for info in infos],
-        "status": [Text(info.status.replace("_", " "), style=STYLES[info.status]) for info in infos],
+        "status": [standing(info.status) for info in infos],
         "events": [Text(f"{info.events:,}") for info in infos],
         "model": [Text(one_line(info.model or "-")) for info in infos],
         "updated": [Text(figures.ago(info.updated)) for info in infos],

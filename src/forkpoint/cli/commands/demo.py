@@ -143,11 +143,11 @@ class _Demo:
         """All of it, for programs."""
         branches = []
         for one in self._branches:
-            turns = all_turns(one)
+            turns = _own_turns(one)
             branches.append(
                 plain(info_document(one.info()))
-                | {"stats": stats_document(one.stats()), "seconds": _seconds(turns, one.id)}
-                | {"turns": [document(turn, one.name) for turn in turns if turn.conversation == one.id]}
+                | {"stats": stats_document(one.stats()), "seconds": _seconds(turns)}
+                | {"turns": [document(turn, one.name) for turn in turns]}
             )
         flaws = [{"where": flaw.where, "what": flaw.what} for found in self._verified for flaw in found.flaws]
         return {"model": MODEL, "unchanged": all(self._unchanged), "flaws": flaws, "branches": branches}
@@ -194,8 +194,7 @@ class _Demo:
         for name in ("turns", "events", "tokens in", "cached", "out", "time"):
             table.add_column(name, justify="right", no_wrap=True)
         for one in self._branches:
-            info, used, turns = one.info(), one.stats().spent, all_turns(one)
-            own = [turn for turn in turns if turn.conversation == one.id]
+            info, used, own = one.info(), one.stats().spent, _own_turns(one)
             committed = sum(turn.outcome == "committed" for turn in own)
             events = f"{info.events:,}" if one is self._main else f"{info.events - info.inherited_events:,} own"
             table.add_row(
@@ -205,7 +204,7 @@ class _Demo:
                 f"{used.input:,}",
                 figures.share(used),
                 f"{used.output:,}",
-                figures.seconds(_seconds(own, one.id)),
+                figures.seconds(_seconds(own)),
             )
         return table
 
@@ -218,10 +217,14 @@ class _Demo:
         self._out.print(text, style="dim")
 
 
-def _seconds(turns: list[Turn], id: str) -> float:
-    """How long the turns of a conversation took, tries that did not commit among them."""
-    own = [turn for turn in turns if turn.conversation == id]
-    return sum((turn.ended - turn.started) / 1e6 for turn in own if turn.ended is not None)
+def _own_turns(conversation: Conversation) -> list[Turn]:
+    """The turns that a conversation ran itself, with those that did not commit."""
+    return [turn for turn in all_turns(conversation) if turn.conversation == conversation.id]
+
+
+def _seconds(turns: list[Turn]) -> float:
+    """How long turns took."""
+    return sum((turn.ended - turn.started) / 1e6 for turn in turns if turn.ended is not None)
 
 
 @contextmanager

@@ -73,8 +73,8 @@ def doctor(
       forkpoint doctor --model anthropic/claude-sonnet-5
       forkpoint doctor --reach http://localhost:8080/v1
     """
-    if reach is not None:
-        _check_address(reach)
+    if reach is not None and not is_address(reach):
+        raise typer.BadParameter("it is not an address like https://host:port/path", param_hint="--reach")
     findings = list(_examined(store, reach, model))
     good = all(finding.state != "bad" for finding in findings)
     if json:
@@ -174,7 +174,7 @@ def _examined(store: str | None, reach: str | None, model: str | None) -> Iterat
     if model is not None:
         yield _found("model", lambda: _model(model))
     if reach is not None:
-        yield _found("reach", lambda: _reached(reach))
+        yield _found("reach", lambda: ("good", reached(reach)))
 
 
 def _found(what: str, check: Callable[[], tuple[State, str]]) -> Check:
@@ -327,12 +327,3 @@ def _model(name: str) -> tuple[State, str]:
     if llm.kind in {"local", "scripted"}:
         return "good", f"{name} runs in this process"
     return "good", f"{name}: {reached(address_of(llm.kind))}"
-
-
-def _reached(url: str) -> tuple[State, str]:
-    return "good", reached(url)
-
-
-def _check_address(text: str) -> None:
-    if not is_address(text):
-        raise typer.BadParameter("it is not an address like https://host:port/path", param_hint="--reach")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from forkpoint.cli import figures
 from forkpoint.cli.options import argument, option
-from forkpoint.cli.output import Json, console, display, grid, print_json, tell
+from forkpoint.cli.output import Json, aside, display, grid, print_json, tell
 from forkpoint.server.http.keys import ApiKey, add_key, default_keys_file, list_keys, revoke_key
 
 File: TypeAlias = Annotated[
@@ -38,7 +38,7 @@ def add(
       forkpoint keys add open-webui --history full
       export FORKPOINT_API_KEY=$(forkpoint keys add laptop)
     """
-    path = _path(file)
+    path = file or default_keys_file()
     made = add_key(path, name, tenant, history=history)
     if json:
         print_json(_document(made.key) | {"key": made.token, "file": str(path)})
@@ -54,13 +54,13 @@ def list_(file: File = None, json: Json = False) -> None:
     Example:
       forkpoint keys list
     """
-    path = _path(file)
+    path = file or default_keys_file()
     found = list_keys(path)
     if json:
         print_json({"items": [_document(key) for key in found], "file": str(path)})
         return
     if not found:
-        console(stderr=True).print(f"No keys in {path}.", style="dim")
+        aside(f"No keys in {path}.")
         return
     table = grid(header=True)
     said = any(key.history is not None for key in found)
@@ -86,16 +86,12 @@ def revoke(
       forkpoint keys revoke ann
       forkpoint keys revoke k3v9x2mq
     """
-    path = _path(file)
+    path = file or default_keys_file()
     revoked = revoke_key(path, key)
     if json:
         print_json({"revoked": _document(revoked), "file": str(path)})
     else:
         print(f"Revoked {revoked.id} ({revoked.name}) of tenant {revoked.tenant}.")
-
-
-def _path(file: Path | None) -> Path:
-    return default_keys_file() if file is None else file
 
 
 def _document(key: ApiKey) -> dict[str, str | int | None]:

@@ -3,7 +3,6 @@
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from forkpoint.backend.messages import split
@@ -12,7 +11,7 @@ from forkpoint.cli import figures
 from forkpoint.cli.commands.tree import folder_of, origin, own_events
 from forkpoint.cli.common import Id, Store, all_turns, only_one, opened
 from forkpoint.cli.options import option
-from forkpoint.cli.output import Json, display, facts, grid, one_line, print_json
+from forkpoint.cli.output import Json, display, facts, one_line, print_json
 from forkpoint.cli.transcript import transcript
 from forkpoint.conversation import Call, Conversation, Info, Stats, Turn
 from forkpoint.conversation.visualizer import figures as told
@@ -64,7 +63,8 @@ def show(
         return print_json(document)
     parts: list[Any] = [_heading(info), facts(_facts(info, stats, names))]
     for one in its_turns or ():
-        parts += ["", _turn_heading(one), _turn_in_short(one)]
+        said = ((f"  {who}", one_line(what, 300)) for who, what in _said(one))
+        parts += ["", _turn_heading(one), facts(said)]
     if its_events is not None:
         parts += ["", transcript(its_events)]
     return display(*parts)
@@ -125,16 +125,6 @@ def _facts(info: Info, stats: Stats, names: dict[str, str]) -> list[tuple[str, s
         rows += [("family", figures.used(stats.family))]
     rows += [("cache key", f"{info.cache.key}, {whose(info.cache, names)}"), ("digest", info.digest)]
     return rows
-
-
-def _turn_in_short(turn: Turn) -> Table:
-    """A turn in a few lines: what was asked, what tools did, what came of it."""
-    table = grid()
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for who, what in _said(turn):
-        table.add_row(f"  {who}", one_line(what, 300))
-    return table
 
 
 def _turn_heading(turn: Turn) -> Text:

@@ -160,7 +160,7 @@ def rewind(
     only_one({"--at": at, "--before": before, "--turns": turns}, needed=True)
     with opened(conversation, store) as this:
         if turns is not None:
-            before = _turns_back(this, turns)
+            before = turns_back(this, turns)
         aside = this.rewind(at=at, before=before)
         if aside is not None:
             with aside:
@@ -297,7 +297,7 @@ def _changed(source: Conversation, model: str | None, instructions: str | None, 
     return dataclasses.replace(agent, **{name: value for name, value in changes.items() if value is not None})
 
 
-def _turns_back(conversation: Conversation, number: int) -> str:
+def turns_back(conversation: Conversation, number: int) -> str:
     """The id of the turn that is to go, with all that follows it."""
     committed = [turn.id for turn in all_turns(conversation) if turn.outcome == "committed"]
     if len(committed) < number:

@@ -1,6 +1,7 @@
 """``forkpoint retry``, ``resume``, ``approve``, ``deny``, ``discard`` and ``ask``: steering a conversation's turns."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from msgspec.structs import replace
 
@@ -10,8 +11,8 @@ from forkpoint.cli.common import Allow, Id, Store, Tools, opened
 from forkpoint.cli.figures import money, tokens
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import Telling
-from forkpoint.cli.output import Json, clean, console, print_json, tell
-from forkpoint.conversation import Conversation
+from forkpoint.cli.output import Json, aside, clean, print_json, tell
+from forkpoint.conversation import Conversation, Turn
 from forkpoint.wire.documents import condensed_document, usage_document
 
 TurnId = Annotated[str | None, option("--turn ID", "Which turn. Default: the last one that did not commit.")]
@@ -36,9 +37,7 @@ def retry(
     Example:
       forkpoint retry build-1234
     """
-    telling = Telling(store=store, as_json=json)
-    with opened(conversation, store, bind=True, agent=agent, allow=allow, **telling.options) as this:
-        telling.run(this, lambda: this.retry(turn))
+    _steer(conversation, lambda this: this.retry(turn), store, json, agent=agent, allow=allow)
 
 
 def resume(
@@ -70,10 +69,12 @@ def resume(
     """
     given = {"steps": limit_steps, "tokens": limit_tokens, "dollars": limit_dollars, "seconds": limit_seconds}
     given |= {"repeats": limit_repeats}
-    telling = Telling(store=store, as_json=json)
-    with opened(conversation, store, bind=True, agent=agent, allow=allow, **telling.options) as this:
-        limits = _limits(this, {name: value for name, value in given.items() if value is not None})
-        telling.run(this, lambda: this.resume(turn, rerun=rerun or (), limits=limits))
+    limits = {name: value for name, value in given.items() if value is not None}
+
+    def act(this: Conversation) -> Turn:
+        return this.resume(turn, rerun=rerun or (), limits=_limits(this, limits))
+
+    _steer(conversation, act, store, json, agent=agent, allow=allow)
 
 
 def approve(
@@ -94,9 +95,7 @@ def approve(
       forkpoint approve build-1234
       forkpoint approve build-1234 call_7 --by ann
     """
-    telling = Telling(store=store, as_json=json)
-    with opened(conversation, store, bind=True, agent=agent, allow=allow, **telling.options) as this:
-        telling.run(this, lambda: this.approve(*(calls or ()), by=by))
+    _steer(conversation, lambda this: this.approve(*(calls or ()), by=by), store, json, agent=agent, allow=allow)
 
 
 def deny(
@@ -117,9 +116,14 @@ def deny(
     Example:
       forkpoint deny build-1234 --reason "not on a Friday" --by ann
     """
-    telling = Telling(store=store, as_json=json)
-    with opened(conversation, store, bind=True, agent=agent, allow=allow, **telling.options) as this:
-        telling.run(this, lambda: this.deny(*(calls or ()), by=by, reason=reason))
+    _steer(
+        conversation,
+        lambda this: this.deny(*(calls or ()), by=by, reason=reason),
+        store,
+        json,
+        agent=agent,
+        allow=allow,
+    )
 
 
 def discard(
@@ -164,15 +168,11 @@ def ask(
         print_json({"text": answer.text, "usage": usage_document(answer.usage)})
     else:
         print(clean(answer.text), flush=True)
-        console(stderr=True).print(f"{tokens(answer.usage)} · {money(answer.cost)} · not kept", style="dim")
+        aside(f"{tokens(answer.usage)} · {money(answer.cost)} · not kept")
 
 
 def condense(
-    conversation: Id,
-    agent: Tools = None,
-    allow: Allow = None,
-    store: Store = None,
-    json: Json = False,
+    conversation: Id, agent: Tools = None, allow: Allow = None, store: Store = None, json: Json = False
 ) -> None:
     """Have the older part of a conversation summed up.
 
@@ -193,6 +193,15 @@ def condense(
     else:
         print(clean(made.summary), flush=True)
         tell(f"All before event {made.kept_from:,} is this now.")
+
+
+def _steer(
+    conversation: str, act: Callable[[Conversation], Turn], store: str | None, json: bool, **options: Any
+) -> None:
+    """Opens a conversation to run, and tells of the turn that ``act`` runs there."""
+    telling = Telling(store=store, as_json=json)
+    with opened(conversation, store, bind=True, **options, **telling.options) as this:
+        telling.run(this, lambda: act(this))
 
 
 def _limits(conversation: Conversation, given: dict[str, float]) -> Limits | None:
