@@ -24,9 +24,10 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 import forkpoint
+from forkpoint.agent.calls import run_call
 
 SOURCE = os.path.dirname(forkpoint.__file__)
-TOOLS = os.path.join(os.path.dirname(__file__), "scenario.py")
+TOOLS = {os.path.join(os.path.dirname(__file__), "scenario.py"), run_call.__code__.co_filename}
 
 ONLY_CANCELLED = frozenset(
     {
@@ -193,12 +194,12 @@ def _chain(awaiting: Any) -> list[FrameType]:
 
 
 def _is_ours(code: CodeType) -> bool:
-    return code.co_filename.startswith((SOURCE, TOOLS))
+    return code.co_filename.startswith(SOURCE) or code.co_filename in TOOLS
 
 
 def _layer(code: CodeType) -> Layer | None:
     """Which layer a function is of, if that decides what can go wrong in it."""
-    if code.co_filename.startswith(TOOLS) or code.co_filename.endswith("running.py"):
+    if code.co_filename in TOOLS:
         return "tool"
     match os.path.relpath(code.co_filename, SOURCE).split(os.sep)[0]:
         case "store":
