@@ -168,15 +168,13 @@ def nursery() -> Nursery:
 
 _NURSERY = """
 import gc, importlib, json, os, pkgutil, sys, warnings
-import anyio._backends._asyncio, httpx2, rich.table, rich.text, rich.tree, typer._adapters
+import anyio._backends._asyncio, rich.table, rich.text, rich.tree, typer._adapters
+import fastapi, httptools, httpx2, jsonschema, mcp, prometheus_client, uvicorn, uvloop  # tests replace xllamacpp
 import forkpoint
 
 for found in pkgutil.walk_packages(forkpoint.__path__, "forkpoint."):
     if not found.name.endswith("__main__"):
         importlib.import_module(found.name)
-from forkpoint.system.extras import MODULES
-for name in {name for names in MODULES.values() for name in names} - {"xllamacpp"}:  # tests replace it
-    importlib.import_module(name)
 gc.freeze()  # else each child copies all of it to free it at its end
 
 for line in sys.stdin:
