@@ -1,4 +1,4 @@
-"""All commands, and what the program does with an error: a line on stderr, and an exit status."""
+"""The program: its commands in groups, and what it does with an error: a line on stderr, and an exit status."""
 
 import os
 import sys
@@ -67,7 +67,7 @@ app = typer.Typer(
     cls=_Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: it is there at once
+    rich_markup_mode=None,  # plain help loads no rich
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
 Exit status:
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the program, and exits."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError):  # somebody may have put something else in its place
+        with suppress(AttributeError):  # a test may have replaced the stream
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         app(given, prog_name="forkpoint")
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _flush() -> None:
-    """Says what is left to say. Whoever read it may have gone (``| head``), which is no error."""
+    """Writes what is left of the output. It is no error if the reader has gone (``| head``)."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

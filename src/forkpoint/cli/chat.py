@@ -36,7 +36,7 @@ def chat(
         str | None,
         argument(
             "CONVERSATION",
-            "Go on with this one: its name, its id, or the start of its id. One that does not exist is made.",
+            "Go on with this conversation: its name, its id, or the start of its id. A new name makes a new one.",
         ),
     ] = None,
     model: Model = None,
@@ -73,7 +73,7 @@ def chat(
 
 
 class _Chat:
-    """Somebody at a keyboard, or a pipe, and the conversation that they are in."""
+    """A user at a keyboard, or a pipe, and the conversation that they talk in."""
 
     _this: Conversation
 
@@ -86,7 +86,7 @@ class _Chat:
         self._out.quiet = as_json
         self._screen = TerminalVisualizer(self._out, show_input=False)
         self._told = _Following(self._repeat)
-        self._kept = False  # whether there is anything to come back to
+        self._kept = False  # whether the conversation is in the store, so that the user can come back to it
         self._ends = False
         self._commands: dict[str, tuple[str, str, Callable[[str], dict[str, Any]]]] = {
             "fork": ("[TITLE]", "go on in a fork; this conversation stays as it is", self._fork),
@@ -149,7 +149,7 @@ class _Chat:
             self._say(f"Go on with: {command('chat', self._this.name, self._store)}")
 
     def _do(self, line: str) -> None:
-        """Whatever a line asks for. What goes wrong is said, and the chat goes on."""
+        """Does what a line asks for. If that fails, it prints the error, and the chat goes on."""
         self._told.turn = None
         stopped = False
         try:
@@ -186,7 +186,7 @@ class _Chat:
         return document(turn, self._this.name)
 
     def _interrupted(self) -> dict[str, Any]:
-        """What became of the turn that Ctrl-C was to stop."""
+        """Shows how the turn ended that Ctrl-C should stop."""
         if self._told.turn is None:
             return self._refuse("It was stopped")
         turn = self._this.turn(self._told.turn)
@@ -195,7 +195,7 @@ class _Chat:
             self._say(_FAILED)
         return document(turn, self._this.name)
 
-    # What a line does that begins with a slash.
+    # Lines that begin with a slash.
 
     def _fork(self, title: str) -> dict[str, Any]:
         source = self._this
@@ -290,7 +290,7 @@ class _Chat:
         self._ends = True
         return {"conversation": self._this.id, "name": self._this.name}
 
-    # What they have in common.
+    # Shared by the commands.
 
     def _go_to(self, other: Conversation) -> None:
         before, self._this = self._this, other
@@ -298,7 +298,7 @@ class _Chat:
         before.close()
 
     def _announce(self, info: Info, turns: list[Turn]) -> None:
-        """How the conversation stands that somebody comes to."""
+        """Shows how the conversation stands that the user has come to."""
         committed = [turn for turn in turns if turn.outcome == "committed"]
         told = [f"conversation {info.name}", one_line(info.title or "", 60), info.model or ""]
         told += [figures.counted(len(committed), "turn"), "/help shows what you can do"]
@@ -336,7 +336,7 @@ class _Chat:
                 self._repeat(line)
             return line if read else None
         prompt = self._mark
-        if not sys.stdout.isatty():  # what is written there is not for the one who types
+        if not sys.stdout.isatty():  # stdout is a file or a pipe, so the prompt goes to stderr
             print(prompt, end="", file=sys.stderr, flush=True)
             prompt = ""
         try:
@@ -349,7 +349,7 @@ class _Chat:
         return "\u276f " if self._out.encoding.lower().startswith("utf") else "> "
 
     def _repeat(self, line: str) -> None:
-        """Shows what is said, where nobody has just typed it."""
+        """Shows a message that the user has not just typed."""
         self._out.print(f"{self._mark}{one_line(line, 600)}", style="bold")
 
     def _say(self, text: str) -> None:
@@ -364,7 +364,7 @@ class _Chat:
 
 
 class _Following:
-    """A callback that remembers which turn was begun, for Ctrl-C, and can repeat what it is asked."""
+    """A callback that remembers which turn has begun, for Ctrl-C. It can also show the turn's message."""
 
     def __init__(self, repeat: Callable[[str], None]) -> None:
         self._repeat = repeat
@@ -391,7 +391,7 @@ def _error(error: ForkpointError) -> dict[str, Any]:
 
 
 def _set_up_readline(commands: Iterable[str], said: Iterable[str]) -> None:
-    """Lets lines be edited where the system can do that, with what was said before, and commands that are completed."""
+    """Sets up readline, if the system has it: earlier messages as history, and completion of commands."""
     try:
         import readline
     except ImportError:

@@ -1,4 +1,4 @@
-"""What many commands have in common: where conversations live, which one is meant, and who answers."""
+"""What many commands share: where conversations live, which conversation an argument names, and who answers."""
 
 import functools
 import importlib
@@ -26,11 +26,11 @@ _SHOWN = 13  # of an id, in lists: the moment it was made, to the millisecond
 
 
 def known_names(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Conversations whose name or id starts like this, for a shell. Without a store there are none."""
+    """The conversations whose name or id starts with ``incomplete``, for a shell. Empty if there is no store."""
     store = context.params.get("store")
     try:
         found = listed(store, limit=1000).items
-    except Exception:  # whatever it is, it is not to be said in the middle of a command line
+    except Exception:  # an error must not be printed in the middle of a command line
         return []
     return [(info.name, one_line(info.title or "", 60)) for info in found if info.name.startswith(incomplete)]
 
@@ -61,14 +61,15 @@ AgentPath: TypeAlias = Annotated[
     str | None,
     option(
         "--agent MODULE:NAME",
-        "coder, which works in a repository; an Agent in your own code; or NAME: one of the server's.",
+        "coder, which works in a repository; an Agent in your own code; or NAME, an agent of the server.",
     ),
 ]
 
 Approval: TypeAlias = Annotated[
     Literal["never", "risky", "always"] | None,
     option(
-        "--approval WHEN", "Which calls of a new one wait for you: never, risky or always. Default: as its agent says."
+        "--approval WHEN",
+        "Which calls of a new conversation wait for you: never, risky or always. Default: as its agent says.",
     ),
 ]
 
@@ -79,7 +80,7 @@ Tools: TypeAlias = Annotated[
     str | None,
     option(
         "--agent MODULE:NAME",
-        "An Agent in your own code that has the tools, where they cannot be imported as they were.",
+        "An Agent in your own code that has the tools, if they cannot be imported any more.",
     ),
 ]
 
@@ -96,7 +97,7 @@ Tags: TypeAlias = Annotated[list[str] | None, option("--tag KEY=VALUE", "A tag. 
 
 
 def tags_from(given: Iterable[str] | None) -> dict[str, str]:
-    """The tags that ``--tag KEY=VALUE`` named."""
+    """The tags of ``--tag KEY=VALUE``."""
     tags = {}
     for one in given or ():
         key, equals, value = one.partition("=")
@@ -107,7 +108,7 @@ def tags_from(given: Iterable[str] | None) -> dict[str, str]:
 
 
 def allowed(given: Iterable[str]) -> frozenset[str]:
-    """What ``--allow`` named."""
+    """The kinds of ``--allow``."""
     try:
         return as_allowed(tuple(given))
     except BadArgument as error:
@@ -116,7 +117,7 @@ def allowed(given: Iterable[str]) -> frozenset[str]:
 
 
 def only_one(given: Mapping[str, Any], *, needed: bool = False) -> None:
-    """Refuses a command line that has more than one of these options, or none if one is needed."""
+    """Refuses a command line with more than one of these options; with ``needed``, also a command line with none."""
     named = [name for name, value in given.items() if value is not None and value is not False]
     if len(named) > 1:
         raise typer.BadParameter(f"it cannot be given together with {named[0]}", param_hint=named[1])
@@ -124,7 +125,7 @@ def only_one(given: Mapping[str, Any], *, needed: bool = False) -> None:
         raise typer.BadParameter("give one of them", param_hint=" / ".join(given))
 
 
-# Which conversation is meant.
+# Which conversation.
 
 
 def opened(
@@ -137,11 +138,10 @@ def opened(
     allow: Iterable[str] | None = None,
     **options: Any,
 ) -> Conversation:
-    """The conversation that is meant, open. Raises `NotFound` or `BadName`.
+    """Opens the conversation with this name, id, or start of an id. Raises `NotFound` or `BadName`.
 
     With ``bind`` it can run: its tools are imported, also from the folder that the program was started in, or taken
-    from the agent at the path ``agent``. It goes on without what ``allow`` names, and with another ``model``, if one
-    is given.
+    from the agent at the path ``agent``. It goes on without what ``allow`` names, and with ``model`` if given.
     """
     if not is_there(store):
         raise NotFound("conversation", given)
@@ -160,7 +160,7 @@ def opened(
 
 
 def listed(store: str | None, **options: Any) -> Page[Info]:
-    """A page of conversations. A store that is not there has none, and is not made."""
+    """A page of conversations. Empty if the store does not exist; the store is not made."""
     if not is_there(store):
         return Page(())
     with Conversations(store) as conversations:
@@ -168,7 +168,7 @@ def listed(store: str | None, **options: Any) -> Page[Info]:
 
 
 def short_names(infos: Iterable[Info]) -> dict[str, str]:
-    """How conversations are called in a list, by id: their names, else as much of their ids as tells them apart."""
+    """The names of conversations in a list, by id. Without a name: as much of the id as tells them apart."""
     infos = list(infos)
     nameless = {info.id for info in infos if info.name == info.id}
     length = _SHOWN
@@ -183,7 +183,7 @@ def all_turns(conversation: Conversation) -> list[Turn]:
 
 
 def _starting_with(given: str, store: str | None) -> str:
-    """The one id that starts like this."""
+    """The only id that starts with these characters. Raises `NotFound` or `BadName`."""
     start = given.lower()
     if len(start) < SHORTEST or set(start) - set("0123456789abcdef-"):
         raise NotFound("conversation", given)
@@ -201,7 +201,7 @@ def _starting_with(given: str, store: str | None) -> str:
 
 
 def agent_from(agent: str | None, model: str | None, instructions: str | None) -> Agent:
-    """The agent that the options name. Raises `BadAgent` if they name none, or two."""
+    """The agent that the options name. Raises `BadAgent` if it cannot be found, or if the options contradict."""
     if agent is None:
         return Agent(model or default_model(), instructions=instructions or "")
     if agent in BUILT_IN and instructions is None:
@@ -213,14 +213,14 @@ def agent_from(agent: str | None, model: str | None, instructions: str | None) -
 
 
 def is_built_in(agent: str | None, store: str | None) -> bool:
-    """Whether an agent is one of ours. At a server the same name is one of the server's."""
+    """Whether an agent is built in. At a server, the same name is an agent of the server."""
     return agent in BUILT_IN and not is_remote(store)
 
 
 def answerer_from(agent: str | None, model: str | None, instructions: str | None, store: str | None) -> Agent | str:
-    """The same for a new conversation, which may live at a server.
+    """The agent for a new conversation, which may live at a server.
 
-    There a name without a colon is one of the server's own agents, and without any option its default answers.
+    There a name without a colon is an agent of the server. Without any option, the server's default agent answers.
     """
     if not is_remote(store) or (agent is not None and ":" in agent):
         return agent_from(agent, model, instructions)
@@ -232,7 +232,7 @@ def answerer_from(agent: str | None, model: str | None, instructions: str | None
 
 
 def imported_agent(path: str) -> Agent:
-    """The agent at ``module:name``, or one of our own. Raises `BadAgent`."""
+    """The agent at ``module:name``, or a built-in agent. Raises `BadAgent`."""
     if path in BUILT_IN:
         return agent_from(path, None, None)
     found = imported(path)
@@ -242,7 +242,7 @@ def imported_agent(path: str) -> Agent:
 
 
 def imported(path: str) -> Any:
-    """What stands at ``module:name``, also in the folder that the program was started in. Raises `BadAgent`."""
+    """The object at ``module:name``, also from the folder that the program was started in. Raises `BadAgent`."""
     module, colon, names = path.partition(":")
     if not colon or not module or not names:
         raise BadAgent(f"{path!r} is not of the form MODULE:NAME")

@@ -1,4 +1,4 @@
-"""How a turn is told: while it runs, how it ended, and what can be done then. The same for every command that runs one.
+"""`Telling`: what a command prints about the turn that it runs: its answer, its end, and what can be done then.
 
 The answer is on stdout, all the rest on stderr. On a terminal the answer is shown as it comes; a file or a pipe gets it
 once it is committed, whole.
@@ -29,7 +29,7 @@ _DECIDE = (("approve", "let what waits run, and go on"), ("deny", "refuse it, an
 
 
 class Telling:
-    """Tells of one turn. Open the conversation with its `options`, then `run` the turn."""
+    """Prints one turn. Open the conversation with `options`, then `run` the turn."""
 
     def __init__(self, *, store: str | None, as_json: bool, quiet: bool = False) -> None:
         self._store = store
@@ -43,7 +43,7 @@ class Telling:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the conversation is to be opened with."""
+        """The options to open the conversation with."""
         return {"callbacks": [self._follow], "visualizer": None if self._as_json else self._screen}
 
     def run(self, conversation: Conversation, act: Callable[[], Turn]) -> None:
@@ -62,7 +62,7 @@ class Telling:
             print_error(error, as_json=self._as_json)
             self._suggest(name, *(_DECIDE if error.outcome == "awaiting_approval" else (_RESUME, _DISCARD)))
             raise typer.Exit(1) from None
-        if not self._as_json and self._begun != turn.id:  # it was run before, so nobody was told of it
+        if not self._as_json and self._begun != turn.id:  # an earlier call with the same key ran it
             self._screen(turn)
         self.ended(turn, name)
         if turn.outcome == "awaiting_approval":
@@ -100,7 +100,7 @@ class Telling:
         self._suggest(name, _RETRY, _RESUME)
 
     def _interrupted(self, conversation: Conversation) -> None:
-        """What became of the turn that Ctrl-C was to stop: it is cancelled, unless it was too late for that."""
+        """Shows how the turn ended that Ctrl-C should stop: cancelled, unless it had ended before."""
         turn = conversation.turn(self._begun) if self._begun is not None else None
         if turn is not None:
             self.ended(turn, conversation.name)

@@ -62,7 +62,7 @@ def grid(*, header: bool = False) -> Table:
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Table:
-    """A table of what is known of one thing: names on the left, dim, and what they are on the right."""
+    """A table of the facts about one thing: their names on the left, dim, and their values on the right."""
     table = grid()
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")

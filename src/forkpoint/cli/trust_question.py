@@ -1,4 +1,4 @@
-"""Whether you trust the workspace that a command is given: what is said with an option, or asked on a terminal."""
+"""Whether the user trusts the workspace of a command: an option says so, or the user is asked on a terminal."""
 
 import os
 import shlex
@@ -23,7 +23,7 @@ TrustGiven: TypeAlias = Annotated[
 ]
 
 Workspace: TypeAlias = Annotated[
-    str | None, option("--workspace FOLDER", "The folder that tools of a new one work in.")
+    str | None, option("--workspace FOLDER", "The folder that the tools of a new conversation work in.")
 ]
 
 _QUESTION = """\
@@ -43,7 +43,7 @@ def is_here(workspace: str | None, store: str | None) -> bool:
 
 
 def asked(workspace: str | None, store: str | None, *, say: Callable[[str], None]) -> bool | None:
-    """What somebody says of a workspace that is undecided: asked on a terminal, and only told of elsewhere."""
+    """Asks the user about an undecided workspace. Without a terminal, it only says that the workspace is undecided."""
     if workspace is None or not is_here(workspace, store) or (found := _standing(workspace)).trust != "undecided":
         return None
     root = one_line(found.root)
@@ -60,13 +60,13 @@ def asked(workspace: str | None, store: str | None, *, say: Callable[[str], None
             return None
         if said in ("y", "yes", "n", "no"):
             trusted = said.startswith("y")
-            # It is kept although nothing may be said here. If that fails, the conversation tries again, and warns.
+            # At once: the user may leave without a message. If this fails, the conversation tries again, and warns.
             set_trust(os.path.expanduser(workspace), "trusted" if trusted else "untrusted", settings_file())
             return trusted
 
 
 def place_of(workspace: str | None, store: str | None, trust: bool | None) -> str | None:
-    """The store that is meant: the one given, or what the project of a trusted workspace says, or else None."""
+    """The store to use: the given one, else the one that the trusted project of the workspace names, else None."""
     if store is not None or not is_here(workspace, store):
         return store
     address, source = named_store(workspace, trust=_trust(workspace, trust))
@@ -74,7 +74,7 @@ def place_of(workspace: str | None, store: str | None, trust: bool | None) -> st
 
 
 def model_of(workspace: str | None, store: str | None, trust: bool | None) -> str | None:
-    """The model that the project of a trusted workspace says, if nobody else says one; else None."""
+    """The model that the trusted project of the workspace names, if nothing else names one; else None."""
     if not is_here(workspace, store):
         return None
     model, source = named_model(workspace, trust=_trust(workspace, trust))
@@ -82,7 +82,7 @@ def model_of(workspace: str | None, store: str | None, trust: bool | None) -> st
 
 
 def _trust(workspace: str | None, wish: bool | None) -> Trust:
-    """How a workspace stands, as if what is said of it were kept already."""
+    """How a workspace stands once the user's wish is kept."""
     found = _standing(workspace or ".").trust
     if wish is False:
         return "untrusted"

@@ -17,7 +17,7 @@ from forkpoint.conversation.sub_agents import member_of, part_of_key
 from forkpoint.wire.documents import info_document, member_document
 
 Name = Annotated[str, argument("AGENT", "A sub-agent's nickname, path or id.")]
-Key = Annotated[str | None, option("--key TEXT", "Do it once: the same key gives the same again.")]
+Key = Annotated[str | None, option("--key TEXT", "Do it once: the same key returns the same result again.")]
 
 Quiet = Annotated[bool, option("--quiet -q", "Print the answer alone.")]
 
@@ -113,7 +113,7 @@ def send(
 ) -> None:
     """Run a turn of a sub-agent.
 
-    One that belongs to another branch of the conversation is forked first.
+    A sub-agent that belongs to another branch of the conversation is forked first.
 
     \b
     Example:
@@ -180,7 +180,7 @@ def close(conversation: Id, agent: Name, store: Store = None, json: Json = False
 
 
 def _given(agent: str | None) -> Agent | str | None:
-    """Who it is to be: an agent of one's own code, or the name of one that is offered."""
+    """The sub-agent's agent: an object in the user's code, or the name of an offered agent."""
     return imported_agent(agent) if agent is not None and ":" in agent else agent
 
 

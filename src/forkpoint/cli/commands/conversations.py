@@ -20,12 +20,12 @@ _TITLE = 20  # columns of the screen that a title gets before others do
 
 
 def list_conversations(
-    tag: Annotated[list[str] | None, option("--tag KEY=VALUE", "Only those with this tag. Repeatable.")] = None,
+    tag: Annotated[list[str] | None, option("--tag KEY=VALUE", "Only conversations with this tag. Repeatable.")] = None,
     status: Annotated[
         Literal["idle", "running", "awaiting_approval", "interrupted"] | None,
-        option("--status STATUS", "Only those that are idle, running, awaiting_approval or interrupted."),
+        option("--status STATUS", "Only conversations that are idle, running, awaiting_approval or interrupted."),
     ] = None,
-    agents: Annotated[bool, option("--agents", "With sub-agents.")] = False,
+    agents: Annotated[bool, option("--agents", "Show sub-agents too.")] = False,
     limit: Annotated[int, option("--limit N", "How many at most.", min=1, max=1000)] = 50,
     cursor: Annotated[str | None, option("--cursor CURSOR", "Go on where an earlier list ended.")] = None,
     store: Store = None,
@@ -116,7 +116,7 @@ def delete(
 
 
 def _table(infos: list[Info]) -> Table:
-    """Conversations, one on a line. Where the screen is narrow, titles are cut, and some columns are left out."""
+    """Conversations, one on a line. On a narrow screen titles are cut, and some columns are left out."""
     names = short_names(infos)
     columns = {
         "conversation": [Text(one_line(names[info.id]), style="bold") for info in infos],

@@ -49,7 +49,7 @@ State: TypeAlias = Literal["good", "absent", "bad"]
 
 
 class Check(Struct, frozen=True):
-    """What was found of one thing. What is absent is no problem: nobody has asked for it."""
+    """What was found about one thing. "absent" is no problem: nothing asked for it."""
 
     what: str
     state: State
@@ -139,7 +139,7 @@ def verify(
 
 
 def _verify_all(store: str | None, head_digest: str | None) -> Verification:
-    if not is_there(store):  # nothing is as good as new, but a wrong address is more likely
+    if not is_there(store):  # an empty store would be fine, but a wrong address is more likely
         raise NotFound("store", look(store).address)
     with Conversations(store) as conversations:
         return conversations.verify(head_digest=head_digest)
@@ -178,7 +178,7 @@ def _examined(store: str | None, reach: str | None, model: str | None) -> Iterat
 
 
 def _found(what: str, check: Callable[[], tuple[State, str]]) -> Check:
-    """What a check finds; what it raises is what is wrong."""
+    """The result of a check. If the check raises an error, the error is the finding."""
     try:
         state, said = check()
     except ForkpointError as error:
@@ -212,7 +212,7 @@ def _settings() -> Check:
 
 
 def _flaw_of(projects: Any) -> str | None:
-    """Why what is said of projects decides nothing, if so."""
+    """What is wrong with the table of projects; None if it is fine."""
     if not isinstance(projects, dict):
         return "projects must be a table"
     for root, entry in projects.items():
@@ -276,12 +276,12 @@ def _default_model() -> tuple[State, str]:
     except (ExtraMissing, NoWeights) as error:
         if source != "default":
             raise
-        return "absent", f"{name} ({source}): {error}"  # nobody has asked for the model in the box
+        return "absent", f"{name} ({source}): {error}"  # nothing asked for this model: it is the default
     return "good", f"{name} ({source})"
 
 
 def _usable(name: str) -> None:
-    """Raises if a model could not be asked: it is none, its key is missing, or its weights are."""
+    """Raises an error if a model cannot be used: its name is unknown, or its key or its weights are missing."""
     llm = LLM(name)
     llm.key()
     if llm.kind == "local":
@@ -292,7 +292,7 @@ def _usable(name: str) -> None:
 
 
 def _variables() -> Iterator[Check]:
-    """Which variables are set. Never what they hold: some are keys."""
+    """Which variables are set. Their values are never shown: some are keys."""
     others = sorted(name for name in os.environ if name.startswith("FORKPOINT_") and name not in _VARIABLES)
     for name in (*_VARIABLES, *others):
         there = bool(os.environ.get(name, "").strip())
@@ -313,7 +313,7 @@ def _local() -> tuple[State, str]:
 
 
 def _extra(extra: str, what: str) -> tuple[State, str]:
-    """An optional part, which counts as usable only once it is loaded."""
+    """An optional part. It counts as usable only if it can be loaded."""
     try:
         extras.load(extra, what)
     except ExtraMissing:

@@ -73,7 +73,7 @@ def _facts(seen: Inspection, info: Info, names: dict[str, str]) -> list[tuple[st
 
 
 def _key_of(key: str, info: Info, names: dict[str, str]) -> str:
-    """Whose a key is that a request has."""
+    """Who owns the cache key of a request, in words."""
     if key == info.cache.key:
         return whose(info.cache, names)
     if key == own_identity(info.id).key:
@@ -82,7 +82,7 @@ def _key_of(key: str, info: Info, names: dict[str, str]) -> str:
 
 
 def _print_body(body: str) -> None:
-    """The body byte for byte; on a screen with an end of line, and without what would steer the terminal."""
+    """Prints the body byte for byte. On a screen: with a line end, and without characters that control the terminal."""
     if sys.stdout.isatty():
         print(clean(body))
     else:

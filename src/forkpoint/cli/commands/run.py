@@ -1,4 +1,4 @@
-"""``forkpoint run``: one turn, in a new conversation or in one that exists."""
+"""``forkpoint run``: one turn, in a new or an existing conversation."""
 
 import sys
 from typing import Annotated
@@ -21,7 +21,7 @@ def run(
         str | None,
         option(
             "--conversation -c NAME",
-            "Say it in this one: its name, its id, or the start of its id. One that does not exist is made.",
+            "Say it in this conversation: its name, its id, or the start of its id. A new name makes a new one.",
         ),
     ] = None,
     model: Model = None,
@@ -32,7 +32,7 @@ def run(
     trust: TrustGiven = None,
     allow: Allow = None,
     key: Annotated[
-        str | None, option("--key TEXT", "Do it once: the same key and message give the same turn again.")
+        str | None, option("--key TEXT", "Do it once: the same key and message return the same turn again.")
     ] = None,
     quiet: Annotated[bool, option("--quiet -q", "Print the answer alone.")] = False,
     store: Store = None,
@@ -43,8 +43,8 @@ def run(
     The answer is on stdout, all the rest on stderr. On a terminal it is shown as it comes; a file or a pipe gets it
     once it is committed, whole. A turn that fails or is cancelled leaves the conversation as it was.
 
-    Without --conversation it begins a new one. One that exists has its agent: --agent gives it tools that cannot be
-    imported here, and --model another model if you --allow model.
+    Without --conversation it begins a new one. An existing conversation keeps its agent: --agent gives it tools that
+    cannot be imported here, and --model another model if you --allow model.
 
     --agent coder works in the folder that you are in, or in --workspace, and asks before it runs a command or writes a
     file. Where nobody can be asked, say --approval never.
@@ -73,7 +73,7 @@ def run(
 
 
 def _message(given: str | None) -> str:
-    """What is to be said: as it was given, or from stdin."""
+    """The message: from the command line, or from stdin."""
     if given == "-" or (given is None and not sys.stdin.isatty()):
         given = sys.stdin.buffer.read().decode(errors="surrogateescape").rstrip("\r\n")
     if not given or given.isspace():

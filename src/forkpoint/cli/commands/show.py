@@ -1,4 +1,4 @@
-"""``forkpoint show``: one conversation, its figures, its turns and what was said."""
+"""``forkpoint show``: one conversation, its figures, its turns and its events."""
 
 from typing import Annotated, Any
 
@@ -20,17 +20,19 @@ from forkpoint.llm.prompt.identity import CacheIdentity
 from forkpoint.wire.documents import event_document, info_document, stats_document, turn_document
 
 MOST = 50
-"""How many turns or events are shown, unless somebody wants more."""
+"""How many turns or events are shown without ``--limit``."""
 
 OUTCOMES = {"committed": "green", "failed": "red", "cancelled": "yellow", "interrupted": "red"}
 
 
 def show(
     conversation: Id,
-    turns: Annotated[bool, option("--turns", "Its turns too, with those that did not commit.")] = False,
-    events: Annotated[bool, option("--events", "All that was said and done, too.")] = False,
-    turn: Annotated[str | None, option("--turn ID", "One of its turns instead, with everything in it.")] = None,
-    limit: Annotated[int | None, option("--limit N", "How many turns or events, the newest; 50.", min=1)] = None,
+    turns: Annotated[bool, option("--turns", "Show its turns too, also those that did not commit.")] = False,
+    events: Annotated[bool, option("--events", "Show its events too: all that was said and done.")] = False,
+    turn: Annotated[str | None, option("--turn ID", "Show this turn instead, with everything in it.")] = None,
+    limit: Annotated[
+        int | None, option("--limit N", "Show only the newest N turns or events. Default: 50.", min=1)
+    ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -71,14 +73,14 @@ def show(
 
 
 def whose(cache: CacheIdentity, names: dict[str, str]) -> str:
-    """Whose a cache key is, in words."""
+    """Who owns a cache key, in words."""
     if cache.inherited_from is not None:
         return f"inherited from {names.get(cache.inherited_from, cache.inherited_from)}"
     return f"its own; {cache.dropped}" if cache.dropped else "its own"
 
 
 def names_of(info: Info, store: str | None) -> dict[str, str]:
-    """How the conversations that this one comes from are called, by id."""
+    """The names of the conversations that this one comes from, by id."""
     names = {}
     for id in filter(None, {info.lineage.source, info.cache.inherited_from}):
         try:

@@ -1,4 +1,4 @@
-"""``forkpoint skills``: what a model is told when it comes to it, and what calls for it."""
+"""``forkpoint skills``: instructions that a model gets when a message or a file calls for them."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -78,16 +78,16 @@ def explain(
 
 
 def places(workspace: str | None = None) -> list[Found]:
-    """The skills that a conversation here may come to beside its agent's own: the trusted project's, then the user's.
+    """The skills that a conversation here has in addition to its agent's own: the trusted project's, then the user's.
 
-    They are apart, by the folders that they are read from.
+    There is one item for each folder that skills are read from.
     """
     projects = trusted_project(as_workspace(workspace or "."))
     return [*(skills_in(one / ".forkpoint" / "skills", one) for one in projects), skills_in(skills_folder())]
 
 
 def _found(workspace: str | None) -> Found:
-    """All of them, each name once."""
+    """All skills, each name once."""
     return together(*places(workspace))
 
 

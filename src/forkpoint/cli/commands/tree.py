@@ -226,7 +226,7 @@ def without_agents(branches: tuple[Branch, ...]) -> tuple[Branch, ...]:
 
 
 def origin(info: Info, source: str | None = None) -> str:
-    """Where a conversation comes from, in words; ``source`` is how the other one is called, if that is to be said."""
+    """Where a conversation comes from, in words. ``source`` is the name of the other conversation, if any."""
     after = "" if info.lineage.at is None else f" after {figures.counted(info.lineage.at.ordinal, 'event')}"
     match info.lineage.kind:
         case "root":
@@ -247,7 +247,7 @@ def origin(info: Info, source: str | None = None) -> str:
 
 
 def folder_of(info: Info) -> str:
-    """Where a conversation works, and whether it shares that, in words."""
+    """Where a conversation works, and whether it shares that folder, in words."""
     how = info.isolation
     if how is None or how.kind == "path":
         return info.workspace or "no folder"
@@ -260,12 +260,12 @@ def folder_of(info: Info) -> str:
 
 
 def own_events(info: Info) -> int:
-    """How many events a conversation has that stand after the point where it branched off."""
+    """How many events a conversation has after the point where it branched off."""
     return max(info.events - (info.lineage.at.ordinal if info.lineage.at is not None else 0), 0)
 
 
 def _label(info: Info, name: str, here: bool, stats: Stats | None) -> Text:
-    """Two lines: who it is, and what is known of it."""
+    """A conversation on two lines: its name, and its figures."""
     if info.lineage.kind == "root":
         told = [figures.counted(info.events, "event")]
     else:
@@ -298,7 +298,7 @@ def _changed(source: Conversation, model: str | None, instructions: str | None, 
 
 
 def turns_back(conversation: Conversation, number: int) -> str:
-    """The id of the turn that is to go, with all that follows it."""
+    """The id of the first turn to remove when a conversation goes back by ``number`` turns."""
     committed = [turn.id for turn in all_turns(conversation) if turn.outcome == "committed"]
     if len(committed) < number:
         raise NoSuchTurn(conversation.id, "go back to", f"it has {figures.counted(len(committed), 'committed turn')}")

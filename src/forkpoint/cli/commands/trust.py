@@ -69,13 +69,13 @@ def trust(
 
 
 def instructions_here(folder: str) -> ProjectText:
-    """What ``AGENTS.md`` says in the project of a folder, down to that."""
+    """What the files ``AGENTS.md`` say, from the root of the folder's project down to the folder."""
     here = origin_of(folder)
     return instructions_in(checkout_and_root(here)[0], here)
 
 
 def _told(folder: str) -> list[tuple[str, list[str]]]:
-    """What agents come to in a trusted project, beside its settings: each with the files that say it."""
+    """What agents get in a trusted project in addition to its settings, each with its files."""
     told, (*found, _) = instructions_here(folder), places(folder)
     skills = [skill.source or skill.name for place in found for skill in place.skills]
     problems = [str(one) for one in (*told.problems, *(problem for place in found for problem in place.problems))]
@@ -84,7 +84,7 @@ def _told(folder: str) -> list[tuple[str, list[str]]]:
 
 
 def _check_not_home(folder: str) -> None:
-    """Whoever stands at home and says nothing hardly means everything that is there."""
+    """Refuses to trust the home folder unless the user names it."""
     real = os.path.realpath(folder)
     if real in (os.path.realpath(os.path.expanduser("~")), Path(real).anchor):
         why = f"this is {one_line(real)}, hardly a project. Name it if you mean it: forkpoint trust {one_line(real)}"
@@ -123,7 +123,7 @@ def _document(now: TrustStand, config: Path, folder: str) -> dict[str, Any]:
 
 
 def _project_file(now: TrustStand) -> str:
-    """What is used of a project's own settings, on a line."""
+    """Which of the project's own settings are used, on one line."""
     file = settings_of(Path(now.root))
     if now.trust != "trusted":
         return f"none of {file} is read"

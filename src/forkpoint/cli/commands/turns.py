@@ -1,4 +1,4 @@
-"""``forkpoint retry``, ``resume``, ``approve``, ``deny``, ``discard`` and ``ask``: steering a conversation's turns."""
+"""``forkpoint retry``, ``resume``, ``approve``, ``deny``, ``discard``, ``ask``, ``condense``: to steer turns."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -205,7 +205,7 @@ def _steer(
 
 
 def _limits(conversation: Conversation, given: dict[str, float]) -> Limits | None:
-    """The agent's limits with those that were given in their place; None if there is none."""
+    """The agent's limits, changed by the given ones; None if no limit is given."""
     if not given:
         return None
     return replace(conversation.agent.limits if conversation.agent is not None else Limits(), **given)

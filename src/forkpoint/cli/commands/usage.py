@@ -28,7 +28,7 @@ def usage(store: Store = None, json: Json = False) -> None:
 
 
 def _spent(store: str | None) -> Spending:
-    """What was spent. In a store that is not there it is nothing, and no store is made."""
+    """What was spent. Nothing if the store does not exist; the store is not made."""
     if not is_there(store):
         return Spending(Usage(), Usage())
     with Conversations(store) as conversations:
