@@ -203,9 +203,11 @@ class _SaidText:
 
     def _fits(self, pattern: str, path: str) -> bool:
         """Whether a path is meant: by its last name, or by all of it if the pattern has a slash."""
-        parts = path.split("/")
         if "/" not in pattern:
-            return fnmatchcase(parts[-1], pattern)
+            return fnmatchcase(path.rpartition("/")[2], pattern)
+        if self._left <= 0:
+            return False
+        parts = path.split("/")
         wanted = (f"{pattern}**" if pattern.endswith("/") else pattern).lstrip("/").split("/")
         self._left -= len(wanted) * len(parts)
         return self._left > 0 and _all_fit(wanted, parts)
