@@ -80,6 +80,10 @@ async def test_a_side_question_that_is_cancelled_is_charged_too(home: Home) -> N
             tasks.start_soon(conversation.ask, "?")
             await watcher.until(TextPiece)
             tasks.cancel_scope.cancel()
+        if home.store.startswith("http"):  # its server hears a moment later that the client is gone
+            with anyio.fail_after(20):
+                while (await conversation.stats()).spent.input == 100:
+                    pass
         assert (await conversation.stats()).spent.input == 120
 
 
