@@ -35,7 +35,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 8.0  # for each sample
+SECONDS = 5.0  # for each sample
 AT_LEAST = 20  # faults, or it proved nothing
 
 Spoil: TypeAlias = Callable[[Run, Reference], Reference | None]
