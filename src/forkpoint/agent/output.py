@@ -55,7 +55,7 @@ _left: ContextVar[int] = ContextVar("forkpoint_output_work", default=WORK)
 class OutputSchema(Struct, frozen=True):
     """The form of an answer: a JSON schema and what it is called. The output is then a plain JSON value.
 
-    Raises `BadAgent` for a schema that is none, that is too large, or that refers to something outside itself. Needs
+    Raises `BadAgent` for an invalid schema, one that is too large, or that refers to something outside itself. Needs
     the extra ``server``.
     """
 

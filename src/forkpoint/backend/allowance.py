@@ -100,7 +100,7 @@ def going_on(stored: Settings, agent: Agent | None, allow: frozenset[str]) -> Se
 
 
 def missing_workspace(stored: Settings) -> list[Item]:
-    """The item that says that the folder is gone; none if it is there, or if there is none to be."""
+    """An item if the folder of the settings is gone; empty if it is there, or if they name none."""
     folder = stored.workspace
     if folder is None or os.path.isdir(folder):
         return []

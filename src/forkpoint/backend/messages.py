@@ -34,7 +34,7 @@ E = TypeVar("E", UserMessage, ToolResult)
 
 
 def as_message(message: Message) -> UserMessage:
-    """The event that a message becomes. Raises `NotWhole` for one that is blank, or is none."""
+    """The event that a message becomes. Raises `NotWhole` if it is blank, or not a message."""
     return _checked(message if isinstance(message, UserMessage) else UserMessage(_parts("user_message", message)))
 
 

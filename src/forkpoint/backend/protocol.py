@@ -249,7 +249,7 @@ class Backend(Protocol):
         ...
 
     async def usage(self) -> tuple[Usage, Usage]:
-        """All that the tenant has ever spent, each token once; and what of it beside any conversation."""
+        """All that the tenant has ever spent, each token once; and what of it outside of conversations."""
         ...
 
     async def state(self, id: str) -> dict[str, Any]:

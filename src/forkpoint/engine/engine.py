@@ -90,7 +90,7 @@ class Engine:
         self._records.forget(id)
 
     async def usage(self) -> tuple[Usage, Usage]:
-        """All that the tenant has ever spent, and what of it beside any conversation."""
+        """All that the tenant has ever spent, and what of it outside of conversations."""
         return await self._store.usage(), await self._store.spent(None)
 
     # Conversations.

@@ -261,7 +261,7 @@ class Trusting:
 
 
 def check_trust(trust: bool | None, workspace: str | None, where: str = "Conversation()") -> None:
-    """Raises `BadArgument` for a word on trust that is none, or of no folder."""
+    """Raises `BadArgument` if ``trust`` is not a bool, or there is no folder to trust."""
     if trust is not None and type(trust) is not bool:
         raise BadArgument(where, f"trust={trust!r}", "it is True, False or None")
     if trust is not None and workspace is None:

@@ -96,7 +96,7 @@ def extended(before: Sequence[Seen], events: Iterable[Event]) -> list[Seen]:
 
 
 def told(messages: Iterable[AnyBody]) -> list[ClientExchange]:
-    """The exchanges of a client's list. The question that it ends with is none: that is for the turn to answer."""
+    """The exchanges of a client's list. The question at its end is not one yet: the turn answers it."""
     steps = ((kind_of(body), body, getattr(body, "call_id", None), True, None) for body in messages)
     return [ClientExchange(one.said, one.answered, one.last + 1) for one in _exchanges(steps) if one.is_answered]
 

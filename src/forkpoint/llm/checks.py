@@ -38,7 +38,7 @@ _SECRET_HEADERS = {"authorization", "proxy-authorization", "x-api-key", "api-key
 
 
 def check(llm: "LLM") -> None:
-    """Raises `BadModel` for a name that is none, and `BadSetting` for the first setting that cannot be."""
+    """Raises `BadModel` for an invalid name, and `BadSetting` for the first invalid setting."""
     _check_name(llm)
     for complaints in (_address, _key, _numbers, _sampling, _reasoning, _cache, _headers, _extra):
         for setting, why in complaints(llm):
@@ -72,7 +72,7 @@ def _is_address(url: str) -> bool:
         parts = urlsplit(url)
         named = parts.hostname and parts.port != 0 and "@" not in parts.netloc
         return parts.scheme in {"http", "https"} and bool(named)
-    except ValueError:  # brackets or a port that are none
+    except ValueError:  # brackets or a port that make no sense
         return False
 
 

@@ -228,7 +228,7 @@ class RemoteBackend:
     ) -> None:
         checked = AgentState()
         for key, value in set.items():
-            checked[key] = value  # raises for what has no JSON form; a number that is none would be sent as null
+            checked[key] = value  # raises for what has no JSON form; NaN would be sent as null
         request = ServerRequest(
             method="PATCH",
             path=f"{path_of(id)}/state",

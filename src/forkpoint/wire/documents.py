@@ -191,7 +191,7 @@ class StatsDocument(Struct, frozen=True):
 
 
 class SpendingDocument(Struct, frozen=True):
-    """All that was ever spent, each token once; and what of it was spent beside any conversation."""
+    """All that was ever spent, each token once; and what of it was spent outside of conversations."""
 
     total: UsageDocument
     beside: UsageDocument

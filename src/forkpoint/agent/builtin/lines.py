@@ -35,7 +35,7 @@ class Lines:
 
 
 def picture(start: bytes) -> str | None:
-    """The type of a picture that begins so; None if it is none that a model could see."""
+    """The type of a picture that begins so; None if a model could not see it."""
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for begin, kind in _PICTURES if start.startswith(begin)), None)

@@ -53,7 +53,7 @@ class FilePlace:
 
     @contextmanager
     def open_folder(self) -> Iterator[int]:
-        """The folder that is there. Raises `ToolFailed` if it is none."""
+        """The folder that is there. Raises `ToolFailed` if it is not a folder."""
         found = self.stat()
         if found is None:
             raise ToolFailed(f"There is no folder {shown(self.path)} in the workspace.{self._near()}")

@@ -98,7 +98,7 @@ class HookContext(Struct, frozen=True):
 
     @property
     def decoded(self) -> Any:
-        """The arguments as a JSON value; the text itself if it is none."""
+        """The arguments as a JSON value; the text itself if it is not JSON."""
         try:
             return None if self.arguments is None else msgspec.json.decode(self.arguments)
         except (msgspec.DecodeError, UnicodeError, RecursionError):

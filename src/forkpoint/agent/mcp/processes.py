@@ -182,7 +182,7 @@ async def _lines(stream: ByteReceiveStream) -> AsyncIterator[bytes]:
 
 
 def _message(line: bytes) -> Any:
-    """The message that a line is; None if it is none."""
+    """The message in a line; None if the line is not a message."""
     from mcp_types import jsonrpc_message_adapter
 
     try:

@@ -88,7 +88,7 @@ class McpServer(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
 
     @classmethod
     def from_json(cls, text: JsonText | bytes) -> "McpServer":
-        """Raises `BadSetting` for what is none, and `BadAgent` for one that cannot be."""
+        """Raises `BadSetting` if the text is not a server document, `BadAgent` if its values are invalid."""
         return read_document(cls, text, of="an agent", what="An MCP server")
 
     def _check(self) -> None:

@@ -115,7 +115,7 @@ def together(*found: Found) -> Found:
 def skill_of(text: str, name: str, source: str | None = None) -> tuple[Skill, tuple[str, ...]]:
     """The skill that a Markdown text is, called ``name`` unless it says otherwise; and what in it has no effect.
 
-    Raises `BadHeader` if it is none.
+    Raises `BadHeader` if it is not a skill.
     """
     fields, content = front_matter(text, _FIELDS)
     made: dict[str, Any] = {"name": name, "content": content.strip()}

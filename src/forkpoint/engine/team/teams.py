@@ -136,7 +136,7 @@ class Teams:
     ) -> None:
         """Records a sub-agent on its parent's path, under the sub-agent's own id: so that it is there once.
 
-        Raises `Stale` if the parent has moved since it was decided. One that is not recorded is none.
+        Raises `Stale` if the parent has moved since it was decided. A sub-agent that is not recorded is deleted.
         """
         try:
             await self._store.note(parent, child.id, [NewEvent(told)], if_revision=if_revision)

@@ -160,7 +160,7 @@ def _source(part: Image | File) -> dict[str, Any]:
 
 
 def _decoded(data: str | None) -> str | None:
-    """The text of a text file; None if it is none."""
+    """The text of a text file; None for other files."""
     try:
         return base64.b64decode(data or "").decode().strip() or None
     except ValueError:

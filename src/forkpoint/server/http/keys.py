@@ -112,7 +112,7 @@ class OneKey:
 
     @classmethod
     def from_environment(cls, variable: str, tenant: str = DEFAULT_TENANT) -> "OneKey":
-        """The key that an environment variable holds. Raises `BadKeys` if that is none.
+        """The key that an environment variable holds. Raises `BadKeys` if it is not a key.
 
         A variable that was named and is empty is an error: a server must not stand open because a secret is missing.
         """

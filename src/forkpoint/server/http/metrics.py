@@ -86,7 +86,7 @@ class Metrics:
         try:
             encode, content_type = choose_encoder(accept or "")
             return encode(self._registry), content_type
-        except Exception:  # a header that cannot be read is none
+        except Exception:  # a header that cannot be read is ignored
             encode, content_type = choose_encoder("")
             return encode(self._registry), content_type
 

@@ -30,7 +30,7 @@ class Recorded(Struct, frozen=True, dict=True):
 
     @cached_property
     def json(self) -> Any:
-        """The body as JSON; None if it is none."""
+        """The body as JSON; None if it is not JSON."""
         try:
             return msgspec.json.decode(self.body)
         except msgspec.DecodeError:
