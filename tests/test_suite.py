@@ -33,7 +33,7 @@ def run_tests(*arguments: str, before: str = "") -> str:
 
 
 def test_tests_that_press_ctrl_c_pass_in_a_suite_that_was_started_with_ctrl_c_ignored() -> None:
-    in_pytest = "tests/llm/test_local_weights.py::test_a_fetch_that_is_interrupted_leaves_nothing_behind"
+    in_pytest = "tests/llm/local/test_weights.py::test_a_fetch_that_is_interrupted_leaves_nothing_behind"
     in_a_child = "tests/cli/test_turns.py::test_ctrl_c_cancels_the_turn_and_exits_with_130"
     told = run_tests("-n1", in_pytest, in_a_child, before=_IGNORING_CTRL_C)
     assert "2 passed" in told, told

@@ -1,4 +1,4 @@
-"""Which call runs in which slot. What llama.cpp makes of it is measured in test_local_model.py."""
+"""Which call runs in which slot. What llama.cpp makes of it is measured in test_engine.py."""
 
 import anyio
 import pytest

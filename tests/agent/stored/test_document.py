@@ -144,7 +144,7 @@ def test_another_process_binds_what_it_can_import_and_lists_what_it_cannot(tmp_p
     )
     done = subprocess.run(
         [sys.executable, "-c", program, good.to_json(), document_of_main],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         check=True,
