@@ -1,4 +1,5 @@
-"""Time as the engine sees it: whole microseconds since 1970, UTC, from a clock that can be replaced."""
+"""Time as the engine sees it: whole microseconds since 1970, UTC, from a clock that can be replaced.
+Tests: tests/test_ids.py."""
 
 import time
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Classes of errors with several codes: each further code is a `Form` of its class.
-
-Tests: tests/test_errors.py
-"""
+"""Classes of errors with several codes: each further code is a `Form` of its class. Tests: tests/test_errors.py"""
 
 import dataclasses
 import inspect

@@ -1,4 +1,5 @@
-"""Secrets are not to be read where errors and logs are: what looks like one is masked."""
+"""Secrets are not to be read where errors and logs are: what looks like one is masked.
+Tests: tests/server/test_logs.py."""
 
 import re
 

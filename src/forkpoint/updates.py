@@ -1,9 +1,7 @@
 """What a stream says while a turn runs: every update but the last one, which is the `Turn`.
 
 All updates are provisional: only a committed turn is history. They are written in the order in which a turn meets
-them. `forkpoint.backend.callbacks` has `Update`, which is any of these or the turn.
-
-Tests: tests/test_updates.py.
+them. `forkpoint.backend.callbacks` has `Update`, which is any of these or the turn. Tests: tests/test_updates.py.
 """
 
 from typing import TypeAlias

@@ -1,4 +1,5 @@
-"""Approval: which calls wait until somebody has said yes. Several policies together ask whenever one of them asks."""
+"""Approval: which calls wait until somebody has said yes. Several policies together ask whenever one of them asks.
+Tests: tests/conversation/test_approval.py, tests/agent/test_unattended.py."""
 
 import inspect
 from collections.abc import Callable

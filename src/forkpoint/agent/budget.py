@@ -1,7 +1,7 @@
 """A budget: what a turn may use, and what it shares with the turns that wait for it.
 
 A sub-agent's turn has limits of its own, and lives within what is left of its parent's. So each use is counted at every
-level, and each level is checked: a budget is shared, not multiplied.
+level, and each level is checked: a budget is shared, not multiplied. Tests: tests/conversation/test_limits.py.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """One run of an agent: everything that the loop needs to know of it, in one frozen value.
-
-Tests: tests/agent/test_loop.py.
-"""
+Tests: tests/agent/test_loop.py."""
 
 from collections.abc import Collection
 from pathlib import Path

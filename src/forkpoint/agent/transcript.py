@@ -1,4 +1,5 @@
-"""A stretch of history as a text for a model to read, within a bound; and about how many tokens things have."""
+"""A stretch of history as a text for a model to read, within a bound; and about how many tokens things have.
+Tests: tests/agent/test_condenser.py."""
 
 from collections.abc import Iterator, Sequence
 

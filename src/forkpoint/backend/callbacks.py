@@ -1,4 +1,5 @@
-"""Who gets the updates of a turn: callbacks, streams, and visualizers, which show them on a screen."""
+"""Who gets the updates of a turn: callbacks, streams, and visualizers, which show them on a screen.
+Tests: tests/conversation/test_callbacks.py."""
 
 import logging
 from collections.abc import Callable, Iterable

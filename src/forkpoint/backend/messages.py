@@ -1,4 +1,5 @@
-"""Messages: what a caller may pass as one, and how a turn's input is stored."""
+"""Messages: what a caller may pass as one, and how a turn's input is stored.
+Tests: tests/conversation/test_messages.py."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias, TypeVar

@@ -1,4 +1,5 @@
-"""How callers name things: a conversation by an id or a name, a place in history by a turn or an event."""
+"""How callers name things: a conversation by an id or a name, a place in history by a turn or an event.
+Tests: tests/conversation/test_conversations.py, test_fork.py."""
 
 from collections.abc import Mapping
 from typing import TypeAlias

@@ -1,4 +1,5 @@
-"""What somebody asks of a backend, as frozen values: a new conversation, a fork, a sub-agent, a turn."""
+"""What somebody asks of a backend, as frozen values: a new conversation, a fork, a sub-agent, a turn.
+Tests: tests/conversation/test_other_settings.py."""
 
 from collections.abc import Mapping
 

@@ -2,6 +2,7 @@
 
 `forkpoint.engine` is one for a store in this process, `forkpoint.remote` one for a server. Every call names a
 conversation by its id and hands out frozen data, so that a place far away can offer the same.
+Tests: tests/conversation/test_both_homes.py.
 """
 
 from collections.abc import Collection, Mapping, Sequence

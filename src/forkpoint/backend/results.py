@@ -1,4 +1,5 @@
-"""What callers get: turns, conversations and figures, as frozen data. The same wherever a conversation lives."""
+"""What callers get: turns, conversations and figures, as frozen data. The same wherever a conversation lives.
+Tests: tests/wire/test_documents.py."""
 
 from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias, assert_never

@@ -1,4 +1,5 @@
-"""Settings: what a conversation is run with. One document, stored with the conversation and opaque to the store."""
+"""Settings: what a conversation is run with. One document, stored with the conversation and opaque to the store.
+Tests: tests/conversation/test_other_settings.py."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""The program: its commands in groups, and what it does with an error: a line on stderr, and an exit status."""
+"""The program: its commands in groups, and what it does with an error: a line on stderr, and an exit status.
+Tests: tests/cli/test_program.py."""
 
 import os
 import sys

@@ -1,4 +1,5 @@
-"""What many commands share: where conversations live, which conversation an argument names, and who answers."""
+"""What many commands share: where conversations live, which conversation an argument names, and who answers.
+Tests: tests/cli/test_program.py."""
 
 import functools
 import importlib

@@ -1,4 +1,5 @@
-"""Figures in words: how much, how dear, how long ago. The same in every command."""
+"""Figures in words: how much, how dear, how long ago. The same in every command.
+Tests: tests/cli/test_conversations.py."""
 
 import time
 

@@ -1,9 +1,7 @@
 """`LazyCommand`: a command whose module is imported when the command runs, or when its own help is shown.
 
 The program starts fast that way: ``forkpoint --help`` and a shell that completes a command's name need no more than
-what stands in `table`.
-
-Tests: tests/cli/test_program.py.
+what stands in `table`. Tests: tests/cli/test_program.py.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`option` and `argument`: how commands declare what they take, in the form in which help shows it.
-
-Tests: tests/cli/test_program.py.
-"""
+Tests: tests/cli/test_program.py."""
 
 from typing import Any
 

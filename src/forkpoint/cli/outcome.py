@@ -1,7 +1,7 @@
 """`Telling`: what a command prints about the turn that it runs: its answer, its end, and what can be done then.
 
 The answer is on stdout, all the rest on stderr. On a terminal the answer is shown as it comes; a file or a pipe gets it
-once it is committed, whole.
+once it is committed, whole. Tests: tests/cli/test_run.py, test_turns.py.
 """
 
 import shlex

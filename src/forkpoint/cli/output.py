@@ -1,7 +1,7 @@
 """How results and errors look: tables and lines for people, one JSON document for programs.
 
 **Nothing that somebody else wrote reaches the screen as a command to it**: titles, messages and what tools said go
-through `clean` or `one_line`, and to rich as plain text, never as markup.
+through `clean` or `one_line`, and to rich as plain text, never as markup. Tests: tests/cli/test_program.py.
 """
 
 import os

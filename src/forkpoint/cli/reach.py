@@ -1,4 +1,4 @@
-"""Whether an address accepts connections. Nothing is sent there but TLS's greeting."""
+"""Whether an address accepts connections. Nothing is sent there but TLS's greeting. Tests: tests/cli/test_doctor.py."""
 
 import socket
 import threading

@@ -1,7 +1,6 @@
 """Which commands there are: the section of the help that shows each, its place, and the first line of its help.
 
 A row is ``name: (place, help)``, the place a module and a function. Nothing here imports a command.
-
 Tests: tests/cli/test_program.py.
 """
 

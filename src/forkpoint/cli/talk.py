@@ -1,7 +1,5 @@
 """`Talk`: the conversation in which ``run`` and ``chat`` say something, as their options name it.
-
-Tests: tests/cli/test_run.py, tests/cli/test_chat.py, tests/cli/test_coder.py.
-"""
+Tests: tests/cli/test_run.py, tests/cli/test_chat.py, tests/cli/test_coder.py."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Whether the user trusts the workspace of a command: an option says so, or the user is asked on a terminal."""
+"""Whether the user trusts the workspace of a command: an option says so, or the user is asked on a terminal.
+Tests: tests/cli/test_chat_trust.py."""
 
 import os
 import shlex

@@ -9,6 +9,7 @@
 The object holds no history and no state: both are in the store, so any number of objects, in any number of processes,
 may stand for one conversation. The object does hold the agent with its Python functions, the callbacks, and messages
 that were sent and not run yet. The work is done by its parts: `Handle`, `Tries` and `Members`.
+Tests: tests/conversation/test_turns.py.
 """
 
 import os

@@ -2,7 +2,6 @@
 
 A handle knows who answers, with what settings, and where the conversation lives. A new conversation is a *draft* until
 its first turn begins, or until something else needs it in the store. `drafted`, `created` and `opened` give handles.
-
 Tests: tests/conversation/test_turns.py, test_reopening.py, test_conversations.py, tests/engine/test_trust.py.
 """
 

@@ -1,7 +1,5 @@
 """`look`: what is at a store's address. It makes no file, migrates no format and takes no lock.
-
-Tests: tests/cli/test_doctor.py, tests/cli/test_with_a_server.py.
-"""
+Tests: tests/cli/test_doctor.py, tests/cli/test_with_a_server.py."""
 
 import os
 import re

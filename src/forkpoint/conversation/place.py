@@ -2,7 +2,6 @@
 
 All conversations of an event loop that name the same address, or the same open store, share one backend: one writer,
 and one set of connections to models. The backend is closed together with the last of these conversations.
-
 Tests: tests/conversation/test_place.py.
 """
 

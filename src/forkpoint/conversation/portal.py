@@ -3,6 +3,7 @@
 So a synchronous call works anywhere: in a script, in a thread of a web server, or in a notebook whose own loop is
 running. A call differs from one of `agent.mcp.thread`: its caller is a thread that blocks, and Ctrl-C may interrupt it
 at any moment. The call runs in the caller's context, so that its spans are within the caller's.
+Tests: tests/conversation/test_sync.py.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""The updates of a turn, as a stream."""
+"""The updates of a turn, as a stream. Tests: tests/conversation/test_streaming.py."""
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -2,7 +2,6 @@
 
 A sub-agent is a conversation like any other. Its parent reaches it by its nickname, its path (``/root/explorer``) or
 its id. The parent's history says which sub-agents there are.
-
 Tests: tests/conversation/test_members.py, tests/conversation/test_sub_agents.py.
 """
 

@@ -2,9 +2,7 @@
 
 They have no logic of their own: each method runs the async face's method in the portal's thread and waits. Signatures
 and docstrings are those of the async faces. Ctrl-C during a wait cancels the turn, waits for its outcome, and then
-goes on as ``KeyboardInterrupt``.
-
-Tests: tests/conversation/test_sync.py, tests/conversation/test_conversations.py.
+goes on as ``KeyboardInterrupt``. Tests: tests/conversation/test_sync.py, tests/conversation/test_conversations.py.
 """
 
 from collections.abc import Awaitable, Callable, Iterator

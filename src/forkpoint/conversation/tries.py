@@ -2,7 +2,6 @@
 
 A turn is one try at answering. The caller of ``retry``, ``resume``, ``approve`` and the like usually names no turn and
 means the last one that is not committed.
-
 Tests: tests/conversation/test_turns.py, tests/conversation/test_approval.py, tests/conversation/test_streaming.py.
 """
 

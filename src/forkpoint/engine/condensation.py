@@ -2,7 +2,7 @@
 
 It stands behind the turn that made it due, which has committed by then and was told to callbacks; whoever waits for
 the turn gets it when this is done. Whatever goes wrong here fails nothing else: it is logged, what was spent is
-counted, and the path is as it was.
+counted, and the path is as it was. Tests: tests/conversation/test_condensing.py, test_condense.py.
 """
 
 import logging

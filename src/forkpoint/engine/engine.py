@@ -1,6 +1,7 @@
 """`Engine`: the conversations of a store that this process has open, run by this process.
 
 It holds its parts and hands each call to the part that knows: turns, sub-agents, forks, questions.
+Tests: tests/conversation/test_turns.py.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Forks and rewinds: how a conversation branches.
-
-Tests: tests/conversation/test_fork.py, test_fork_keys.py, test_rewind.py, test_workspaces.py.
-"""
+Tests: tests/conversation/test_fork.py, test_fork_keys.py, test_rewind.py, test_workspaces.py."""
 
 from msgspec import Struct
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """Side questions, and a look at what is sent to models. None of it becomes history.
-
-Tests: tests/conversation/test_ask.py, test_requests.py.
-"""
+Tests: tests/conversation/test_ask.py, test_requests.py."""
 
 from collections.abc import Sequence
 

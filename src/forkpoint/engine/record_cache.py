@@ -1,4 +1,5 @@
-"""What is known of conversations: their records, remembered to spare a read for each turn."""
+"""What is known of conversations: their records, remembered to spare a read for each turn.
+Tests: tests/conversation/test_if_revision.py."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,7 @@
 """Looking at requests: what a turn sent or would send, next to the request before it.
 
 Nothing of what was sent is kept, for all of it can be made again: a prompt is a function of a path and a manifest, and
-both are history; so are the settings, from the first time that they were changed.
+both are history; so are the settings, from their first change on. Tests: tests/conversation/test_requests.py.
 """
 
 from collections.abc import Sequence

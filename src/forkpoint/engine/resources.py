@@ -1,4 +1,4 @@
-"""Resources: what the parts of one engine share."""
+"""Resources: what the parts of one engine share. Tests: tests/engine/turns/test_prompts.py."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""From a store's records to what callers get, and back."""
+"""From a store's records to what callers get, and back. Tests: tests/conversation/test_conversations.py."""
 
 from collections.abc import Mapping
 from typing import Literal

@@ -1,7 +1,7 @@
 """A folder of its own for a fork: made before the fork is, and gone with the last conversation that works there.
 
 Making and removing run in threads of their own. A cancellation waits for their end: nobody else knows of a folder that
-is half made, so nobody else would clear it away.
+is half made, so nobody else would clear it away. Tests: tests/conversation/test_workspaces.py.
 """
 
 import logging

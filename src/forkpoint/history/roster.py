@@ -1,7 +1,7 @@
 """The roster: which sub-agents a path knows of, and what was last heard of each.
 
 It is read off the path's own events, so a fork has exactly the sub-agents of the history that it shares, and a rewind
-brings back those of the place that it goes back to.
+brings back those of the place that it goes back to. Tests: tests/conversation/test_sub_agents.py.
 """
 
 from collections.abc import Iterable, Mapping

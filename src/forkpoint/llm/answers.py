@@ -2,7 +2,7 @@
 
 A call ends in exactly one of two ways. `Complete` has the whole answer, as bodies of events that are ready to be
 journalled. `Failed` has a typed error. Both have a `ModelCalled`, so what was spent is counted either way. There is
-no third way, and success is never inferred from the absence of an error.
+no third way, and success is never inferred from the absence of an error. Tests: tests/llm/test_streams.py.
 """
 
 from typing import Literal, TypeAlias

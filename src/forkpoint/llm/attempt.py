@@ -1,4 +1,5 @@
-"""One attempt at a call, as it is heard: when the first piece came, and what has been spent so far."""
+"""One attempt at a call, as it is heard: when the first piece came, and what has been spent so far.
+Tests: tests/llm/test_streams.py."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""Which kinds of models there are, how each is spoken to, and what each way of speaking has."""
+"""Which kinds of models there are, how each is spoken to, and what each way of speaking has.
+Tests: tests/llm/test_model.py."""
 
 from typing import Literal, TypeAlias
 

@@ -1,4 +1,5 @@
-"""What an `LLM` may say. Whatever its wire cannot be told is refused when it is made, not when it is asked."""
+"""What an `LLM` may say. Whatever its wire cannot be told is refused when it is made, not when it is asked.
+Tests: tests/llm/test_model.py."""
 
 import math
 import re

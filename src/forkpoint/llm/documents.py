@@ -1,4 +1,4 @@
-"""Documents that are stored with a conversation, read back."""
+"""Documents that are stored with a conversation, read back. Tests: tests/llm/test_model.py."""
 
 from typing import TypeVar
 

@@ -1,4 +1,4 @@
-"""Keys: a literal one stays in memory, and none is ever shown."""
+"""Keys: a literal one stays in memory, and none is ever shown. Tests: tests/llm/test_model.py."""
 
 from typing import Any, NoReturn
 

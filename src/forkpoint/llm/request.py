@@ -1,4 +1,5 @@
-"""A request: the exact bytes that a provider gets, and what is worth knowing about them."""
+"""A request: the exact bytes that a provider gets, and what is worth knowing about them.
+Tests: tests/llm/test_call.py."""
 
 from typing import Protocol
 

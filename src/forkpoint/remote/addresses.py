@@ -1,4 +1,4 @@
-"""Addresses of servers: which ones are, and how each is written."""
+"""Addresses of servers: which ones are, and how each is written. Tests: tests/remote/test_backend.py."""
 
 import hashlib
 import os

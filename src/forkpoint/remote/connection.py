@@ -3,6 +3,7 @@
 A connection may break at any point, so every call says whether it may be sent twice. What was never received may
 always be sent again. A server that asks to come back later is asked later. All of that ends: after `PATIENCE` seconds
 without a sign of life, `ServerUnreachable` is raised.
+Tests: tests/remote/test_backend.py, tests/conversation/test_strange_servers.py.
 """
 
 import hashlib

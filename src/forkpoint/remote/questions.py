@@ -1,4 +1,5 @@
-"""Side questions to a conversation behind a server, and a look at what its turns send."""
+"""Side questions to a conversation behind a server, and a look at what its turns send.
+Tests: tests/remote/test_backend.py."""
 
 from collections.abc import Sequence
 

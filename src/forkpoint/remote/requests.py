@@ -1,4 +1,4 @@
-"""What is asked of a server: where things stand there, and what it takes."""
+"""What is asked of a server: where things stand there, and what it takes. Tests: tests/remote/test_backend.py."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar

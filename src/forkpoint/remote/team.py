@@ -1,4 +1,4 @@
-"""The sub-agents of conversations behind a server."""
+"""The sub-agents of conversations behind a server. Tests: tests/conversation/test_members.py."""
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.options import SpawnOptions

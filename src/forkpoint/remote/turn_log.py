@@ -2,6 +2,7 @@
 
 A server that is asked again tells how the turn stands, as one list of all updates with their deltas joined. What was
 told here is kept in the same form. The difference of the two is what is still to be told.
+Tests: tests/remote/test_backend.py.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

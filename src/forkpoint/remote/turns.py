@@ -5,6 +5,7 @@ again, the same request finds the turn that runs, or how it ended. One that is r
 looked at first, and asked for again only if it stands as it stood before. A side question is never asked twice.
 
 Whoever cancels waits until the server has stopped the turn; nothing runs on unseen.
+Tests: tests/remote/test_backend.py.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""The app: all parts of a server put together."""
+"""The app: all parts of a server put together. Tests: tests/server/test_openapi.py."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -2,7 +2,7 @@
 
 The first signal (SIGTERM, Ctrl-C) makes it stop gracefully: it begins no new turn, lets running ones finish within the
 grace time, cancels the rest, and answers everybody who waits. A second one shortens the grace time to nothing; a third
-one ends the process, whatever a tool still does.
+one ends the process, whatever a tool still does. Tests: tests/server/test_shutdown.py.
 """
 
 import asyncio

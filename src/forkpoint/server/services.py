@@ -1,4 +1,4 @@
-"""What all calls of a server share."""
+"""What all calls of a server share. Tests: tests/server/test_turns.py."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Checks of what callers give to a store: sizes, Unicode, names and ids, before anything is written.
-
-Tests: tests/store/test_limits.py.
-"""
+Tests: tests/store/test_limits.py."""
 
 from msgspec import Struct
 

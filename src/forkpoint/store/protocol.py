@@ -16,7 +16,6 @@ or guess anything of another tenant: all of it is `NotFound`.
 
 If a call is cancelled, it either had no effect or is finished before the cancellation goes on: no write keeps running
 behind the caller's back. Read the store to learn which of the two happened.
-
 Tests: forkpoint.testing.conformance, which tests/store/test_sqlite_conformance.py runs.
 """
 

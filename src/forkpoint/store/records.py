@@ -1,7 +1,5 @@
 """The values that a store takes and returns: frozen, and the same for every database.
-
-Tests: tests/store/test_limits.py, forkpoint.testing.conformance.
-"""
+Tests: tests/store/test_limits.py, forkpoint.testing.conformance."""
 
 import re
 from typing import Literal, TypeAlias

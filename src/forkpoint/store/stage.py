@@ -2,7 +2,6 @@
 
 Everything that can be wrong with an event is found here, before anything is written: wholeness, pairing, size, Unicode.
 The commit only has to put the events in order and to chain them.
-
 Tests: tests/store/test_limits.py, forkpoint.testing.conformance.turns.
 """
 

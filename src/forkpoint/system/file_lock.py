@@ -2,6 +2,7 @@
 
 SQLite's own busy handler polls and is unfair (waits of seconds were seen with 16 writers); the kernel's lock
 queues. Where there are no such locks (Windows), SQLite's handler and heartbeats remain.
+Tests: tests/store/test_several_processes.py.
 """
 
 import os

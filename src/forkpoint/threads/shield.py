@@ -1,4 +1,5 @@
-"""Doing something to its end although whoever waits for it is being cancelled."""
+"""Doing something to its end although whoever waits for it is being cancelled.
+Tests: tests/conversation/test_turns.py, test_place.py."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

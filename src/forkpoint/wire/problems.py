@@ -2,7 +2,7 @@
 
 One envelope for everything: a stable code, a sentence, and the fields that the error was made with, so that the class
 with that code can be made again. What is nobody's business outside of the server (paths, secrets, the text of
-unforeseen exceptions) is left out here, once, for all calls.
+unforeseen exceptions) is left out here, once, for all calls. Tests: tests/wire/test_documents.py.
 """
 
 import inspect

@@ -1,4 +1,5 @@
-"""A settings file in TOML: read as it is, and changed so that everything else in it stays as it was."""
+"""A settings file in TOML: read as it is, and changed so that everything else in it stays as it was.
+Tests: tests/workspace/test_trust.py."""
 
 import os
 import stat

@@ -2,6 +2,7 @@
 
 What is said where it is used wins, then the environment (``FORKPOINT_*``), then the settings of the project that the
 workspace belongs to if its user trusts that, then the user's file, then what stands here.
+Tests: tests/workspace/test_project.py.
 """
 
 import os

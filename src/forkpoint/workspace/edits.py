@@ -1,4 +1,5 @@
-"""What a settings file says of a project, changed in its text: comments, order and spacing stay."""
+"""What a settings file says of a project, changed in its text: comments, order and spacing stay.
+Tests: tests/workspace/test_trust.py."""
 
 import json
 from typing import Any

@@ -2,6 +2,7 @@
 
 Where the file system can, a copy has the same blocks until one of them is written to (a reflink); else its bytes are
 copied, holes left out. Never a hard link: that is the same file. Links are copied as links.
+Tests: tests/workspace/test_copies.py.
 """
 
 import errno

@@ -3,6 +3,7 @@
 They are in one place of the user's own, apart from every project: ``NAME`` is the folder, and ``NAME.json`` beside it
 is its record. The record is not in the folder, for whoever works there could change it: it says what the folder was
 made from, and so whom it is trusted like; and nothing is ever removed that has none.
+Tests: tests/workspace/test_copies.py.
 """
 
 import os

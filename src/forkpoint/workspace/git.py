@@ -3,6 +3,7 @@
 A repository can name programs: hooks, filters, a file system monitor, what speaks to remotes. Whoever forks a
 conversation has not asked for any of these, and the repository may be a stranger's. So all of them are off, and nothing
 is fetched. Settings go by the environment: there a name cannot be taken for something else.
+Tests: tests/workspace/test_worktrees.py.
 """
 
 import os

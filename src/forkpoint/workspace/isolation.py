@@ -1,7 +1,7 @@
 """Workspaces that follow a fork: a folder of its own, so that two branches do not see each other's files.
 
 `worktree` and `copy` make one, and `remove` takes it away if nothing is lost by that. All of it is synchronous, and can
-take as long as copying takes: run it in a thread. The source is only read.
+take as long as copying takes: run it in a thread. The source is only read. Tests: tests/workspace/test_copies.py.
 """
 
 import os

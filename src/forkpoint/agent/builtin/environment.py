@@ -6,6 +6,7 @@ They are in the agent's state, so they are staged with the turn, and forked, rew
 
 ``cwd`` is relative to the workspace. Where a value names the workspace's folder it is a list of what stands around
 that, so that a fork with a folder of its own means its own. What is a secret, or looks like one, is never there.
+Tests: tests/agent/builtin/test_shell.py.
 """
 
 import os

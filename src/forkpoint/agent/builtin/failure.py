@@ -1,4 +1,5 @@
-"""How a built-in tool says that it could not do what it was asked."""
+"""How a built-in tool says that it could not do what it was asked.
+Tests: tests/agent/builtin/test_files.py, test_paths.py."""
 
 import os
 from collections.abc import Iterator

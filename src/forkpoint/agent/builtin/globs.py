@@ -1,7 +1,7 @@
 """Patterns of paths: ``*.py``, ``src/**/test_*.py``, ``*.{c,h}``.
 
 A pattern without a slash is one of names, in any folder. Each part of a path is matched by itself, so that no pattern
-takes long, however many stars it has.
+takes long, however many stars it has. Tests: tests/agent/builtin/test_searching.py.
 """
 
 import re

@@ -1,4 +1,5 @@
-"""Lines of a file, whatever the file is like: huge, growing, without a newline, or no text at all."""
+"""Lines of a file, whatever the file is like: huge, growing, without a newline, or no text at all.
+Tests: tests/agent/builtin/test_files.py."""
 
 import os
 from collections.abc import Iterator

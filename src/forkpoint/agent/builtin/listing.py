@@ -2,6 +2,7 @@
 
 Git is asked only for names. What a repository's own settings would have it run is turned off, and a name counts only if
 it is found below the folder, reached without a link: a repository can say that its files are elsewhere.
+Tests: tests/agent/builtin/test_searching.py.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A file, put in the place of another at once."""
+"""A file, put in the place of another at once. Tests: tests/agent/builtin/test_files.py."""
 
 import os
 import secrets

@@ -2,6 +2,7 @@
 
 The file is in the workspace, where `read_file` and `search_files` find it: ``.forkpoint/output/``, which git ignores.
 It is only made if not all can be shown. Old ones are removed when a new one is made.
+Tests: tests/agent/builtin/test_shell.py.
 """
 
 import codecs

@@ -3,6 +3,7 @@ end a process. The script knows the standard library alone, so it starts at once
 
 It is given an open folder as the file descriptor ``argv[1]``, and what to look for as JSON on stdin. It prints one JSON
 array for each line to show, ``[path, number, text, whether it matches]``, and an object with what it did at the end.
+Tests: tests/agent/builtin/test_searching.py, test_paths.py.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""A text in a file, replaced exactly; and if it is not there, the place that is most like it."""
+"""A text in a file, replaced exactly; and if it is not there, the place that is most like it.
+Tests: tests/agent/builtin/test_files.py."""
 
 import difflib
 import time

@@ -1,4 +1,5 @@
-"""Where a path may be cut when it is condensed: never inside of a tool exchange, a response, or the newest turn."""
+"""Where a path may be cut when it is condensed: never inside of a tool exchange, a response, or the newest turn.
+Tests: tests/agent/test_condenser.py."""
 
 from collections.abc import Iterator, Sequence
 

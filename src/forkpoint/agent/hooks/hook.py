@@ -7,7 +7,7 @@
 
 It may block with a reason, or add context that the model is told. What it may do at which moment, and what it is given,
 stands in docs/hooks.md; `hook_running` runs it. Every run is recorded, and one that is in a turn's journal is not run
-again when the turn is resumed.
+again when the turn is resumed. Tests: tests/agent/test_hooks.py.
 """
 
 import functools

@@ -1,6 +1,7 @@
 """The hooks of one turn, over its journal: each runs once, and is on disk before anything goes on.
 
 What was run before is in the journal and nowhere else, so a turn that is resumed goes on where its hooks stood.
+Tests: tests/agent/test_hooks.py.
 """
 
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 A command gets the context as JSON on stdin. It agrees with exit code 0, blocks with 2 and the reason on stderr, and has
 failed with any other. What it prints may be JSON: ``{"block": true, "reason": "...", "context": "..."}``; anything
 else is kept as it is, and told nobody. What a hook that failed does is its ``on_error``. Only a cancellation of the
-turn goes on upwards, after the hook was ended.
+turn goes on upwards, after the hook was ended. Tests: tests/agent/test_hooks.py.
 """
 
 import inspect

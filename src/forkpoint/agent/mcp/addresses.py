@@ -2,6 +2,7 @@
 
 What one answer may have is limited here: the SDK limits what comes as a stream of events, and no plain JSON. Both it
 and the HTTP client log addresses, in which there may be a secret; it is masked there.
+Tests: tests/agent/mcp/test_connections.py.
 """
 
 import functools

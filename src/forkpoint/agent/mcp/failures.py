@@ -1,4 +1,5 @@
-"""What goes wrong with MCP servers, beside `McpFailed`: a server that cannot be used."""
+"""What goes wrong with MCP servers, beside `McpFailed`: a server that cannot be used.
+Tests: tests/agent/mcp/test_connections.py."""
 
 from forkpoint.agent.secrets.masking import Masking
 

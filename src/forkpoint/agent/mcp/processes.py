@@ -2,7 +2,7 @@
 
 It is not the SDK's own transport, which keeps a line however long it becomes, and shows nobody what a server says on
 its standard error when it dies. Here a line has a limit, rubbish between messages is put up with up to a limit, and
-both are told as the reason when the server fails.
+both are told as the reason when the server fails. Tests: tests/agent/mcp/test_connections.py.
 """
 
 import codecs

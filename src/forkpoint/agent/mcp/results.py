@@ -1,7 +1,7 @@
 """What a server answers to a call, as parts that a model can be shown.
 
 A part that a provider would refuse is in the way of every prompt after it. So pictures and documents are taken only if
-they are what they say; of everything else there is a line of text.
+they are what they say; of everything else there is a line of text. Tests: tests/agent/mcp/test_tools.py.
 """
 
 import base64

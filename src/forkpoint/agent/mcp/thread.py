@@ -7,7 +7,7 @@ their own, which whoever makes a call hands its work to. The price is one hop fr
 gain is that a server is started once a process, and not once an event loop.
 
 A call differs from one of `conversation.portal`: its caller is an event loop, which must not block, and a cancelled
-caller does not wait for the end of its call.
+caller does not wait for the end of its call. Tests: tests/agent/mcp/test_connections.py.
 """
 
 import asyncio

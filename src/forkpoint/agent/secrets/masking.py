@@ -5,7 +5,7 @@ address, in hex, and in base64, also in the middle of something longer, as in a 
 value with several lines each long line is found on its own, for programs indent and number lines.
 
 This is a net for accidents. It does not stop a program that wants to tell: one that prints a value backwards, or
-letter by letter, is not heard.
+letter by letter, is not heard. Tests: tests/agent/test_secrets.py.
 """
 
 import base64

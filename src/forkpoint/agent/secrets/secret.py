@@ -2,7 +2,7 @@
 
 An agent holds the reference alone, and so does everything that is stored. `resolve` gets the values when a tool is
 about to run, for the secrets that the tool names. They are never shown, never written, and masked in whatever comes
-back (`masking_values`).
+back (`masking_values`). Tests: tests/agent/test_secrets.py.
 """
 
 import os

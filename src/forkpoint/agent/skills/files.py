@@ -16,6 +16,7 @@ anything:
     Write each change twice: forwards and backwards.
 
 What cannot be used is told and left out; nothing is raised, and nothing is read of what is too large.
+Tests: tests/agent/test_skills.py.
 """
 
 import errno

@@ -1,7 +1,7 @@
 """Front matter: what stands between two lines of dashes at the top of a Markdown file.
 
 It is a small part of YAML, and that part exactly: ``key: value`` and lists of texts, plain or in quotes. Whatever could
-mean something else in YAML is refused with its line, and never guessed.
+mean something else in YAML is refused with its line, and never guessed. Tests: tests/agent/test_skills.py.
 """
 
 import re

@@ -6,6 +6,7 @@ the path, so that it is in every prompt from there on, in forks too, whatever be
 from. That happens once on a path.
 
 Everything here is a pure function of what was said; `skill_files` reads skills from disk.
+Tests: tests/agent/test_skills.py.
 """
 
 import posixpath

@@ -2,6 +2,7 @@
 
 It stands there by its import path and the digest of its schema. It is taken from an agent that is given, or imported;
 what is nowhere, or not as it was, is noted as an `Item`, and the next one is looked for.
+Tests: tests/agent/stored/test_document.py.
 """
 
 import functools

@@ -1,4 +1,5 @@
-"""`SubAgents`: whom an agent may give tasks to, and how far that goes. Frozen data, as agents are."""
+"""`SubAgents`: whom an agent may give tasks to, and how far that goes. Frozen data, as agents are.
+Tests: tests/agent/test_sub_agents.py."""
 
 import functools
 import re

@@ -10,7 +10,7 @@ which the conversation layer implements. A tool written in Python has the same t
         return explorer.answer or explorer.error or ""
 
 A sub-agent's turn runs while the turn that asked for it runs. When that one ends, whichever way, what still runs
-beneath it is cancelled first.
+beneath it is cancelled first. Tests: tests/agent/test_sub_agents.py.
 """
 
 import dataclasses

@@ -1,4 +1,5 @@
-"""``forkpoint show``: one conversation, its figures, its turns and its events."""
+"""``forkpoint show``: one conversation, its figures, its turns and its events.
+Tests: tests/cli/test_conversations.py."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""``forkpoint usage``: what was spent in a store, in all."""
+"""``forkpoint usage``: what was spent in a store, in all. Tests: tests/cli/test_conversations.py."""
 
 from forkpoint.cli import figures
 from forkpoint.cli.common import Store

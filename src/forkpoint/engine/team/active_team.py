@@ -6,6 +6,7 @@ when nothing runs beneath it any more: what still works then is cancelled, unles
 Which sub-agents there are is read off the parent's path (`history.roster`), so a turn that was resumed by another
 process, a fork, and a conversation that was rewound each find theirs. A sub-agent is made once for a call, and a
 message given once: asked again by a resumed turn, the same sub-agent goes on with the same turn.
+Tests: tests/conversation/test_sub_agents.py.
 """
 
 import logging

@@ -1,7 +1,5 @@
 """Children: the sub-agents beneath a conversation, as its path knows them, and how they are made and reached.
-
-Tests: tests/conversation/test_sub_agents.py, test_team_faults.py, test_team_properties.py.
-"""
+Tests: tests/conversation/test_sub_agents.py, test_team_faults.py, test_team_properties.py."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress

@@ -2,6 +2,7 @@
 
 What it was made with may be of an earlier day: its parent may have become stricter since. So each of its turns asks
 about whatever its parent, and that one's parent, would have to ask about today, whoever asks for the turn.
+Tests: tests/conversation/test_sub_agents.py.
 """
 
 from collections.abc import Iterable

@@ -4,6 +4,7 @@ One that is forked in the middle of its parent's turn begins with exactly what t
 the committed path, shared, and a copy of the turn's steps up to and including the whole response that asked for it.
 There every open call is answered, in the sub-agent's own branch. So its prompt starts with its parent's blocks, nothing
 in it dangles if the parent's turn comes to nothing, and the provider's cache is good for both.
+Tests: tests/conversation/test_sub_agents.py.
 """
 
 import re

@@ -1,7 +1,5 @@
 """Teams: the sub-agents of a store's conversations, made, found and let go of; in a turn and from outside.
-
-Tests: tests/conversation/test_sub_agents.py, test_team_faults.py, test_team_properties.py.
-"""
+Tests: tests/conversation/test_sub_agents.py, test_team_faults.py, test_team_properties.py."""
 
 from contextlib import suppress
 

@@ -1,4 +1,5 @@
-"""The registry of turns that run in this process, so that others can join, cancel or wait for them."""
+"""The registry of turns that run in this process, so that others can join, cancel or wait for them.
+Tests: tests/conversation/test_turns.py."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Journals of the loop: the steps of an open turn, on disk when it matters; or in memory alone, if nothing is kept.
-
-Tests: tests/conversation/test_turns.py, test_fault_matrix.py, test_once.py.
-"""
+Tests: tests/conversation/test_turns.py, test_fault_matrix.py, test_once.py."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,5 @@
-"""Planning a turn: who answers, with which identity, and what is written down before anything runs."""
+"""Planning a turn: who answers, with which identity, and what is written down before anything runs.
+Tests: tests/conversation/test_turns.py."""
 
 import logging
 from collections.abc import Collection, Sequence

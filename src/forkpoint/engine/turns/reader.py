@@ -1,4 +1,5 @@
-"""Reading turns: one by its id, those of a conversation, and those that were tried at its head and did not commit."""
+"""Reading turns: one by its id, those of a conversation, and those that were tried at its head and did not commit.
+Tests: tests/conversation/test_turns.py."""
 
 from collections.abc import AsyncIterator
 from functools import partial

@@ -1,4 +1,5 @@
-"""The skills that a conversation may come to: its agent's, those of its project if that is trusted, and its user's."""
+"""The skills that a conversation may come to: its agent's, those of its project if that is trusted, and its user's.
+Tests: tests/conversation/test_skills_in_turns.py."""
 
 import logging
 import os

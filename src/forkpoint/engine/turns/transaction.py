@@ -10,7 +10,7 @@ This is the transaction that everything else stands on::
 Whatever happens between begin and commit ends in exactly one of these, or the process dies, and the turn is
 `interrupted`: open, with its journal, for somebody to resume or discard. "Done" is said after the commit. "Failed" is
 said when it is certain that nothing was committed; what the store cannot tell is raised as `OutcomeUnknown`, never
-guessed.
+guessed. Tests: tests/conversation/test_turns.py.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,4 +1,5 @@
-"""Turns that the disk did not let end. Each still holds its conversation; its end is written when that is possible."""
+"""Turns that the disk did not let end. Each still holds its conversation; its end is written when that is possible.
+Tests: tests/conversation/test_fault_matrix.py."""
 
 from collections.abc import Iterable
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Between the thread in which a model speaks and the task that hears it."""
+"""Between the thread in which a model speaks and the task that hears it. Tests: tests/llm/local/test_engine.py."""
 
 import threading
 from collections import deque

@@ -1,4 +1,5 @@
-"""llama.cpp as a Python package: the extra ``local``, loaded when somebody needs it."""
+"""llama.cpp as a Python package: the extra ``local``, loaded when somebody needs it.
+Tests: tests/llm/local/test_engine.py."""
 
 from typing import Any
 

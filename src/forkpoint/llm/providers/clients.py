@@ -1,4 +1,5 @@
-"""Clients of an SDK, pooled by address and key. They hold connections, and nothing of any conversation."""
+"""Clients of an SDK, pooled by address and key. They hold connections, and nothing of any conversation.
+Tests: tests/llm/test_call.py."""
 
 import importlib
 import ssl

@@ -1,4 +1,4 @@
-"""The models ``local/...``: llama.cpp in this process."""
+"""The models ``local/...``: llama.cpp in this process. Tests: tests/llm/local/test_engine.py."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""The model ``scripted/NAME``: answers that a script has chosen, in this process."""
+"""The model ``scripted/NAME``: answers that a script has chosen, in this process. Tests: tests/llm/test_scripts.py."""
 
 import anyio
 import anyio.lowlevel

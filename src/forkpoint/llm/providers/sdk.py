@@ -6,7 +6,7 @@ reorder a field, and a compatible server may leave out what it likes.
 
 The two SDKs have one shape, so there is one provider for both. They are imported when the first call is made, in a
 thread, since that takes a second. What they take from the environment (headers, an organisation) is meant for their
-own company, and is not sent to another's server.
+own company, and is not sent to another's server. Tests: tests/llm/test_call.py.
 """
 
 import json

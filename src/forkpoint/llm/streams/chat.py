@@ -1,4 +1,5 @@
-"""Chat Completions: chunks with deltas, and no order between a message's text and its calls."""
+"""Chat Completions: chunks with deltas, and no order between a message's text and its calls.
+Tests: tests/llm/test_streams.py."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Messages: blocks that are started, filled and stopped, with usage at both ends."""
+"""Messages: blocks that are started, filled and stopped, with usage at both ends. Tests: tests/llm/test_streams.py."""
 
 from typing import Any
 

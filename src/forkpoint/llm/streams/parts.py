@@ -1,4 +1,4 @@
-"""What the streams of all wires have in common."""
+"""What the streams of all wires have in common. Tests: tests/llm/test_streams.py."""
 
 from typing import Any
 

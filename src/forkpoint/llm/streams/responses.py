@@ -1,4 +1,4 @@
-"""Responses: typed events, and items that go back as they came."""
+"""Responses: typed events, and items that go back as they came. Tests: tests/llm/test_streams.py."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Writing the body of a request: JSON in the order that it is given, and names that every provider takes."""
+"""Writing the body of a request: JSON in the order that it is given, and names that every provider takes.
+Tests: tests/llm/test_rendering_wires.py."""
 
 import re
 from typing import Any

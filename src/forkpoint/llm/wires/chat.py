@@ -1,4 +1,5 @@
-"""Chat Completions: one message for each user's words, each response and each result."""
+"""Chat Completions: one message for each user's words, each response and each result.
+Tests: tests/llm/test_rendering_wires.py."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,6 +1,7 @@
 """Messages: content blocks with roles, and cache marks where the provider shall keep the prompt.
 
 Neighbouring blocks of one role stand in one message; for the provider, and for its cache, only the blocks count.
+Tests: tests/llm/test_rendering_wires.py.
 """
 
 import base64

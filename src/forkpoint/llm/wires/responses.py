@@ -1,4 +1,5 @@
-"""Responses: one item for each thing that was said. The provider keeps nothing; the whole path is sent each time."""
+"""Responses: one item for each thing that was said. The provider keeps nothing; the whole path is sent each time.
+Tests: tests/llm/test_rendering_wires.py."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The protocol that each wire implements."""
+"""The protocol that each wire implements. Tests: tests/llm/test_rendering_wires.py."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias

@@ -1,4 +1,5 @@
-"""The words that all wires use: what is shown of results, of what is missing, and of what a wire has no place for."""
+"""The words that all wires use: what is shown of results, of what is missing, and of what a wire has no place for.
+Tests: tests/llm/test_rendering.py."""
 
 from collections.abc import Sequence
 

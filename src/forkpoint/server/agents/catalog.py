@@ -1,6 +1,6 @@
 """`Catalog`: who may answer on a server. Its own agents, by name, and what clients may send instead of a name.
 
-What is wrong with any of them is said before anything starts, all of it at once.
+What is wrong with any of them is said before anything starts, all of it at once. Tests: tests/server/test_agents.py.
 """
 
 import functools

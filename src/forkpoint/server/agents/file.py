@@ -1,4 +1,5 @@
-"""A server's file, TOML or JSON: its agents, and its settings. Everything that is wrong with it is found in one go."""
+"""A server's file, TOML or JSON: its agents, and its settings. Everything that is wrong with it is found in one go.
+Tests: tests/server/test_agents.py."""
 
 import functools
 import importlib

@@ -1,6 +1,7 @@
 """An agent that a client sends: data only, for a model that the server offers.
 
 A client says how a model is asked. Where the model is, whose key pays and what it costs is the server's to say.
+Tests: tests/server/test_agents.py.
 """
 
 from collections.abc import Iterator, Mapping

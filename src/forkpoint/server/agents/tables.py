@@ -1,4 +1,5 @@
-"""Tables of a server's file, read field by field, so that everything that is wrong with them is found in one go."""
+"""Tables of a server's file, read field by field, so that everything that is wrong with them is found in one go.
+Tests: tests/server/test_agents.py."""
 
 import difflib
 import typing

@@ -1,4 +1,5 @@
-"""The sub-agents of an agent in a file: roles, models, and other agents of the file by their names."""
+"""The sub-agents of an agent in a file: roles, models, and other agents of the file by their names.
+Tests: tests/server/test_team_agents.py."""
 
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -1,4 +1,5 @@
-"""What calls take: one frozen struct for each body. A field that no call knows is refused, not ignored."""
+"""What calls take: one frozen struct for each body. A field that no call knows is refused, not ignored.
+Tests: tests/server/test_openapi.py."""
 
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 

@@ -1,4 +1,5 @@
-"""Operations: whether it lives, whether it is ready, and what it counts."""
+"""Operations: whether it lives, whether it is ready, and what it counts.
+Tests: tests/server/test_errors.py, test_shutdown.py."""
 
 from typing import Literal
 

@@ -1,5 +1,5 @@
 """What tenants see of events: all of it, but for where the server's models and MCP servers are, and how it speaks to
-them, and what its hooks and secrets are."""
+them, and what its hooks and secrets are. Tests: tests/server/test_inspection.py."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """How a turn is answered: as JSON when it has ended, as a stream while it runs, or at once and read later.
 
-The turn runs apart from the request either way; what differs is who waits for what.
+The turn runs apart from the request either way; what differs is who waits for what. Tests: tests/server/test_turns.py.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """One call of the HTTP API: its request, its caller and its answer. And how calls are described.
 
 Each function that answers a call has a description: what the call takes, what it gives, and every error that it can
-end in. `openapi` makes the document from the descriptions.
+end in. `openapi` makes the document from the descriptions. Tests: tests/server/test_errors.py.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Examples for the OpenAPI document, made of the very structs that are sent."""
+"""Examples for the OpenAPI document, made of the very structs that are sent. Tests: tests/server/test_openapi.py."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """HTTP as it comes from the socket. Bytes that are not HTTP, and a head that does not end, are refused here.
 
 The refusal has the one envelope. It comes before there is a request, so the door does not see it; its line in the log
-has the same request id.
+has the same request id. Tests: tests/server/test_patience.py.
 """
 
 import asyncio

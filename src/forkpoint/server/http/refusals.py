@@ -1,7 +1,7 @@
 """What calls can be refused with, for the OpenAPI document: every status, with an example for each reason.
 
 An example is an error of its own class, made with a sample for each of its fields, as the server itself sends it. So
-its status, code, headers and words are the true ones.
+its status, code, headers and words are the true ones. Tests: tests/server/test_openapi.py.
 """
 
 from collections.abc import Iterator

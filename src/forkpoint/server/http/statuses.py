@@ -1,4 +1,4 @@
-"""Which HTTP status an error is. The one place where that is decided."""
+"""Which HTTP status an error is. The one place where that is decided. Tests: tests/server/test_errors.py."""
 
 from http import HTTPStatus
 

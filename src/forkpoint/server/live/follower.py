@@ -2,7 +2,7 @@
 
 A follower always reads committed events from the store, from the reader's cursor on. So it does not matter how a commit
 came about, in which process, or what a slow reader missed: there is neither gap nor duplicate. After a rewind the
-follower says where the two histories part, and goes on from there.
+follower says where the two histories part, and goes on from there. Tests: tests/server/test_streams.py.
 """
 
 import asyncio

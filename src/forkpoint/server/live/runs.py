@@ -1,6 +1,7 @@
 """Turns that run apart from their requests: a client may go, and the turn goes on.
 
 Each turn has a task of its own, and a feed that any number of requests listen to.
+Tests: tests/server/test_turns.py, test_disconnects.py.
 """
 
 import asyncio

@@ -1,4 +1,5 @@
-"""Server-sent events: how a stream is written, and how it ends when its reader has gone."""
+"""Server-sent events: how a stream is written, and how it ends when its reader has gone.
+Tests: tests/server/test_feed.py."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine

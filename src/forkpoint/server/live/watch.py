@@ -1,6 +1,5 @@
 """Who watches which conversation. Watchers wake when it moves: at once if this server moved it, soon if another
-process did.
-"""
+process did. Tests: tests/server/test_two_servers.py."""
 
 import asyncio
 import logging

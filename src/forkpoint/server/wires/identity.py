@@ -1,7 +1,4 @@
-"""The conversation that a request is for, as its headers name it.
-
-Tests: tests/server/chat/test_identity.py.
-"""
+"""The conversation that a request is for, as its headers name it. Tests: tests/server/chat/test_identity.py."""
 
 from collections.abc import Mapping
 from typing import cast, get_args

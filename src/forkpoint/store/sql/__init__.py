@@ -1,9 +1,7 @@
 """Every statement that Forkpoint says to a database stands in a ``.sql`` file here, under a name.
 
 A file holds statements of one concept, each opened by ``-- name: NAME`` and a line that says what it is for.
-``migrations/`` holds what makes the tables, numbered, append-only.
-
-Tests: tests/store/test_sql.py, test_migrations.py.
+``migrations/`` holds what makes the tables, numbered, append-only. Tests: tests/store/test_sql.py, test_migrations.py.
 """
 
 import re

@@ -1,7 +1,5 @@
 """Collection: removes what no conversation reaches any more, in short transactions.
-
-Tests: forkpoint.testing.conformance.care, tests/store/test_failed_commit.py, test_state_machine.py.
-"""
+Tests: forkpoint.testing.conformance.care, tests/store/test_failed_commit.py, test_state_machine.py."""
 
 from collections.abc import Callable
 from functools import partial

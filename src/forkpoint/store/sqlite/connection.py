@@ -1,7 +1,4 @@
-"""Connections to a database file, and what its errors mean.
-
-Tests: tests/store/test_failed_commit.py, test_files.py.
-"""
+"""Connections to a database file, and what its errors mean. Tests: tests/store/test_failed_commit.py, test_files.py."""
 
 import sqlite3
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A look at a store's file without opening it: no file is made, no format is migrated, no lock is taken.
-
-Tests: tests/cli/test_doctor.py.
-"""
+Tests: tests/cli/test_doctor.py."""
 
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The turns that this process holds, or may hold: taking them, writing to them, ending them, settling them.
-
-Tests: tests/store/test_cancellation.py, test_failed_commit.py, test_several_processes.py.
-"""
+Tests: tests/store/test_cancellation.py, test_failed_commit.py, test_several_processes.py."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress

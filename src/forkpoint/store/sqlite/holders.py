@@ -4,7 +4,6 @@ A process that has open turns writes a heartbeat to one row. When the heartbeat 
 turns over; until one does, a late commit is still accepted. Each process also holds a lock on a file of its own in
 ``FILE.db-holders/``. The operating system releases the lock when the process dies, so a killed program is known dead at
 once, and not only when its heartbeat is too old.
-
 Tests: tests/store/test_several_processes.py, test_one_process_twice.py, test_kill.py.
 """
 

@@ -1,7 +1,5 @@
 """An open store: its file, its writer, its readers, and the turns that this process holds in it.
-
-Tests: tests/store/test_files.py, test_several_processes.py, test_one_process_twice.py, test_kill.py.
-"""
+Tests: tests/store/test_files.py, test_several_processes.py, test_one_process_twice.py, test_kill.py."""
 
 import os
 from contextlib import suppress

@@ -1,9 +1,7 @@
 """Readers: connections that only read, each used by one thread at a time.
 
 Every read is one function that runs to its end in a thread: no cursor is ever open across an await, so no reader
-holds back the log. Each read sees one snapshot.
-
-Tests: tests/store/test_reading.py.
+holds back the log. Each read sees one snapshot. Tests: tests/store/test_reading.py.
 """
 
 from collections import deque

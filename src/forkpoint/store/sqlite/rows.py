@@ -1,7 +1,5 @@
 """Between rows and records: the only place that knows how a record's fields are spelled in columns.
-
-Tests: forkpoint.testing.conformance, tests/store/test_limits.py.
-"""
+Tests: forkpoint.testing.conformance, tests/store/test_limits.py."""
 
 import sqlite3
 from collections.abc import Callable

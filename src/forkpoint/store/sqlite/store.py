@@ -2,7 +2,6 @@
 
 This module says which operation runs where (writer or readers), how durably, and how to find out whether it
 landed. The modules of `operations` say what each operation does.
-
 Tests: tests/store/test_sqlite_conformance.py, test_state_machine.py, test_limits.py, test_faults.py.
 """
 

@@ -1,7 +1,5 @@
 """An open file, seen from one tenant: runs operations as reads or as writes.
-
-Tests: tests/store/test_reading.py, test_failed_commit.py, test_failed_fsync.py, test_faults.py.
-"""
+Tests: tests/store/test_reading.py, test_failed_commit.py, test_failed_fsync.py, test_faults.py."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -13,7 +13,6 @@ too, the caller gets `OutcomeUnknown`.
 Handing a job to another thread and back costs about as much as an fsync on a fast disk. So if no other job could share
 the transaction, a job runs in the thread that submits it: a job that need not reach the disk (`durable=False`) always,
 a durable job if its turn is the only open turn here and the disk has lately been quick.
-
 Tests: tests/store/test_cancellation.py, test_failed_commit.py, test_failed_fsync.py, test_faults.py.
 """
 

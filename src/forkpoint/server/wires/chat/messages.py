@@ -2,7 +2,6 @@
 
 The structs are the description in the OpenAPI document and what a body is decoded into. Where our own sentence says
 more than msgspec's, the document has the rule as ``extra_json_schema``, and the code below holds to it.
-
 Tests: tests/server/chat/test_request.py, test_bounds.py.
 """
 

@@ -1,7 +1,5 @@
 """Chat completions, as OpenAI's clients ask for them; and the models that they see.
-
-Tests: tests/server/chat/test_document.py.
-"""
+Tests: tests/server/chat/test_document.py."""
 
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """A chat completion as a stream: deltas as the model speaks, and the end only when it is on disk.
-
-Tests: tests/server/chat/test_wire.py, test_odd_streams.py.
-"""
+Tests: tests/server/chat/test_wire.py, test_odd_streams.py."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -2,7 +2,6 @@
 
 Nothing changes before the turn begins, and then only what a committed turn changes: a conversation that is made or
 forked for a request is a draft until then; other settings, another place and what they set aside come with the commit.
-
 Tests: the files of tests/server/chat that speak HTTP.
 """
 

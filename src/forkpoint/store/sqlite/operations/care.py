@@ -1,7 +1,5 @@
 """Operations of care: verifying that history is as it was written, and collecting what nobody reaches.
-
-Tests: forkpoint.testing.conformance.care, tests/store/test_verify.py.
-"""
+Tests: forkpoint.testing.conformance.care, tests/store/test_verify.py."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Commits: the operations that make events history and move a head, each by one compare-and-set.
-
-Tests: forkpoint.testing.conformance.turns, tests/store/test_failed_commit.py.
-"""
+Tests: forkpoint.testing.conformance.turns, tests/store/test_failed_commit.py."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The departure from a head: what becomes of it when a turn with another base commits.
-
-Tests: forkpoint.testing.conformance.elsewhere.
-"""
+Tests: forkpoint.testing.conformance.elsewhere."""
 
 from forkpoint.errors import BadArgument
 from forkpoint.history.paths import common_ancestor

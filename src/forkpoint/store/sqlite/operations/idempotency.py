@@ -1,7 +1,4 @@
-"""Idempotency: one key, one effect.
-
-Tests: forkpoint.testing.conformance.keys.
-"""
+"""Idempotency: one key, one effect. Tests: forkpoint.testing.conformance.keys."""
 
 from forkpoint.errors import KeyReused
 from forkpoint.ids import id_to_bytes

@@ -1,7 +1,5 @@
 """Operations on turns: each a function of its inputs, run inside a transaction and fenced by the turn's token.
-
-Tests: forkpoint.testing.conformance.turns, elsewhere.
-"""
+Tests: forkpoint.testing.conformance.turns, elsewhere."""
 
 import sqlite3
 
