@@ -1,5 +1,6 @@
-"""The suite itself: it runs wherever it is started, and no test holds it up."""
+"""The suite itself: it runs wherever it is started, no test holds it up, and a module's tests can be found."""
 
+import ast
 import os
 import re
 import signal
@@ -9,6 +10,8 @@ import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "forkpoint"
+TESTS = ROOT / "tests"
 
 # What a shell does to a program that a script starts with `&`.
 _IGNORING_CTRL_C = """
@@ -71,3 +74,41 @@ def test_a_test_that_hangs_fails_with_its_stack_and_the_others_run(tmp_path: Pat
     assert re.search("Failed: Timeout.* in wait_for_nobody", told, re.DOTALL), told
     assert re.search("Timeout.* in endless.*crashed while running .*::test_that_fails", told, re.DOTALL), told
     assert "3 failed, 1 passed" in told, told
+
+
+def test_a_module_has_tests_of_its_name_or_says_where_they_are() -> None:
+    modules = [path.relative_to(SOURCE) for path in sorted(SOURCE.rglob("*.py")) if not path.stem.startswith("__")]
+    modules = [module for module in modules if module.parts[0] != "testing"]
+    lost = [fault for module in modules if (fault := lost_tests(module, modules))]
+    assert not lost, "\n".join(
+        ["move the tests to tests/ROOM/test_MODULE.py, or end the docstring with 'Tests: tests/....py.':", *lost]
+    )
+
+
+def lost_tests(module: Path, modules: list[Path]) -> str | None:
+    """Says why nobody finds the tests of a module; None if everybody does."""
+    text = ast.get_docstring(ast.parse((SOURCE / module).read_text(encoding="utf-8"))) or ""
+    _, says_where, said = text.rpartition("Tests: ")
+    if not says_where:
+        return None if has_tests_of_its_name(module, modules) else f"{module} has no tests of its name"
+    named = re.findall(r"[\w/]+\.py|tests/[\w/]+|forkpoint\.testing[\w.]*\w", said)
+    folder, places = TESTS, []
+    for name in named:
+        if name.startswith("forkpoint."):
+            place = SOURCE.parent / name.replace(".", "/")
+            places.append(place if place.is_dir() else place.with_suffix(".py"))
+        else:
+            places.append(ROOT / name if "/" in name else folder / name)
+            folder = places[-1].parent
+    missing = [str(place.relative_to(ROOT)) for place in places if not place.exists()]
+    if not named:
+        return f"{module} names no file of tests"
+    return f"{module} names {', '.join(missing)}, which is not there" if missing else None
+
+
+def has_tests_of_its_name(module: Path, modules: list[Path]) -> bool:
+    """Whether its own folder of tests has them, or its room, if no other module in that room has this name."""
+    name, room = f"test_{module.name}", module.parts[0]
+    namesakes = [other for other in modules if other.parts[0] == room and other.name == module.name]
+    in_room = len(namesakes) == 1 and any((TESTS / room).rglob(name))
+    return in_room or (TESTS / module.parent / name).exists()
