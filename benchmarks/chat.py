@@ -107,12 +107,7 @@ async def measure(bench: Bench) -> Section:
 
 
 def _rounds(
-    load: Load,
-    model: int,
-    contenders: Sequence[Contender],
-    task: Task,
-    rounds: int,
-    found: dict[Place, list[Cell]],
+    load: Load, model: int, contenders: Sequence[Contender], task: Task, rounds: int, found: dict[Place, list[Cell]]
 ) -> None:
     """Lets the contenders take turns."""
     for number in range(rounds):

@@ -108,8 +108,5 @@ async def _peer(peer: Peer, size: int, plan: Plan) -> list[Contender]:
 
     return [
         Contender(f"{peer.name}, {where}", events_column(size), step, plan.peer_rounds, plan.peer_seconds)
-        for where, step in (
-            ("at the head", partial(step, middle=False)),
-            ("in the middle", partial(step, middle=True)),
-        )
+        for where, step in (("at the head", partial(step, middle=False)), ("in the middle", partial(step, middle=True)))
     ]

@@ -185,9 +185,7 @@ def delete() -> str:
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(
-    st.lists(st.tuples(responses, st.booleans()), min_size=1, max_size=6),
-    st.sampled_from(["deny", "run"]),
-    st.data(),
+    st.lists(st.tuples(responses, st.booleans()), min_size=1, max_size=6), st.sampled_from(["deny", "run"]), st.data()
 )
 def test_whatever_a_model_calls_and_a_client_answers_history_is_paired(
     script: list[tuple[list[str], bool]], unattended: Any, data: st.DataObject

@@ -126,11 +126,7 @@ async def test_a_resumed_turn_does_not_run_its_hooks_again() -> None:
     ]
 
     talk = conversation(
-        asks(call("work", "a", x=2)),
-        asks(call("work", "b", x=4)),
-        "done",
-        hooks=hooks,
-        limits=Limits(steps=2),
+        asks(call("work", "a", x=2)), asks(call("work", "b", x=4)), "done", hooks=hooks, limits=Limits(steps=2)
     )
     with pytest.raises(TurnFailed):
         await talk.run("go")

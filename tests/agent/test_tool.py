@@ -205,12 +205,7 @@ def test_an_object_with_only_a_call_is_a_tool() -> None:
 
 @pytest.mark.parametrize(
     ("function", "expected"),
-    [
-        (join, False),
-        (join_later, True),
-        (Desk().drawer, False),
-        (traced(join_later), False),
-    ],
+    [(join, False), (join_later, True), (Desk().drawer, False), (traced(join_later), False)],
     ids=["sync", "async", "method", "wrapped"],
 )
 def test_a_tool_knows_whether_its_function_is_async(function: Any, expected: bool) -> None:

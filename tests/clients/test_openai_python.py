@@ -120,9 +120,7 @@ def test_a_conversation_is_created_and_then_continued(client: OpenAI, servers: W
     seen = []
     for text in ("One", "Two"):
         raw = client.chat.completions.with_raw_response.create(
-            model=MODEL,
-            messages=[{"role": "user", "content": text}],
-            extra_headers={"X-Conversation-Id": name},
+            model=MODEL, messages=[{"role": "user", "content": text}], extra_headers={"X-Conversation-Id": name}
         )
         assert raw.headers["x-conversation-id"] == name
         assert raw.parse().id == f"chatcmpl-{raw.headers['x-turn-id']}"

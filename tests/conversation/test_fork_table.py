@@ -494,18 +494,7 @@ TABLE: Sequence[Row] = (
     ),
 )
 
-WALKED: Sequence[type] = (
-    ConversationRecord,
-    Head,
-    Lineage,
-    CacheIdentity,
-    Settings,
-    Agent,
-    Limits,
-    State,
-    Info,
-    Stats,
-)
+WALKED: Sequence[type] = (ConversationRecord, Head, Lineage, CacheIdentity, Settings, Agent, Limits, State, Info, Stats)
 
 SHOWN_ELSEWHERE = {
     "ConversationRecord.draft": "test_fork.py forks a draft",

@@ -155,9 +155,7 @@ async def test_a_message_sent_while_a_turn_runs_is_for_the_next(home: Home, outc
 
     last = Reply("x", fault=Fault("overloaded")) if outcome == "failed" else Reply("ok")
     agent = agent_of(
-        [asks(call("sends")), last, "next"],
-        tools=[sends],
-        approval="always" if outcome == "waiting" else "never",
+        [asks(call("sends")), last, "next"], tools=[sends], approval="always" if outcome == "waiting" else "never"
     )
     async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[sends_too]) as conversation:
         if outcome == "failed":

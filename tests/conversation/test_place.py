@@ -218,10 +218,7 @@ async def test_the_last_conversation_of_a_given_store_cancels_what_runs_there() 
 async def test_conversations_of_one_place_share_their_connections_to_models() -> None:
     with ModelServer(script_of(["one", "two"])) as server:
         agent = Agent(served(server))
-        async with (
-            AsyncConversation(agent, store="memory:") as one,
-            AsyncConversation(agent, store="memory:") as two,
-        ):
+        async with AsyncConversation(agent, store="memory:") as one, AsyncConversation(agent, store="memory:") as two:
             await one.run("1")
             await two.run("2")
             assert server.connections == 1

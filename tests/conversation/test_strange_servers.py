@@ -76,13 +76,7 @@ async def test_a_turn_that_was_told_whole_is_returned_though_its_stream_stays_op
 
 
 @pytest.mark.parametrize(
-    "said",
-    [
-        frame("error", "nonsense"),
-        frame("error", {"error": []}),
-        frame("turn", {"id": 1}),
-        frame("text", "[]"),
-    ],
+    "said", [frame("error", "nonsense"), frame("error", {"error": []}), frame("turn", {"id": 1}), frame("text", "[]")]
 )
 async def test_frames_that_make_no_sense_are_the_servers_fault_and_no_crash(said: bytes) -> None:
     async with canned(HEAD + said) as (url, _):

@@ -257,8 +257,7 @@ async def test_two_conversations_stream_at_once(home: Home) -> None:
 
 
 async def test_callbacks_are_told_the_same_and_leaving_a_stream_is_not_logged_as_their_fault(
-    home: Home,
-    caplog: pytest.LogCaptureFixture,
+    home: Home, caplog: pytest.LogCaptureFixture
 ) -> None:
     watcher = Watcher()
     async with AsyncConversation(

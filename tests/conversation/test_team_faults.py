@@ -143,10 +143,7 @@ async def test_another_process_that_resumes_a_parent_finds_its_sub_agents(both: 
     mine, theirs = both
     parent = AsyncConversation(agent, store=mine, callbacks=[follow])
     order = orders(
-        [
-            spawn(orders([call("hold")], say="held"), "s1", nickname="slow", fork="all"),
-            spawn("b", nickname="quick"),
-        ],
+        [spawn(orders([call("hold")], say="held"), "s1", nickname="slow", fork="all"), spawn("b", nickname="quick")],
         [wait()],
     )
     async with anyio.create_task_group() as group:

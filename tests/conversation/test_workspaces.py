@@ -33,10 +33,7 @@ from forkpoint.testing import Reply, Script, ScriptedCall
 from forkpoint.workspace import set_trust
 from forkpoint.workspace.isolation import Kind
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(shutil.which("git") is None, reason="a worktree is git's"),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(shutil.which("git") is None, reason="a worktree is git's")]
 
 
 @tool(risky=True)

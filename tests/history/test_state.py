@@ -28,9 +28,7 @@ quick = settings(max_examples=60, deadline=None, database=None)
 keys = st.sampled_from(["a", "b", "c", "", "é"])
 values = st.sampled_from(["1", "2", " 1", "null", '{"b": 1, "a": 2}'])
 changes = st.builds(
-    StateChange,
-    st.lists(st.tuples(keys, values), max_size=3).map(tuple),
-    st.lists(keys, max_size=2).map(tuple),
+    StateChange, st.lists(st.tuples(keys, values), max_size=3).map(tuple), st.lists(keys, max_size=2).map(tuple)
 )
 bodies: st.SearchStrategy[Any] = (
     changes

@@ -142,10 +142,7 @@ def test_a_price_of_zero_is_known_to_be_zero() -> None:
 
 
 @many
-@given(
-    tokens=st.tuples(*[st.integers(0, 10**9)] * 4),
-    rate=st.floats(0, 1000, allow_nan=False, allow_infinity=False),
-)
+@given(tokens=st.tuples(*[st.integers(0, 10**9)] * 4), rate=st.floats(0, 1000, allow_nan=False, allow_infinity=False))
 def test_a_price_of_one_s_own_is_exact_for_any_number_of_tokens(tokens: tuple[int, int, int, int], rate: float) -> None:
     fresh, cached, written, output = tokens
     usage = Usage(calls=1, input=fresh + cached + written, cached=cached, written=written, output=output)

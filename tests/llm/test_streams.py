@@ -289,9 +289,7 @@ REAL: dict[str, tuple[str, list[Any], Answer]] = {
             (
                 Reasoning("First\n\nthen", provider=ORIGIN, item=json.dumps(THOUGHT_ITEM, separators=(",", ":"))),
                 AssistantMessage(
-                    (Text("Hello."),),
-                    provider=ORIGIN,
-                    item=json.dumps(message_item("Hello."), separators=(",", ":")),
+                    (Text("Hello."),), provider=ORIGIN, item=json.dumps(message_item("Hello."), separators=(",", ":"))
                 ),
                 ToolCall(
                     "call_a",
@@ -652,10 +650,7 @@ def test_a_call_without_an_id_gets_one_and_of_two_equal_ids_one_is_changed() -> 
         ),
         (
             "responses",
-            [
-                *(done(n, call_item(id, "t", "{}")) for n, id in enumerate(["same", "same", "", "other"])),
-                completed(),
-            ],
+            [*(done(n, call_item(id, "t", "{}")) for n, id in enumerate(["same", "same", "", "other"])), completed()],
         ),
     ):
         ids = [call.call_id for call in answered(wire, events).calls]
@@ -884,10 +879,7 @@ def test_a_call_that_was_cut_off_by_the_limit_is_never_run(wire: str, arguments:
     events: dict[str, list[Any]] = {
         "chat": [chunk({"tool_calls": [call_delta(0, arguments, id="c", name="t")]}), chunk({}, "length")],
         "messages": [MESSAGES_START, *tool_block(0, "c", "t", arguments), *message_end("max_tokens")],
-        "responses": [
-            done(0, call_item("c", "t", arguments, status="incomplete")),
-            incomplete("max_output_tokens"),
-        ],
+        "responses": [done(0, call_item("c", "t", arguments, status="incomplete")), incomplete("max_output_tokens")],
     }
     error = failed(wire, events[wire])
     assert isinstance(error, AnswerMalformed), f"the call is cut after {arguments!r}, and this is {error!r}"
@@ -904,10 +896,7 @@ def test_a_whole_call_before_the_limit_is_an_answer() -> None:
         ("chat", [chunk({"refusal": "I can"}), chunk({"refusal": "not."}), chunk({}, "stop")]),
         ("chat", [chunk({"content": "Hel"}), chunk({}, "content_filter")]),
         ("messages", [MESSAGES_START, *text_block(0, "Hel"), *message_end("refusal")]),
-        (
-            "responses",
-            [done(0, message_item("", content=[{"type": "refusal", "refusal": "I cannot."}])), completed()],
-        ),
+        ("responses", [done(0, message_item("", content=[{"type": "refusal", "refusal": "I cannot."}])), completed()]),
         ("responses", [done(0, message_item("Hel", status="incomplete")), incomplete("content_filter")]),
     ],
 )

@@ -376,10 +376,7 @@ BROKEN: dict[str, tuple[Callable[[Any], None] | bytes, str]] = {
     "an id that is none": (lambda document: document["keys"][0].update(id="ANN"), "id"),
     "a tenant that is none": (lambda document: document["keys"][0].update(tenant="a b"), "tenant"),
     "a name that is none": (lambda document: document["keys"][0].update(name=""), "name"),
-    "a history that is none": (
-        lambda document: document["keys"][1].update(history="all"),
-        "key 2 of 2",
-    ),
+    "a history that is none": (lambda document: document["keys"][1].update(history="all"), "key 2 of 2"),
     "a history that is a number": (lambda document: document["keys"][0].update(history=1), "history"),
     "the same key twice": (lambda document: document["keys"].append(document["keys"][0]), "key 3 of 3"),
     "two with one name": (lambda document: document["keys"][0].update(name="bob"), "another key has too"),

@@ -380,10 +380,7 @@ def test_one_whose_task_could_not_be_begun_is_made_once_and_its_task_begins_with
 
 
 def test_where_there_is_no_room_for_its_turn_no_sub_agent_is_made(gate: Gate) -> None:
-    with (
-        served(agents=agents(), settings=ServerSettings(max_turns=1, grace=0)) as server,
-        using(server.url) as api,
-    ):
+    with served(agents=agents(), settings=ServerSettings(max_turns=1, grace=0)) as server, using(server.url) as api:
         lead, other = api.create(), api.create()
         api.run(other, holds("x"), prefer="respond-async")
         gate.reached()

@@ -212,10 +212,7 @@ def test_the_program_says_both_and_risky_tools_ask_first_where_it_is_untrusted(d
         f'[server]\ntrust = ["{desk.project}"]\nallow_trust = true\n'
     )
     environment = {"PYTHONPATH": str(tmp_path), "FORKPOINT_WORKSPACES": str(tmp_path / "workspaces")}
-    with (
-        ServerProcess("--config", "server.toml", folder=tmp_path, env=environment) as server,
-        using(server.url) as api,
-    ):
+    with ServerProcess("--config", "server.toml", folder=tmp_path, env=environment) as server, using(server.url) as api:
         assert desk.kept == "trusted"
         id = api.create(workspace=str(desk.project), trust=False)
         assert desk.kept == "untrusted"

@@ -131,11 +131,7 @@ def test_a_second_signal_stops_a_server_at_once_also_one_that_waits_for_the_othe
     gate, id, other = Gate(folder, "stop"), one.create(), one.create()
     message = steps(gate.step())
     turn = one.run(id, message, key="stop", prefer="respond-async").json()["id"]
-    with (
-        gate.reached() as held,
-        two.stream(id, message, key="stop") as joined,
-        two.stream(other, steps("hang")) as own,
-    ):
+    with gate.reached() as held, two.stream(id, message, key="stop") as joined, two.stream(other, steps("hang")) as own:
         waits = http.client.HTTPConnection(urlsplit(servers[1].url).netloc)
         waits.request("GET", f"/api/conversations/{id}/turns/{turn}?wait=60")
         joined.until("snapshot")

@@ -184,8 +184,7 @@ class Scene:
                 )
             case "commit elsewhere":
                 return Act(
-                    lambda: store.commit(self.elsewhere, exchange("Instead."), aside=branch),
-                    lambda: self.has_left(new),
+                    lambda: store.commit(self.elsewhere, exchange("Instead."), aside=branch), lambda: self.has_left(new)
                 )
             case "rename":
                 return Act(lambda: store.rename(self.told, "renamed"), lambda: self.is_named("renamed"))

@@ -375,9 +375,7 @@ class Story:
     def note(self, conversation: str) -> Step:
         note = new_id()
         return Step(
-            "note",
-            lambda: self.store.note(conversation, note, [remembers("note", "1")]),
-            self.ended(note, "committed"),
+            "note", lambda: self.store.note(conversation, note, [remembers("note", "1")]), self.ended(note, "committed")
         )
 
     def charge(self, conversation: str | None) -> Step:

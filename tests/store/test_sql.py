@@ -27,14 +27,7 @@ CALLED = {(name, path.name) for path, text in SOURCE.items() for name in CALLS.f
 
 # Said for each turn, each read or each event: they must cost the same however much the database holds.
 HOT = [
-    *(
-        "path_events",
-        "path_spans",
-        "event_at",
-        "turns_in_span",
-        "turn_behind_event",
-        "state_of_turn",
-    ),
+    *("path_events", "path_spans", "event_at", "turns_in_span", "turn_behind_event", "state_of_turn"),
     *("read_conversation", "read_revisions", "find_conversation", "read_turn", "read_steps"),
     *("find_child", "list_relatives"),
     *("take_lock", "release_lock", "journal_turn", "commit_turn", "end_turn", "take_over", "move_head", "rewind_head"),

@@ -37,11 +37,7 @@ LIMITS = Limits(steps=200, repeats=8)
 
 
 def coder(
-    llm: str | LLM,
-    *,
-    instructions: str = "",
-    tools: Iterable[Tool | Callable[..., Any]] = (),
-    **changes: Any,
+    llm: str | LLM, *, instructions: str = "", tools: Iterable[Tool | Callable[..., Any]] = (), **changes: Any
 ) -> Agent:
     """An agent that works in the conversation's workspace: ``Conversation(coder("openai/gpt-5.6"), workspace=".")``.
 

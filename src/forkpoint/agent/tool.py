@@ -195,15 +195,7 @@ def _make(function: Callable[..., Any], given: _Settings) -> Tool:
     said = arguments.description if given.description is None else given.description
     schema = ToolSchema(name, said, arguments.schema, given.strict)
     return Tool(
-        function,
-        schema,
-        arguments,
-        context,
-        given.timeout,
-        given.output_limit,
-        given.repeatable,
-        given.risky,
-        names,
+        function, schema, arguments, context, given.timeout, given.output_limit, given.repeatable, given.risky, names
     )
 
 

@@ -79,10 +79,7 @@ BUILT_IN = {"coder": "forkpoint.agent.coder:coder"}
 
 Tools: TypeAlias = Annotated[
     str | None,
-    option(
-        "--agent MODULE:NAME",
-        "An Agent in your own code that has the tools, if they cannot be imported any more.",
-    ),
+    option("--agent MODULE:NAME", "An Agent in your own code that has the tools, if they cannot be imported any more."),
 ]
 
 Allow: TypeAlias = Annotated[

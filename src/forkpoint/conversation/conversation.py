@@ -604,11 +604,7 @@ class AsyncConversation:
         return {} if self._handle.draft is not None else await (await self._backend()).state(self.id)
 
     async def update_state(
-        self,
-        set: Mapping[str, Any] | None = None,
-        *,
-        remove: Collection[str] = (),
-        if_revision: int | None = None,
+        self, set: Mapping[str, Any] | None = None, *, remove: Collection[str] = (), if_revision: int | None = None
     ) -> None:
         """Changes the agent's state from outside, as a note. The conversation must have no open turn.
 

@@ -102,12 +102,7 @@ class Tries:
         return await self.run(failed.given, retry_of=failed.id, key=key)
 
     async def resume(
-        self,
-        turn: str,
-        *,
-        decision: Decision | None = None,
-        rerun: Collection[str] = (),
-        limits: Limits | None = None,
+        self, turn: str, *, decision: Decision | None = None, rerun: Collection[str] = (), limits: Limits | None = None
     ) -> Turn:
         """Goes on with a turn."""
         handle = self._handle

@@ -194,12 +194,7 @@ class Engine:
             state = await self._store.state(id)
             events += await self._planner.manifest_change(record, state, agent, lost=())
         await self._store.note(
-            id,
-            new_id(),
-            events,
-            settings=settings.to_json(),
-            cache=identity.to_json(),
-            if_revision=record.revision,
+            id, new_id(), events, settings=settings.to_json(), cache=identity.to_json(), if_revision=record.revision
         )
         return info_of(self._records.know(await self._store.read(id)))
 

@@ -32,13 +32,7 @@ class Questions:
         self._charges = resources.charges
 
     async def ask(
-        self,
-        id: str,
-        agent: Agent,
-        messages: Sequence[UserMessage],
-        *,
-        allow: frozenset[str] = NOTHING,
-        tell: Callback,
+        self, id: str, agent: Agent, messages: Sequence[UserMessage], *, allow: frozenset[str] = NOTHING, tell: Callback
     ) -> SideAnswer:
         record = await self._store.read(id)
         agent = self._planner.agent_for(record.settings, agent, allow)

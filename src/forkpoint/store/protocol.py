@@ -71,11 +71,7 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
     # Conversations.
 
     async def create(
-        self,
-        new: NewConversation,
-        events: Sequence[NewEvent] = (),
-        *,
-        key: IdempotencyKey | None = None,
+        self, new: NewConversation, events: Sequence[NewEvent] = (), *, key: IdempotencyKey | None = None
     ) -> ConversationRecord:
         """Makes a conversation, and its first note with ``events`` in the same transaction. Raises `AlreadyExists`.
 

@@ -11,18 +11,7 @@ from forkpoint.workspace.copies import copy, remove_copy
 from forkpoint.workspace.folders import Kind, Made, NotMade, Removed, forget, origin_of, record_of, workspaces_folder
 from forkpoint.workspace.worktrees import remove_worktree, worktree
 
-__all__ = [
-    "Kind",
-    "Made",
-    "NotMade",
-    "Removed",
-    "copy",
-    "make",
-    "origin_of",
-    "remove",
-    "workspaces_folder",
-    "worktree",
-]
+__all__ = ["Kind", "Made", "NotMade", "Removed", "copy", "make", "origin_of", "remove", "workspaces_folder", "worktree"]
 
 
 def make(kind: Kind, source: str | os.PathLike[str], name: str) -> Made:

@@ -75,14 +75,7 @@ def test_a_continuation_keeps_the_tools_and_the_thoughts_that_the_client_never_s
     assert chat.events("continued", "imported") == []
 
 
-@pytest.mark.parametrize(
-    "shown",
-    [
-        "On it.\nDone: saw it",
-        "  On it. Done:   saw it\n\n",
-        "On it.Done: saw it",
-    ],
-)
+@pytest.mark.parametrize("shown", ["On it.\nDone: saw it", "  On it. Done:   saw it\n\n", "On it.Done: saw it"])
 def test_white_space_is_no_difference(chat: Chat, shown: str) -> None:
     name = f"white-{len(shown)}"
     chat.say([user('use  look {"what":"it"}')], name)
@@ -516,9 +509,7 @@ HEADERS = (ConversationHeader(NAME), ConversationHeader("X-Full", "full"), Conve
 
 @pytest.fixture(scope="module")
 def choosing() -> Iterator[Chat]:
-    keyring = Keyring(
-        [OneKey(SECRET, ApiKey("f", "f", "one", history="full")), OneKey(PLAIN, ApiKey("p", "p", "one"))],
-    )
+    keyring = Keyring([OneKey(SECRET, ApiKey("f", "f", "one", history="full")), OneKey(PLAIN, ApiKey("p", "p", "one"))])
     settings = ServerSettings(conversation_headers=HEADERS)
     with chatting("full-chosen", key=PLAIN, keyring=keyring, settings=settings) as running:
         yield running

@@ -229,9 +229,7 @@ def test_a_double_click_that_is_busy_does_not_keep_a_retry_from_its_turn(
     assert (tries(api, "clicked"), len(models.requests)) == (["committed"], count + 1)
 
 
-def test_a_key_of_another_conversation_is_refused_for_a_new_name(
-    stored: tuple[Path, Served, Api, ModelServer],
-) -> None:
+def test_a_key_of_another_conversation_is_refused_for_a_new_name(stored: tuple[Path, Served, Api, ModelServer]) -> None:
     _, _, api, models = stored
     headers = {"Idempotency-Key": "taken"}
     said(post(api.http, conversation="taker", headers=headers))

@@ -41,10 +41,7 @@ class Client:
         self.name = name
         self.model = "helper"
         self.list: list[dict[str, Any]] = [system("Be brief.")]
-        self._settings: dict[str, Any] = {
-            "stream": stream,
-            "headers": {"X-Conversation-History": history},
-        }
+        self._settings: dict[str, Any] = {"stream": stream, "headers": {"X-Conversation-History": history}}
         self.statuses: list[str] = []
 
     def ask(self, text: str) -> httpx2.Response:

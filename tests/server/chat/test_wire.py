@@ -245,11 +245,7 @@ def test_the_end_of_an_answer_is_held_back_until_the_commit_is_on_disk(stored: O
     ("fails", "code"), [("lost", "commit_failed"), ("landed", None), ("unknown", "outcome_unknown")]
 )
 def test_a_commit_that_fails_is_an_error_and_never_an_answer(
-    stored: OnDisk,
-    models: ModelServer,
-    fails: Literal["lost", "landed", "unknown"],
-    code: str | None,
-    stream: bool,
+    stored: OnDisk, models: ModelServer, fails: Literal["lost", "landed", "unknown"], code: str | None, stream: bool
 ) -> None:
     disk, api, name = stored.disk, stored.api, f"{fails}-{stream}"
     said(post(api.http, "Before", conversation=name))

@@ -62,9 +62,7 @@ def erase(file: str) -> str:
 
 
 agent = Agent(
-    LLM(Script(obedient).register("doing"), retries=Retries(attempts=1)),
-    tools=[note, hold, erase],
-    approval="risky",
+    LLM(Script(obedient).register("doing"), retries=Retries(attempts=1)), tools=[note, hold, erase], approval="risky"
 )
 
 

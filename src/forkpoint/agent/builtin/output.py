@@ -148,10 +148,7 @@ def _text(printed: bytes | bytearray) -> str:
 def _whole_lines(head: bytes, tail: bytes) -> tuple[bytes, bytes]:
     """The same without the lines that are cut, unless hardly anything would be left of it."""
     end, start = head.rfind(b"\n"), tail.find(b"\n")
-    return (
-        head[:end] if end > len(head) // 2 else head,
-        tail[start + 1 :] if 0 <= start < len(tail) // 2 else tail,
-    )
+    return (head[:end] if end > len(head) // 2 else head, tail[start + 1 :] if 0 <= start < len(tail) // 2 else tail)
 
 
 def _ignored_by_git(folder: int) -> None:

@@ -62,12 +62,7 @@ class Condenses(Protocol):
         ...
 
     def due(
-        self,
-        events: Sequence[Event],
-        tokens: int | None = None,
-        *,
-        context: int | None = None,
-        force: bool = False,
+        self, events: Sequence[Event], tokens: int | None = None, *, context: int | None = None, force: bool = False
     ) -> Cut | None:
         """What is to be forgotten now; None if nothing is.
 
@@ -118,12 +113,7 @@ class _Limited(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
         return (self.events is not None and events >= self.events) or (most is not None and tokens >= most)
 
     def due(
-        self,
-        events: Sequence[Event],
-        tokens: int | None = None,
-        *,
-        context: int | None = None,
-        force: bool = False,
+        self, events: Sequence[Event], tokens: int | None = None, *, context: int | None = None, force: bool = False
     ) -> Cut | None:
         path = Shown(events)
         tokens = path.tokens if tokens is None else tokens

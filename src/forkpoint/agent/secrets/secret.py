@@ -179,10 +179,7 @@ class Resolved(Mapping[str, str]):
 
 
 async def resolve(
-    names: Iterable[str],
-    secrets: Mapping[str, Secret],
-    *,
-    env: Mapping[str, str] | None = None,
+    names: Iterable[str], secrets: Mapping[str, Secret], *, env: Mapping[str, str] | None = None
 ) -> Resolved:
     """The values of these secrets, as they are now. Raises `NoSecret`, which never says anything of a value.
 

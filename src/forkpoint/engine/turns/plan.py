@@ -69,13 +69,7 @@ class Planner:
     """Plans the turns of a store's conversations."""
 
     def __init__(
-        self,
-        store: Store,
-        prompts: Prompts,
-        records: RecordCache,
-        trusting: Trusting,
-        *,
-        patience: float | None = None,
+        self, store: Store, prompts: Prompts, records: RecordCache, trusting: Trusting, *, patience: float | None = None
     ) -> None:
         self.skills = Skills(trusting)
         self._patience = patience  # seconds that a turn may take, whatever its agent says

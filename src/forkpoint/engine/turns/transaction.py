@@ -98,10 +98,7 @@ class Transaction:
         self._mending = anyio.Lock()
 
     async def run(
-        self,
-        plan: Callable[[Sequence[StagedEvent]], Awaitable[Plan]],
-        tell: Callback,
-        started: TurnStarted,
+        self, plan: Callable[[Sequence[StagedEvent]], Awaitable[Plan]], tell: Callback, started: TurnStarted
     ) -> Turn:
         """The turn, committed or waiting. Raises `TurnFailed` or `TurnCancelled`, and then nothing has moved.
 

@@ -38,16 +38,7 @@ TEAM = 64
 TEAM_DEPTH, TEAM_MOST = 8, 64
 """How deep the sub-agents of a client's agent may go, and how many of a conversation may be open at once."""
 
-SERVERS = (
-    "base_url",
-    "api_key_env",
-    "headers",
-    "provider",
-    "session_headers",
-    "extra",
-    "cache_salt",
-    "context_tokens",
-)
+SERVERS = ("base_url", "api_key_env", "headers", "provider", "session_headers", "extra", "cache_salt", "context_tokens")
 """Settings of a model that are the server's."""
 
 

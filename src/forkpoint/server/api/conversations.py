@@ -77,8 +77,7 @@ async def list_conversations(
     ] = None,
     sub_agents: Annotated[bool, Query(description="With sub-agents.")] = False,
     parent: Annotated[
-        str | None,
-        Query(description="Only the sub-agents of this conversation, by its id or name.", max_length=256),
+        str | None, Query(description="Only the sub-agents of this conversation, by its id or name.", max_length=256)
     ] = None,
 ) -> Response:
     """Conversations, the newest first. Sub-agents are left out unless they are asked for."""

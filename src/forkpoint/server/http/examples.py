@@ -114,9 +114,7 @@ EXAMPLES: dict[str, Any] = {
     "TurnDocument": _TURN_DOCUMENT,
     "PageDocument_InfoDocument": {"items": [_INFO_DOCUMENT], "next": None},
     "PageDocument_TurnDocument": {"items": [plain(turn_document(_DONE))], "next": None},
-    "AgentsDocument": {
-        "items": [{"name": "support", "model": "openai/gpt-5.6", "tools": ["search"], "default": True}],
-    },
+    "AgentsDocument": {"items": [{"name": "support", "model": "openai/gpt-5.6", "tools": ["search"], "default": True}]},
     "EventsDocument": {"items": [plain(event_document(event)) for event in _EVENTS], "next": None, "head": "1-2"},
     "SpawnedDocument": plain(info_document(_SPAWNED)) | {"turn": TURN},
     "MemberDocument": _MEMBER_DOCUMENT,

@@ -31,12 +31,7 @@ Connect: TypeAlias = Callable[[str], Database]
 def connect(path: str) -> Database:
     """A connection for reading and writing in explicit transactions, set up for durability."""
     db = sqlite3.connect(
-        path,
-        timeout=PATIENCE,
-        isolation_level=None,
-        check_same_thread=False,
-        cached_statements=256,
-        factory=Database,
+        path, timeout=PATIENCE, isolation_level=None, check_same_thread=False, cached_statements=256, factory=Database
     )
     db.path = path
     db.row_factory = sqlite3.Row

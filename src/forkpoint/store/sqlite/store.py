@@ -98,11 +98,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
     # Conversations.
 
     async def create(
-        self,
-        new: NewConversation,
-        events: Sequence[NewEvent] = (),
-        *,
-        key: IdempotencyKey | None = None,
+        self, new: NewConversation, events: Sequence[NewEvent] = (), *, key: IdempotencyKey | None = None
     ) -> ConversationRecord:
         self._view.file.checks.new(new)
         self._view.file.checks.key(key)

@@ -10,12 +10,7 @@ from forkpoint.llm.scripts import Fault
 from forkpoint.testing.model_server.speech import Ending, Part, Speech, Stage, StreamEvent, sse
 from forkpoint.testing.model_server.wire import Refusal
 
-_STOP: dict[Ending, str] = {
-    "stop": "end_turn",
-    "tool_calls": "tool_use",
-    "length": "max_tokens",
-    "refused": "refusal",
-}
+_STOP: dict[Ending, str] = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "refused": "refusal"}
 
 _INVALID = "invalid_request_error"
 

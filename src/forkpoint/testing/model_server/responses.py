@@ -143,13 +143,7 @@ def _item(speech: Speech, place: int) -> dict[str, Any]:
             return {"id": f"rs_{suffix}", "type": "reasoning", "summary": summary, "encrypted_content": part.seal}
         case "words":
             content = [_text(part.text)]
-            return {
-                "id": f"msg_{suffix}",
-                "type": "message",
-                "status": status,
-                "role": "assistant",
-                "content": content,
-            }
+            return {"id": f"msg_{suffix}", "type": "message", "status": status, "role": "assistant", "content": content}
         case "call":
             return {"id": f"fc_{suffix}", "type": "function_call", "status": status, **_call(part)}
 

@@ -42,11 +42,7 @@ _CODES = {  # what these clients know by other names
     "unauthorized": "invalid_api_key",
 }
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_PARAMS = {
-    BadTool.code: "tools",
-    NotFound.model_not_found.code: "model",
-    ContextTooLong.code: "messages",
-}
+_PARAMS = {BadTool.code: "tools", NotFound.model_not_found.code: "model", ContextTooLong.code: "messages"}
 _PASSING = (TooMany, TooSlow, ShuttingDown, StoreError)
 _LASTING = (StoreUnusable, StoreDamaged)  # until somebody sees to the store
 _AS_IT_WAS = "The conversation is as it was."

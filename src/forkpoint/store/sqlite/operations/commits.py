@@ -180,12 +180,7 @@ def _head_after(turn: OpenTurn, staged: Staged, usage: Usage) -> Head:
 
 
 def _open_segment(db: Database, scope: Scope, family: bytes, base: Head) -> int:
-    parameters = {
-        "tenant": scope.tenant,
-        "family": family,
-        "base": pack(base.position),
-        "base_digest": base.digest,
-    }
+    parameters = {"tenant": scope.tenant, "family": family, "base": pack(base.position), "base_digest": base.digest}
     segment = db.execute(SQL["open_segment"], parameters).lastrowid
     assert segment is not None
     return segment

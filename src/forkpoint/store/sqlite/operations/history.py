@@ -50,13 +50,7 @@ def read_spans(db: Database, scope: Scope, family: bytes, head: Position | None,
 
 
 def read_events(
-    db: Database,
-    scope: Scope,
-    family: bytes,
-    head: Position | None,
-    after: int,
-    upto: int,
-    kinds: Sequence[str] = (),
+    db: Database, scope: Scope, family: bytes, head: Position | None, after: int, upto: int, kinds: Sequence[str] = ()
 ) -> list[Event]:
     """The events of a path after one ordinal, up to and including another."""
     if head is None or upto <= after:
@@ -116,12 +110,7 @@ def read_state(db: Database, head: Head) -> State:
 
 
 def resolve(
-    db: Database,
-    scope: Scope,
-    family: bytes,
-    head: Head,
-    at: str | Position | None,
-    before: str | Position | None,
+    db: Database, scope: Scope, family: bytes, head: Head, at: str | Position | None, before: str | Position | None
 ) -> Head:
     """The head as it was at a turn or event of the path (included or excluded), if that is a safe place."""
     wanted = before if at is None else at
@@ -223,13 +212,7 @@ def _turn_row(db: Database, id: bytes) -> sqlite3.Row:
 
 
 def _from(scope: Scope, family: bytes, head: Position, after: int) -> Parameters:
-    return {
-        "segment": head.segment,
-        "ordinal": head.ordinal,
-        "family": family,
-        "tenant": scope.tenant,
-        "after": after,
-    }
+    return {"segment": head.segment, "ordinal": head.ordinal, "family": family, "tenant": scope.tenant, "after": after}
 
 
 def _ends(path: Path) -> str:

@@ -412,12 +412,7 @@ def _leave_running(
 
 
 def _close(
-    db: Database,
-    scope: Scope,
-    row: sqlite3.Row,
-    outcome: Outcome,
-    error: TurnError | None,
-    usage: Usage = Usage(),
+    db: Database, scope: Scope, row: sqlite3.Row, outcome: Outcome, error: TurnError | None, usage: Usage = Usage()
 ) -> None:
     """Ends an open turn from its row, whoever held it, and adds what was spent last."""
     parameters = {
