@@ -31,11 +31,13 @@ class Lru(Generic[K, V]):
         return key in self._entries
 
     def __iter__(self) -> Iterator[K]:
-        return iter(self._entries)
+        with self._lock:
+            return iter([*self._entries])
 
     def items(self) -> Iterator[tuple[K, V]]:
         """The keys with their values."""
-        return ((key, value) for key, (value, _) in self._entries.items())
+        with self._lock:
+            return iter([(key, value) for key, (value, _) in self._entries.items()])
 
     def get(self, key: K) -> V | None:
         """The value of a key, or None if there is no entry. This is a use of the entry."""

@@ -16,7 +16,7 @@ from forkpoint.ids import new_id
 from forkpoint.llm import LLM, Retries
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.settings import ServerSettings
-from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script
+from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script, ScriptedCall
 
 PLACE = "/api/conversations"
 GATE = Gate()
@@ -413,3 +413,31 @@ def test_sub_agents_of_another_tenant_are_like_those_that_never_were(
         assert code(other.get(f"{PLACE}/{child}")) == (404, "not_found")
     assert [member["status"] for member in members(client, lead)] == ["idle"]
     assert turns(client, child) == []
+
+
+def test_a_fork_that_reaches_a_sub_agent_whose_turn_failed_still_shows_it() -> None:
+    def leads(heard: Heard) -> Reply:
+        said = heard.body["messages"]
+        asked = max(n for n, message in enumerate(said) if message["role"] == "user")
+        match [message["role"] for message in said[asked + 1 :]].count("tool"):
+            case 0:
+                spawn = ScriptedCall("spawn_agent", '{"task": "go", "agent": "broken", "nickname": "bob"}', "c0")
+                return Reply(calls=(spawn,))
+            case 1:
+                return Reply(calls=(ScriptedCall("wait_agent", "{}", "c1"),))
+            case _:
+                return Reply("ok")
+
+    broken = Agent(model(careless, "broken-of-a-fork"), name="breaks")
+    team = SubAgents(agents={"broken": broken}, depth=1, most=8)
+    offered = Catalog({"lead": Agent(model(leads, "lead-of-a-fork"), sub_agents=team)})
+    with served(agents=offered, keyring=two_tenants()) as server, checked(server, "key-of-one") as client:
+        lead = client.post("/api/conversations", json={}).json()["id"]
+        assert client.post(f"/api/conversations/{lead}/turns", json={"message": "hi"}).json()["outcome"] == "committed"
+        fork = client.post(f"/api/conversations/{lead}/fork", json={}).json()["id"]
+        assert client.post(f"/api/conversations/{fork}/agents/bob/reach").status_code == 200
+        (bob,) = members(client, fork)
+        assert bob["status"] == "failed"
+        assert "secret" not in bob["error"]
+        closed = client.post(f"/api/conversations/{fork}/agents/bob/close")
+        assert (closed.status_code, closed.json()["status"]) == (200, "closed")

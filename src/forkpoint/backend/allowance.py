@@ -1,4 +1,4 @@
-"""Opening a conversation again: what of it is not here as it was, and what it goes on with where that is allowed.
+"""Opening a conversation again: what is missing of it, and a substitute for that if `allow` permits it.
 
 Nothing here reads or writes a store. What comes of it is recorded by the next turn that commits.
 Tests: tests/conversation/test_allow.py, test_reopening.py.

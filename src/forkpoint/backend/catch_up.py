@@ -1,4 +1,4 @@
-"""All that was told of a turn so far, in short: for one who joins late, or was too slow.
+"""A short form of all updates of a turn so far, for a listener that came late or was too slow.
 
 Pieces of an answer are joined, pieces that became void are gone, and of a tool's progress the last word is kept. So it
 is as large as what the turn says, however often it says something.

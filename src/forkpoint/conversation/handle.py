@@ -84,7 +84,7 @@ class Handle:
     async def backend(self, *, keep_draft: bool = False) -> Backend:
         """The backend of this conversation. A draft is put into the store first, unless ``keep_draft``.
 
-        Raises `ConversationClosed`, or `ConversationClosed` in a child of the process that made this handle.
+        Raises `ConversationClosed`, also in a child of the process that made this handle (`reopen_after_fork`).
         """
         self._check_open()
         if os.getpid() != self._process:

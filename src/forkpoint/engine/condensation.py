@@ -1,8 +1,8 @@
-"""Condensing after turns: a summary is asked for, and becomes a note of its own.
+"""Condenses a path after a turn: a model writes a summary, which is committed as a note after the turn.
 
-It stands behind the turn that made it due, which has committed by then and was told to callbacks; whoever waits for
-the turn gets it when this is done. Whatever goes wrong here fails nothing else: it is logged, what was spent is
-counted, and the path is as it was. Tests: tests/conversation/test_condensing.py, test_condense.py.
+By then the turn has committed and callbacks were told, but its caller still waits. A failure here fails nothing else:
+it is logged, its cost is counted, and the path stays as it was.
+Tests: tests/conversation/test_condensing.py, test_condense.py.
 """
 
 import logging

@@ -29,12 +29,16 @@ def turn_key(new: NewTurn, input: JsonText) -> IdempotencyKey | None:
 
 def create_key(key: str | None, draft: Draft) -> IdempotencyKey | None:
     """The key of a new conversation, bound to all that was asked of it."""
+    if key is None:
+        return None
     settings = draft.settings if draft.asked is None else draft.asked
     return _bound(key, _new(draft) | {"settings": settings.to_json(), "asked": None})
 
 
 def fork_key(key: str | None, options: ForkOptions) -> IdempotencyKey | None:
     """The key of a fork, bound to all that was asked of it."""
+    if key is None:
+        return None
     agent = options.agent.to_json() if options.agent else None
     point = {"at": _place(options.at), "before": _place(options.before)}
     return _bound(key, _new(options) | point | {"agent": agent})
@@ -42,7 +46,7 @@ def fork_key(key: str | None, options: ForkOptions) -> IdempotencyKey | None:
 
 def rewind_key(key: str | None, at: str | Position | None, before: str | Position | None) -> IdempotencyKey | None:
     """The key of a rewind, bound to where it goes."""
-    return _bound(key, {"at": _place(at), "before": _place(before)})
+    return None if key is None else _bound(key, {"at": _place(at), "before": _place(before)})
 
 
 def spawn_key(key: str | None, parent: str, options: SpawnOptions) -> IdempotencyKey | None:
@@ -61,9 +65,7 @@ def reach_key(key: str | None, id: str, agent: str) -> IdempotencyKey | None:
     return None if key is None else IdempotencyKey(key, hashlib.sha256(f"reach {id} {agent}".encode()).digest())
 
 
-def _bound(key: str | None, asked: Mapping[str, object]) -> IdempotencyKey | None:
-    if key is None:
-        return None
+def _bound(key: str, asked: Mapping[str, object]) -> IdempotencyKey:
     return IdempotencyKey(key, hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).digest())
 
 

@@ -1,7 +1,7 @@
-"""Looking at requests: what a turn sent or would send, next to the request before it.
+"""Shows the request that a turn sent or would send, next to the request before it.
 
-Nothing of what was sent is kept, for all of it can be made again: a prompt is a function of a path and a manifest, and
-both are history; so are the settings, from their first change on. Tests: tests/conversation/test_requests.py.
+Requests are not stored: they are made again from the path and the manifest, which are history. So are the settings,
+from their first change on. Tests: tests/conversation/test_requests.py.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Trust in conversations: what it changes for the one who answers in a folder, and where it is remembered.
+"""What trust in a workspace changes for a conversation's agent, and where decisions about trust are kept.
 
 What the user's file says of a project holds for everybody, and an "untrusted" there is never overridden. What could
 not be written there is remembered here, for as long as the place is open: of one conversation with its forks and

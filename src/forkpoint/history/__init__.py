@@ -9,6 +9,6 @@ Two conversations that share a prefix share these answers for it.
 - `pairing`: every tool call has one result, in order; which positions are safe to cut at.
 - `wholeness`: no empty or cut-off content.
 - `state`: what the events fold to.
-- `seen`: what a client could see of a path, and which path its list of messages continues.
+- `client_view`: what a client could see of a path, and which path its list of messages continues.
 - `digests`: the chain that makes a change visible.
 """

@@ -7,7 +7,7 @@ are sent as data. What a server sends is never imported, bound or run here.
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -45,9 +45,6 @@ from forkpoint.wire.documents import (
     stats_of,
     verification_of,
 )
-
-D = TypeVar("D")
-T = TypeVar("T")
 
 
 class _PageOfEvents(Struct, frozen=True):
@@ -165,8 +162,8 @@ class RemoteBackend:
         request = ServerRequest(method="DELETE", path=path_of(id), revision=if_revision)
         try:
             body = await self._connection.call(request, sending)
-        except NotFound:
-            if not sending.repeated:
+        except NotFound as error:
+            if not sending.repeated or error.code != "not_found":
                 raise
             return None  # the first of our requests did it
         return self._connection.understood(body, DeletedDocument).workspace if body else None

@@ -1,12 +1,12 @@
 """Tools that work in the conversation's workspace: a shell, and files to read, write, edit, list and search.
 
 - `shell`: `shell`. `environment`: the folder and the variables that carry over to the next command.
-- `files`: `read_file`, `write_file`, `edit_file`. `reading`: lines of a file. `writing`: a file put in the place of
-  another. `editing`: a text in a file, or the place most like it.
-- `searching`: `list_files`, `search_files`. `listing`: which files there are. `globs`: patterns of paths. `matching`: a
-  regular expression, in a process of its own.
-- `paths`: no path leaves the workspace. `processes`: a command, and the end of all that it started. `output`: what is
-  shown of what it prints, and where the rest is. `failed`: how all of them say that they could not.
+- `files`: `read_file`, `write_file`, `edit_file`. `lines`: lines of a file. `new_file`: a file put in the place of
+  another. `replacement`: a text in a file, or the place most like it.
+- `searching`: `list_files`, `search_files`. `listing`: which files there are. `globs`: patterns of paths.
+  `regex_process`: a regular expression, in a process of its own.
+- `paths`: no path leaves the workspace. `output`: what is shown of what a command prints, and where the rest is.
+  `failure`: how all of them say that they could not.
 """
 
 from forkpoint.agent.builtin.files import edit_file, read_file, write_file

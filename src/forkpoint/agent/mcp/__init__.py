@@ -3,7 +3,7 @@
 - `servers`: `McpServer`, how one is reached: frozen data with a JSON form.
 - `tools`: what servers offer, frozen as data, and as tools that an agent can have.
 - `results`: what a server answers, as parts.
-- `connecting`: connections, each started on demand and ended with the process. `processes` and `addresses` are the two
+- `connections`: connections, each started on demand and ended with the process. `processes` and `addresses` are the two
   ways to reach a server; `thread` is where all of it happens.
 - `failures`: a tool that says that it has failed. A server that cannot be used is `forkpoint.errors.McpFailed`.
 """

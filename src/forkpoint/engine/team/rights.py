@@ -1,7 +1,7 @@
-"""Rights: a sub-agent never has more than whoever it works for has by now.
+"""A sub-agent never has more rights than its parent has now.
 
-What it was made with may be of an earlier day: its parent may have become stricter since. So each of its turns asks
-about whatever its parent, and that one's parent, would have to ask about today, whoever asks for the turn.
+The parent may have become stricter since it made the sub-agent. So each turn of a sub-agent also asks about everything
+that its parents would have to ask about today, whoever asks for the turn.
 Tests: tests/conversation/test_sub_agents.py.
 """
 

@@ -72,6 +72,10 @@ class Teams:
         known = await self._beneath.roster_now(record)
         return tuple([as_member(one, await self._last_of(one)) for one in known.values()])
 
+    async def turn(self, turn: str) -> Turn:
+        """A turn of a sub-agent; also of the one that this one was forked from."""
+        return await read_turn(self._store, turn)
+
     async def reach(self, id: str, agent: str, *, key: str | None = None) -> tuple[Info, Settings]:
         """The conversation to talk to when a sub-agent is meant. A sub-agent of another branch is forked first."""
         once = reach_key(key, id, agent)

@@ -164,7 +164,7 @@ class Planner:
         self, id: str, agent: Agent, given: Sequence[Given], context: CallContext, how: How, folder: Path | None
     ) -> Run:
         """A run without a conversation: all that it is given is its prompt, and nobody can be asked."""
-        agent = await self.served(self._trusting.strict(agent, folder), folder)
+        agent = await self.served(agent, folder)
         skills = await self.skills.of(agent, folder)
         called = await called_for(skills, said_in(given), (), folder)
         return Run(

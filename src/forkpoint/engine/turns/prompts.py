@@ -1,4 +1,4 @@
-"""Prompts of paths, kept: a turn renders its own events, however long the history, and a fork renders nothing.
+"""Keeps rendered prompts, so that a turn renders only its own events, and a fork renders nothing.
 
 A rendering is a function of a path and a manifest, and never changes. So it is kept by the digest of the path's last
 event, which is the same for a conversation and all its forks at that point. What is kept is bounded; what was dropped

@@ -136,6 +136,7 @@ class TurnRunner:
         The returned turn's events have no ids, and its conversation is not in the store. Raises what went wrong.
         """
         agent.llm.key()
+        agent = self._resources.trusting.strict(agent, workspace)
         id = new_id()
         self.active.check_open(id)
         journal = MemoryJournal()

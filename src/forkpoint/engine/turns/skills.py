@@ -1,4 +1,4 @@
-"""The skills that a conversation may come to: its agent's, those of its project if that is trusted, and its user's.
+"""Which skills can become active in a conversation: the agent's, the user's, and the project's if it is trusted.
 Tests: tests/conversation/test_skills_in_turns.py."""
 
 import logging

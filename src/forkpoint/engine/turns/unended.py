@@ -1,4 +1,4 @@
-"""Turns that the disk did not let end. Each still holds its conversation; its end is written when that is possible.
+"""Turns whose end could not be written. Each still holds its conversation; the next call there writes its end.
 Tests: tests/conversation/test_fault_matrix.py."""
 
 from collections.abc import Iterable

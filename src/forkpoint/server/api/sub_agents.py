@@ -209,7 +209,7 @@ async def _at_rest(call: ApiCall, conversation: str) -> None:
 async def _shown(call: ApiCall, member: Member) -> MemberDocument:
     """A sub-agent for the outside: without the words of an error that is the server's own affair."""
     if member.error is not None and member.turn is not None:
-        turn = public_turn(await call.backend.turns.read(member.conversation, member.turn))
+        turn = public_turn(await call.backend.team.turn(member.turn))
         if turn.error is not None:
             member = replace(member, error=turn.error.message)
     return member_document(member)

@@ -1,6 +1,7 @@
 """An open store: its file, its writer, its readers, and the turns that this process holds in it.
 Tests: tests/store/test_files.py, test_several_processes.py, test_one_process_twice.py, test_kill.py."""
 
+import logging
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from forkpoint.store.sqlite.reader import Readers, SharedReaders
 from forkpoint.store.sqlite.writer import WriteJob, Writer
 from forkpoint.system.file_lock import FileLock, NoLock
 from forkpoint.threads.wakeup import finish_in_thread
+
+_log = logging.getLogger("forkpoint")
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -130,8 +133,9 @@ class OpenFile:
         db.execute(SQL["leave"], {"id": self.holder.id})
 
     def _let_go(self) -> None:
-        """Closes the parts, in an order in which no part is used after it is closed."""
-        self.readers.close()
-        self.pulse.close()
-        self.writer.close()
-        self.holder.leave()
+        """Closes the parts, in an order in which no part is used after it is closed. A part that fails is logged."""
+        for part in (self.readers.close, self.pulse.close, self.writer.close, self.holder.leave):
+            try:
+                part()
+            except Exception:
+                _log.exception("a part of the store could not be closed")

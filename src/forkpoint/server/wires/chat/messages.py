@@ -310,8 +310,8 @@ SOURCE = "chat completions"
 def read_list(messages: Sequence[ClientMessage], *, is_whole: bool = False) -> ClientList:
     """The list with its new part set apart. System and developer messages count wherever they stand.
 
-    Raises `Invalid` if the end is not new: nothing older is ever used instead. Raises `Invalid` if a call has two
-    results.
+    Raises `Invalid` if a call has two results, or if the end is not new (`no_new_user_message`): nothing older is ever
+    used instead.
     """
     system = "\n\n".join(message.text for message in messages if message.role == "system" and message.bodies)
     others = [message for message in messages if message.role != "system"]

@@ -194,8 +194,8 @@ class CompletionRequest(Struct, frozen=True, kw_only=True):
 def read_request(body: bytes, *, strict: bool, max_messages: int = 10_000) -> CompletionRequest:
     """The request in a body. With ``strict`` a field that nobody knows is refused.
 
-    Raises `BadRequest` if the body is not a JSON object, `Invalid` for a value that cannot be, `Invalid` for what
-    cannot be done here, and `TooLarge` for too many messages. None of them repeats what stood in the body, except the
+    Raises `BadRequest` if the body is not a JSON object, `Invalid` for an invalid value and for what cannot
+    be done here, and `TooLarge` for too many messages. None of them repeats what stood in the body, except the
     names of fields.
     """
     fields = {name: value for name, value in _fields_of(body).items() if not _is_null(value)}

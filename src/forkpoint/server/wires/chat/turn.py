@@ -157,7 +157,7 @@ class ChatTurn:
         return self._call.tenant, self._identity.name
 
     def _in_conversation(self) -> Act:
-        """Runs a turn of the conversation that the request names. Raises `Invalid` or `Invalid`."""
+        """Runs a turn of the conversation that the request names. Raises `Invalid`."""
         tags = dict(self._request.metadata)
         if self._request.user:
             tags.setdefault("user", self._request.user)
