@@ -6,7 +6,6 @@ Tests: tests/conversation/test_members.py, tests/conversation/test_sub_agents.py
 """
 
 import hashlib
-from collections.abc import Iterable
 from contextlib import suppress
 
 import anyio
@@ -18,7 +17,8 @@ from forkpoint.backend.results import Info, Member, Turn
 from forkpoint.backend.settings import Settings
 from forkpoint.conversation.handle import Handle
 from forkpoint.engine.team.spawn import known_agent
-from forkpoint.errors import CannotResume, NoSuchTurn, NotFound
+from forkpoint.errors import CannotResume, NoSuchTurn
+from forkpoint.history.roster import find
 from forkpoint.polling import pauses
 
 
@@ -64,7 +64,7 @@ class Members:
         return await (await self._parent.backend()).team.close(self._parent.id, agent)
 
     async def _member(self, backend: Backend, agent: str) -> Member:
-        return member_of(await backend.team.members(self._parent.id), agent, self._parent.id)
+        return find(await backend.team.members(self._parent.id), agent, self._parent.id)
 
     def _child(self, info: Info, settings: Settings, agent: Agent | str | None) -> Handle:
         """A handle of a sub-agent. ``agent`` is whom the caller has just spawned, if anybody."""
@@ -74,16 +74,6 @@ class Members:
         else:
             bound = _bound(settings, given, parent)
         return self._parent.beside(info, settings, bound)
-
-
-def member_of(members: Iterable[Member], agent: str, conversation: str) -> Member:
-    """The sub-agent with this nickname, path or id. Raises `NotFound`."""
-    members = tuple(members)
-    found = [one for one in members if agent in (one.nickname, one.path, one.conversation)]
-    if not found:
-        known = ", ".join(one.nickname for one in members) or "none"
-        raise NotFound.no_such_agent(agent, conversation, known)
-    return next((one for one in found if one.status != "closed"), found[-1])  # a nickname may be given again
 
 
 def part_of_key(key: str | None, what: str) -> str | None:

@@ -5,14 +5,32 @@ brings back those of the place that it goes back to. Tests: tests/conversation/t
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from forkpoint.errors import NotFound
 from forkpoint.events import Content, SubAgentFinished, SubAgentSpawned
 
 ROOT = "/root"
 """The path of a conversation that is nobody's sub-agent."""
+
+
+class SubAgent(Protocol):
+    """What a sub-agent is found by."""
+
+    @property
+    def conversation(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def nickname(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+
+
+A = TypeVar("A", bound=SubAgent)
 
 
 class Known(Struct, frozen=True):
@@ -69,10 +87,17 @@ def in_order(known: Mapping[str, Known]) -> dict[str, Known]:
     return dict(sorted(known.items(), key=lambda item: item[1].made))
 
 
-def find(known: Mapping[str, Known], name: str) -> Known | None:
-    """The one that is meant by a nickname, a path or an id; of several with one nickname the one that is not closed."""
-    fits = [one for one in known.values() if name in (one.path, one.nickname, one.conversation)]
-    return next((one for one in fits if not one.closed), fits[-1] if fits else None)
+def find(team: Iterable[A], name: str, conversation: str) -> A:
+    """The sub-agent of a conversation with this nickname, path or id. Raises `NotFound`.
+
+    A nickname may be given again once a sub-agent is closed: then the one that is not closed is meant.
+    """
+    team = tuple(team)
+    fits = [one for one in team if name in (one.path, one.nickname, one.conversation)]
+    if not fits:
+        there = ", ".join(one.nickname for one in team if not one.closed) or "none"
+        raise NotFound.no_such_agent(name[:200], conversation, there)
+    return next((one for one in fits if not one.closed), fits[-1])
 
 
 def free_nickname(known: Mapping[str, Known], wanted: str) -> str:

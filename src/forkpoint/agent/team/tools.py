@@ -50,6 +50,11 @@ class Member(Struct, frozen=True):
     error: str | None = None
     turn: str | None = None  # the newest that its parent knows of
 
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more messages."""
+        return self.status == "closed"
+
 
 class Task(Struct, frozen=True, kw_only=True):
     """What a new sub-agent is to do, and who it is to be.

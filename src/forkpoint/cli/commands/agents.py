@@ -13,7 +13,8 @@ from forkpoint.cli.common import Id, Store, Tags, Tools, imported_agent, opened,
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import Telling, document
 from forkpoint.cli.output import WAITING, Json, aside, clean, display, grid, one_line, print_json, standing, summary
-from forkpoint.conversation.sub_agents import member_of, part_of_key
+from forkpoint.conversation.sub_agents import part_of_key
+from forkpoint.history.roster import find
 from forkpoint.wire.documents import info_document, member_document
 
 Name = Annotated[str, argument("AGENT", "A sub-agent's nickname, path or id.")]
@@ -147,7 +148,7 @@ def wait(
     """
     with opened(conversation, store) as this:
         turn = this.wait_agent(agent, timeout=timeout)
-        member = member_of(this.list_agents(), agent, this.name)
+        member = find(this.list_agents(), agent, this.name)
     if turn is None:
         told = "still runs" if member.status == "running" else "has run nothing yet"
         aside(f"{one_line(member.path)} {told}.")

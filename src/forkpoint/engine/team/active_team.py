@@ -45,7 +45,7 @@ from forkpoint.errors import (
     TurnOpen,
 )
 from forkpoint.events import NewEvent, SubAgentFinished, SubAgentSpawned, ToolCall
-from forkpoint.history.roster import Known, in_order, roster
+from forkpoint.history.roster import Known, find, in_order, roster
 from forkpoint.polling import pauses
 from forkpoint.updates import TurnJoined, TurnStarted
 
@@ -422,7 +422,7 @@ class RunningTeam:
         return self._known
 
     async def _meant(self, name: str) -> Known:
-        return self._children.member(await self._team(), name, (await self._parent()).path)
+        return find((await self._team()).values(), name, (await self._parent()).path)
 
     def _record(self, caller: Caller, event: SubAgentSpawned | SubAgentFinished) -> None:
         caller.record(event)

@@ -28,7 +28,7 @@ from forkpoint.engine.turns.journal import Steps
 from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.errors import BadPosition, ForkpointError, NotFound, SpawnRefused
 from forkpoint.events import Position, Usage
-from forkpoint.history.roster import Known, find, roster
+from forkpoint.history.roster import Known, roster
 from forkpoint.ids import new_id
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.paging import every
@@ -48,13 +48,6 @@ class Children:
     def told_of(self, conversation: str) -> Callback:
         """Who is told of the turns of a sub-agent."""
         return self._beside(conversation)
-
-    def member(self, known: Mapping[str, Known], name: str, conversation: str) -> Known:
-        """The sub-agent that is meant by a nickname, a path or an id. Raises `NotFound`."""
-        if (one := find(known, name)) is None:
-            there = ", ".join(one.nickname for one in known.values() if not one.closed) or "none"
-            raise NotFound.no_such_agent(name[:200], conversation, there)
-        return one
 
     async def roster_at(self, path: str, head: Head, under: str) -> dict[str, Known]:
         """The sub-agents that a path knows of: those beneath it, and not those that it was made beside."""

@@ -25,7 +25,7 @@ from forkpoint.engine.turns.transaction import Plan
 from forkpoint.engine.views import identity_of, info_of, stored_tags
 from forkpoint.errors import ForkpointError, NotFound, OutcomeUnknown, SpawnRefused, Stale
 from forkpoint.events import NewEvent, SubAgentFinished, SubAgentSpawned
-from forkpoint.history.roster import Known
+from forkpoint.history.roster import Known, find
 from forkpoint.ids import new_id
 from forkpoint.store.records import ConversationRecord, IdempotencyKey, Lineage
 
@@ -81,7 +81,7 @@ class Teams:
         once = reach_key(key, id, agent)
         record = await self._records.find(id)
         while True:
-            one = self._beneath.member(await self._beneath.roster_now(record), agent, record.name)
+            one = find((await self._beneath.roster_now(record)).values(), agent, record.name)
             if one.closed:
                 raise SpawnRefused.agent_closed(one.nickname)
             settings = Settings.from_json(record.settings)
@@ -98,7 +98,7 @@ class Teams:
     async def close(self, id: str, agent: str) -> Member:
         """Closes a sub-agent, and cancels what it does."""
         record = await self._records.find(id)
-        one = self._beneath.member(await self._beneath.roster_now(record), agent, record.name)
+        one = find((await self._beneath.roster_now(record)).values(), agent, record.name)
         if not one.closed:
             await self._idle(record.id)
             await self._beneath.let_go(one, record.id)

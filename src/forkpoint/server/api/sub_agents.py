@@ -13,8 +13,8 @@ from forkpoint.backend.names import with_title
 from forkpoint.backend.options import NewTurn, SpawnOptions
 from forkpoint.backend.results import Info, Member
 from forkpoint.backend.results import Turn as TurnResult
-from forkpoint.conversation.sub_agents import member_of, part_of_key
-from forkpoint.history.roster import ROOT
+from forkpoint.conversation.sub_agents import part_of_key
+from forkpoint.history.roster import ROOT, find
 from forkpoint.ids import new_id
 from forkpoint.server.api.bodies import Nothing, Spawn, TellAgent, messages_of
 from forkpoint.server.api.conversations import AGENT
@@ -188,10 +188,10 @@ async def get_member(
 ) -> Response:
     """One sub-agent, and how it stands."""
     info, _ = await call.found(id)
-    member = member_of(await call.backend.team.members(info.id), agent, info.id)
+    member = find(await call.backend.team.members(info.id), agent, info.id)
     if wait and member.status == "running":
         await while_there(call, _at_rest(call, member.conversation), wait)
-        member = member_of(await call.backend.team.members(info.id), agent, info.id)
+        member = find(await call.backend.team.members(info.id), agent, info.id)
     return answer(await _shown(call, member))
 
 
