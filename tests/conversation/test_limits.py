@@ -276,11 +276,11 @@ async def test_what_the_clock_stops_is_committed_with_a_result_for_each_call() -
         tools=[forever, soon, careful],
         client_tools=[ToolSchema("browse")],
         approval="risky",
-        limits=Limits(seconds=0.5, at_limit="stop"),
+        limits=Limits(seconds=2, at_limit="stop"),  # enough for what is quick, on a busy machine
     )
     async with AsyncConversation(agent, store="memory:") as conversation:
         turn = await conversation.run("go")
-        assert (turn.outcome, turn.stopped) == ("committed", "0.5 seconds")
+        assert (turn.outcome, turn.stopped) == ("committed", "2 seconds")
         assert {made.id: made.status for made in turn.calls} == {
             "f": "unknown",
             "s": "done",
@@ -327,10 +327,10 @@ async def test_whoever_works_for_a_turn_that_the_clock_stops_is_stopped_and_reco
         """Never ends."""
         await anyio.sleep_forever()
 
-    agent = lead(tools=[forever], limits=Limits(seconds=0.6, at_limit="stop"))
+    agent = lead(tools=[forever], limits=Limits(seconds=2, at_limit="stop"))
     async with AsyncConversation(agent, store="memory:") as parent:
         turn = await parent.run(orders([spawn(orders([call("forever")]))], [wait()]))
-        assert (turn.outcome, turn.stopped) == ("committed", "0.6 seconds")
+        assert (turn.outcome, turn.stopped) == ("committed", "2 seconds")
         assert [(made.tool, made.status) for made in turn.calls] == [("spawn_agent", "done"), ("wait_agent", "unknown")]
         assert kinds(turn.events)[-1] == "sub_agent_finished"
         (member,) = await parent.list_agents()
