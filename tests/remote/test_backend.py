@@ -15,12 +15,15 @@ from tests.conversation.support.agents import PATIENCE, Watcher, agent_of, asks,
 from tests.conversation.support.network import answer, canned, line, problem
 from tests.server.support.serving import Served, served
 
-from forkpoint.agent import Agent, tool
+from forkpoint.agent import Agent, Limits, tool
+from forkpoint.backend.messages import as_message
+from forkpoint.backend.options import How, NewTurn
 from forkpoint.conversation import AsyncConversation, Conversation, Turn, TurnJoined, TurnStarted
 from forkpoint.conversation.place import Place, as_url
 from forkpoint.errors import (
     AlreadyExists,
     BadAgent,
+    BadArgument,
     BadKeys,
     BadStoreUrl,
     NoSuchTurn,
@@ -664,3 +667,15 @@ def test_one_who_joins_is_told_that_and_nothing_else() -> None:
     made.hear(TurnJoined("t", "c"))
     made.catch_up([STARTED, TextPiece("a")])
     assert told == [TurnJoined("t", "c")]
+
+
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [(How(final=True), "final"), (How(attended=False), "attended"), (How(limits=Limits(steps=1)), "limits")],
+)
+async def test_what_a_server_decides_itself_is_refused_and_not_ignored(how: How, name: str) -> None:
+    backend = RemoteBackend("http://127.0.0.1:1")  # nobody is asked
+    new = NewTurn(given=(as_message("hi"),), how=how)
+    with pytest.raises(BadArgument, match=rf"how\.{name}.*leave it out"):
+        await backend.turns.run("c", None, new, lambda _: None)
+    await backend.close()

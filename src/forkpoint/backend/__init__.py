@@ -2,5 +2,5 @@
 
 - `protocol`: `Backend`, which `forkpoint.engine` and `forkpoint.remote` implement.
 - `names`, `messages`, `settings`: what goes in. `results`: what comes out.
-- `callbacks`: who is told of a turn while it runs. `catch_up`: what was told so far, in short, for whoever comes late.
+- `callbacks`: functions that get the updates of a turn. `catch_up`: all updates so far, in short, for late listeners.
 """

@@ -30,7 +30,7 @@ class Talk(Struct, frozen=True):
     store: str | None
 
     def existing(self, **options: Any) -> Conversation | None:
-        """The conversation with this name, ready to run; None if there is none.
+        """The conversation with this name, ready to run, or None.
 
         Refuses an option that would have no effect on it.
         """

@@ -225,7 +225,7 @@ class AsyncConversation:
         return await self._handle.info()
 
     async def title(self) -> str | None:
-        """The title; None if there is none."""
+        """The title, or None."""
         return (await self.info()).title
 
     async def tags(self) -> dict[str, str]:

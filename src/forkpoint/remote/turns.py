@@ -8,7 +8,7 @@ Whoever cancels waits until the server has stopped the turn; nothing runs on uns
 Tests: tests/remote/test_backend.py.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,9 +19,10 @@ from msgspec import Struct
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.allowance import NOTHING
 from forkpoint.backend.callbacks import Callback
-from forkpoint.backend.options import Continuation, NewTurn
+from forkpoint.backend.options import Continuation, How, NewTurn
 from forkpoint.backend.results import Turn, raise_for
 from forkpoint.errors import (
+    BadArgument,
     ConversationClosed,
     ForkpointError,
     NoSuchTurn,
@@ -93,7 +94,8 @@ class RemoteTurns:
             await one.done.wait()
 
     async def run(self, id: str, agent: Agent | None, new: NewTurn, tell: Callback) -> Turn:
-        """Runs a turn there. Of ``how`` only ``allow`` can be asked of a server."""
+        """Runs a turn there. Of ``how`` only ``allow`` can be asked of a server: raises `BadArgument` for the rest."""
+        _check(new.how, "run()", {"allow"})
         given, retry_of = new.given, new.retry_of
         body: dict[str, Any] = asked(given) | created(new.draft)
         if new.supersede:
@@ -123,7 +125,8 @@ class RemoteTurns:
         return await self._followed(running, request, again, stop)
 
     async def resume(self, id: str, turn: str, agent: Agent | None, how: Continuation, tell: Callback) -> Turn:
-        """Goes on with a turn there. Of ``how.how`` only ``allow`` and ``limits`` can be asked of a server."""
+        """Goes on with a turn there. Of ``how.how`` a server takes only ``allow`` and ``limits``, as in `run`."""
+        _check(how.how, "resume()", {"allow", "limits"})
         verb, body, decision = "resume", resumption(how.rerun, how.how.limits), how.decision
         if decision is not None:
             verb, body = "approve" if decision.approved else "deny", decided(decision)
@@ -320,6 +323,14 @@ class RemoteTurns:
 
     def _unreachable(self, why: str) -> ServerUnreachable:
         return ServerUnreachable(self._connection.url, why)
+
+
+def _check(how: How, call: str, taken: Collection[str]) -> None:
+    """Raises `BadArgument` for what a server decides itself: it would have no effect."""
+    for name in how.__struct_fields__:
+        if name not in taken and getattr(how, name) != getattr(How(), name):
+            why = "a server decides that itself; leave it out, or open the conversation in its own store"
+            raise BadArgument(call, f"how.{name}", why)
 
 
 async def _quietly(work: Callable[[], Awaitable[None]]) -> None:

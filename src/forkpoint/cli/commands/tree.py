@@ -145,7 +145,7 @@ def rewind(
     conversation: Id,
     at: Annotated[str | None, option("--at ID", "The turn or event that is to be the last one.")] = None,
     before: Annotated[str | None, option("--before ID", "The first turn or event that is to go.")] = None,
-    turns: Annotated[int | None, option("--turns N", "Go back so many turns.", min=1)] = None,
+    turns: Annotated[int | None, option("--turns N", "How many turns to go back.", min=1)] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
