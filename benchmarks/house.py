@@ -157,7 +157,7 @@ def figures(package: Path) -> list[Figure]:
         _listed("module file names used more than once", _shared_file_names(named)),
         *_large_classes(house),
         *_many_parameters(house.modules),
-        Figure("exception classes in errors.py", sum(len([*module.classes]) for module in named if _is_errors(module))),
+        Figure("exception classes in errors", sum(len([*module.classes]) for module in named if _is_errors(module))),
         *_public_names(package.parents[1] / "tests" / "public_names.txt"),
         _listed("module names that are participles", (module.name for module in named if _is_participle(module.stem))),
     ]

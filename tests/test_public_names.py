@@ -122,7 +122,7 @@ def _errors() -> Iterator[str]:
     found: dict[str, str] = {}
     for code, kind in errors.KINDS.items():
         cls = errors.class_of(kind)
-        if cls.__module__ == errors.__name__:
+        if cls.__module__.startswith(errors.__name__):
             name, base = (cls.__name__, cls.__mro__[1]) if kind is cls else (f"{cls.__name__}.{code}", cls)
             fields = _signature(kind) if kind is not errors.ForkpointError else "()"
             found[name] = f"error {code}: forkpoint.errors.{name}{fields}, a {base.__name__}"

