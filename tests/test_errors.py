@@ -3,14 +3,14 @@
 import copy
 import pickle
 import re
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forkpoint import errors
-from forkpoint.errors import KINDS, ErrorKind, ForkpointError, class_of, fields_of
+from forkpoint.errors import KINDS, ErrorKind, ForkpointError, Surface, class_of, fields_of
 from forkpoint.errors.form import Form
 
 # Callers and other programs tell errors apart by these. A code is added, never renamed and never used again.
@@ -53,6 +53,9 @@ CODES = {
     "BadAgent": "bad_agent",
     "BadConfig": "bad_config",
     "CannotResume": "cannot_resume",
+    "TrustChanged": "trust_changed",
+    "BadSetting.broken_settings": "broken_settings",
+    "BadSetting.unsafe_settings": "unsafe_settings",
     "TurnFailed": "turn_failed",
     "TurnCancelled": "turn_cancelled",
     "LimitReached": "limit_reached",
@@ -60,6 +63,9 @@ CODES = {
     "BadOutput": "bad_output",
     "NothingToRun": "nothing_to_run",
     "NoSuchTurn": "no_such_turn",
+    "NotShown": "not_shown",
+    "CallChanged": "call_changed",
+    "BadRequest.digest_missing": "digest_missing",
     "NoAgent": "no_agent",
     "BadArgument": "bad_argument",
     "BadWorkspace": "bad_workspace",
@@ -86,6 +92,8 @@ CODES = {
     "ModelError": "model_error",
     "RequestRefused.model_authentication": "model_authentication",
     "RequestRefused.model_quota": "model_quota",
+    "RequestRefused.model_unknown": "model_unknown",
+    "RequestRefused.model_wrong_address": "model_wrong_address",
     "RateLimited": "model_rate_limit",
     "ContextTooLong": "model_context_too_long",
     "RequestRefused.model_refused": "model_refused",
@@ -96,6 +104,7 @@ CODES = {
     "AnswerMalformed": "model_malformed",
     "AnswerMalformed.model_empty": "model_empty",
     "BadRequest": "bad_request",
+    "BadRequest.encoded_body": "encoded_body",
     "Invalid": "invalid",
     "NotFound.no_such_call": "no_such_call",
     "NotFound.method_not_allowed": "method_not_allowed",
@@ -108,6 +117,7 @@ CODES = {
     "ServerUnreachable": "server_unreachable",
     "ServerError": "server_error",
     "Unauthorized": "unauthorized",
+    "Forbidden": "forbidden",
     "BadKeys": "bad_keys_file",
     "BadKeys.bad_key_variable": "bad_key_variable",
     "NotFound.no_such_key": "no_such_key",
@@ -122,8 +132,8 @@ CODES = {
 BASES = {"ForkpointError", "ModelError", "StoreError"}  # caught, never raised: nothing can be said on what to do
 
 WHAT_TO_DO = re.compile(
-    r"\b(ask|check|choose|discard|fork|free|leave|make|name|open|pass|raise|read|remove|restore|resume|retry|send|"
-    r"settle|stop|look for|try|upgrade|use|wait|it takes|needs|nearest)\b",
+    r"\b(ask|check|choose|create|discard|fork|free|leave|make|name|open|pass|raise|read|remove|restore|resume|retry|send|"
+    r"say|settle|stop|tell|look for|try|upgrade|use|wait|it takes|needs|nearest)\b",
     re.IGNORECASE,
 )
 
@@ -140,15 +150,19 @@ ALL = [kind for kind in KINDS.values() if class_of(kind).__module__.startswith(e
 each_error = pytest.mark.parametrize("kind", ALL, ids=name_of)
 
 
-def typed(kind: ErrorKind) -> dict[str, type]:
+def typed(kind: ErrorKind) -> dict[str, Any]:
     """The fields of an error and their types, in the order that it takes them."""
     fields = fields_of(kind).items()
-    return {name: field.annotation for name, field in fields if isinstance(field.annotation, type)}
+    return {
+        name: field.annotation
+        for name, field in fields
+        if isinstance(field.annotation, type) or field.annotation == int | str
+    }
 
 
 def sample(kind: ErrorKind, text: str = "sample") -> ForkpointError:
     """An error whose fields are all filled in."""
-    samples: dict[type, Any] = {str: text, int: 1234567, float: 12.5, bool: True}
+    samples: dict[Any, Any] = {str: text, int: 1234567, int | str: text, float: 12.5, bool: True}
     return kind(**{name: samples[sort] for name, sort in typed(kind).items()})
 
 
@@ -195,6 +209,66 @@ def test_a_message_says_what_to_do(kind: ErrorKind) -> None:
     assert WHAT_TO_DO.search(message), f"whoever reads this does not know what to do next: {message}"
 
 
+SURFACES: tuple[Surface, ...] = get_args(Surface)
+PYTHON = re.compile(
+    r"\w\(|=True|=None|\bsupersede=|\ballow=|`allow`|`trust`|api_key_env|forkpoint\.\w|AsyncConversation|os\.fork"
+)
+A_SHELL = re.compile(r"`forkpoint |pip install| --\w|base URL|-wal\b|GGUF|\.toml|cors_origins")
+HEADERS = re.compile(r"\bX-[A-Z]|Idempotency-Key|Authorization:|/(approve|deny|retry|resume|discard)\b")
+IN_A_PROGRAM_ALONE = {"reopen_after_fork"}  # its fact is about os.fork(), which nobody else can call
+
+
+def advice_of(kind: ErrorKind, surface: Surface) -> str:
+    """What a message says besides the fact."""
+    error = sample(kind)
+    return error.message(surface).removeprefix(error.fact(surface))
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+@pytest.mark.parametrize("kind", [kind for kind in ALL if name_of(kind) not in BASES], ids=name_of)
+def test_the_advice_of_an_error_can_be_followed_where_it_is_read(kind: ErrorKind, surface: Surface) -> None:
+    message, advice = sample(kind).message(surface), advice_of(kind, surface)
+    assert WHAT_TO_DO.search(message), f"whoever reads this does not know what to do next: {message}"
+    if surface == "Python" or kind.code in IN_A_PROGRAM_ALONE:
+        return
+    assert not PYTHON.search(message), f"nobody can do this outside of a program ({surface}): {message}"
+    if surface == "Command line":
+        assert not HEADERS.search(advice), f"nobody can send this at a command line: {message}"
+    if surface == "Chat":
+        for sentence in re.split(r"(?<=[.;:]) ", advice):
+            if "hoever runs the server" in sentence:
+                continue
+            assert not A_SHELL.search(sentence), f"a chat client cannot do this: {message}"
+            assert not re.search(r"\b(resume|discard|approve|deny|settle)\b", sentence, re.IGNORECASE), message
+
+
+def test_a_chat_client_that_lost_its_turn_is_not_told_to_say_the_same_twice() -> None:
+    advice = advice_of(errors.TurnLost, "Chat")
+    assert "look at the conversation before you send the request again" in advice
+    assert "With the same Idempotency-Key the request gets what became of it" in advice
+
+
+def test_an_error_is_told_with_the_advice_for_everybody_unless_a_surface_has_its_own() -> None:
+    error = errors.TurnOpen("c", "t", "awaiting_approval")
+    fact = "Turn t of conversation c is open (awaiting_approval)."
+    assert error.fact() == fact
+    assert error.message() == f"{fact} Approve or deny what waits in it, resume it, or discard it."
+    assert "supersede=True" in str(error)
+    assert error.message("Command line") == f"{fact} Use `forkpoint approve`, `deny`, `resume` or `discard c`."
+    assert '"supersede": true' in error.message("HTTP")
+    assert errors.BadRequest("no").message("Chat") == errors.BadRequest("no").message() == str(errors.BadRequest("no"))
+
+
+def test_a_failed_turn_tells_its_reason_for_the_surface_where_it_is_read() -> None:
+    cause = errors.MissingKey("openai/x", "OPENAI_API_KEY")
+    failed = errors.TurnFailed("t", cause.message(), cause=cause)
+    assert "api_key_env" in str(failed)
+    assert "retry()" in str(failed)
+    for surface in ("Command line", "HTTP", "Chat"):
+        assert not PYTHON.search(failed.message(surface)), failed.message(surface)
+    assert failed.fact("Chat").endswith("Tell whoever runs the server, who can set it. It had run no tools.")
+
+
 @each_error
 @quick
 @given(text=st.text() | st.sampled_from(["{", "}", "{0}", "{path}", "%s", "\ud800", "\0", "x" * 100_000]))
@@ -226,7 +300,7 @@ def test_an_error_survives_pickling_and_copying(kind: ErrorKind) -> None:
 
 @each_error
 def test_fields_can_be_given_by_name_and_read_back(kind: ErrorKind) -> None:
-    samples: dict[type, Any] = {str: "sample", int: 7, float: 12.5, bool: True}
+    samples: dict[Any, Any] = {str: "sample", int: 7, int | str: "sample", float: 12.5, bool: True}
     given = {name: samples[sort] for name, sort in typed(kind).items()}
     error = kind(**given)
     assert {name: getattr(error, name) for name in given} == given

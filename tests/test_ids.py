@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkpoint.ids import id_from_bytes, id_to_bytes, new_id
+from forkpoint.ids import id_beside, id_from_bytes, id_to_bytes, new_id
 
 quick = settings(max_examples=100, deadline=None, database=None)
 
@@ -120,3 +120,12 @@ def test_an_id_with_one_other_character_is_refused_or_another_id(raw: bytes, pla
         assert changed != id
         return
     assert (found == raw) == (changed == id), "two spellings stand for one id"
+
+
+def test_an_id_beside_another_is_always_the_same_and_sorts_with_it() -> None:
+    one, other = new_id(1_000_000), new_id(2_000_000)
+    assert id_beside(one, "key") == id_beside(one, "key") != id_beside(one, "other key")
+    assert id_beside(one, "key") != id_beside(other, "key")
+    assert id_beside(one, "key") < other < id_beside(new_id(3_000_000), "key")
+    assert id_from_bytes(id_to_bytes(id_beside(one, "key"))) == id_beside(one, "key")
+    assert id_beside(one, "\udfff")[14] == "7"

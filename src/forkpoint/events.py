@@ -202,9 +202,23 @@ class ApprovalAsked(Body, frozen=True, tag="approval_asked"):
 
 
 class ApprovalGiven(Body, frozen=True, tag="approval_given"):
+    """Somebody lets a call run. ``arguments`` are those that it runs with, if somebody changed them: the exact text.
+
+    ``standing`` is the id of the standing approval that allowed the call, if nobody was asked; ``always`` the id of the
+    standing approval that was given with it. ``allows`` says what that standing approval allows.
+    """
+
     call_id: str
     tool: str
     by: str | None = None
+    arguments: str | None = None
+    standing: str | None = None
+    always: str | None = None
+    allows: str | None = None
+
+    def as_approved(self, call: ToolCall) -> ToolCall:
+        """The call as it runs: with the arguments that were approved."""
+        return call if self.arguments is None else msgspec.structs.replace(call, arguments=self.arguments)
 
 
 class ApprovalDenied(Body, frozen=True, tag="approval_denied"):
@@ -254,7 +268,7 @@ class ModelCalled(Body, frozen=True, tag="model_called"):
     model: str
     provider: str
     usage: "Usage"
-    finish: str | None = None  # stop, tool_calls, length; None if the call failed
+    finish: str | None = None  # stop, tool_calls, length, filter; None if the call failed
     error: str | None = None  # the code of the error it failed with
     key: str | None = None
     prefix: str | None = None

@@ -3,6 +3,7 @@
 In Python an id is its canonical text; on disk it is its 16 bytes.
 """
 
+import hashlib
 import os
 
 from forkpoint.clock import system_clock
@@ -15,6 +16,13 @@ def new_id(now: int | None = None) -> str:
     random = int.from_bytes(os.urandom(8), "big") >> 2
     value = (milliseconds & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | fraction << 64 | 0x2 << 62 | random
     return _text(f"{value:032x}")
+
+
+def id_beside(id: str, what: str) -> str:
+    """An id that is made of another id and a text: the same for the same two. It sorts beside the other id."""
+    random = int.from_bytes(hashlib.sha256(f"{id} {what}".encode(errors="surrogatepass")).digest()[:10], "big")
+    value = int.from_bytes(id_to_bytes(id)[:6], "big") << 80 | 0x7 << 76 | 0x2 << 62
+    return _text(f"{value | random >> 68 << 64 | random & (1 << 62) - 1:032x}")
 
 
 def id_to_bytes(id: str) -> bytes:

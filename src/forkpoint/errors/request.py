@@ -5,70 +5,115 @@ from forkpoint.errors.form import form
 
 
 class NotFound(ForkpointError, code="not_found"):
-    """There is no {what} {id!r} here. Check the id, the tenant and the store's address; it may also have been
-    deleted."""
+    """There is no {what} {id!r} here.
+
+    Check the id, the tenant and the store's address; it may also have been deleted.
+
+    Chat: Check the name; it may also have been deleted.
+    """
 
     what: str
     id: str
 
     @form
     def model_not_found(self, model: str) -> None:
-        """There is no model {model!r} here. Use one of those that GET /v1/models lists."""
+        """There is no model {model!r} here.
+
+        Use one of those that GET /v1/models lists.
+        """
         self.what, self.id = "model", model
 
     @form
     def no_such_agent(self, agent: str, conversation: str, known: str) -> None:
-        """There is no sub-agent {agent} of conversation {conversation}. Name one of these: {known}."""
+        """There is no sub-agent {agent} of conversation {conversation}.
+
+        Name one of these: {known}.
+        """
         self.what, self.id = "sub-agent", agent
 
     @form
     def no_such_call(self, method: str, path: str) -> None:
-        """There is no call {method} {path} here. Read /openapi.json for all there are."""
+        """There is no call {method} {path} here.
+
+        Read /openapi.json for all there are.
+        """
         self.what, self.id = "call", f"{method} {path}"
 
     @form
     def method_not_allowed(self, method: str, path: str) -> None:
-        """{path} cannot be called with {method}. Read /openapi.json for how it can."""
+        """{path} cannot be called with {method}.
+
+        Read /openapi.json for how it can.
+        """
         self.what, self.id = "call", f"{method} {path}"
 
     @form
     def no_such_key(self, given: str, path: str) -> None:
-        """There is no key {given!r} in {path}. Check it with `forkpoint keys list`."""
+        """There is no key {given!r} in {path}.
+
+        Check it with `forkpoint keys list`.
+
+        HTTP: Tell whoever runs the server.
+
+        Chat: Tell whoever runs the server.
+        """
         self.what, self.id = "key", given
 
 
 class AlreadyExists(ForkpointError, code="exists"):
-    """A {what} {name!r} exists already, and nothing was changed. Choose another name or id, or open the one that
-    exists."""
+    """A {what} {name!r} exists already, and nothing was changed.
+
+    Choose another name or id, or open the one that exists.
+
+    Chat: Choose another name, or leave X-Fork-From out to go on with the conversation that exists.
+    """
 
     what: str
     name: str
 
 
 class BadName(ForkpointError, code="bad_name"):
-    """{name!r} cannot be the {what}. It takes 1 to 128 of the characters A-Z a-z 0-9 . _ : -"""
+    """{name!r} cannot be the {what}: {why}.
+
+    Choose another name.
+    """
 
     what: str
     name: str
+    why: str
 
     @form
     def bad_id(self, what: str, id: str) -> None:
-        """{id!r} cannot be the id of a {what}. Make one with forkpoint.ids.new_id()."""
-        self.name = id
+        """{id!r} cannot be the id of a {what}.
+
+        Leave it out, so that Forkpoint makes one, or use a UUID.
+
+        Python: Make one with forkpoint.ids.new_id().
+        """
+        self.name, self.why = id, "it is no id"
 
     @form
     def ambiguous(self, given: str, count: int, some: str) -> None:
-        """{given!r} is the start of {count} ids, among them {some}. Name the one that you mean with more of its id."""
-        self.what, self.name = "id", given
+        """{given!r} is the start of {count} ids, among them {some}.
+
+        Name the one that you mean with more of its id.
+        """
+        self.what, self.name, self.why = "id", given, f"{count} ids begin with it"
 
     @form
     def bad_cursor(self, cursor: str) -> None:
-        """{cursor!r} is not a cursor of this list. Pass `next` of an earlier page, unchanged, or none at all."""
-        self.what, self.name = "cursor", cursor
+        """{cursor!r} is not a cursor of this list.
+
+        Pass `next` of an earlier page, unchanged, or none at all.
+        """
+        self.what, self.name, self.why = "cursor", cursor, "it is not of this list"
 
 
 class BadPosition(ForkpointError, code="bad_position"):
-    """{position} is not a place to fork at or rewind to: {why}. The nearest safe positions: {nearest}."""
+    """{position} is not a place to fork at or rewind to: {why}.
+
+    The nearest safe positions: {nearest}.
+    """
 
     position: str
     why: str
@@ -76,15 +121,22 @@ class BadPosition(ForkpointError, code="bad_position"):
 
 
 class BadStoreUrl(ForkpointError, code="bad_store_url"):
-    """{url!r} is not a store's address: {why}. Use sqlite:///relative/file.db, sqlite:////absolute/file.db, memory: or
-    http://host:8008"""
+    """{url!r} is not a store's address: {why}.
+
+    Use sqlite:///relative/file.db, sqlite:////absolute/file.db, memory: or http://host:8008
+    """
 
     url: str
     why: str
 
 
 class TooLarge(ForkpointError, code="too_large"):
-    """The {what} has {size:,} {unit}; the limit is {limit:,}. Make it smaller, or raise the store's limit."""
+    """The {what} has {size:,} {unit}; the limit is {limit:,}.
+
+    Make it smaller, or raise the limit where it is set.
+
+    Chat: Make it smaller.
+    """
 
     what: str
     size: int
@@ -93,36 +145,47 @@ class TooLarge(ForkpointError, code="too_large"):
 
 
 class NotWhole(ForkpointError, code="not_whole"):
-    """The {kind} cannot be stored: {why}. Leave it out, or make it whole: a conversation that holds it could not go
-    on."""
+    """The {kind} cannot be stored: {why}.
+
+    Leave it out, or make it whole: a conversation that holds it could not go on.
+    """
 
     kind: str
     why: str
 
 
 class Unpaired(ForkpointError, code="unpaired"):
-    """Tool calls and results do not pair up: {why}. Each call needs exactly one result, in order, before the
-    conversation goes on."""
+    """Tool calls and results do not pair up: {why}.
+
+    Each call needs exactly one result, in order, before the conversation goes on.
+    """
 
     why: str
     call_id: str
 
     @form
     def call_not_open(self, call: str, conversation: str, why: str) -> None:
-        """Call {call!r} is not open in conversation {conversation}, so nothing was done with its result: {why}. Only
-        calls that the last turn handed to the client can be answered, each once."""
+        """Call {call!r} is not open in conversation {conversation}, so nothing was done with its result: {why}.
+
+        Only calls that the last turn handed to the client can be answered, each once.
+        """
         self.call_id = call
 
 
 class KeyReused(ForkpointError, code="key_reused"):
-    """The idempotency key {key!r} was used before for another request. Use a fresh key for each request, and the same
-    key only to repeat one."""
+    """The idempotency key {key!r} was used before for another request.
+
+    Use a fresh key for each request, and the same key only to repeat one.
+    """
 
     key: str
 
 
 class BadArgument(ForkpointError, code="bad_argument"):
-    """{call} cannot do anything with {argument}: {why}. Pass another, or leave it out."""
+    """{call} cannot do anything with {argument}: {why}.
+
+    Pass another, or leave it out.
+    """
 
     call: str
     argument: str
@@ -130,20 +193,35 @@ class BadArgument(ForkpointError, code="bad_argument"):
 
     @form
     def bad_lineage(self, kind: str, why: str) -> None:
-        """A conversation cannot be created as a {kind} ({why}). Create a root, or a sub_agent with its parent and, if a
-        call asked for it, the parent's turn and the call; use fork() and rewind() for what they make."""
+        """A conversation cannot be created as a {kind} ({why}).
+
+        Create a root, or a sub_agent with its parent and, if a call asked for it, the parent's turn and the call.
+
+        Python: Create a root, or a sub_agent with its parent and, if a call asked for it, the parent's turn and the
+        call; use fork() and rewind() for what they make.
+        """
         self.call, self.argument = "create()", kind
 
 
 class NothingToRun(ForkpointError, code="nothing_to_run"):
-    """There is no message to run in conversation {conversation}. Pass one to run(){instead}."""
+    """There is no message to run in conversation {conversation}.
+
+    Send a message.
+
+    Python: Pass one to run(){instead}.
+
+    Command line: Give a message; `forkpoint retry` and `forkpoint resume` go on with a turn that did not commit.
+    """
 
     conversation: str
     instead: str = ""
 
 
 class NoSuchTurn(ForkpointError, code="no_such_turn"):
-    """Conversation {conversation} has no turn to {verb}: {why}. Read its turns to see how they stand."""
+    """Conversation {conversation} has no turn to {verb}: {why}.
+
+    Read its turns to see how they stand.
+    """
 
     conversation: str
     verb: str

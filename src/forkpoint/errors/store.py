@@ -11,8 +11,19 @@ class StoreError(ForkpointError, code="store_error"):
 
 
 class OutcomeUnknown(StoreError, code="outcome_unknown"):
-    """Whether {what} {id} is in the store at {path} cannot be told now ({detail}). It is not lost and not repeated: ask
-    again with settle() or read it once the disk answers, before you try it anew."""
+    """Whether {what} {id} is in the store at {path} cannot be told now ({detail}).
+
+    It is not lost and not repeated: read it once the disk answers, before you try it anew.
+
+    Python: It is not lost and not repeated: ask again with settle() or read it once the disk answers, before you try it
+    anew.
+
+    Command line: It is not lost and not repeated: look at it with `forkpoint show` once the disk answers, before you
+    try it anew.
+
+    Chat: It is not lost and not repeated: send the very same request again in a while, with its Idempotency-Key if it
+    has one.
+    """
 
     what: str
     id: str
@@ -21,54 +32,94 @@ class OutcomeUnknown(StoreError, code="outcome_unknown"):
 
 class CommitFailed(StoreError, code="commit_failed"):
     """Turn {turn} did not reach the disk of the store at {path} ({detail}): it is failed, and nothing of it is in
-    history. Its steps and its cost are kept; resume it, or retry it, once the disk answers."""
+    history.
+
+    Its steps and its cost are kept; resume it, or retry it, once the disk answers.
+
+    Chat: Send the request again in a while.
+    """
 
     turn: str
     detail: str
 
 
 class StoreUnavailable(StoreError, code="store_unavailable"):
-    """The store at {path} did not answer: {detail}. Nothing was changed; try again."""
+    """The store at {path} did not answer: {detail}.
+
+    Nothing was changed; try again.
+    """
 
     detail: str
 
     @form
     def disk_full(self, path: str, detail: str) -> None:
-        """The disk of the store at {path} is full ({detail}), and nothing was changed. Free some space and try
-        again."""
+        """The disk of the store at {path} is full ({detail}), and nothing was changed.
+
+        Free some space and try again.
+
+        Chat: Try again in a while, or tell whoever runs the server.
+        """
 
     @form
     def store_closed(self, path: str) -> None:
-        """The store at {path} was closed. Open it again before use."""
+        """The store at {path} was closed.
+
+        Open it again before use.
+
+        HTTP: Try again in a while.
+
+        Chat: Try again in a while.
+        """
         self.detail = "it was closed"
 
 
 class StoreDamaged(StoreError, code="store_damaged"):
-    """The store at {path} is damaged: {detail}. Stop writing to it, keep a copy of the file with its -wal beside it,
-    and restore a backup."""
+    """The store at {path} is damaged: {detail}.
+
+    Stop writing to it, keep a copy of the file with its -wal beside it, and restore a backup.
+
+    Chat: Tell whoever runs the server.
+    """
 
     detail: str
 
 
 class StoreUnusable(StoreError, code="not_a_store"):
-    """{path} is not a Forkpoint store ({detail}), and it was left untouched. Name another file, or remove this one if
-    nobody needs it."""
+    """{path} is not a Forkpoint store ({detail}), and it was left untouched.
+
+    Name another file, or remove this one if nobody needs it.
+
+    Chat: Tell whoever runs the server.
+    """
 
     detail: str
 
     @form
     def read_only(self, path: str, detail: str) -> None:
-        """The store at {path} cannot be written ({detail}). Check the owner and mode of the file and its folder, and
-        that the disk is not mounted read-only."""
+        """The store at {path} cannot be written ({detail}).
+
+        Check the owner and mode of the file and its folder, and that the disk is not mounted read-only.
+
+        Chat: Tell whoever runs the server.
+        """
 
     @form
     def store_newer(self, path: str, found: int, known: int) -> None:
         """The store at {path} has format {found}, which only a newer Forkpoint may use (this one knows up to {known});
-        it was left untouched. Upgrade Forkpoint."""
+        it was left untouched.
+
+        Upgrade Forkpoint.
+
+        Chat: Tell whoever runs the server.
+        """
         self.detail = f"it has format {found}"
 
     @form
     def network_file_system(self, path: str, kind: str) -> None:
-        """The store at {path} would stand on a network file system ({kind}), where SQLite cannot keep its promises. Use
-        a local disk, or a PostgreSQL store for several machines."""
+        """The store at {path} would stand on a network file system ({kind}), where SQLite cannot keep its promises.
+
+        Use a local disk. For several machines, run `forkpoint serve` on the one that has the disk, and use its address.
+
+        Chat: Tell whoever runs the server.
+        """
         self.detail = kind

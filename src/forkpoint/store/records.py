@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from forkpoint.errors import BadName
+from forkpoint.errors import BadName, Busy
 from forkpoint.events import Event, JsonText, Position, Usage
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.state import EMPTY, State
@@ -21,6 +21,9 @@ Status: TypeAlias = Literal["idle", "running", "awaiting_approval", "interrupted
 
 KeyedOperation: TypeAlias = Literal["create", "fork", "turn"]
 """An operation of which `Store.made_with` tells the result. A rewind is repeated instead: that moves nothing."""
+
+StopReason: TypeAlias = Literal["cancel", "lost"]
+"""Why a process has to stop a turn that it runs: somebody asked to cancel it, or it is another's now."""
 
 Tags: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -45,9 +48,9 @@ class Head(Struct, frozen=True):
 class Lineage(Struct, frozen=True):
     """Where a conversation came from. This is provenance only: the store finds nothing through it."""
 
-    kind: Literal["root", "fork", "aside", "sub_agent"] = "root"
-    source: str | None = None  # forked from, set aside from, or spawned by this conversation
-    at: Position | None = None  # where the two paths part
+    kind: Literal["root", "fork", "aside", "side", "sub_agent"] = "root"
+    source: str | None = None  # forked from, set aside from, asked beside, or spawned by this conversation
+    at: Position | None = None  # where the two paths part; of a side, where its conversation stood
     turn: str | None = None  # the parent's turn that spawned it; None: no call did
     call: str | None = None  # and the call in it
 
@@ -88,6 +91,14 @@ class TurnError(Struct, frozen=True):
     message: str
 
 
+class HeldBy(Struct, frozen=True):
+    """The process that runs a turn. A field is None if a program wrote it that did not say it yet."""
+
+    host: str | None
+    process: int | None  # its process id there
+    since: int | None  # when the turn began, or its process if that is later; microseconds since 1970, UTC
+
+
 class TurnRecord(Struct, frozen=True):
     """One try at answering, or one note."""
 
@@ -105,6 +116,13 @@ class TurnRecord(Struct, frozen=True):
     retry_of: str | None
     started: int
     ended: int | None
+    held_by: HeldBy | None = None  # None unless it runs
+    by: str | None = None  # who asked for it: the name of a key, or what a program said; None: nobody said it
+
+    def busy(self) -> Busy:
+        """The error for whoever has to leave this turn alone, since a process runs it."""
+        by = self.held_by or HeldBy(None, None, None)
+        return Busy(self.conversation, self.id, by.host, by.process, by.since)
 
 
 class Onto(Struct, frozen=True):
@@ -134,6 +152,7 @@ class OpenTurn(Struct, frozen=True):
     usage: Usage = Usage()  # spent so far and recorded
     started: int = 0  # microseconds since 1970, UTC
     branch: str | None = None  # the conversation on whose path the base is; None: the base is the head
+    by: str | None = None  # who asked for the turn
 
 
 class Committed(Struct, frozen=True):
@@ -224,7 +243,7 @@ class Verification(Struct, frozen=True):
 
 
 class Deleted(Struct, frozen=True):
-    """The conversations that a delete removed: the conversation that was named, and its sub-agents."""
+    """The conversations that a delete removed: the conversation that was named, its sub-agents and its sides."""
 
     conversations: tuple[str, ...]
 
@@ -256,7 +275,8 @@ _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 def check_name(what: str, name: str) -> str:
     """Returns the name, or raises `BadName` if it is malformed."""
     if not _NAME.fullmatch(name):
-        raise BadName(what, name if len(name) <= 200 else name[:200] + "...")
+        why = "it takes 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
+        raise BadName(what, name if len(name) <= 200 else name[:200] + "...", why)
     return name
 
 

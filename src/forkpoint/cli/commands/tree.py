@@ -41,7 +41,7 @@ def tree(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Draw a conversation's forks, its sub-agents, and what was set aside.
+    """Draw a conversation's forks, its sub-agents, its sides, and what was set aside.
 
     The whole family is drawn, from its root on: where each branch parts, how many events are its own, what it has used.
     A sub-agent has another mark, its path, and the turn that spawned it.
@@ -235,6 +235,8 @@ def origin(info: Info, source: str | None = None) -> str:
             return "fork" + (f" of {source}" if source else "") + (after or " at the start")
         case "aside":
             return "set aside" + (f" from {source}" if source else "") + (after or " from the start")
+        case "side":
+            return "side" + (f" of {source}" if source else "") + (after or " at the start")
         case "sub_agent":
             role = f" ({one_line(info.role)})" if info.role else ""
             turn = f"turn {info.lineage.turn[:_TURN]}" if info.lineage.turn else ""
@@ -260,7 +262,9 @@ def folder_of(info: Info) -> str:
 
 
 def own_events(info: Info) -> int:
-    """How many events a conversation has after the point where it branched off."""
+    """How many events a conversation has after the point where it branched off. All of a side's events are its own."""
+    if info.lineage.kind == "side":
+        return info.events
     return max(info.events - (info.lineage.at.ordinal if info.lineage.at is not None else 0), 0)
 
 
