@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from forkpoint.system.process import CannotStart, Ended, Finished, Job, OutputHead, run, run_command, supervise
+from forkpoint.system import process
+from forkpoint.system.process import MARK, CannotStart, Ended, Finished, Job, OutputHead, run, run_command, supervise
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
@@ -237,3 +239,88 @@ def test_the_beginning_of_an_output_is_the_same_however_it_is_cut_into_chunks() 
             head.add(rest[:size])
             rest = rest[size:]
         assert (bytes(head.data), head.is_cut) == (b"12345", True)
+
+
+LEAVES_WHEN_TOLD = """
+import os, signal, time
+def leave(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may be told twice
+    os.setsid()
+    open("left", "w").close()
+signal.signal(signal.SIGTERM, leave)
+with open("pids", "w") as file:
+    file.write(str(os.getpid()))
+while True:
+    time.sleep(1000)
+"""
+
+
+@needs_proc
+async def test_a_process_that_leaves_the_session_while_it_is_ended_is_said_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "leaves.py").write_text(LEAVES_WHEN_TOLD)
+    script = f"{sys.executable} leaves.py & until [ -s pids ]; do :; done"
+    ended = await run(job(tmp_path, script, grace=PATIENCE))
+    (pid,) = pids(tmp_path)
+    try:
+        assert is_running(pid), "it ended, so this tests nothing"
+        assert (ended.why, ended.swept, ended.left, ended.stuck) == ("exited", False, True, False)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+@needs_proc
+async def test_a_server_that_is_left_behind_at_once_is_left_alone(tmp_path: Path) -> None:
+    for _ in range(10):
+        ended = await run(job(tmp_path, "setsid sleep 1000 >/dev/null 2>&1 & echo $! >pids"))
+        (pid,) = pids(tmp_path)
+        try:
+            assert is_running(pid), "it was ended before it could leave"
+            assert (ended.swept, ended.left, ended.stuck) == (False, False, False)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+
+
+@needs_proc
+async def test_a_process_that_just_becomes_another_program_is_waited_for_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system shows no environment of a process for as long as it is given a new one."""
+    looks: dict[int, int] = {}
+    real = process._environment
+
+    def environment(pid: int) -> bytes | None:
+        looks[pid] = looks.get(pid, 0) + 1
+        return None if pid in escaped and looks[pid] % 3 else real(pid)
+
+    escaped: list[int] = []
+    monkeypatch.setattr(process, "_environment", environment)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run, job(tmp_path, "setsid sh -c 'echo $$ >pids; exec sleep 1000' & wait"))
+        await written(tmp_path / "pids")
+        escaped += pids(tmp_path)
+        tasks.cancel_scope.cancel()
+    assert looks[escaped[0]] >= 3, "nobody has looked, so this tests nothing"
+    assert not is_running(escaped[0])
+
+
+@needs_proc
+def test_what_has_no_environment_for_good_is_not_waited_for() -> None:
+    assert process._environment(os.getpid())
+    with subprocess.Popen(["sleep", "1000"], env={}) as bare:
+        try:
+            while (seen := process._environment(bare.pid)) is None:  # it is just becoming `sleep`
+                time.sleep(0.001)
+            assert seen == b""
+        finally:
+            bare.kill()
+    assert process._environment(bare.pid) == b"", "it is gone"
+
+
+@needs_proc
+def test_marked_processes_are_ended_wherever_they_are(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "1000"], env={"PATH": os.environ["PATH"], MARK: ":one-token"}) as marked:
+        assert process.marked_processes(b"one-token") == [marked.pid]
+        assert process.end_marked(b"another-token")
+        assert marked.poll() is None
+        assert process.end_marked(b"one-token")
+        assert marked.wait() == -signal.SIGKILL

@@ -84,6 +84,15 @@ async def test_work_in_a_thread_gives_its_result_or_its_error() -> None:
 
 
 @both
+async def test_what_a_thread_says_before_its_result_is_heard_before_it_although_the_result_is_there_already() -> None:
+    told: list[str] = []
+    future: Future[str] = Future()
+    soon_here()(told.append, "half of it is done")
+    future.set_result("done")
+    assert (await result_of(future), told) == ("done", ["half of it is done"])
+
+
+@both
 async def test_a_cancelled_wait_for_a_result_leaves_the_work_alone(gate: threading.Event) -> None:
     work = in_thread("x", gate.wait)
     with anyio.move_on_after(0.01) as waiting:

@@ -6,7 +6,8 @@ while KILL, which none can ignore. A process that holds the output open makes no
 
 A process can leave the session (``setsid``). If the command exited, such a process goes on: that is how a command
 leaves a server behind on purpose. After a timeout or a cancellation it is ended too, if there is a ``/proc`` to find it
-in: by a variable in its environment, which it would have to hide.
+in: by a variable in its environment, which it would have to hide. A process has no environment to be seen while it
+becomes another program, so nobody is said to have ended before such a moment is over.
 
 `run_command` is for a command that gets some bytes and prints an answer; `run` and `supervise` are for one that is
 listened to while it runs.
@@ -37,10 +38,13 @@ GRACE = 1.0
 MARK = "FORKPOINT_CALL"
 """The variable by which a command's processes are known."""
 
+_PROC = os.path.exists("/proc/self/stat")
 _CHUNK = 1 << 16
 _GLANCE = 0.05  # seconds between two looks at whether to go on
 _KILL_PATIENCE = 1.0  # seconds until a killed process must be gone; one that is stuck in the kernel is not
 _LAST_WORDS = 0.2  # seconds for what is in the pipe when all has ended
+_BEGINNING = 0.3  # seconds for a process that the command left behind to become what it shall be
+_LOOKS = 2  # how often in a row nobody must be found: a process may be made while the others are looked at
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +77,8 @@ class Ended:
 
     why: Literal["exited", "timeout", "cancelled"]
     code: int | None  # negative: the signal that ended it. None: it could not be ended
-    swept: bool = False  # whether other processes had to be ended when the command had exited
+    swept: bool = False  # whether other processes were ended when the command had exited
+    left: bool = False  # whether a process that was to be ended has left the session instead, and goes on
     stuck: bool = False  # whether something runs on that could not be ended
 
 
@@ -257,12 +262,26 @@ class _RunningProcess:
 
     def end(self, why: Literal["exited", "timeout", "cancelled"]) -> Ended:
         marked = why != "exited"
-        others = list(self._alive(marked))
-        stuck = bool(others) and not self._stop_all(marked)
+        if not marked:
+            self._let_begin()
+        ended, stuck = dict[int, bytes](), False
+        if self._alive(marked):
+            ended, stuck = self._stop_all(marked)
         until = time.monotonic() + _LAST_WORDS
         while self._hear(0) and time.monotonic() < until:
             pass
-        return Ended(why, self._process.poll(), not marked and bool(others), stuck)
+        left = not stuck and any(_began(pid) == began for pid, began in ended.items())
+        gone = any(_began(pid) != began for pid, began in ended.items())
+        return Ended(why, self._process.poll(), not marked and gone, not marked and left, stuck)
+
+    def _let_begin(self) -> None:
+        """Waits for what the command left behind: ``setsid SERVER &`` may not have left the session yet."""
+        if not _PROC:
+            return
+        until = time.monotonic() + _BEGINNING
+        own = list(map(os.fsencode, self._job.command))
+        while any(_is_beginning(pid, own) for pid in _in_session(self._process.pid)) and time.monotonic() < until:
+            self._hear(0.005)
 
     def close(self) -> None:
         for key in list(self._selector.get_map().values()):
@@ -271,11 +290,13 @@ class _RunningProcess:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def _stop_all(self, marked: bool) -> bool:
-        """Ends all processes; False if some are left."""
+    def _stop_all(self, marked: bool) -> tuple[dict[int, bytes], bool]:
+        """Ends all processes. Returns those that it found, with the time when each began, and whether some are left."""
+        found: dict[int, bytes] = {}
         for ask, patience in ((signal.SIGTERM, self._job.grace), (signal.SIGKILL, _KILL_PATIENCE)):
             until, pause, asked = time.monotonic() + patience, 0.005, False
-            while alive := list(self._alive(marked)):
+            while alive := self._alive(marked):
+                found |= {pid: _began(pid) for pid in alive if pid not in found}
                 if not asked or ask == signal.SIGKILL:  # new ones may have come
                     self._signal(ask, alive)
                     asked = True
@@ -285,8 +306,8 @@ class _RunningProcess:
                     time.sleep(pause)
                 pause = min(2 * pause, _GLANCE)
             else:
-                return True
-        return False
+                return found, False
+        return found, True
 
     def _signal(self, number: signal.Signals, alive: Sequence[int]) -> None:
         signal_group(self._process.pid, number)
@@ -295,19 +316,22 @@ class _RunningProcess:
                 os.kill(pid, number)
                 os.kill(pid, signal.SIGCONT)  # one that is stopped does not hear it
 
-    def _alive(self, marked: bool) -> Iterator[int]:
+    def _alive(self, marked: bool) -> list[int]:
         """The processes that run: those of the command's session, and if ``marked``, those that left it."""
         own = self._process.pid
-        if self._process.poll() is None:
-            yield own
-        if os.path.exists("/proc/self/stat"):
-            yield from (pid for pid in _in_session(own) if pid != own)
-            if marked:
-                yield from _with(self._token)
-        else:  # the group is all that we can ask about
+        if not _PROC:  # the group is all that we can ask about
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(own, 0)
-                yield own
+                return [own]
+            return []
+        for _ in range(_LOOKS):
+            running = [own] if self._process.poll() is None else []
+            running += (pid for pid in _in_session(own) if pid != own)
+            if marked:
+                running += marked_processes(self._token)
+            if running:
+                return list(dict.fromkeys(running))
+        return []
 
     def _listen(self, pipe: int, heard: Callable[[bytes], None]) -> None:
         os.set_blocking(pipe, False)
@@ -336,19 +360,73 @@ class _RunningProcess:
         return said
 
 
+def marked_processes(token: bytes) -> list[int]:
+    """The processes that have a token in their environment. It waits for those that just become another program."""
+    until = time.monotonic() + _KILL_PATIENCE
+    while True:
+        looks = {pid: _environment(pid) for pid in _pids()}
+        if not any(one is None for one in looks.values()) or time.monotonic() > until:
+            return [pid for pid, environment in looks.items() if environment is not None and token in environment]
+        time.sleep(0.001)
+
+
+def end_marked(token: bytes) -> bool:
+    """Kills the processes that have a token in their environment. False if some are left. It blocks its thread."""
+    until = time.monotonic() + _KILL_PATIENCE
+    quiet = 0
+    while _PROC and quiet < _LOOKS:
+        if found := marked_processes(token):
+            quiet = 0
+            for pid in found:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.005)
+        else:
+            quiet += 1
+    return True
+
+
+def _environment(pid: int) -> bytes | None:
+    """The environment of a process: empty if it has none or is not ours, None if it is becoming another program."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            if found := file.read():
+                return found
+        with open(f"/proc/{pid}/maps", "rb") as file:  # nothing, for a thread of the kernel and for a dead process
+            has_memory = bool(file.read(1))
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:  # it is gone, or somebody else's
+        return b""
+    begins = has_memory and fields[0] not in {b"Z", b"X"} and fields[47:49] in ([b"0", b"0"], [])
+    return None if begins else b""  # a process may have an empty environment for good
+
+
+def _began(pid: int) -> bytes:
+    """When a process began, which tells it from another that has its number later; empty if it does not run."""
+    with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+        if fields[0] not in {b"Z", b"X"}:
+            return fields[19]
+    return b""
+
+
+def _is_beginning(pid: int, command: Sequence[bytes]) -> bool:
+    """Whether a process is a copy of the command that has not become another program yet, or `setsid` itself."""
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        words = file.read().split(b"\0")[:-1]
+        return words == list(command) or any(os.path.basename(word) == b"setsid" for word in words[:1])
+    return False
+
+
 def _in_session(session: int) -> Iterator[int]:
     for pid in _pids():
         with suppress(OSError, IndexError, ValueError):
             with open(f"/proc/{pid}/stat", "rb") as file:
                 state, _, _, of = file.read().rpartition(b")")[2].split()[:4]
             if int(of) == session and state not in {b"Z", b"X"}:
-                yield pid
-
-
-def _with(token: bytes) -> Iterator[int]:
-    for pid in _pids():
-        with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            if token in file.read():  # nothing, for one that has exited
                 yield pid
 
 

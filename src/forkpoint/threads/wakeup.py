@@ -95,9 +95,12 @@ def in_thread(name: str, work: Callable[[], T]) -> "Future[T]":
 
 
 async def result_of(future: "Future[T]") -> T:
-    """The result of a future of another thread, or its exception. If the caller is cancelled, the future goes on."""
-    if not future.done():
-        await _done(future).wait()
+    """The result of a future of another thread, or its exception. If the caller is cancelled, the future goes on.
+
+    Whatever that thread had called in the caller's loop before it set the result has run by then, also if the result
+    is there already: the progress of a call comes before its end.
+    """
+    await _done(future).wait()
     return future.result()
 
 
