@@ -34,7 +34,7 @@ from forkpoint.llm import (
     own_identity,
     render,
 )
-from forkpoint.llm.providers import sdk
+from forkpoint.llm.providers import clients, sdk
 from forkpoint.llm.scripts import Fault, FaultKind, Reply, Script, ScriptedCall
 from forkpoint.testing.model_server import ModelServer
 
@@ -150,6 +150,8 @@ FAILURES: dict[FaultKind, errors.ErrorKind] = {
 @pytest.mark.parametrize(("kind", "after"), [(kind, after) for kind in FAILURES for after in (0, 2)])
 async def test_each_way_to_fail_has_its_error(models: Models, wire: str, kind: FaultKind, after: int) -> None:
     reply = Reply(HELLO.text, piece=5, fault=Fault(kind, after=after))
+    if kind == "refused":  # text that a filter has stopped would be an answer
+        reply = Reply(reasoning=HELLO.text, piece=5, fault=reply.fault)
     heard: list[Piece] = []
     with ModelServer(Script([reply])) as server:
         llm = llm_at(server, wire, retries=ONCE)
@@ -247,6 +249,26 @@ async def test_the_last_failure_is_the_outcome_when_all_attempts_are_used(models
 
 
 # Waiting.
+
+
+async def test_what_is_loaded_before_the_first_call_is_no_silence_of_the_server(
+    server: ModelServer, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(package: str) -> object:
+        threading.Event().wait(0.6)  # longer than the server has
+        return clients.load(package)
+
+    monkeypatch.setattr(sdk, "load", slow)
+    llm = llm_at(server, "chat", timeouts=Timeouts(first=0.5), retries=ONCE)
+    answered(await models.call(llm, asks(llm), CONTEXT))
+
+
+async def test_a_call_is_not_tried_again_while_whoever_asked_will_ask_again(models: Models) -> None:
+    with ModelServer(Script([Reply(fault=Fault("overloaded"))], repeat=True)) as server:
+        llm, patience = llm_at(server, "chat"), iter([False, True])
+        outcome = await models.call(llm, asks(llm), CONTEXT, retried=lambda: next(patience))
+        assert (failure(outcome).code, outcome.called.attempts) == ("model_overloaded", 2)
+        assert len(server.requests) == 2
 
 
 @each_wire

@@ -4,11 +4,14 @@ import asyncio
 import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.llm.test_scripts import ask
 
 from forkpoint.errors import (
     AnswerMalformed,
@@ -26,6 +29,7 @@ from forkpoint.llm.streams.chat import ChatStream
 from forkpoint.llm.streams.messages import MessagesStream
 from forkpoint.llm.streams.parts import mended
 from forkpoint.llm.streams.responses import ResponsesStream
+from forkpoint.testing import Reply, ScriptedCall
 from forkpoint.updates import CallPiece, Piece, ReasoningPiece, TextPiece
 
 few = settings(max_examples=40, deadline=None, database=None)
@@ -894,10 +898,10 @@ def test_a_whole_call_before_the_limit_is_an_answer() -> None:
     ("wire", "events"),
     [
         ("chat", [chunk({"refusal": "I can"}), chunk({"refusal": "not."}), chunk({}, "stop")]),
-        ("chat", [chunk({"content": "Hel"}), chunk({}, "content_filter")]),
+        ("chat", [chunk({"reasoning": "Hm."}), chunk({}, "content_filter")]),
         ("messages", [MESSAGES_START, *text_block(0, "Hel"), *message_end("refusal")]),
         ("responses", [done(0, message_item("", content=[{"type": "refusal", "refusal": "I cannot."}])), completed()]),
-        ("responses", [done(0, message_item("Hel", status="incomplete")), incomplete("content_filter")]),
+        ("responses", [done(0, THOUGHT_ITEM), incomplete("content_filter")]),
     ],
 )
 def test_a_refusal_is_no_answer(wire: str, events: Events) -> None:
@@ -909,6 +913,132 @@ def test_a_refusal_is_no_answer(wire: str, events: Events) -> None:
 def test_a_refusal_says_what_the_model_said() -> None:
     chat = [chunk({"refusal": "I can"}), chunk({"refusal": "not."}), chunk({}, "stop")]
     assert failed("chat", chat).detail == "I cannot."
+
+
+def test_a_refusal_says_why_if_its_provider_does() -> None:
+    delta = {"stop_reason": "refusal", "stop_details": {"type": "refusal", "explanation": "It could do harm."}}
+    events = [MESSAGES_START, {"type": "message_delta", "delta": delta}, {"type": "message_stop"}]
+    assert failed("messages", events).detail == "It could do harm."
+
+
+# The table of docs/failed-turns.md: what becomes of an answer, by how its provider ended it and by what it has.
+
+PAGE = Path(__file__).parents[2] / "docs" / "failed-turns.md"
+HAS = ("text", "only thoughts", "text, then thoughts", "whole calls", "a call that is cut", "nothing")
+WAYS = ("at its end", "at a limit of tokens", "by a filter", "by a refusal", "for another reason", "not at all")
+ENDINGS: dict[str, dict[str, list[str]]] = {
+    "chat": {
+        "at its end": ["stop", "tool_calls"],
+        "at a limit of tokens": ["length", "max_tokens"],
+        "by a filter": ["content_filter"],
+        "by a refusal": ["stop"],
+        "for another reason": ["abort"],
+        "not at all": [""],
+    },
+    "responses": {
+        "at its end": ["completed"],
+        "at a limit of tokens": ["max_output_tokens"],
+        "by a filter": ["content_filter"],
+        "by a refusal": ["completed"],
+        "for another reason": ["from_the_future"],
+        "not at all": [""],
+    },
+    "messages": {
+        "at its end": ["end_turn", "tool_use", "stop_sequence"],
+        "at a limit of tokens": ["max_tokens", "model_context_window_exceeded"],
+        "by a filter": [],  # this wire knows a refusal alone
+        "by a refusal": ["refusal"],
+        "for another reason": ["pause_turn"],
+        "not at all": [""],
+    },
+    "scripted": {"at its end": [""], "at a limit of tokens": ["length"], "by a filter": ["filter"]},
+}
+CASES = [
+    (wire, end, word, has)
+    for wire, ends in ENDINGS.items()
+    for end, written in ends.items()
+    for word in written
+    for has in HAS
+    if not (wire == "scripted" and has == "text, then thoughts")  # a script always thinks first
+]
+
+
+def in_chat(end: str, word: str, has: str) -> list[Any]:
+    said: dict[str, list[Any]] = {
+        "text": [{"content": "Hel"}],
+        "only thoughts": [{"reasoning": "Hm."}],
+        "text, then thoughts": [{"content": "Hel"}, {"reasoning": "Hm."}],
+        "whole calls": [{"tool_calls": [call_delta(0, '{"a":1}', id="c", name="t")]}],
+        "a call that is cut": [{"tool_calls": [call_delta(0, '{"a', id="c", name="t")]}],
+        "nothing": [],
+    }
+    refusal = [chunk({"refusal": "No."})] if end == "by a refusal" else []
+    return [*map(chunk, said[has]), *refusal, *([chunk({}, word)] if word else [])]
+
+
+def in_responses(end: str, word: str, has: str) -> list[Any]:
+    status = "completed" if word == "completed" else "incomplete"
+    items: dict[str, list[Any]] = {
+        "text": [message_item("Hel", status=status)],
+        "only thoughts": [THOUGHT_ITEM],
+        "text, then thoughts": [message_item("Hel"), THOUGHT_ITEM],
+        "whole calls": [call_item("c", "t", '{"a":1}')],
+        "a call that is cut": [call_item("c", "t", '{"a', status=status)],
+        "nothing": [],
+    }
+    refusal = [message_item("", content=[{"type": "refusal", "refusal": "No."}])] if end == "by a refusal" else []
+    last = {"completed": [completed()], "": []}.get(word, [incomplete(word)])
+    return [created(), *(done(place, item) for place, item in enumerate([*items[has], *refusal])), *last]
+
+
+def in_messages(end: str, word: str, has: str) -> list[Any]:
+    thought = {"type": "thinking", "thinking": "Hm."}
+    blocks: dict[str, list[Any]] = {
+        "text": text_block(0, "Hel"),
+        "only thoughts": block(0, thought),
+        "text, then thoughts": [*text_block(0, "Hel"), *block(1, thought)],
+        "whole calls": tool_block(0, "c", "t", '{"a":1}'),
+        "a call that is cut": tool_block(0, "c", "t", '{"a'),
+        "nothing": [],
+    }
+    return [MESSAGES_START, *blocks[has], *(message_end(word) if word else [])]
+
+
+def scripted(word: str, has: str) -> tuple[Answer | None, ModelError | None]:
+    said: dict[str, Reply] = {
+        "text": Reply("Hel"),
+        "only thoughts": Reply(reasoning="Hm."),
+        "whole calls": Reply(calls=(ScriptedCall("t", '{"a":1}'),)),
+        "a call that is cut": Reply(calls=(ScriptedCall("t", '{"a'),)),
+        "nothing": Reply(),
+    }
+    asked = ask(replace(said[has], finish=word or None))
+    return asked.answer, asked.error
+
+
+def table() -> dict[str, dict[str, str]]:
+    """What the page says, by the end and by what an answer has."""
+    rows = [line.strip("| ").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    start = next(n for n, row in enumerate(rows) if tuple(row[1:]) == HAS)
+    return {row[0]: dict(zip(HAS, (cell.strip("`") for cell in row[1:]), strict=True)) for row in rows[start + 1 :][:6]}
+
+
+@pytest.mark.parametrize(("wire", "end", "word", "has"), CASES)
+def test_what_becomes_of_an_answer_is_as_the_page_says(wire: str, end: str, word: str, has: str) -> None:
+    if wire == "scripted":
+        answer, error = scripted(word, has)
+    else:
+        made = {"chat": in_chat, "responses": in_responses, "messages": in_messages}[wire](end, word, has)
+        told = tell(wire, made)
+        answer, error = told.answer, told.error
+    came = answer.finish if answer is not None else error.code if error is not None else ""
+    assert came == table()[end][has]
+    if error is not None and end == "at a limit of tokens":
+        assert error.lasting, "asked again it would be cut again, and cost again"
+
+
+def test_the_page_has_a_row_for_each_way_in_which_an_answer_ends() -> None:
+    assert tuple(table()) == WAYS
 
 
 @pytest.mark.parametrize("reason", ["insufficient_system_resource", "abort", "error", "recitation"])
@@ -935,7 +1065,7 @@ def test_a_response_whose_last_event_says_incomplete_is_incomplete_even_if_its_s
     end = {"type": "response.incomplete", "response": {"incomplete_details": {"reason": "max_output_tokens"}}}
     assert answered("responses", [done(0, message_item("Hel")), end]).finish == "length"
     end = {"type": "response.incomplete", "response": {"incomplete_details": {"reason": "content_filter"}}}
-    assert RequestRefused.model_refused.made(failed("responses", [done(0, message_item("Hel")), end]))
+    assert answered("responses", [done(0, message_item("Hel")), end]).finish == "filter"
 
 
 def test_an_item_that_was_begun_and_never_finished_is_not_left_out_in_silence() -> None:

@@ -9,7 +9,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from forkpoint.cli import figures
 from forkpoint.errors import ModelUnavailable
-from forkpoint.llm.providers.clients import NO_KEY, load
+from forkpoint.llm.providers.clients import STAND_IN, load
 
 PATIENCE = 5.0
 """Seconds that an address has to accept a connection."""
@@ -28,7 +28,7 @@ def address_of(package: str) -> str:
     """Where an SDK sends its requests."""
     sdk = load(package)
     make = sdk.Anthropic if package == "anthropic" else sdk.OpenAI
-    with make(api_key=NO_KEY) as client:
+    with make(api_key=STAND_IN) as client:
         return str(client.base_url)
 
 

@@ -12,8 +12,9 @@ from msgspec import Struct
 from forkpoint.errors import ModelError
 from forkpoint.events import AssistantMessage, ModelCalled, Reasoning, Text, ToolCall, Usage
 
-Finish: TypeAlias = Literal["stop", "tool_calls", "length"]
-"""Why the model stopped: it was done, it waits for tools, or it reached the limit that it was given."""
+Finish: TypeAlias = Literal["stop", "tool_calls", "length", "filter"]
+"""Why the model stopped: it was done, it waits for tools, it reached a limit of tokens, or its provider's filter
+stopped it in the middle of its text."""
 
 Said: TypeAlias = Reasoning | AssistantMessage | ToolCall
 """One thing that a model says."""
@@ -61,3 +62,14 @@ class Failed(Struct, frozen=True):
 
 
 Outcome: TypeAlias = Complete | Failed
+
+
+def cut_of(called: ModelCalled) -> str | None:
+    """How the answer of a call was cut, in words; None if it was not: "cut at the limit of 256 tokens"."""
+    match called.finish:
+        case "length":
+            return f"cut at the limit of {called.usage.output:,} tokens" if called.usage.output else "cut at a limit"
+        case "filter":
+            return "cut off by its provider's filter"
+        case _:
+            return None

@@ -38,6 +38,10 @@ class Hearing:
         """Waiting begins."""
         self.scope.deadline = min(anyio.current_time() + self._timeouts.first, self._until)
 
+    def wait_for_nothing(self) -> None:
+        """A module is being loaded, and the model was not asked yet: that time does not count."""
+        self.scope.deadline = float("inf")
+
     def alive(self) -> None:
         """Something came, though it need not be a piece."""
         self.lively = True

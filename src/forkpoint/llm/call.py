@@ -7,6 +7,7 @@ somebody as final. What each attempt cost is counted, whichever way the call end
 import random
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Self, assert_never
 
 import anyio
@@ -20,7 +21,7 @@ from forkpoint.llm.catalog import Wire
 from forkpoint.llm.failures import names_the_cache_key
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
-from forkpoint.llm.prices import load_list, needs_list, priced, unpriced
+from forkpoint.llm.prices import is_priced_by_list, load_list, needs_list, priced, unpriced
 from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.prompt.manifest import manifest_of
 from forkpoint.llm.prompt.rendering import Rendering
@@ -70,13 +71,16 @@ class Models:
         *,
         heard: Callable[[Piece], None] | None = None,
         final: bool = False,
+        retried: Callable[[], bool] | None = None,
         record: Callable[[ModelCalled], None] | None = None,
     ) -> Outcome:
         """Asks, and gives the outcome: the whole answer or a typed failure.
 
         Each piece is told to ``heard`` as it comes. Pieces are provisional: after a `Restarted` those of the same call
         are void. If they are shown to somebody who cannot take them back, say ``final``: then the call is not tried
-        again once anything was heard. ``record`` is given the call's record exactly once, also if it is cancelled.
+        again once anything was heard. Nor is it while ``retried`` says that whoever asked will ask again if it fails:
+        retries of both sides would multiply. ``record`` is given the call's record exactly once, also if the call is
+        cancelled.
 
         What keeps a call from being made at all, such as a missing key or missing weights, is raised.
         """
@@ -84,7 +88,7 @@ class Models:
         calling = _Calling(llm, rendering, context, until=anyio.current_time() + llm.timeouts.total)
         record = record or (lambda _: None)
         try:
-            outcome = await self._until_done(calling, options, heard, final)
+            outcome = await self._until_done(calling, options, heard, final, retried or (lambda: False))
         except BaseException as error:
             record(calling.called(error=_code_of(error)))
             raise
@@ -92,7 +96,12 @@ class Models:
         return outcome
 
     async def _until_done(
-        self, calling: "_Calling", options: Options, heard: Callable[[Piece], None] | None, final: bool
+        self,
+        calling: "_Calling",
+        options: Options,
+        heard: Callable[[Piece], None] | None,
+        final: bool,
+        retried: Callable[[], bool],
     ) -> Outcome:
         llm = calling.llm
         provider = self._provider(llm.wire)
@@ -105,7 +114,7 @@ class Models:
                 if self._learns_from(error, request):
                     calling.attempts -= 1  # the server said nothing about the prompt
                     continue
-                wait = self._wait(calling, error, stop=final and hearing.spoke)
+                wait = self._wait(calling, error, stop=(final and hearing.spoke) or retried())
                 if wait is None:
                     return Failed(error, calling.called(error=error.code))
                 if hearing.spoke and heard is not None:
@@ -231,6 +240,30 @@ def _code_of(error: BaseException) -> str:
 
 def _address(llm: LLM) -> str:
     return llm.base_url or (llm.model if llm.kind == "scripted" else llm.kind)
+
+
+def load_modules(llm: LLM) -> None:
+    """Loads what the first call of a model would load, which takes a second: not in a loop's thread.
+
+    What cannot be loaded is left to that call, which says why.
+    """
+    with suppress(ForkpointError):
+        match llm.wire:
+            case "chat" | "responses" | "messages":
+                from forkpoint.llm.providers import clients
+
+                clients.load("anthropic" if llm.wire == "messages" else "openai")
+            case "local":
+                from forkpoint.llm.local import llama
+
+                llama.load(llm.model)
+            case "scripted":
+                pass
+            case _ as never:
+                assert_never(never)
+    _make_provider(llm.wire)
+    if is_priced_by_list(llm):
+        load_list()
 
 
 def _make_provider(wire: Wire) -> Provider:

@@ -40,3 +40,14 @@ OPTIONS: dict[str, frozenset[Wire]] = SAMPLING | {  # and what of a single call
     "verbosity": frozenset({"chat", "responses", "scripted"}),
     "service_tier": frozenset({"chat", "responses", "scripted"}),
 }
+
+BOUNDS: dict[str, tuple[int, int]] = {
+    "temperature": (0, 1000),
+    "top_p": (0, 1),
+    "top_k": (-1, 2**31 - 1),  # -1: several servers take it for "all of them"
+    "seed": (-(2**63), 2**63 - 1),
+    "presence_penalty": (-1000, 1000),
+    "frequency_penalty": (-1000, 1000),
+    "max_tokens": (1, 2**31 - 1),
+}
+"""The least and the most that a number may be, whoever is asked. What is beyond no server could read."""

@@ -12,8 +12,8 @@ import msgspec
 
 from forkpoint.errors import BadModel, BadSetting
 from forkpoint.history.wholeness import read_json
-from forkpoint.llm.catalog import KEYS, SAMPLING, WIRES
-from forkpoint.llm.key import Key, is_sendable
+from forkpoint.llm.catalog import BOUNDS, KEYS, SAMPLING, WIRES
+from forkpoint.llm.key import Key
 
 if TYPE_CHECKING:
     from forkpoint.llm.model import LLM
@@ -33,6 +33,7 @@ _OURS = {  # fields of a request's body that are made of the conversation
     "system",
     "tools",
 }
+_ANY = (0, 10**15)  # the bounds of a number that has no other: seconds, tries, prices
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 _SECRET_HEADERS = {"authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"}
@@ -80,9 +81,9 @@ def _is_address(url: str) -> bool:
 def _key(llm: "LLM") -> Complaints:
     if llm.api_key is None:
         return
-    if not isinstance(llm.api_key, Key) or not llm.api_key.reveal():
+    if not isinstance(llm.api_key, Key) or llm.api_key.is_blank:
         yield "api_key", "it must be a text that is not blank"
-    elif not is_sendable(llm.api_key.reveal()):
+    elif not llm.api_key.is_sendable:
         yield "api_key", "it has characters that no key has"
     if llm.api_key_env is not None:
         yield "api_key", "api_key_env is set as well, and one of them must decide"
@@ -96,16 +97,23 @@ def _numbers(llm: "LLM") -> Complaints:
     for setting, number in numbers.items():
         if number is None:
             continue
-        if not isinstance(number, int | float) or not math.isfinite(number):
+        least, most = BOUNDS.get(setting, _ANY)
+        if not isinstance(number, int | float) or (isinstance(number, float) and not math.isfinite(number)):
             yield setting, "it must be a finite number"
+        elif setting in BOUNDS and number < least:
+            yield setting, f"it must be {least} or more"
+        elif number > most:
+            yield setting, f"it must be at most {most}"
         elif setting.startswith("timeouts.") and number <= 0:
             yield setting, "it must be more than 0"
         elif "." in setting and number < (setting == "retries.attempts"):
             yield setting, "it must be 1 or more" if setting == "retries.attempts" else "it must be 0 or more"
     for setting, least in (("max_tokens", 1), ("reasoning_tokens", 1), ("context_tokens", 256)):
-        value = getattr(llm, setting)
+        value, most = getattr(llm, setting), BOUNDS["max_tokens"][1]
         if value is not None and value < least:
             yield setting, f"it must be {least} or more"
+        elif value is not None and value > most:
+            yield setting, f"it must be at most {most}"
 
 
 def _sampling(llm: "LLM") -> Complaints:

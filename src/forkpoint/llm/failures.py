@@ -1,7 +1,8 @@
 """From what a provider says went wrong to one of our errors.
 
 Providers tell errors apart by status, by a code, and sometimes only in words. Codes come first. Words are looked at
-only where no provider has a code for the case, and only in this file.
+only where no provider has a code for the case, and only in this file. What looks like a key is hidden in the words that
+are kept, after the error was judged by them.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any, TypeAlias
 
 from forkpoint.errors import ContextTooLong, ModelError, ModelUnavailable, RateLimited, RequestRefused
 from forkpoint.errors.form import Form
+from forkpoint.masking import masked
 
 CACHE_KEY = "prompt_cache_key"
 
@@ -36,7 +38,7 @@ _CODES: dict[str, ModelErrorKind] = {
     "invalid_prompt": RequestRefused.model_refused,
     "invalid_request_error": RequestRefused,
     "not_found_error": RequestRefused,
-    "model_not_found": RequestRefused,
+    "model_not_found": RequestRefused.model_unknown,
     "overloaded_error": ModelUnavailable,
     "server_error": ModelUnavailable,
     "api_error": ModelUnavailable,
@@ -50,6 +52,7 @@ _STATUS: dict[int, ModelErrorKind] = {
     401: RequestRefused.model_authentication,
     402: RequestRefused.model_quota,
     403: RequestRefused.model_authentication,
+    405: RequestRefused.model_wrong_address,
     408: ModelUnavailable.model_timeout,
     409: ModelUnavailable,
     413: ContextTooLong,
@@ -75,8 +78,9 @@ def error_for_status(model: str, status: int, body: Any, headers: Mapping[str, s
     if cls is None or cls is RequestRefused:  # servers say "invalid request" for much that has a status of its own
         cls = _STATUS.get(status) or (ModelUnavailable if status >= 500 else RequestRefused)
     if cls is RequestRefused:
-        cls = _worded(body) or cls
-    return cls(model, _detail(body, f"HTTP status {status}"), retry_after=retry_after(headers), field=_field(body))
+        cls = _not_found(body) if status == 404 else _worded(body) or cls
+    detail, wait = _detail(body, f"HTTP status {status}"), retry_after(headers)
+    return cls(model, detail, retry_after=wait, field=_field(body), status=status)
 
 
 def error_in_answer(model: str, body: Any) -> ModelError:
@@ -134,8 +138,15 @@ def _by_code(code: str) -> ModelErrorKind | None:
 
 
 def _worded(body: Any) -> ModelErrorKind | None:
-    message = _detail(body, "").lower()
+    message = _one_line(_message(body)).lower()
     return next((cls for words, cls in _WORDS if words in message), None)
+
+
+def _not_found(body: Any) -> ModelErrorKind:
+    """What a 404 means. Some servers say only in words that they do not have the model."""
+    message = _message(body).strip().lower()
+    is_model = _field(body) == "model" or ("model" in message and not message.startswith("<"))  # "<": a page of a proxy
+    return RequestRefused.model_unknown if is_model else RequestRefused.model_wrong_address
 
 
 def _error(body: Any) -> dict[str, Any]:
@@ -154,6 +165,7 @@ def _detail(body: Any, otherwise: str) -> str:
     message = _one_line(_message(body)) or otherwise
     if isinstance(param := error.get("param"), str) and param and param not in message:
         message = _one_line(f"{message} ({param})")
+    message = masked(message)  # before it is cut, for a cut could leave half of a key
     return message if len(message) <= _LONGEST else message[: _LONGEST - 3] + "..."
 
 

@@ -18,7 +18,7 @@ from forkpoint.events import JsonText
 from forkpoint.llm.catalog import KEYS, WIRES, Wire
 from forkpoint.llm.checks import check
 from forkpoint.llm.documents import read_document
-from forkpoint.llm.key import Key, is_sendable
+from forkpoint.llm.key import Key
 
 
 class Timeouts(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -100,8 +100,9 @@ class LLM(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     extra: JsonText | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.api_key, str):
-            force_setattr(self, "api_key", Key(self.api_key))
+        if self.api_key is not None and not isinstance(self.api_key, Key):
+            # What is not a text is refused below, and is not to be seen there.
+            force_setattr(self, "api_key", Key(self.api_key if isinstance(self.api_key, str) else ""))
         for name in ("stop", "session_headers"):
             if isinstance(getattr(self, name), str):  # one text is one of them, and not its letters
                 force_setattr(self, name, (getattr(self, name),))
@@ -138,19 +139,20 @@ class LLM(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
             return None
         return self.api_key_env or (None if self.base_url else KEYS[self.kind])
 
-    def key(self) -> str | None:
-        """The key, looked up now. Raises `MissingKey` with the name of the variable that should hold it."""
+    def key(self) -> Key | None:
+        """The key, looked up now; None if no key is needed. Raises `MissingKey` with the name of the variable that
+        should hold it."""
         if isinstance(self.api_key, Key):
-            return self.api_key.reveal()
+            return self.api_key
         variable = self.key_variable
         if variable is None:
             return None
-        value = os.environ.get(variable, "").strip()
-        if not value:
+        key = Key(os.environ.get(variable, ""))
+        if key.is_blank:
             raise MissingKey(self.model, variable)
-        if not is_sendable(value):
+        if not key.is_sendable:
             raise BadSetting(self.model, variable, "it has characters that no key has")
-        return value
+        return key
 
     def to_json(self) -> JsonText:
         """A document with everything but a literal key."""

@@ -10,7 +10,7 @@ from msgspec.structs import force_setattr, replace
 
 from forkpoint.errors import BadSetting
 from forkpoint.events import JsonText
-from forkpoint.llm.catalog import OPTIONS, SAMPLING, Wire
+from forkpoint.llm.catalog import BOUNDS, OPTIONS, SAMPLING, Wire
 from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.manifest import is_text
 
@@ -67,21 +67,19 @@ def _is_set(value: Any) -> bool:
 
 
 def _complaints(options: Options) -> Iterator[tuple[str, str]]:
-    for name in ("temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty", "max_tokens"):
+    for name, (least, most) in BOUNDS.items():
         number: Any = getattr(options, name)
         whole = name in {"top_k", "seed", "max_tokens"}
         if number is None:
             continue
         if isinstance(number, bool) or not isinstance(number, int if whole else int | float):
             yield name, f"it must be a {'whole ' if whole else ''}number"
-        elif not math.isfinite(number):
+        elif isinstance(number, float) and not math.isfinite(number):
             yield name, "it must be a finite number"
-        elif name in {"temperature", "top_p"} and number < 0:
-            yield name, "it must be 0 or more"
-        elif name == "top_p" and number > 1:
-            yield name, "it must be at most 1"
-        elif name == "max_tokens" and number < 1:
-            yield name, "it must be 1 or more"
+        elif number < least:
+            yield name, f"it must be {least} or more"
+        elif number > most:
+            yield name, f"it must be at most {most}"
     texts: list[tuple[str, Any]] = [("verbosity", options.verbosity), ("service_tier", options.service_tier)]
     for name, text in (*texts, *(("stop", text) for text in options.stop)):
         if text is not None and not (isinstance(text, str) and is_text(text)):

@@ -1,6 +1,7 @@
 """What a call costs. A price that nobody knows is unknown, never zero."""
 
 import functools
+import importlib
 import re
 import sys
 from decimal import Decimal
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from forkpoint.events import Usage
 from forkpoint.llm.model import LLM, Price
 
+_LIST = "genai_prices.data"  # the package itself loads its list only when it is asked for a price
 _NANO = Decimal(1_000_000_000)
 
 
@@ -33,13 +35,18 @@ def unpriced(usage: Usage) -> Usage:
 
 def needs_list(llm: LLM, usage: Usage) -> bool:
     """Whether the price list must be loaded before this can be priced."""
-    free = llm.kind in {"local", "scripted"} or llm.price is not None
-    return bool(usage) and not free and "genai_prices" not in sys.modules
+    return bool(usage) and is_priced_by_list(llm) and _LIST not in sys.modules
+
+
+def is_priced_by_list(llm: LLM) -> bool:
+    """Whether the price list decides what a model costs. A model in this process costs nothing; an LLM may have a
+    price of its own."""
+    return llm.kind not in {"local", "scripted"} and llm.price is None
 
 
 def load_list() -> None:
     """Loads the price list, which takes a fifth of a second: not in the loop's thread."""
-    import genai_prices  # noqa: F401
+    importlib.import_module(_LIST)
 
 
 def _by_price(price: Price, usage: Usage) -> int:

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.errors import BadKeys, ForkpointError, NotFound, NotWhole, ServerUnreachable, ShuttingDown, TooMany
-from forkpoint.llm.key import is_sendable
+from forkpoint.llm.key import Key
 from forkpoint.polling import pauses
 from forkpoint.remote.addresses import KEY, server_url
 from forkpoint.sse import Frame, frames
@@ -58,7 +58,7 @@ class ServerRequest(Struct, frozen=True, kw_only=True):
     query: Query = ()
     body: Any = None  # as JSON
     key: str | None = None  # that makes it happen once
-    revision: int | None = None  # that the conversation must be at
+    revision: int | str | None = None  # that the conversation must be at; or `Info.version`, which says more
     headers: Mapping[str, str] = {}
     read: float | None = _READ  # seconds between two signs of life
 
@@ -271,7 +271,7 @@ def api_key(url: str) -> str | None:
     key = given.strip()
     if not key:
         raise BadKeys.bad_api_key(KEY, url, "it is set, but blank")
-    if not is_sendable(key):
+    if not Key(key).is_sendable:
         raise BadKeys.bad_api_key(KEY, url, "it has characters that no key has")
     return key
 

@@ -1,25 +1,36 @@
 """Clients of an SDK, pooled by address and key. They hold connections, and nothing of any conversation.
-Tests: tests/llm/test_call.py."""
+
+An SDK never has the key: it is given a stand-in, and the HTTP client puts the key in its place when it sends a request,
+and takes it out again when the answer begins. So no object, log or error of an SDK can show it.
+Tests: tests/llm/test_call.py, tests/llm/test_keys.py.
+"""
 
 import importlib
+import logging
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from typing import Any, TypeAlias
 
 import anyio
 import anyio.lowlevel
 
+from forkpoint.llm.key import Key
 from forkpoint.llm.model import LLM
 from forkpoint.lru import Lru
 
 MOST = 64
 """How many clients stay open though nobody uses them. A server with more keys opens some of them anew."""
 
-NO_KEY = "none"  # the SDKs insist on one; it is not sent
+STAND_IN = "forkpoint-stand-in"
+"""What an SDK has for a key."""
 
-_Place: TypeAlias = tuple[Any, str | None, str | None, float]  # event loop, address, key, time to connect
+_Place: TypeAlias = tuple[Any, str | None, Key, float]  # event loop, address, key, time to connect
+_LOGGERS = (
+    *("httpx2", "httpcore2.connection", "httpcore2.http11", "httpcore2.http2", "httpcore2.proxy"),
+    *("openai._base_client", "openai._response", "anthropic._base_client", "anthropic._response"),
+)
 
 
 def load(package: str) -> Any:
@@ -36,12 +47,12 @@ class Clients:
         self._clients: Lru[_Place, _SharedClient] = Lru()  # `_trim` bounds it: it must not close a client in use
 
     @asynccontextmanager
-    async def client(self, llm: LLM, key: str | None) -> AsyncIterator[Any]:
+    async def client(self, llm: LLM, key: Key) -> AsyncIterator[Any]:
         """A client for a model's address and key, in use until the block ends."""
         place = (anyio.lowlevel.current_token(), llm.base_url, key, llm.timeouts.connect)
         shared = self._clients.get(place)
         if shared is None:
-            shared = _SharedClient(self._new_client(llm, key))
+            shared = _SharedClient(self._new_client(llm, key), key)
             self._clients.put(place, shared)
         shared.users += 1
         try:
@@ -55,7 +66,7 @@ class Clients:
         here = anyio.lowlevel.current_token()
         for place, shared in list(self._clients.items()):
             if place[0] == here and self._clients.pop(place) is shared:
-                await shared.client.close()
+                await shared.close()
 
     async def _trim(self) -> None:
         """Closes clients that nobody uses until `MOST` are left. The client that was idle longest goes first."""
@@ -64,24 +75,82 @@ class Clients:
             if len(self._clients) <= MOST:
                 return
             if _has_ended(place[0]):
-                self._clients.pop(place)  # its connections ended with its loop
+                if (ended := self._clients.pop(place)) is not None:  # its connections ended with its loop
+                    ended.forget()
             elif place[0] == here and not shared.users and self._clients.pop(place) is shared:
                 with anyio.CancelScope(shield=True):
-                    await shared.client.close()
+                    await shared.close()
 
-    def _new_client(self, llm: LLM, key: str | None) -> Any:
+    def _new_client(self, llm: LLM, key: Key) -> Any:
         sdk = self.sdk
         make = sdk.AsyncAnthropic if hasattr(sdk, "AsyncAnthropic") else sdk.AsyncOpenAI
         # Times between pieces are watched over for all providers alike; here only the connection has a limit.
         timeout = sdk.Timeout(None, connect=llm.timeouts.connect, pool=llm.timeouts.connect)
-        http = sdk.DefaultAsyncHttpxClient(verify=_trusted(), timeout=timeout)
-        return make(api_key=key or NO_KEY, base_url=llm.base_url, timeout=timeout, max_retries=0, http_client=http)
+        http = sdk.DefaultAsyncHttpxClient(verify=_trusted(), timeout=timeout, auth=_authorization()(key))
+        return make(api_key=STAND_IN, base_url=llm.base_url, timeout=timeout, max_retries=0, http_client=http)
 
 
 class _SharedClient:
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, key: Key) -> None:
         self.client = client
         self.users = 0
+        self._hidden = None if key.is_blank else _HiddenInLogs(key)
+        if self._hidden is not None:
+            for name in _LOGGERS:
+                logging.getLogger(name).addFilter(self._hidden)
+
+    async def close(self) -> None:
+        await self.client.close()
+        self.forget()
+
+    def forget(self) -> None:
+        """Its key is sent no more."""
+        if self._hidden is not None:
+            for name in _LOGGERS:
+                logging.getLogger(name).removeFilter(self._hidden)
+
+
+class _HiddenInLogs(logging.Filter):
+    """Hides a key that a server repeats in its headers: they are logged where somebody debugs the HTTP client."""
+
+    def __init__(self, key: Key) -> None:
+        super().__init__()
+        self._key = key
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        with suppress(Exception):  # what cannot be put together is said by whoever writes it down
+            said = record.getMessage()
+            if (hidden := self._key.hide(said)) != said:
+                record.msg, record.args = hidden, None
+        return True
+
+
+@cache
+def _authorization() -> Any:
+    """The class that puts a key in the place of the stand-in, for as long as its request is being sent."""
+    import httpx2
+
+    class Authorization(httpx2.Auth):
+        def __init__(self, key: Key) -> None:
+            self._key = key
+
+        async def async_auth_flow(self, request: Any) -> AsyncGenerator[Any, Any]:
+            stood = {name: value for name, value in request.headers.items() if STAND_IN in value}
+            for name, value in stood.items():
+                if self._key.is_blank:
+                    del request.headers[name]
+                else:
+                    request.headers[name] = value.replace(STAND_IN, self._key.reveal())
+            sent = [request]
+            try:
+                response = yield request
+                sent += [response.request, *(before.request for before in response.history)]
+            finally:
+                for one in sent:
+                    for name in stood.keys() & one.headers.keys():
+                        one.headers[name] = stood[name]
+
+    return Authorization
 
 
 def _has_ended(token: Any) -> bool:

@@ -6,7 +6,11 @@ reorder a field, and a compatible server may leave out what it likes.
 
 The two SDKs have one shape, so there is one provider for both. They are imported when the first call is made, in a
 thread, since that takes a second. What they take from the environment (headers, an organisation) is meant for their
-own company, and is not sent to another's server. Tests: tests/llm/test_call.py.
+own company, and is not sent to another's server.
+
+What goes wrong leaves here as a `ModelError` of ours, with what the provider said. The SDK's own error stays behind,
+with its frames: they hold the request, and whatever a server repeats of it. Tests: tests/llm/test_call.py,
+tests/llm/test_keys.py.
 """
 
 import json
@@ -19,12 +23,12 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from forkpoint.errors import AnswerMalformed, ModelUnavailable
+from forkpoint.errors import AnswerMalformed, ModelError, ModelUnavailable
 from forkpoint.llm.answers import Answer
 from forkpoint.llm.attempt import Hearing
-from forkpoint.llm.failures import error_for_status, error_in_answer
-from forkpoint.llm.key import masked
-from forkpoint.llm.providers.clients import Clients, load
+from forkpoint.llm.failures import CACHE_KEY, error_for_status, error_in_answer
+from forkpoint.llm.key import NO_KEY, Key
+from forkpoint.llm.providers.clients import STAND_IN, Clients, load
 from forkpoint.llm.request import Request
 from forkpoint.llm.streams.chat import ChatStream
 from forkpoint.llm.streams.messages import MessagesStream
@@ -49,58 +53,56 @@ class SdkProvider:
         self._loaded: list[Clients] = []  # none before the first call
 
     async def ask(self, request: Request, hearing: Hearing) -> Answer:
-        key = request.llm.key()
+        key = request.llm.key() or NO_KEY
         if not self._loaded:
+            hearing.wait_for_nothing()
             # Not in the threads that everybody shares: those may all be taken by tools.
             sdk = await anyio.to_thread.run_sync(load, self._package, limiter=anyio.CapacityLimiter(1))
             self._loaded.append(Clients(sdk))
+            hearing.wait_for_first()
         clients = self._loaded[0]
         machine = self._machine(request, hearing)
-        async with clients.client(request.llm, key) as client:
-            await self._hear(clients.sdk, client, request, key, hearing, machine)
-        return machine.answer()
+        try:
+            async with (
+                clients.client(request.llm, key) as client,
+                aclosing(self._chunks(clients.sdk, client, request, hearing)) as chunks,
+            ):
+                await _feed(machine, chunks, hearing, request.model)
+            return machine.answer()
+        except ModelError as error:
+            failed = _presentable(error, key)
+        raise failed  # here, where no other error is about: it would stay with this one
 
     async def aclose(self) -> None:
         for clients in self._loaded:
             await clients.aclose()
 
-    async def _hear(
-        self, sdk: Any, client: Any, request: Request, key: str | None, hearing: Hearing, machine: _Stream
-    ) -> None:
-        """Feeds the machine with all that comes. Raises a `ModelError` if it breaks off."""
-        import httpx2
-
-        model = request.model
+    async def _chunks(self, sdk: Any, client: Any, request: Request, hearing: Hearing) -> AsyncGenerator[bytes, None]:
+        """The bytes of an answer as they come. Raises a `ModelError`, or a cancellation, and nothing of the SDK's."""
         try:
             stream = await client.post(
                 self._path,
                 cast_to=object,
                 content=request.body,
-                options={"headers": self._headers(sdk.omit, request, key)},
+                options={"headers": self._headers(sdk.omit, request)},
                 stream=True,
                 stream_cls=sdk.AsyncStream[object],
             )
             try:
-                async with aclosing(stream.response.aiter_bytes()) as chunks:
-                    await _feed(machine, chunks, hearing, model, key)
+                async for chunk in stream.response.aiter_bytes():
+                    yield chunk
             finally:
                 with anyio.CancelScope(shield=True):
                     await stream.close()
-        except sdk.APITimeoutError as error:
-            raise ModelUnavailable.model_timeout(
-                model, f"no connection within {request.llm.timeouts.connect:g} s"
-            ) from error
-        except sdk.APIConnectionError as error:
-            raise ModelUnavailable.model_connection(model, masked(_cause(error), key)) from error
-        except sdk.APIStatusError as error:
-            body = masked(error.body, key)
-            if hearing.lively:  # an error within a stream whose status was good
-                raise error_in_answer(model, body) from error
-            raise error_for_status(model, error.status_code, body, error.response.headers) from error
-        except sdk.APIError as error:
-            raise error_in_answer(model, masked(error.body or {"message": error.message}, key)) from error
-        except httpx2.HTTPError as error:
-            raise ModelUnavailable.model_connection(model, masked(_cause(error), key)) from error
+            return
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            failed = _failure(sdk, error, request, hearing)
+        except BaseException as error:  # cancelled, or interrupted
+            _forget_frames(error)
+            raise
+        raise failed
 
     def _machine(self, request: Request, hearing: Hearing) -> _Stream:
         origin, model = request.rendering.manifest.origin, request.model
@@ -112,17 +114,15 @@ class SdkProvider:
             case "messages":
                 return MessagesStream(origin=origin, model=model, hearing=hearing)
 
-    def _headers(self, omit: Any, request: Request, key: str | None) -> dict[str, Any]:
+    def _headers(self, omit: Any, request: Request) -> dict[str, Any]:
         headers: dict[str, Any] = {}
         if request.llm.base_url is not None:
             headers |= dict.fromkeys(_from_environment(self._package), omit)
-            headers["Authorization"] = f"Bearer {key}" if key else omit
+            headers["Authorization"] = f"Bearer {STAND_IN}"
         return headers | {"Content-Type": "application/json", **dict(request.headers)}
 
 
-async def _feed(
-    machine: _Stream, chunks: AsyncGenerator[bytes, None], hearing: Hearing, model: str, key: str | None
-) -> None:
+async def _feed(machine: _Stream, chunks: AsyncGenerator[bytes, None], hearing: Hearing, model: str) -> None:
     """Feeds the machine with a stream's events. All bytes are signs of life, also those of comments and pings.
 
     This is the one thing that the SDKs know and we do ourselves: their way costs more than all the rest of a turn.
@@ -137,10 +137,10 @@ async def _feed(
                         pass
                 return
             if frame.event != "ping":
-                machine.feed(_event(frame, model, key))
+                machine.feed(_event(frame, model))
 
 
-def _event(frame: Frame, model: str, key: str | None) -> Any:
+def _event(frame: Frame, model: str) -> Any:
     """What a frame says. Raises the error that it tells of; what is no JSON is its server's fault."""
     try:
         event = _decoded(frame.data)
@@ -148,7 +148,7 @@ def _event(frame: Frame, model: str, key: str | None) -> Any:
         raise AnswerMalformed(model, f"a piece of it is not JSON ({error})") from error
     told = event.get("error") if isinstance(event, dict) else None
     if told or frame.event == "error":
-        raise error_in_answer(model, masked(told or event, key))
+        raise error_in_answer(model, told or event)
     return event
 
 
@@ -164,6 +164,54 @@ def _from_environment(package: str) -> list[str]:
     lines = os.environ.get(f"{package.upper()}_CUSTOM_HEADERS", "").splitlines()
     names = [line.partition(":")[0].strip() for line in lines if ":" in line]
     return names + (["OpenAI-Organization", "OpenAI-Project"] if package == "openai" else [])
+
+
+def _failure(sdk: Any, error: Exception, request: Request, hearing: Hearing) -> ModelError:
+    """What an error of the SDK means, judged by all that the server said: nothing is hidden yet."""
+    import httpx2
+
+    model = request.model
+    match error:
+        case sdk.APITimeoutError():
+            within = f"no connection within {request.llm.timeouts.connect:g} s"
+            return ModelUnavailable.model_timeout(model, within)
+        case sdk.APIConnectionError() | httpx2.HTTPError():
+            return ModelUnavailable.model_connection(model, _cause(error))
+        case sdk.APIStatusError() if not hearing.lively:
+            failed = error_for_status(model, error.status_code, error.body, error.response.headers)
+            failed.provider_request = error.request_id
+            return failed
+        case sdk.APIStatusError():  # an error within a stream whose status was good
+            return error_in_answer(model, error.body)
+        case sdk.APIError():
+            return error_in_answer(model, error.body or {"message": error.message})
+        case _:
+            return ModelError(model, _cause(error))
+
+
+def _presentable(error: ModelError, key: Key) -> ModelError:
+    """The same error as it may be shown, stored and logged: the key is hidden, and no frame, no other error and no
+    answer of the server is left in it."""
+    error.detail = key.hide(error.detail)
+    if error.field is not None and error.field != CACHE_KEY:
+        error.field = key.hide(error.field)
+    if error.provider_request is not None:
+        error.provider_request = key.hide(error.provider_request)
+    error.args = tuple(error.fields.values())
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Takes the frames out of an error, and out of all that led to it: they hold what was being sent."""
+    left, seen = [error], {id(error)}
+    while left:
+        one = left.pop()
+        one.__traceback__ = None
+        inner = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        further = [other for other in (one.__cause__, one.__context__, *inner) if other is not None]
+        left += (other for other in further if id(other) not in seen)
+        seen |= {id(other) for other in further}
 
 
 def _cause(error: BaseException) -> str:

@@ -19,6 +19,8 @@ _FINISH: dict[str, Finish] = {  # compatible servers have several words for each
     "stop_sequence": "stop",
     "length": "length",
     "max_tokens": "length",
+    "model_length": "length",
+    "content_filter": "filter",
     "tool_calls": "tool_calls",
     "tool_use": "tool_calls",
     "function_call": "tool_calls",
@@ -37,6 +39,7 @@ class ChatStream:
         self._refusal = SplitText()
         self._thoughts = SplitText()
         self._thoughts_in: str | None = None
+        self._thinks = False  # whether thoughts came last
         self._details: list[dict[str, Any]] = []
         self._calls: list[_ChatCall] = []
         self._at: dict[int, _ChatCall] = {}  # which call goes on at each index
@@ -62,8 +65,8 @@ class ChatStream:
         if self._finish is None:
             raise AnswerMalformed(self._model, "it ended without saying why")
         refusal = str(self._refusal)
-        if self._finish == "content_filter" or refusal:
-            raise RequestRefused.model_refused(self._model, refusal or "its provider's filter stopped the answer")
+        if refusal:
+            raise RequestRefused.model_refused(self._model, refusal)
         if self._finish.lower() not in _FINISH:
             raise AnswerMalformed(self._model, f"it was broken off: {name(self._finish)[:80]}")
         said: list[Said] = []
@@ -72,16 +75,17 @@ class ChatStream:
         if message := spoken(str(self._text), self._origin):
             said.append(message)
         said += [call.body(self._origin) for call in sorted(self._calls, key=lambda call: call.index)]
-        finish = _FINISH[self._finish.lower()]
-        return whole_answer(said, finish, model=self._model, response_id=self._hearing.response_id)
+        finish, id = _FINISH[self._finish.lower()], self._hearing.response_id
+        return whole_answer(said, finish, model=self._model, response_id=id, thinks_last=self._thinks)
 
     def _said(self, delta: Any) -> None:
         if text := self._text.add(words(field(delta, "content"))):
             self._hearing.piece(TextPiece(text))
+            self._thinks = False
         self._refusal.add(words(field(delta, "refusal")))
         for place in _THOUGHTS:
             if thought := words(field(delta, place)):
-                self._thoughts_in = place
+                self._thoughts_in, self._thinks = place, True
                 if shown := self._thoughts.add(thought):
                     self._hearing.piece(ReasoningPiece(shown))
                 break  # a gateway may send the same thought under both names
@@ -89,7 +93,7 @@ class ChatStream:
             self._detailed(detail)
 
     def _called(self, delta: dict[str, Any]) -> None:
-        call = self._call_of(delta)
+        call, self._thinks = self._call_of(delta), False
         call.id = name(delta.get("id")) or call.id
         call.tool = name(field(delta, "function", "name")) or call.tool
         arguments = field(delta, "function", "arguments")

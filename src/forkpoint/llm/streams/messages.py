@@ -31,6 +31,7 @@ class MessagesStream:
         self._blocks: dict[int, _Block] = {}
         self._usage: dict[str, Any] = {}
         self._stop: str | None = None
+        self._why_refused = ""
         self._ended = False
 
     def feed(self, event: Any) -> None:
@@ -56,6 +57,7 @@ class MessagesStream:
                     self._blocks[index].closed = True
             case "message_delta":
                 self._stop = words(field(event, "delta", "stop_reason")) or self._stop
+                self._why_refused = name(field(event, "delta", "stop_details", "explanation")) or self._why_refused
                 self._count(field(event, "usage"))
             case "message_stop":
                 self._ended = True
@@ -69,13 +71,17 @@ class MessagesStream:
         if not self._ended or self._stop is None:
             raise AnswerMalformed(self._model, "it ended without its last event")
         if self._stop == "refusal":
-            raise RequestRefused.model_refused(self._model, "the model refused")
+            # Never kept, also with text: the provider refuses whatever follows in a conversation that holds it.
+            raise RequestRefused.model_refused(self._model, self._why_refused or "the model refused")
+        if self._stop == "pause_turn":
+            paused = "it paused in the work of a tool of its provider's (pause_turn)"
+            raise AnswerMalformed(self._model, paused, lasting=True)
         if self._stop not in _FINISH:
             raise AnswerMalformed(self._model, f"it stopped for a reason nobody asked for: {name(self._stop)[:80]}")
         finish = _FINISH[self._stop]
         blocks = [block for _, block in sorted(self._blocks.items())]
         if any(not block.closed for block in blocks):
-            raise AnswerMalformed(self._model, "a block was never closed")
+            raise AnswerMalformed(self._model, "a block was never closed", lasting=finish == "length")
         said = [body for block in blocks if (body := block.body(self._origin)) is not None]
         return whole_answer(said, finish, model=self._model, response_id=self._hearing.response_id)
 

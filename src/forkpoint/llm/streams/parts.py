@@ -5,34 +5,55 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from forkpoint.errors import AnswerMalformed
-from forkpoint.events import AssistantMessage, Text, ToolCall
-from forkpoint.history.wholeness import is_json
+from forkpoint.errors import AnswerMalformed, RequestRefused
+from forkpoint.events import AssistantMessage, Reasoning, Text, ToolCall
+from forkpoint.history.wholeness import read_json
 from forkpoint.ids import new_id
 from forkpoint.llm.answers import Answer, Finish, Said
 
+FILTERED = "its provider's filter stopped the answer"
+"""The detail of the error for an answer that a filter has stopped."""
 
-def whole_answer(said: list[Said], finish: Finish, *, model: str, response_id: str | None) -> Answer:
-    """The answer made of what was said, if it is one. Raises `AnswerMalformed` otherwise."""
+
+def whole_answer(
+    said: list[Said], finish: Finish, *, model: str, response_id: str | None, thinks_last: bool | None = None
+) -> Answer:
+    """The answer made of what was said, if it is one. docs/failed-turns.md has the rule as a table.
+
+    Text that was ended at a limit or by a filter is an answer, and its finish says so. A cut inside the arguments of a
+    call or inside thoughts is no answer, and neither is an empty one. ``thinks_last`` says whether thoughts came last,
+    if the order of what was said does not. Raises `AnswerMalformed`, or `RequestRefused` if a filter left no answer.
+    """
     calls = [body for body in said if isinstance(body, ToolCall)]
-    if not calls and not any(isinstance(body, AssistantMessage) for body in said):
-        spent = finish == "length" and said
-        if spent:
-            raise AnswerMalformed.model_empty(
-                model, "all its tokens went into thoughts, so raise max_tokens", lasting=True
-            )
-        raise AnswerMalformed.model_empty(model, "there is no text and no call")
+    has_text = any(isinstance(body, AssistantMessage) for body in said)
+    if thinks_last is None:
+        thinks_last = bool(said) and isinstance(said[-1], Reasoning)
+    if finish == "filter" and (calls or thinks_last or not has_text):
+        raise RequestRefused.model_refused(model, FILTERED)
+    if not calls and not has_text:
+        why = "there is no text and no call"
+        if finish == "length":
+            why = f"{'all its tokens went into thoughts' if said else why}, so raise max_tokens"
+        raise AnswerMalformed.model_empty(model, why, lasting=finish == "length")
     for call in calls:
         if not call.tool:
             raise AnswerMalformed(model, "a tool call names no tool")
-    if finish == "length" and calls and not is_json(calls[-1].arguments):
-        cut = f"its call of {calls[-1].tool!r} was cut off by the token limit, so raise max_tokens"
-        raise AnswerMalformed(model, cut, lasting=True)
+    if finish == "length" and (thinks_last or (calls and not _is_object(calls[-1].arguments))):
+        where = "in its thoughts" if thinks_last else f"in its call of {calls[-1].tool!r}"
+        raise AnswerMalformed(model, f"it was cut off {where} by the token limit, so raise max_tokens", lasting=True)
     if calls:
         finish = "tool_calls"
     elif finish == "tool_calls":
         finish = "stop"  # nobody is waited for
     return Answer(tuple(_with_calls_in_order(said)), finish, response_id)
+
+
+def _is_object(arguments: str) -> bool:
+    """Whether arguments are whole: what is cut off is never an object."""
+    try:
+        return isinstance(read_json(arguments), dict)
+    except ValueError:
+        return False
 
 
 def spoken(text: str, provider: str, item: str | None = None) -> AssistantMessage | None:

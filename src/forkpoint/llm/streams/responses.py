@@ -7,10 +7,22 @@ from forkpoint.events import AssistantMessage, Reasoning, Text, ToolCall, Usage
 from forkpoint.llm.answers import Answer, Finish, Said
 from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.failures import error_in_answer
-from forkpoint.llm.streams.parts import SplitText, as_json, count, field, mended, name, objects, whole_answer, words
+from forkpoint.llm.streams.parts import (
+    FILTERED,
+    SplitText,
+    as_json,
+    count,
+    field,
+    mended,
+    name,
+    objects,
+    whole_answer,
+    words,
+)
 from forkpoint.updates import CallPiece, ReasoningPiece, TextPiece
 
 _THOUGHTS = {"response.reasoning_summary_text.delta", "response.reasoning_text.delta"}
+_INCOMPLETE: dict[str, Finish] = {"max_output_tokens": "length", "content_filter": "filter"}
 _ENDS = {"response.completed": "completed", "response.incomplete": "incomplete"}
 
 
@@ -68,18 +80,17 @@ class ResponsesStream:
             raise AnswerMalformed(self._model, "it ended without its last event")
         finish: Finish = "stop"
         if self._status == "incomplete":
-            reason = name(field(self._end, "incomplete_details", "reason"))
-            if reason != "max_output_tokens":
-                raise RequestRefused.model_refused(
-                    self._model, f"the answer was broken off: {reason or 'no reason given'}"
-                )
-            finish = "length"
+            reason = words(field(self._end, "incomplete_details", "reason"))
+            if reason not in _INCOMPLETE:
+                raise AnswerMalformed(self._model, f"it was broken off: {name(reason)[:80] or 'no reason given'}")
+            finish = _INCOMPLETE[reason]
         elif self._status != "completed":
             raise AnswerMalformed(self._model, f"it ended, and says that it is {name(self._status)[:80]}")
         items = dict(enumerate(objects(self._end.get("output")))) | self._items
         if self._begun.keys() - items.keys():
-            raise AnswerMalformed(self._model, "a part of it was begun and never finished")
-        said = [body for _, item in sorted(items.items()) if (body := self._body(item)) is not None]
+            cut = finish == "length"
+            raise AnswerMalformed(self._model, "a part of it was begun and never finished", lasting=cut)
+        said = [body for _, item in sorted(items.items()) if (body := self._body(item, finish)) is not None]
         return whole_answer(said, finish, model=self._model, response_id=self._hearing.response_id)
 
     def _called(self, place: int, delta: str) -> None:
@@ -87,12 +98,12 @@ class ResponsesStream:
         shown = self._arguments.setdefault(place, SplitText()).add(delta)
         self._hearing.piece(CallPiece(place, name(begun.get("call_id")), name(begun.get("name")), shown))
 
-    def _body(self, item: dict[str, Any]) -> Said | None:
+    def _body(self, item: dict[str, Any], finish: Finish) -> Said | None:
         match item.get("type"):
             case "message":
                 return self._message(item)
             case "function_call":
-                return self._call(item)
+                return self._call(item, finish)
             case "reasoning":
                 parts = objects(item.get("summary")) + objects(item.get("content"))
                 text = "\n\n".join(words(part.get("text")) for part in parts)
@@ -112,11 +123,12 @@ class ResponsesStream:
             return None
         return AssistantMessage(tuple(parts), provider=self._origin, item=as_json(item))
 
-    def _call(self, item: dict[str, Any]) -> ToolCall:
+    def _call(self, item: dict[str, Any], finish: Finish) -> ToolCall:
         tool, arguments = name(item.get("name")), item.get("arguments")
+        if item.get("status") == "incomplete" and finish == "filter":
+            raise RequestRefused.model_refused(self._model, FILTERED)
         if item.get("status") == "incomplete":
-            cut = self._status == "incomplete"
-            raise AnswerMalformed(self._model, f"its call of {tool!r} is unfinished", lasting=cut)
+            raise AnswerMalformed(self._model, f"its call of {tool!r} is unfinished", lasting=finish == "length")
         text = as_json(arguments) if isinstance(arguments, dict) else name(arguments)
         return ToolCall(name(item.get("call_id")), tool, text, provider=self._origin, item=as_json(item))
 

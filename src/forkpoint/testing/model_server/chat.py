@@ -14,6 +14,7 @@ _FINISH: dict[Ending, str] = {
     "stop": "stop",
     "tool_calls": "tool_calls",
     "length": "length",
+    "filter": "content_filter",
     "refused": "content_filter",
 }
 

@@ -10,7 +10,13 @@ from forkpoint.llm.scripts import Fault
 from forkpoint.testing.model_server.speech import Ending, Part, Speech, Stage, StreamEvent, sse
 from forkpoint.testing.model_server.wire import Refusal
 
-_STOP: dict[Ending, str] = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "refused": "refusal"}
+_STOP: dict[Ending, str] = {
+    "stop": "end_turn",
+    "tool_calls": "tool_use",
+    "length": "max_tokens",
+    "filter": "refusal",
+    "refused": "refusal",
+}
 
 _INVALID = "invalid_request_error"
 
@@ -91,7 +97,9 @@ def _message(speech: Speech) -> dict[str, Any]:
 
 
 def _stop(speech: Speech) -> dict[str, Any]:
-    refusal = {"type": "refusal", "category": None, "explanation": None} if speech.ending == "refused" else None
+    refusal = (
+        {"type": "refusal", "category": None, "explanation": None} if speech.ending in {"filter", "refused"} else None
+    )
     reason = None if speech.ending is None else _STOP[speech.ending]
     return {"stop_reason": reason, "stop_sequence": None, "stop_details": refusal}
 

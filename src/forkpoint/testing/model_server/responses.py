@@ -11,7 +11,11 @@ from forkpoint.testing.model_server.openai_errors import openai_error, openai_pr
 from forkpoint.testing.model_server.speech import Ending, Part, Speech, Stage, StreamEvent, sse
 from forkpoint.testing.model_server.wire import Refusal
 
-_INCOMPLETE: dict[Ending | None, str] = {"length": "max_output_tokens", "refused": "content_filter"}
+_INCOMPLETE: dict[Ending | None, str] = {
+    "length": "max_output_tokens",
+    "filter": "content_filter",
+    "refused": "content_filter",
+}
 
 # What a response can say that it failed of. What else goes wrong in a stream comes as a bare `error`.
 _FAILS_WITH = {"server_error", "rate_limit_exceeded", "context_length_exceeded", "insufficient_quota"}

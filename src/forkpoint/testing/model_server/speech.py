@@ -13,7 +13,7 @@ from forkpoint.llm.scripts import Fault, Reply, in_pieces
 from forkpoint.testing.model_server.recording import Recorded
 from forkpoint.testing.prompts import tokens_of
 
-Ending: TypeAlias = Literal["stop", "tool_calls", "length", "refused"]
+Ending: TypeAlias = Literal["stop", "tool_calls", "length", "filter", "refused"]
 
 Stage: TypeAlias = Literal["opening", "frame", "piece", "ending"]
 """What an event of a stream is: before the answer, around a part of it, a piece of a part, or after the answer."""
