@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -207,6 +208,7 @@ class Story:
         error = TurnError("denied", "It was not allowed.")
         yield self.end(parked, "failed", lambda held: store.fail(held, error))
         yield self.begin(cancelled, root)
+        yield Step("ask to cancel", lambda: store.ask_cancel(cancelled), self.to_stop(cancelled), turn=cancelled)
         yield self.end(cancelled, "cancelled", store.cancel)
         yield self.begin(dropped, root)
         yield self.wait(dropped, says("May I now?"))
@@ -223,6 +225,8 @@ class Story:
         yield Step("rename", lambda: store.rename(root, "renamed"), self.named(root, "renamed"))
         yield self.charge(None)
         yield Step("describe", lambda: store.describe(root, title="A title"), self.titled(root, "A title"))
+        allow = partial(store.change_approvals, root, '["x"]', if_approvals="[]")
+        yield Step("change approvals", allow, self.allowed(root, '["x"]'))
         yield self.charge(self.aside)
         yield Step("delete", lambda: store.delete(self.aside), self.gone(self.aside))
         yield Step("collect", store.collect, self.nothing_to_collect, in_parts=True)
@@ -427,6 +431,18 @@ class Story:
     def titled(self, conversation: str, title: str) -> Callable[[], Awaitable[bool]]:
         async def there() -> bool:
             return (await self.store.read(conversation)).title == title
+
+        return there
+
+    def to_stop(self, turn: str) -> Callable[[], Awaitable[bool]]:
+        async def there() -> bool:
+            return await self.store.stops([self.held[turn]]) == {turn: "cancel"}
+
+        return there
+
+    def allowed(self, conversation: str, approvals: str) -> Callable[[], Awaitable[bool]]:
+        async def there() -> bool:
+            return await self.store.approvals(conversation) == approvals
 
         return there
 
@@ -707,11 +723,12 @@ async def in_one_group(
     async def call(place: int) -> None:
         given[place] = await attempt(steps[place])
 
+    lock = FileLock(lock_path(path))
+    lock.acquire()  # so that nothing can be run in place, and the writer is not held back at a checkpoint of its own
     async with anyio.create_task_group() as tasks:
         with disk.holding_back() as reached:
-            with FileLock(lock_path(path)) as lock:  # so that nothing can be run in place
-                tasks.start_soon(attempt, story.create(new_id()))
-                await all_have_asked()
+            tasks.start_soon(attempt, story.create(new_id()))
+            await all_have_asked()
             lock.close()
             await anyio.to_thread.run_sync(reached.wait)
             for place in range(len(steps)):

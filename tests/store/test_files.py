@@ -262,7 +262,7 @@ async def test_a_newer_store_that_this_program_may_write_opens_and_keeps_its_for
     change(path, f"UPDATE meta SET format = {FORMAT + 4}")
     assert len(await names(path)) == len(IDS)
     with closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT format, writable_from FROM meta").fetchall() == [(FORMAT + 4, 1)]
+        assert db.execute("SELECT format FROM meta").fetchall() == [(FORMAT + 4,)]
 
 
 @pytest.mark.parametrize("sql", ["DELETE FROM meta", "DROP TABLE meta"])
@@ -343,7 +343,7 @@ async def test_a_new_store_leaves_nothing_beside_it_but_its_lock(path: Path) -> 
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        assert db.execute("SELECT format, writable_from FROM meta").fetchall() == [(FORMAT, 1)]
+        assert db.execute("SELECT format FROM meta").fetchall() == [(FORMAT,)]
 
 
 DYING = """

@@ -373,6 +373,7 @@ async def test_the_limit_of_a_commit_counts_bytes_whatever_the_text(mark: str) -
         ("settings", lambda store, c: store.note(c, new_id(), exchange("a"), settings="x" * (5 * MB))),
         ("cache identity", lambda store, c: store.note(c, new_id(), exchange("a"), cache="x" * (5 * MB))),
         ("input", lambda store, c: store.begin(c, new_id(), input="x" * (65 * MB))),
+        ("approvals", lambda store, c: store.change_approvals(c, "x" * (5 * MB), if_approvals="[]")),
         ("title", lambda store, c: store.describe(c, title="x" * 1025)),
         ("title", lambda store, c: store.describe(c, title="é" * 513)),
         ("title", lambda store, c: store.create(NewConversation(id=new_id(), title="x" * 1025))),
@@ -441,6 +442,7 @@ WITH_SURROGATES: dict[str, Attempt] = {
         NewConversation(id=new_id(), lineage=Lineage("sub_agent", c, None, new_id(), SURROGATE))
     ),
     "describe title": lambda store, c: store.describe(c, title=SURROGATE),
+    "approvals": lambda store, c: store.change_approvals(c, f'["{SURROGATE}"]', if_approvals="[]"),
     "describe tag": lambda store, c: store.describe(c, tags=((SURROGATE, "value"),)),
     "list by tag": lambda store, c: store.conversations(tags=(("key", SURROGATE),)),
     "fork settings": lambda store, c: store.fork(c, NewFork(id=new_id(), cache="{}", settings=SURROGATE)),

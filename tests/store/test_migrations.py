@@ -21,6 +21,9 @@ from forkpoint.testing.samples import exchange
 
 pytestmark = pytest.mark.anyio
 
+WRITABLE_FROM = 3
+"""The oldest format that a program must know to write to a store of today."""
+
 # What a later version might bring.
 HARMLESS = "ALTER TABLE conversation ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue';\nCREATE TABLE extra (a TEXT);\n"
 BREAKING = "CREATE TABLE needed (a TEXT);\nUPDATE meta SET writable_from = {format};\n"
@@ -108,7 +111,7 @@ async def test_a_store_keeps_what_it_holds_through_a_migration(path: Path, monke
     async with await SqliteStore.open(path) as store:
         assert {item.name for item in (await store.conversations()).items} == {"before", "after"}
         assert (await store.find("before")).head.ordinal == 2
-    assert stated(path) == [(known, 1)]
+    assert stated(path) == [(known, WRITABLE_FROM)]
 
 
 OLD_WRITE_OFF = "INSERT INTO ledger (tenant, family, conversation, usage, deleted) VALUES (?, ?, ?, ?, 1)"
@@ -128,19 +131,39 @@ async def test_what_deleted_conversations_had_spent_before_there_were_charges_is
         assert await store.usage(family) == usage + usage
 
 
-async def test_a_program_that_knows_no_charges_can_delete_a_charged_conversation(path: Path) -> None:
-    """Format 1 may write to format 2: what its statements leave behind counts every token once."""
+async def test_what_programs_of_formats_1_and_2_have_written_to_one_store_is_counted_once(path: Path) -> None:
+    """Format 1 may write to format 2: it writes off a conversation that format 2 has charged, and leaves the charge."""
+    build(path, 2)
+    family = new_id()
+    id = id_to_bytes(family)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(
+            "INSERT INTO ledger (tenant, family, conversation, usage, deleted, id) VALUES (?, ?, ?, ?, 0, ?)",
+            ("default", id, id, '{"calls":1,"input":5}', id_to_bytes(new_id())),
+        )
+        db.execute(OLD_WRITE_OFF, ("default", id, id, '{"calls":1,"input":2}'))
     async with await SqliteStore.open(path) as store:
-        made = await store.create(NewConversation(id=new_id()))
-        await store.charge(made.id, new_id(), Usage(calls=1, input=5))
-        id = id_to_bytes(made.id)
-        with closing(sqlite3.connect(path)) as db, db:
-            db.execute(OLD_WRITE_OFF, ("default", id, id, '{"calls":1,"input":2}'))
-            db.execute("DELETE FROM conversation WHERE id = ?", (id,))
-            summed = db.execute("SELECT sum(usage ->> 'input') FROM ledger WHERE family = ?", (id,)).fetchone()
-        assert summed == (7,), "to the older program, the family has spent something else"
-        assert await store.usage(made.family) == Usage(calls=2, input=7)
-    assert stated(path) == [(FORMAT, 1)], "a charge does not shut older programs out"
+        assert await store.usage(family) == Usage(calls=2, input=7)
+
+
+async def test_a_turn_that_an_earlier_program_left_running_is_interrupted_and_can_be_resumed(path: Path) -> None:
+    build(path, 2)
+    conversation, turn = new_id(), new_id()
+    async with await SqliteStore.open(path) as store:
+        await store.create(NewConversation(id=conversation))
+        await store.begin(conversation, turn)
+    with closing(sqlite3.connect(path)) as db, db:  # as the earlier program has it: a holder without host and process
+        db.execute("INSERT INTO holder (id, seen) SELECT holder, 0 FROM turn")
+    async with await SqliteStore.open(path) as store:
+        assert (await store.turn(turn)).outcome == "interrupted"
+        await store.commit(await store.resume(turn), exchange("hi"))
+
+
+async def test_a_program_that_would_not_see_that_a_turn_is_to_be_cancelled_is_shut_out(path: Path) -> None:
+    build(path, 2)
+    assert stated(path) == [(2, 1)]
+    await use(path)
+    assert stated(path) == [(FORMAT, WRITABLE_FROM)]
 
 
 async def test_migrating_step_by_step_and_at_once_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +204,7 @@ async def test_a_migration_that_fails_half_way_leaves_the_database_as_it_was(
         error = await refused(path)
     assert error.code.startswith("store_"), f"refused as {error!r}"
     assert dump(path) == before, "half of a migration is in the database"
-    assert stated(path) == [(FORMAT, 1)]
+    assert stated(path) == [(FORMAT, WRITABLE_FROM)]
     await use(path, "again")
 
 
@@ -192,7 +215,7 @@ async def test_a_migration_that_failed_runs_whole_the_next_time(path: Path, monk
         await refused(path)
     known = later_version(monkeypatch, HARMLESS)
     await use(path, "again")
-    assert stated(path) == [(known, 1)]
+    assert stated(path) == [(known, WRITABLE_FROM)]
 
 
 async def test_a_store_whose_making_fails_is_not_there_at_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,4 +260,4 @@ async def test_many_that_open_an_older_store_at_once_migrate_it_once(
     async with anyio.create_task_group() as tasks:
         for n in range(5):
             tasks.start_soon(use, path, f"c{n}")
-    assert stated(path) == [(known, 1)]
+    assert stated(path) == [(known, WRITABLE_FROM)]

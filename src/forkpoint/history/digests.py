@@ -4,6 +4,8 @@
 text could be guessed from its digest after it was erased. ``chain digest = SHA-256(previous chain digest + turn +
 envelope + payload digest)``. A segment's first event chains to its base, a root's first event to a digest of
 its family. Erasing drops payload and salt and keeps the payload digest, so the chain still verifies.
+
+A call that waits for an approval has a digest too (`call_digest`): whoever approves says by it what was seen.
 """
 
 import os
@@ -44,6 +46,16 @@ def forge(previous: bytes, turn: bytes, envelope: str, payload: str) -> Link:
     salt = os.urandom(SALT_BYTES)
     digest = payload_digest(salt, payload)
     return Link(turn, envelope, payload, salt, digest, chain_digest(previous, turn, envelope, digest))
+
+
+def call_digest(response: int, call_id: str, tool: str, arguments: str) -> str:
+    """The digest of what a model asks for: which response of its turn, the call's id, the tool, the exact arguments.
+
+    It is "sha256:" and the SHA-256, in hex, of these four as netstrings: each is ``LENGTH:TEXT,`` and the length counts
+    bytes of UTF-8, as in ``1:1,6:call_7,6:deploy,18:{"version": "1.8"},``. So different calls are different bytes.
+    """
+    fields = [field.encode(errors="surrogatepass") for field in (str(response), call_id, tool, arguments)]
+    return "sha256:" + sha256(b"".join(b"%d:%b," % (len(field), field) for field in fields)).hexdigest()
 
 
 def flaw(previous: bytes, link: Link) -> str | None:

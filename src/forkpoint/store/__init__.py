@@ -13,6 +13,7 @@ from forkpoint.store.records import (
     Lineage,
     Status,
     TurnError,
+    TurnRecord,
     Verification,
     check_name,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "Status",
     "Store",
     "TurnError",
+    "TurnRecord",
     "Verification",
     "check_name",
     "open_store",

@@ -41,6 +41,7 @@ from forkpoint.store.records import (
     OpenTurn,
     Outcome,
     Status,
+    StopReason,
     Tags,
     TurnError,
     TurnRecord,
@@ -116,11 +117,12 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         family: str | None = None,
         parent: str | None = None,
         sub_agents: bool = True,
+        sides: bool = True,
     ) -> Page[ConversationRecord]:
         """Conversations that are not drafts, the newest first; all given tags must match.
 
         ``parent`` selects the sub-agents of that conversation, but not their own sub-agents. ``sub_agents=False``
-        leaves out all sub-agents.
+        leaves out all sub-agents, and ``sides=False`` all sides.
         """
         ...
 
@@ -131,8 +133,32 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         """
         ...
 
-    async def describe(self, id: str, *, title: str | None = None, tags: Tags | None = None) -> ConversationRecord:
-        """Sets the title ("" removes it) or all tags. The revision stays, so no turn is disturbed."""
+    async def describe(
+        self,
+        id: str,
+        *,
+        title: str | None = None,
+        tags: Tags | None = None,
+        if_unchanged: ConversationRecord | None = None,
+    ) -> ConversationRecord:
+        """Sets the title ("" removes it) or all tags. The revision stays, so no turn is disturbed.
+
+        Raises `Stale`, and changes nothing, unless revision, title and tags are those of ``if_unchanged``.
+        """
+        ...
+
+    async def approvals(self, id: str) -> JsonText:
+        """The standing approvals of a conversation, a JSON array that is opaque to the store: ``[]`` when it is made.
+
+        A fork, and the branch that a rewind sets aside, begin with those that their source has at that moment.
+        """
+        ...
+
+    async def change_approvals(self, id: str, approvals: JsonText, *, if_approvals: JsonText) -> bool:
+        """Replaces the standing approvals, also while a turn is open; the revision stays, and no turn is disturbed.
+
+        Does nothing and returns False if they are not ``if_approvals``, byte for byte: somebody else has changed them.
+        """
         ...
 
     async def rename(self, id: str, name: str | None, *, if_revision: int | None = None) -> ConversationRecord:
@@ -193,15 +219,18 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         cache: JsonText | None = None,
         usage: Usage = Usage(),
         if_revision: int | None = None,
+        by: str | None = None,
     ) -> Committed:
         """Commits events that are not a turn, under the id ``note``, with new settings or a new cache identity.
+
+        ``by`` is who asked for it.
 
         A repetition with the same id and events has no effect.
         """
         ...
 
     async def delete(self, id: str, *, if_revision: int | None = None) -> Deleted:
-        """Removes a conversation and its sub-agents, but none of its forks. What they spent stays counted."""
+        """Removes a conversation, its sub-agents and sides, but none of its forks. What they spent stays counted."""
         ...
 
     # Turns.
@@ -218,8 +247,9 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
         onto: Onto | None = None,
+        by: str | None = None,
     ) -> OpenTurn | TurnRecord:
-        """Takes the conversation for a new turn with this id.
+        """Takes the conversation for a new turn with this id. ``by`` is who asked for it.
 
         With ``create`` a conversation that does not exist is made as a draft: it is not listed until its first turn
         commits. If the key was used for the same request, returns that request's turn as it is now. Raises `Busy` while
@@ -279,6 +309,22 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
 
     async def discard(self, turn: str) -> TurnRecord:
         """Ends an open turn that no process runs, as cancelled. Raises `Busy` if one does."""
+        ...
+
+    async def ask_cancel(self, turn: str) -> TurnRecord:
+        """Asks the process that runs a turn to cancel it, and returns the turn as it is now.
+
+        The process hears of it by `stops`. If no process runs the turn, nothing changes. A turn that is resumed
+        afterwards runs on: nobody has asked its new holder.
+        """
+        ...
+
+    async def stops(self, turns_here: Sequence[OpenTurn]) -> dict[str, StopReason]:
+        """Which of the turns that this process runs it has to stop, and why; the others are left out.
+
+        `cancel`: somebody asked for that. `lost`: the turn is no longer this process's, since another process has
+        taken it over or ended it, or its conversation was deleted. It is one read, however many turns are given.
+        """
         ...
 
     async def settle(self, turn: str) -> Outcome:

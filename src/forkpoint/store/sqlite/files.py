@@ -162,13 +162,21 @@ def _look(path: Path) -> None:
     db.row_factory = sqlite3.Row
     try:
         format_of(db)
-        wal = Path(f"{path}-wal")
-        if not (wal.exists() and wal.stat().st_size):  # else the file may lag behind its log
-            pages, size = db.execute("SELECT page_count, page_size FROM pragma_page_count, pragma_page_size").fetchone()
-            if (actual := path.stat().st_size) < pages * size:
-                raise StoreDamaged(db.path, f"it was cut off: {actual:,} of {pages * size:,} bytes are there")
+        pages, size = db.execute("SELECT page_count, page_size FROM pragma_page_count, pragma_page_size").fetchone()
+        # In this order, since another process may write meanwhile: if the log is empty now, all pages that were counted
+        # are in the file.
+        if not _is_logged(path) and (actual := path.stat().st_size) < pages * size:
+            raise StoreDamaged(db.path, f"it was cut off: {actual:,} of {pages * size:,} bytes are there")
     finally:
         db.close()
+
+
+def _is_logged(path: Path) -> bool:
+    """Whether a database has a log that is not empty, so that its file may lag behind."""
+    try:
+        return Path(f"{path}-wal").stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def _migrate(path: Path) -> None:

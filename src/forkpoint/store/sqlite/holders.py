@@ -8,6 +8,7 @@ Tests: tests/store/test_several_processes.py, test_one_process_twice.py, test_ki
 """
 
 import os
+import socket
 from pathlib import Path
 
 from forkpoint.system.file_lock import HAS_LOCKS, FileLock
@@ -16,8 +17,9 @@ from forkpoint.system.file_lock import HAS_LOCKS, FileLock
 class Holder:
     """This process, as far as it runs turns in a store."""
 
-    def __init__(self, database: str | None, expiry: int) -> None:
+    def __init__(self, database: str | None, expiry: int, since: int) -> None:
         self.id = os.urandom(16)
+        self.row = {"id": self.id, "host": socket.gethostname(), "process": os.getpid(), "since": since}
         self._expiry = expiry
         self._folder = None if database is None else Path(f"{database}-holders")
         self._lock: FileLock | None = None

@@ -72,7 +72,7 @@ class OpenFile:
             raise BadStoreUrl(str(path), f"no file can have that name ({error})") from None
         if path is not None:
             prepare(Path(name))
-        file = cls(name, settings, clock, Holder(None if path is None else name, settings.expiry))
+        file = cls(name, settings, clock, Holder(None if path is None else name, settings.expiry, clock()))
         lock = NoLock() if path is None else FileLock(lock_path(Path(name)))
         with translated(name):
             file.writer = Writer(
@@ -122,7 +122,7 @@ class OpenFile:
     def say_alive(self, db: Database) -> int:
         """Writes a heartbeat, and returns its time."""
         now = self.clock()
-        db.execute(SQL["beat"], {"id": self.holder.id, "now": now})
+        db.execute(SQL["beat"], self.holder.row | {"now": now})
         return now
 
     def is_silent(self) -> bool:

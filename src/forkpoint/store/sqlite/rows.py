@@ -12,7 +12,17 @@ from forkpoint.events import Position, Usage
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.state import EMPTY, State
 from forkpoint.ids import id_from_bytes, id_to_bytes
-from forkpoint.store.records import ConversationRecord, Head, Lineage, Outcome, Status, Tags, TurnError, TurnRecord
+from forkpoint.store.records import (
+    ConversationRecord,
+    Head,
+    HeldBy,
+    Lineage,
+    Outcome,
+    Status,
+    Tags,
+    TurnError,
+    TurnRecord,
+)
 
 ORDINALS = 0xFFFF_FFFF
 """How many ordinals a segment can number: a position is ``segment << 32 | ordinal``."""
@@ -138,12 +148,12 @@ def conversation_of(row: sqlite3.Row, scope: Scope) -> ConversationRecord:
 
 def turn_of(row: sqlite3.Row, scope: Scope) -> TurnRecord:
     """A turn from its row joined with its holder."""
-    error = row["error"]
+    error, outcome = row["error"], outcome_of(row, scope)
     return TurnRecord(
         id=id_from_bytes(row["id"]),
         conversation=id_from_bytes(row["conversation"]),
         kind=row["kind"],
-        outcome=outcome_of(row, scope),
+        outcome=outcome,
         base=unpack(row["base"]),
         end=unpack(row["end"]),
         input=row["input"],
@@ -154,7 +164,14 @@ def turn_of(row: sqlite3.Row, scope: Scope) -> TurnRecord:
         retry_of=text(row["retry_of"]),
         started=row["started"],
         ended=row["ended"],
+        by=row["by"],
+        held_by=held_by(row, row["started"]) if outcome == "running" else None,
     )
+
+
+def held_by(row: sqlite3.Row, started: int) -> HeldBy:
+    """The process that runs a turn, from a row that is joined with the turn's holder."""
+    return HeldBy(row["holder_host"], row["holder_process"], max(started, row["holder_since"] or 0))
 
 
 def load_tags(value: str) -> Tags:

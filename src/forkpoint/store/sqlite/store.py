@@ -38,6 +38,7 @@ from forkpoint.store.records import (
     OpenTurn,
     Outcome,
     Status,
+    StopReason,
     Tags,
     TurnError,
     TurnRecord,
@@ -150,6 +151,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         family: str | None = None,
         parent: str | None = None,
         sub_agents: bool = True,
+        sides: bool = True,
     ) -> Page[ConversationRecord]:
         self._view.file.checks.description(None, tags)
         page = partial(
@@ -161,16 +163,33 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
             family=family,
             parent=parent,
             sub_agents=sub_agents,
+            sides=sides,
         )
         return await self._view.read(page)
 
     async def revisions(self, ids: Collection[str]) -> dict[str, int]:
         return await self._view.read(partial(conversations.revisions, ids=ids))
 
-    async def describe(self, id: str, *, title: str | None = None, tags: Tags | None = None) -> ConversationRecord:
+    async def describe(
+        self,
+        id: str,
+        *,
+        title: str | None = None,
+        tags: Tags | None = None,
+        if_unchanged: ConversationRecord | None = None,
+    ) -> ConversationRecord:
         self._view.file.checks.description(title, tags or ())
-        run = partial(conversations.describe, id=id, title=title, tags=tags)
+        run = partial(conversations.describe, id=id, title=title, tags=tags, if_unchanged=if_unchanged)
         return await self._view.write("description of", id, run, landed=partial(conversations.was_updated, id=id))
+
+    async def approvals(self, id: str) -> JsonText:
+        return await self._view.read(partial(conversations.approvals, id=id))
+
+    async def change_approvals(self, id: str, approvals: JsonText, *, if_approvals: JsonText) -> bool:
+        self._view.file.checks.approvals(approvals)
+        run = partial(conversations.change_approvals, id=id, approvals=approvals, before=if_approvals)
+        landed = partial(conversations.has_approvals, id=id, approvals=approvals)
+        return await self._view.write("approvals of", id, run, landed=landed)
 
     async def rename(self, id: str, name: str | None, *, if_revision: int | None = None) -> ConversationRecord:
         conversations.key_of(id)
@@ -233,6 +252,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         cache: JsonText | None = None,
         usage: Usage = Usage(),
         if_revision: int | None = None,
+        by: str | None = None,
     ) -> Committed:
         self._view.file.checks.documents(settings, cache)
         conversations.key_of(id)
@@ -248,6 +268,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
             cache=cache,
             usage=usage,
             if_revision=if_revision,
+            by=by,
         )
         return await self._view.write("note", note, run, landed=partial(turns.exists, id=note))
 
@@ -271,6 +292,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
         onto: Onto | None = None,
+        by: str | None = None,
     ) -> OpenTurn | TurnRecord:
         self._view.file.checks.input(input)
         conversations.key_of(conversation)
@@ -295,6 +317,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
             if_revision=if_revision,
             key=key,
             onto=onto,
+            by=by,
         )
         return await self._turns.take(turn, token, begun=True, operation=run)
 
@@ -375,6 +398,14 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         return await self._view.write(
             "turn", turn, partial(turns.discard, id=turn), landed=partial(turns.is_over, id=turn)
         )
+
+    async def ask_cancel(self, turn: str) -> TurnRecord:
+        # Not synced: a power cut that undoes it also ends the process that was asked.
+        run, landed = partial(turns.ask_cancel, id=turn), partial(turns.is_cancel_asked, id=turn)
+        return await self._view.write("cancel of turn", turn, run, landed=landed, durable=False)
+
+    async def stops(self, turns_here: Sequence[OpenTurn]) -> dict[str, StopReason]:
+        return await self._view.read(partial(turns.stops, turns=turns_here))
 
     async def settle(self, turn: str) -> Outcome:
         return await self._turns.settle(turn)

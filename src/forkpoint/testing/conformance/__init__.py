@@ -19,6 +19,8 @@ from forkpoint.testing.conformance.forks import ForkConformance
 from forkpoint.testing.conformance.keys import KeyConformance
 from forkpoint.testing.conformance.ledger import LedgerConformance
 from forkpoint.testing.conformance.processes import ProcessConformance
+from forkpoint.testing.conformance.sides import SideConformance
+from forkpoint.testing.conformance.stops import StopConformance
 from forkpoint.testing.conformance.sub_agents import SubAgentConformance
 from forkpoint.testing.conformance.turns import TurnConformance
 
@@ -32,8 +34,10 @@ class StoreConformance(
     KeyConformance,
     ElsewhereConformance,
     SubAgentConformance,
+    SideConformance,
     LedgerConformance,
     ProcessConformance,
+    StopConformance,
     ChangeConformance,
     CareConformance,
 ):

@@ -34,6 +34,16 @@ class Conformance:
         yield opened
         await opened.close()
 
+    @pytest.fixture
+    async def second(self, store: Store, opener: Opener, clock: ManualClock) -> AsyncIterator[Store]:
+        """The same data, as another process would open it; the store itself if nobody else can see it."""
+        if not store.capabilities.shared:
+            yield store
+            return
+        opened = await opener(clock)
+        yield opened
+        await opened.close()
+
 
 async def create(store: Store, name: str | None = None) -> ConversationRecord:
     return await store.create(NewConversation(id=new_id(), name=name, settings='{"a":1}', cache='{"key":"k"}'))

@@ -80,6 +80,8 @@ class ChangeConformance(Conformance):
         await changed("fork")
         await store.describe(made.id, title="t")
         await changed("describe")
+        await store.change_approvals(made.id, "[1]", if_approvals="[]")
+        await changed("change_approvals")
         await store.note(made.id, new_id(), [says("aside")])
         await changed("note")
         await store.rewind(made.id, fork_of(), at=turn.id)

@@ -1,6 +1,7 @@
 """Conversations: made, found, listed, described."""
 
 import pytest
+from msgspec.structs import replace
 
 from forkpoint.errors import AlreadyExists, BadArgument, BadName, Busy, KeyReused, NotFound, NotWhole, Stale
 from forkpoint.events import Position, Usage
@@ -9,7 +10,7 @@ from forkpoint.paging import every
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import IdempotencyKey, Lineage, NewConversation, NewFork, OpenTurn
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
-from forkpoint.testing.samples import exchange, says
+from forkpoint.testing.samples import answers, exchange, says
 
 
 class ConversationConformance(Conformance):
@@ -66,6 +67,10 @@ class ConversationConformance(Conformance):
             with pytest.raises(NotFound):
                 await store.describe(missing, title="x")
             with pytest.raises(NotFound):
+                await store.approvals(missing)
+            with pytest.raises(NotFound):
+                await store.change_approvals(missing, "[1]", if_approvals="[]")
+            with pytest.raises(NotFound):
                 await store.rename(missing, "x")
 
     async def test_a_list_is_paged_newest_first_and_complete(self, store: Store) -> None:
@@ -102,6 +107,15 @@ class ConversationConformance(Conformance):
         assert (titled.title, titled.tags, titled.revision) == ("Build 1234", (("kind", "ci"),), made.revision)
         assert (await store.describe(made.id, tags=())).title == "Build 1234"
         assert (await store.describe(made.id, title="")).title is None
+
+    async def test_a_description_that_has_changed_since_it_was_read_is_not_replaced(self, store: Store) -> None:
+        made = await create(store)
+        titled = await store.describe(made.id, title="Mine", if_unchanged=made)
+        for old in (made, replace(titled, revision=7), replace(titled, tags=(("a", "b"),))):
+            with pytest.raises(Stale):
+                await store.describe(made.id, title="Theirs", tags=(("x", "y"),), if_unchanged=old)
+        assert (await store.read(made.id)).title == "Mine"
+        assert (await store.describe(made.id, tags=(("a", "b"),), if_unchanged=titled)).tags == (("a", "b"),)
 
     async def test_another_name_changes_neither_revision_nor_anything_else(self, store: Store) -> None:
         made = await create(store, "before")
@@ -194,6 +208,17 @@ class ConversationConformance(Conformance):
         with pytest.raises(KeyReused):
             await store.create(NewConversation(id=new_id()), key=IdempotencyKey("create-1", b"another"))
 
+    async def test_approvals_change_by_compare_and_set_also_while_a_turn_is_open(self, store: Store) -> None:
+        made = await create(store)
+        assert await store.approvals(made.id) == "[]"
+        turn = await begin(store, made.id)
+        assert await store.change_approvals(made.id, '["a"]', if_approvals="[]")
+        assert not await store.change_approvals(made.id, '["b"]', if_approvals="[]"), "they are not what was read"
+        assert await store.approvals(made.id) == '["a"]'
+        done = await store.commit(turn, [says("hello"), answers("hello")], settings='{"b":1}')
+        assert done.revision == made.revision + 1, "the turn was not disturbed"
+        assert await store.approvals(made.id) == '["a"]', "a commit of settings leaves them as they are"
+
     async def test_tenants_do_not_see_each_other(self, store: Store) -> None:
         mine = await create(store, "shared-name")
         done = await run(store, mine.id, "secret")
@@ -212,6 +237,8 @@ class ConversationConformance(Conformance):
             lambda: theirs.discard(done.turn),
             lambda: theirs.delete(mine.id),
             lambda: theirs.describe(mine.id, title="mine now"),
+            lambda: theirs.approvals(mine.id),
+            lambda: theirs.change_approvals(mine.id, "[1]", if_approvals="[]"),
             lambda: theirs.charge(mine.id, new_id(), Usage(calls=1)),
             lambda: theirs.spent(mine.id),
         ):
@@ -254,11 +281,21 @@ class ConversationConformance(Conformance):
         [
             Lineage("fork", new_id()),
             Lineage("aside", new_id()),
+            Lineage("side", new_id()),
+            Lineage("side"),
             Lineage("sub_agent", new_id(), None, new_id(), None),
             Lineage("root", new_id()),
             Lineage("sub_agent", new_id(), Position(1 << 40, 1), new_id(), "c1"),
         ],
-        ids=["fork", "aside", "no call", "a root from somewhere", "no such place"],
+        ids=[
+            "fork",
+            "aside without a family",
+            "side without a family",
+            "side of nobody",
+            "no call",
+            "a root from somewhere",
+            "no such place",
+        ],
     )
     async def test_a_lineage_that_says_what_did_not_happen_is_refused(self, store: Store, lineage: Lineage) -> None:
         with pytest.raises(BadArgument, check=BadArgument.bad_lineage.made):

@@ -6,7 +6,7 @@ from forkpoint.errors import AlreadyExists, BadPosition, Busy, KeyReused, NotFou
 from forkpoint.events import Position, Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import Collected, IdempotencyKey, TurnError
+from forkpoint.store.records import Collected, IdempotencyKey, Lineage, NewConversation, Onto, TurnError
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
 from forkpoint.testing.samples import answers, calls, exchange, remembers, returns, says, thinks
@@ -49,6 +49,25 @@ class ForkConformance(Conformance):
         await store.describe(made.id, title="source", tags=(("a", "b"),))
         fork = await store.fork(made.id, fork_of(), at=done.turn)
         assert (fork.settings, fork.cache, fork.title, fork.tags) == ('{"a":9}', '{"key":"fork"}', None, ())
+
+    async def test_a_fork_takes_approvals_of_today_and_nothing_else_brings_them_along(self, store: Store) -> None:
+        made = await create(store)
+        first = await run(store, made.id, "one")
+        await run(store, made.id, "two")
+        assert await store.change_approvals(made.id, '["a"]', if_approvals="[]")
+        for fork in (await store.fork(made.id, fork_of()), await store.fork(made.id, fork_of(), at=first.turn)):
+            assert await store.approvals(fork.id) == '["a"]'
+            assert await store.change_approvals(fork.id, '["of the fork"]', if_approvals='["a"]')
+        assert await store.approvals(made.id) == '["a"]'
+        assert await store.change_approvals(made.id, "[]", if_approvals='["a"]')
+        _, aside = await store.rewind(made.id, fork_of(), at=first.turn)
+        assert aside is not None
+        assert await store.approvals(made.id) == await store.approvals(aside.id) == "[]", "what was revoked stays so"
+        assert await store.change_approvals(made.id, '["b"]', if_approvals="[]")
+        lineage = Lineage("sub_agent", made.id)
+        onto = Onto(made.id, first.last)
+        child = await store.create(NewConversation(id=new_id(), family=made.family, lineage=lineage, onto=onto))
+        assert await store.approvals(child.id) == "[]", "a sub-agent has none of its parent's"
 
     async def test_a_fork_of_an_empty_conversation_is_empty(self, store: Store) -> None:
         fork = await store.fork((await create(store)).id, fork_of())

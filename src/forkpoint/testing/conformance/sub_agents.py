@@ -1,6 +1,6 @@
 """Sub-agents: conversations that a call spawns once, empty or on top of their parent's path."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import anyio
@@ -22,7 +22,7 @@ from forkpoint.store.records import (
     OpenTurn,
 )
 from forkpoint.testing.clock import ManualClock
-from forkpoint.testing.conformance.base import Conformance, Opener, begin, create, fork_of, run, texts
+from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
 from forkpoint.testing.samples import answers, calls, exchange, remembers, returns, says, thinks
 
 
@@ -388,16 +388,6 @@ class SubAgentConformance(Conformance):
         noted = texts(await store.events(child.id))[2:]
         assert noted == [f"{noted[0].split(',')[0]}, {word}" for word in ("first", "second")]
         assert (await store.verify()).ok
-
-    @pytest.fixture
-    async def second(self, store: Store, opener: Opener, clock: ManualClock) -> AsyncIterator[Store]:
-        """The same data, as another process would open it; or the store itself, if nobody else can see it."""
-        if not store.capabilities.shared:
-            yield store
-            return
-        opened = await opener(clock)
-        yield opened
-        await opened.close()
 
 
 def spawned(

@@ -1,6 +1,7 @@
 -- name: beat
--- This process is alive.
-INSERT INTO holder (id, seen) VALUES (:id, :now) ON CONFLICT (id) DO UPDATE SET seen = :now;
+-- This process is alive, and where it is.
+INSERT INTO holder (id, seen, host, process, since) VALUES (:id, :now, :host, :process, :since)
+ON CONFLICT (id) DO UPDATE SET seen = :now;
 
 -- name: leave
 -- This process is going: turns that it still holds are interrupted from now on.

@@ -1,6 +1,7 @@
 -- name: read_conversation
--- One conversation, with how its open turn stands and when that turn's process was last seen.
-SELECT conversation.*, turn.outcome AS turn_outcome, turn.holder AS turn_holder, holder.seen AS holder_seen
+-- One conversation, with how its open turn stands and that turn's process: where it is, and when it was last seen.
+SELECT conversation.*, turn.outcome AS turn_outcome, turn.holder AS turn_holder, turn.started AS turn_started,
+  holder.seen AS holder_seen, holder.host AS holder_host, holder.process AS holder_process, holder.since AS holder_since
 FROM conversation
 LEFT JOIN turn ON turn.id = conversation.open_turn
 LEFT JOIN holder ON holder.id = turn.holder
@@ -38,6 +39,7 @@ WHERE conversation.tenant = :tenant
   AND conversation.draft = 0
   AND (:below IS NULL OR conversation.id < :below)
   AND (:sub_agents OR conversation.lineage_kind <> 'sub_agent')
+  AND (:sides OR conversation.lineage_kind <> 'side')
   AND NOT EXISTS (
     SELECT 1 FROM json_each(:tags) AS wanted
     WHERE NOT EXISTS (
@@ -74,6 +76,7 @@ WHERE conversation.tenant = :tenant
   AND (:below IS NULL OR conversation.id < :below)
   AND (:family IS NULL OR conversation.family = :family)
   AND (:sub_agents OR conversation.lineage_kind <> 'sub_agent')
+  AND (:sides OR conversation.lineage_kind <> 'side')
   AND NOT EXISTS (
     SELECT 1 FROM json_each(:tags) AS wanted
     WHERE NOT EXISTS (
@@ -98,16 +101,16 @@ LIMIT :limit;
 SELECT count(*) FROM conversation WHERE tenant = :tenant AND draft = 0;
 
 -- name: insert_conversation
--- A new conversation, fork, set-aside branch or draft: always exactly this one row.
+-- A new conversation, fork, set-aside branch, side or draft: always exactly this one row.
 INSERT INTO conversation (
   tenant, id, name, family, revision,
   head, head_digest, head_turn, head_totals, head_state_of, head_state, head_open_calls,
-  settings, cache, lineage_kind, lineage_source, lineage_at, lineage_turn, lineage_call,
+  settings, cache, approvals, lineage_kind, lineage_source, lineage_at, lineage_turn, lineage_call,
   own_from, inherited, carries_metrics, title, tags, draft, created, updated
 ) VALUES (
   :tenant, :id, :name, :family, 0,
   :head, :head_digest, :head_turn, :head_totals, :head_state_of, :head_state, :head_open_calls,
-  :settings, :cache, :lineage_kind, :lineage_source, :lineage_at, :lineage_turn, :lineage_call,
+  :settings, :cache, :approvals, :lineage_kind, :lineage_source, :lineage_at, :lineage_turn, :lineage_call,
   :own_from, :inherited, :carries_metrics, :title, :tags, :draft, :now, :now
 )
 RETURNING *, NULL AS turn_outcome, NULL AS turn_holder, NULL AS holder_seen;
@@ -118,13 +121,13 @@ RETURNING *, NULL AS turn_outcome, NULL AS turn_holder, NULL AS holder_seen;
 INSERT INTO conversation (
   tenant, id, name, family, revision,
   head, head_digest, head_turn, head_totals, head_state_of, head_state, head_open_calls,
-  settings, cache, lineage_kind, lineage_source, lineage_at,
+  settings, cache, approvals, lineage_kind, lineage_source, lineage_at,
   own_from, inherited, carries_metrics, title, tags, draft, created, updated
 )
 SELECT
   tenant, :id, :name, family, 0,
   head, head_digest, head_turn, head_totals, head_state_of, head_state, head_open_calls,
-  coalesce(:settings, settings), :cache, 'fork', id, head,
+  coalesce(:settings, settings), :cache, approvals, 'fork', id, head,
   coalesce(head & 4294967295, 0), head_totals, :carries_metrics, :title, :tags, :draft, :now, :now
 FROM conversation
 WHERE tenant = :tenant AND id = :source AND draft = 0 AND (:revision IS NULL OR revision = :revision)
@@ -137,6 +140,15 @@ SET title = CASE WHEN :title IS NULL THEN title WHEN :title = '' THEN NULL ELSE 
     tags = coalesce(:tags, tags),
     updated = :now
 WHERE tenant = :tenant AND id = :id;
+
+-- name: read_approvals
+-- The standing approvals of a conversation.
+SELECT approvals FROM conversation WHERE tenant = :tenant AND id = :id;
+
+-- name: change_approvals
+-- Other standing approvals, if they are still those that the caller read. Touches neither revision nor lock.
+UPDATE conversation SET approvals = :approvals, updated = :now
+WHERE tenant = :tenant AND id = :id AND approvals = :before;
 
 -- name: rename_conversation
 -- Another outer name. Touches neither revision nor lock; unless a revision is expected: then it must be free, and moves,
@@ -169,14 +181,19 @@ SET head = :head, head_digest = :head_digest, head_turn = :head_turn, head_total
 WHERE tenant = :tenant AND id = :id AND open_turn IS NULL AND revision = :revision;
 
 
--- name: with_sub_agents
--- A conversation and the sub-agents under it, however deep; forks are not among them.
+-- name: with_dependents
+-- A conversation, its sides and the sub-agents under it, however deep; forks are not among them. Sides are found by
+-- their family, sub-agents by their parent.
 WITH RECURSIVE doomed (id) AS (
   SELECT id FROM conversation WHERE tenant = :tenant AND id = :id
   UNION
   SELECT conversation.id
   FROM doomed JOIN conversation ON conversation.lineage_source = doomed.id
   WHERE conversation.lineage_kind = 'sub_agent' AND conversation.tenant = :tenant
+  UNION
+  SELECT conversation.id
+  FROM doomed JOIN conversation ON conversation.family = :family AND conversation.lineage_source = doomed.id
+  WHERE conversation.lineage_kind = 'side' AND conversation.tenant = :tenant
 )
 SELECT id FROM doomed;
 

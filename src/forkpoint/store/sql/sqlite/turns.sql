@@ -13,10 +13,10 @@ UPDATE conversation SET open_turn = NULL, updated = :now WHERE tenant = :tenant 
 -- A new try, running; or a note, committed at once.
 INSERT INTO turn (
   id, tenant, conversation, kind, outcome, base, "end", holder, token, input, key, request,
-  usage, totals, state_of, state, open_calls, retry_of, started, ended
+  usage, totals, state_of, state, open_calls, retry_of, started, ended, "by"
 ) VALUES (
   :id, :tenant, :conversation, :kind, :outcome, :base, :end, :holder, :token, :input, :key, :request,
-  :usage, :totals, :state_of, :state, :open_calls, :retry_of, :now, :ended
+  :usage, :totals, :state_of, :state, :open_calls, :retry_of, :now, :ended, :by
 );
 
 -- name: commit_turn
@@ -51,20 +51,40 @@ UPDATE turn SET outcome = :outcome, error = :error, usage = :usage, holder = NUL
 UPDATE turn SET holder = NULL WHERE id = :id;
 
 -- name: take_over
--- A new holder and a new token; whoever had the old one writes nothing any more.
+-- A new holder and a new token; whoever had the old one writes nothing any more. Nobody has asked this holder to cancel.
 UPDATE turn
-SET outcome = 'running', holder = :holder, token = :token, error = NULL, ended = NULL
+SET outcome = 'running', holder = :holder, token = :token, error = NULL, ended = NULL, cancel_asked = NULL
 WHERE id = :id AND token = :old_token AND outcome = :outcome;
 
+-- name: ask_cancel
+-- Somebody wants a running turn cancelled: its holder sees it when it looks. The first time counts.
+UPDATE turn SET cancel_asked = :now
+WHERE id = :id AND tenant = :tenant AND outcome = 'running' AND cancel_asked IS NULL;
+
+-- name: read_stops
+-- Which of the turns that a process runs it has to stop, each by its number in the list: somebody asked for that, or the
+-- turn is no longer this process's. :held is the bytes of all their ids and tokens, one after the other.
+WITH RECURSIVE held (number) AS (
+  SELECT 0 WHERE length(:held) > 0
+  UNION ALL
+  SELECT number + 1 FROM held WHERE (number + 1) * 32 < length(:held)
+)
+SELECT held.number, turn.id IS NOT NULL AS mine
+FROM held
+LEFT JOIN turn ON turn.id = substr(:held, held.number * 32 + 1, 16) AND turn.tenant = :tenant
+  AND turn.token = substr(:held, held.number * 32 + 17, 16) AND turn.outcome = 'running'
+WHERE turn.id IS NULL OR turn.cancel_asked IS NOT NULL;
+
 -- name: read_turn
--- One turn, with when its process was last seen.
-SELECT turn.*, holder.seen AS holder_seen
+-- One turn, with its process: where that is, and when it was last seen.
+SELECT turn.*, holder.seen AS holder_seen, holder.host AS holder_host, holder.process AS holder_process,
+  holder.since AS holder_since
 FROM turn LEFT JOIN holder ON holder.id = turn.holder
 WHERE turn.tenant = :tenant AND turn.id = :id;
 
 -- name: turns_in_span
 -- Committed turns and notes that end in a stretch of a segment, in order.
-SELECT turn.*, NULL AS holder_seen
+SELECT turn.*, NULL AS holder_seen, NULL AS holder_host, NULL AS holder_process, NULL AS holder_since
 FROM turn
 WHERE "end" BETWEEN :first AND :last
 ORDER BY "end"
@@ -73,12 +93,12 @@ LIMIT :limit;
 -- name: uncommitted_turns
 -- A conversation's tries that are not history and started at an ordinal or later: those that ended otherwise, and the
 -- open one.
-SELECT turn.*, NULL AS holder_seen
+SELECT turn.*, NULL AS holder_seen, NULL AS holder_host, NULL AS holder_process, NULL AS holder_since
 FROM turn
 WHERE conversation = :conversation AND tenant = :tenant AND outcome IN ('failed', 'cancelled')
   AND coalesce(base & 4294967295, 0) >= :since
 UNION ALL
-SELECT turn.*, holder.seen
+SELECT turn.*, holder.seen, holder.host, holder.process, holder.since
 FROM turn LEFT JOIN holder ON holder.id = turn.holder
 WHERE turn.id = :open_turn AND turn.tenant = :tenant AND coalesce(turn.base & 4294967295, 0) >= :since;
 

@@ -87,6 +87,7 @@ def note(
     cache: JsonText | None = None,
     usage: Usage = Usage(),
     if_revision: int | None = None,
+    by: str | None = None,
 ) -> Committed:
     """A commit that is not a turn, once for each id. It needs no lock, only that nobody moved the head meanwhile."""
     if not events:
@@ -122,6 +123,7 @@ def note(
         "retry_of": None,
         "now": scope.now,
         "ended": scope.now,
+        "by": by,
     }
     db.execute(SQL["insert_turn"], parameters)
     _move_head(

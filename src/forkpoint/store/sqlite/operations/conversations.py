@@ -10,8 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.errors import AlreadyExists, BadName, BadPosition, Busy, NotFound, Stale, TurnOpen
-from forkpoint.events import Position, Usage
+from forkpoint.events import JsonText, Position, Usage
 from forkpoint.history.digests import root_digest
+from forkpoint.history.paths import common_ancestor
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.paging import Page
 from forkpoint.store.records import (
@@ -27,7 +28,7 @@ from forkpoint.store.records import (
 )
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import idempotency
-from forkpoint.store.sqlite.operations.history import head_at, resolve
+from forkpoint.store.sqlite.operations.history import head_at, read_path, resolve
 from forkpoint.store.sqlite.rows import (
     Parameters,
     Scope,
@@ -36,10 +37,14 @@ from forkpoint.store.sqlite.rows import (
     dumps,
     head_columns,
     head_of,
+    held_by,
     load_usage,
     pack,
     possible_revision,
 )
+
+NO_APPROVALS: JsonText = "[]"
+"""The standing approvals of a conversation that nobody forked: a sub-agent has none of its parent's."""
 
 
 class Spend(Struct, frozen=True):
@@ -106,6 +111,7 @@ def page(
     family: str | None,
     parent: str | None = None,
     sub_agents: bool = True,
+    sides: bool = True,
 ) -> Page[ConversationRecord]:
     """One page of the list, the newest first."""
     holders = db.execute(SQL["read_holders"]).fetchall() if status else []
@@ -115,6 +121,7 @@ def page(
         "below": None if cursor is None else _cursor(cursor),
         "family": None if family is None else key_of(family, "family"),
         "sub_agents": sub_agents,
+        "sides": sides,
         "tags": dumps(dict(tags)),
         "status": status,
         "dead": msgspec.json.encode(dead).decode(),
@@ -132,7 +139,7 @@ def page(
 def create(
     db: Database, scope: Scope, new: NewConversation, *, draft: bool, key: IdempotencyKey | None = None
 ) -> ConversationRecord:
-    """Makes a root, a sub-agent or a draft: empty, or with a path that begins where ``new.onto`` says."""
+    """Makes a root, a branch or a draft: empty, or with a path that begins where ``new.onto`` says."""
     family = key_of(new.family or new.id, "family")
     lineage, own = new.lineage, Spend()
     if new.onto is not None:
@@ -147,6 +154,8 @@ def create(
             and not db.execute(SQL["branches"], {"tenant": scope.tenant, "family": family}).fetchone()
         ):
             raise NotFound("family", new.family)
+    if lineage.kind == "aside":
+        lineage = replace(lineage, at=_parting(db, scope, lineage, head))
     made = _insert(
         db,
         scope,
@@ -156,6 +165,7 @@ def create(
         head=head,
         settings=new.settings,
         cache=new.cache,
+        approvals=NO_APPROVALS,
         lineage=lineage,
         own=own,
         carries_metrics=False,
@@ -178,7 +188,13 @@ def made_before(
     return None
 
 
-def describe(db: Database, scope: Scope, id: str, title: str | None, tags: Tags | None) -> ConversationRecord:
+def describe(
+    db: Database, scope: Scope, id: str, title: str | None, tags: Tags | None, if_unchanged: ConversationRecord | None
+) -> ConversationRecord:
+    if if_unchanged is not None:  # compared in the transaction that writes
+        found = read(db, scope, id)
+        if _description(found) != _description(if_unchanged):
+            raise Stale(id, if_unchanged.revision, found.revision)
     parameters = {
         "tenant": scope.tenant,
         "id": key_of(id),
@@ -188,6 +204,26 @@ def describe(db: Database, scope: Scope, id: str, title: str | None, tags: Tags 
     }
     db.execute(SQL["describe_conversation"], parameters)
     return read(db, scope, id)
+
+
+def _description(record: ConversationRecord) -> tuple[int, str | None, dict[str, str]]:
+    return record.revision, record.title, dict(record.tags)
+
+
+def approvals(db: Database, scope: Scope, id: str) -> JsonText:
+    """The standing approvals of a conversation."""
+    row = db.execute(SQL["read_approvals"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
+    if row is None:
+        raise NotFound("conversation", id)
+    return str(row["approvals"])
+
+
+def change_approvals(db: Database, scope: Scope, id: str, approvals: JsonText, before: JsonText) -> bool:
+    parameters = {"tenant": scope.tenant, "id": key_of(id), "approvals": approvals, "before": before, "now": scope.now}
+    if db.execute(SQL["change_approvals"], parameters).rowcount:
+        return True
+    row_of(db, scope, id)  # raises if there is no such conversation
+    return False
 
 
 def rename(db: Database, scope: Scope, id: str, name: str | None, if_revision: int | None = None) -> ConversationRecord:
@@ -302,6 +338,7 @@ def insert_branch(
         head=head,
         settings=source["settings"] if new.settings is None else new.settings,
         cache=new.cache,
+        approvals=source["approvals"],
         lineage=lineage,
         own=own,
         carries_metrics=new.carries_metrics,
@@ -330,6 +367,11 @@ def is_named(db: Database, scope: Scope, id: str, name: str | None) -> bool:
     return row is not None and bool(row["name"] == (name or id))
 
 
+def has_approvals(db: Database, scope: Scope, id: str, approvals: JsonText) -> bool:
+    row = _row_or_none(db, scope, id)
+    return row is not None and bool(row["approvals"] == approvals)
+
+
 def was_updated(db: Database, scope: Scope, id: str) -> bool:
     """Whether the last change to a conversation is the one made in this scope."""
     row = _row_or_none(db, scope, id)
@@ -351,7 +393,13 @@ def check_free(row: sqlite3.Row, scope: Scope) -> None:
         raise TurnOpen(id, turn, "awaiting_approval")
     if not scope.alive(row["turn_holder"], row["holder_seen"]):
         raise TurnOpen(id, turn, "interrupted")
-    raise Busy(id, turn)
+    raise busy(row)
+
+
+def busy(row: sqlite3.Row) -> Busy:
+    """The error for whoever has to leave a conversation alone, since a process runs its open turn."""
+    by = held_by(row, row["turn_started"])
+    return Busy(id_from_bytes(row["id"]), id_from_bytes(row["open_turn"]), by.host, by.process, by.since)
 
 
 def _row_or_none(db: Database, scope: Scope, id: str) -> sqlite3.Row | None:
@@ -371,6 +419,14 @@ def _onto(db: Database, scope: Scope, family: bytes, onto: Onto) -> Head:
     if onto.position is None or _stands_at(db, scope, row["open_turn"], onto.position):
         return head_at(db, family, onto.position)
     return resolve(db, scope, family, here, onto.position, None)
+
+
+def _parting(db: Database, scope: Scope, lineage: Lineage, head: Head) -> Position | None:
+    """Where the path to a head parts from that of the conversation that a branch is set aside from."""
+    assert lineage.source is not None, "checked before"
+    source = row_of(db, scope, lineage.source)
+    paths = (read_path(db, scope, source["family"], end.position) for end in (head_of(source), head))
+    return common_ancestor(*paths)
 
 
 def _stands_at(db: Database, scope: Scope, open_turn: bytes | None, position: Position) -> bool:
@@ -421,6 +477,7 @@ def _insert(
     head: Head,
     settings: str,
     cache: str,
+    approvals: str,
     lineage: Lineage,
     own: Spend,
     carries_metrics: bool,
@@ -435,6 +492,7 @@ def _insert(
         "family": family,
         "settings": settings,
         "cache": cache,
+        "approvals": approvals,
         "lineage_kind": lineage.kind,
         "lineage_source": blob(lineage.source),
         "lineage_at": pack(lineage.at),

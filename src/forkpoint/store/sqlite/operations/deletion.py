@@ -12,23 +12,28 @@ from forkpoint.store.sqlite.rows import Scope
 
 
 def delete_old_draft(db: Database, scope: Scope, id: str, before: int) -> bool:
-    """Removes a draft if it is still old and a draft: its turn may have committed a moment ago."""
+    """Removes a draft, and its sides, if it is still old and a draft: its turn may have committed a moment ago."""
     drafts = db.execute(SQL["old_drafts"], {"tenant": scope.tenant, "before": before}).fetchall()
     if not any(id_from_bytes(row["id"]) == id for row in drafts):
         return False
-    _delete_one(db, scope, conversations.row_of(db, scope, id))
+    try:
+        delete(db, scope, id, if_revision=None)
+    except Busy:  # somebody asks beside it right now
+        return False
     return True
 
 
 def delete(db: Database, scope: Scope, id: str, *, if_revision: int | None) -> Deleted:
-    """Removes a conversation and its sub-agents. Events that a fork shares stay; the collector removes the rest."""
-    conversations.check_revision(conversations.row_of(db, scope, id), if_revision)
-    parameters = {"tenant": scope.tenant, "id": conversations.key_of(id)}
-    ids = [id_from_bytes(row["id"]) for row in db.execute(SQL["with_sub_agents"], parameters).fetchall()]
+    """Removes a conversation, its sub-agents and its sides. Events that a fork shares stay; the collector removes the
+    rest."""
+    named = conversations.row_of(db, scope, id)
+    conversations.check_revision(named, if_revision)
+    parameters = {"tenant": scope.tenant, "id": named["id"], "family": named["family"]}
+    ids = [id_from_bytes(row["id"]) for row in db.execute(SQL["with_dependents"], parameters).fetchall()]
     doomed = [conversations.row_of(db, scope, id) for id in ids]
     for row in doomed:
         if row["turn_outcome"] == "running" and scope.alive(row["turn_holder"], row["holder_seen"]):
-            raise Busy(id_from_bytes(row["id"]), id_from_bytes(row["open_turn"]))
+            raise conversations.busy(row)
     for row in doomed:
         _delete_one(db, scope, row)
     return Deleted(tuple(ids))

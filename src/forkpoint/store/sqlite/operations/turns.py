@@ -2,10 +2,11 @@
 Tests: forkpoint.testing.conformance.turns, elsewhere."""
 
 import sqlite3
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from forkpoint.errors import AlreadyExists, BadName, Busy, NotFound, NotResumable, Stale, TurnBehind, TurnLost, TurnOpen
+from forkpoint.errors import AlreadyExists, BadName, NotFound, NotResumable, Stale, TurnBehind, TurnLost, TurnOpen
 from forkpoint.events import JsonText, Usage
 from forkpoint.history.state import fold
 from forkpoint.ids import id_from_bytes, id_to_bytes
@@ -19,6 +20,7 @@ from forkpoint.store.records import (
     Onto,
     OpenTurn,
     Outcome,
+    StopReason,
     TurnError,
     TurnRecord,
 )
@@ -54,6 +56,7 @@ def begin(
     if_revision: int | None,
     key: IdempotencyKey | None,
     onto: Onto | None,
+    by: str | None,
 ) -> OpenTurn | TurnRecord:
     """Takes the lock of a conversation for a new turn; or returns the turn that the key already made."""
     subject = conversations.key_of(conversation)
@@ -87,6 +90,7 @@ def begin(
         "retry_of": blob(retry_of),
         "now": scope.now,
         "ended": None,
+        "by": by,
     }
     try:
         db.execute(SQL["insert_turn"], parameters)
@@ -94,8 +98,8 @@ def begin(
         raise AlreadyExists("turn", turn) from None
     idempotency.take(db, scope, key, "turn", subject, turn)
     if onto is None or base is None:
-        return open_turn(db, row, turn, token, started=scope.now)
-    return open_turn(db, row, turn, token, started=scope.now, base=base, branch=onto.branch)
+        return open_turn(db, row, turn, token, started=scope.now, by=by)
+    return open_turn(db, row, turn, token, started=scope.now, by=by, base=base, branch=onto.branch)
 
 
 def made_with(
@@ -146,7 +150,7 @@ def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
     conversation = id_from_bytes(row["conversation"])
     match outcome:
         case "running":
-            raise Busy(conversation, id)
+            raise turn_of(row, scope).busy()
         case "committed":
             raise NotResumable(id, outcome, "it is part of history already")
         case "failed" | "cancelled":
@@ -178,10 +182,23 @@ def discard(db: Database, scope: Scope, id: str) -> TurnRecord:
     row = _turn_row(db, scope, id)
     outcome = outcome_of(row, scope)
     if outcome == "running":
-        raise Busy(id_from_bytes(row["conversation"]), id)
+        raise turn_of(row, scope).busy()
     if outcome in ("awaiting_approval", "interrupted"):
         _close(db, scope, row, "cancelled", None)
     return read(db, scope, id)
+
+
+def ask_cancel(db: Database, scope: Scope, id: str) -> TurnRecord:
+    """Asks the process that runs a turn to cancel it."""
+    db.execute(SQL["ask_cancel"], {"id": conversations.key_of(id, "turn"), "tenant": scope.tenant, "now": scope.now})
+    return read(db, scope, id)
+
+
+def stops(db: Database, scope: Scope, turns: Sequence[OpenTurn]) -> dict[str, StopReason]:
+    """Which of these turns the process that runs them has to stop, and why."""
+    held = b"".join(id_to_bytes(turn.id) + turn.token for turn in turns)
+    rows = db.execute(SQL["read_stops"], {"tenant": scope.tenant, "held": held})
+    return {turns[row["number"]].id: "cancel" if row["mine"] else "lost" for row in rows}
 
 
 def settle(db: Database, scope: Scope, id: str, token: bytes, usage: Usage) -> Outcome:
@@ -216,6 +233,12 @@ def is_over(db: Database, scope: Scope, id: str) -> bool:
     """Whether a turn has an outcome that is final unless somebody resumes it."""
     row = find(db, scope, id)
     return row is not None and row["outcome"] in ("committed", "failed", "cancelled")
+
+
+def is_cancel_asked(db: Database, scope: Scope, id: str) -> bool:
+    """Whether somebody asked to cancel a turn that runs."""
+    row = find(db, scope, id)
+    return row is not None and row["outcome"] == "running" and row["cancel_asked"] is not None
 
 
 def is_not_held(db: Database, scope: Scope, id: str, token: bytes) -> bool:
@@ -326,6 +349,7 @@ def open_turn(
     token: bytes,
     *,
     started: int = 0,
+    by: str | None = None,
     base: Head | None = None,
     branch: str | None = None,
 ) -> OpenTurn:
@@ -348,6 +372,7 @@ def open_turn(
         state_changed=base.state is not None,  # no commit stood at the base, so this one has to keep the state
         started=started,
         branch=branch,
+        by=by,
     )
 
 
@@ -357,7 +382,7 @@ def _handle(
     """A turn's handle as far as its journal goes."""
     row, record = conversations.row_of(db, scope, conversation), read(db, scope, id)
     base = None if branch is None else head_at(db, row["family"], record.base)
-    turn = open_turn(db, row, id, token, started=record.started, base=base, branch=branch)
+    turn = open_turn(db, row, id, token, started=record.started, by=record.by, base=base, branch=branch)
     steps = read_steps(db, id)
     calls = turn.calls
     for step in steps:
