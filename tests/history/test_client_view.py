@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from forkpoint.events import (
     GONE,
     AnyBody,
+    AssistantMessage,
     Content,
     Event,
     File,
@@ -27,6 +28,7 @@ from forkpoint.events import (
     Text,
     ToolResult,
     Usage,
+    UserMessage,
     seal,
 )
 from forkpoint.history.client_view import (
@@ -36,13 +38,16 @@ from forkpoint.history.client_view import (
     Seen,
     after,
     answered_text,
+    cut,
     extended,
+    first_said,
     match,
     said_parts,
     said_results,
     said_text,
     seen,
     told,
+    without_thoughts,
 )
 from forkpoint.history.pairing import NO_CALLS, safe_cuts
 from forkpoint.testing.samples import answers, calls, exchange, remembers, returns, says, thinks
@@ -358,7 +363,7 @@ def words(*names: str, answers: str = "") -> list[ClientExchange]:
 
 
 def test_the_next_message_continues_at_the_head() -> None:
-    assert match(words("a", "b"), [texts("a", "b")]) == Match(0, 0, 2, Position(1, 4), is_head=True, exact=2)
+    assert match(words("a", "b"), [texts("a", "b")]) == Match(0, 0, 2, Position(1, 4), is_head=True, exact=2, same=2)
 
 
 def test_an_empty_list_is_the_root() -> None:
@@ -373,7 +378,7 @@ def test_a_list_that_nothing_matches_is_a_fork_at_the_root_of_the_current_path()
 
 def test_an_edited_or_regenerated_message_cuts_the_path_before_it() -> None:
     """The list ends with the new question, or with the old one again: both times the exchanges before it are told."""
-    assert match(words("a"), [texts("a", "b", "c")]) == Match(0, 0, 1, Position(1, 2), is_head=False, exact=1)
+    assert match(words("a"), [texts("a", "b", "c")]) == Match(0, 0, 1, Position(1, 2), is_head=False, exact=1, same=1)
     assert match([], [texts("a", "b", "c")]).at is None
 
 
@@ -383,7 +388,9 @@ def test_an_edit_that_left_the_rest_of_the_list_in_place_cuts_the_path_before_it
 
 def test_going_back_to_an_older_alternative_continues_that_branch_at_its_head() -> None:
     current, older = texts("a", "b2"), texts("a", "b1", "c1", segment=2)
-    assert match(words("a", "b1", "c1"), [current, older]) == Match(1, 0, 3, Position(2, 6), is_head=True, exact=3)
+    assert match(words("a", "b1", "c1"), [current, older]) == Match(
+        1, 0, 3, Position(2, 6), is_head=True, exact=3, same=3
+    )
 
 
 def test_of_two_answers_to_the_same_question_the_one_that_the_client_shows_is_continued() -> None:
@@ -404,10 +411,10 @@ def test_of_two_answers_the_one_whose_last_words_the_client_shows_is_continued()
     first, second = texts("a", answers="1"), texts("a", answers="2", segment=2)
     branches = [with_last(first, "x"), with_last(second, "y")]
     found = match(words("a", answers="y"), branches)
-    assert found == Match(1, 0, 1, Position(2, 2), is_head=True, exact=1, partly=1)
+    assert found == Match(1, 0, 1, Position(2, 2), is_head=True, exact=1, same=1, partly=1)
     assert not found.is_exact
     assert match(words("a", answers="x"), branches).branch == 0
-    assert match(words("a", answers="2"), branches) == Match(1, 0, 1, Position(2, 2), is_head=True, exact=1)
+    assert match(words("a", answers="2"), branches) == Match(1, 0, 1, Position(2, 2), is_head=True, exact=1, same=1)
     assert match(words("a", answers="z"), branches) == Match(0, 0, 1, Position(1, 2), is_head=True, exact=0)
 
 
@@ -431,13 +438,15 @@ def test_all_answers_are_counted_before_it_counts_in_how_many_of_their_words() -
 
 def test_of_equal_windows_on_a_path_the_one_with_all_words_wins() -> None:
     path = with_last(texts("z", "on", "on", answers="057"), "  5")
-    assert match(words("on", answers="5"), [path]) == Match(0, 1, 1, Position(1, 4), is_head=False, exact=1)
+    assert match(words("on", answers="5"), [path]) == Match(0, 1, 1, Position(1, 4), is_head=False, exact=1, same=1)
 
 
 def test_a_path_that_begins_as_the_list_does_is_nearer_than_a_window() -> None:
     window, beginning = texts("z", "hi", answers="01"), texts("hi", "more", answers="12", segment=2)
     assert match(words("hi", answers="1"), [window]).start == 1
-    assert match(words("hi", answers="1"), [window, beginning]) == Match(1, 0, 1, Position(2, 2), False, exact=1)
+    assert match(words("hi", answers="1"), [window, beginning]) == Match(
+        1, 0, 1, Position(2, 2), False, exact=1, same=1
+    )
 
 
 def test_a_list_that_begins_with_an_answer_goes_on_behind_it_if_it_is_the_last_of_a_path() -> None:
@@ -451,13 +460,75 @@ def test_a_list_that_begins_with_an_answer_goes_on_behind_it_if_it_is_the_last_o
     assert after(asked(answers("2")), [[]]) == Match(0, 0, 0, None, is_head=True, exact=0)
 
 
-def test_a_changed_answer_alone_is_not_an_edit() -> None:
-    found = match(words("a", "b", answers="xy"), [texts("a", "b", answers="12")])
-    assert (found.length, found.is_head, found.exact) == (2, True, 0)
+def test_an_edited_answer_cuts_the_path_before_it() -> None:
+    path = texts("a", "b", "c", answers="123")
+    found = match(words("a", "b", "c", answers="1x3"), [path])
+    assert (found.length, found.exact, found.same) == (3, 2, 1)
+    assert cut(found, path) == Match(0, 0, 1, Position(1, 2), is_head=False, exact=1, same=1)
+    first = match(words("a", "b", answers="xy"), [path])
+    assert cut(first, path) == Match(0, 0, 0, None, is_head=False, exact=0)
+    plain = match(words("a", "b", "c", answers="123"), [path])
+    assert cut(plain, path) is plain
+
+
+def test_an_edit_in_a_window_keeps_what_stands_before_the_window() -> None:
+    path = texts("a", "b", "c", answers="123")
+    found = cut(match(words("b", "c", answers="xy"), [path]), path)
+    assert (found.start, found.length, found.at) == (1, 0, Position(1, 2))
+
+
+def test_a_branch_with_the_edited_answer_is_nearer_than_one_with_more_of_the_questions() -> None:
+    longer, edited = texts("a", "b", answers="12"), texts("a", answers="x", segment=2)
+    found = match(words("a", "b", answers="x2"), [longer, edited])
+    assert (found.branch, found.same) == (1, 1)
+
+
+def test_an_erased_answer_is_no_edit() -> None:
+    path = [replace(one, answered=ERASED) for one in texts("a", "b")]
+    found = match(words("a", "b"), [path])
+    assert cut(found, path) is found
+
+
+def test_an_edit_in_the_middle_of_a_turn_cuts_where_a_path_may_end() -> None:
+    path = [replace(one, safe=n != 1) for n, one in enumerate(texts("a", "b", "c", answers="123"))]
+    found = match(words("a", "b", "c", answers="12x"), [path])
+    assert (found.length, found.same) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("<think>Hm.</think>Yes.", "Yes."),
+        ("<thinking>Hm.</thinking>\nYes.<think>So.</think> No.", "\nYes. No."),
+        ('<details type="reasoning" done="true">\n<summary>Hm</summary>\n> a\n</details>\nYes.', "\nYes."),
+        ("<details><summary>More</summary>Yes.</details>", "<details><summary>More</summary>Yes.</details>"),
+        ("<think>all of it</think>", "<think>all of it</think>"),
+        ("<think>not closed. Yes.", "<think>not closed. Yes."),
+        ("a < b, and <b>bold</b>", "a < b, and <b>bold</b>"),
+    ],
+)
+def test_thoughts_are_left_out_of_an_answer(text: str, left: str) -> None:
+    assert without_thoughts(text) == left
+
+
+def test_many_blocks_that_do_not_end_are_looked_through_once() -> None:
+    before = time.process_time()
+    without_thoughts("<think>" * 300_000)
+    without_thoughts("<think></think>" * 150_000)
+    assert time.process_time() - before < 2
+
+
+def test_the_first_question_of_a_list_is_known_answered_or_not() -> None:
+    (one,) = texts("a")
+    question = [UserMessage((Text("a"),))]
+    assert first_said(question) == first_said([*question, AssistantMessage((Text("1"),))]) == one.said
+    assert first_said([AssistantMessage((Text("Hello"),))]) is None
 
 
 def test_a_window_continues_at_the_head() -> None:
-    assert match(words("b", "c"), [texts("a", "b", "c")]) == Match(0, 1, 2, Position(1, 6), is_head=True, exact=2)
+    assert match(words("b", "c"), [texts("a", "b", "c")]) == Match(
+        0, 1, 2, Position(1, 6), is_head=True, exact=2, same=2
+    )
 
 
 def test_an_edit_in_a_window_cuts_the_path_before_it() -> None:
@@ -480,7 +551,7 @@ def test_a_list_that_begins_as_a_path_does_is_cut_where_they_part_though_a_windo
 
 def test_who_trims_and_edits_is_believed_if_the_first_answer_is_that_of_the_path() -> None:
     path = texts("a", "b", "c", "d", answers="1234")
-    assert match(words("b", "c", "x", answers="239"), [path]) == Match(0, 1, 2, Position(1, 6), False, exact=2)
+    assert match(words("b", "c", "x", answers="239"), [path]) == Match(0, 1, 2, Position(1, 6), False, exact=2, same=2)
     assert match(words("b", "c", "x", answers="939"), [path]).length == 0, "anybody may have asked that"
 
 
@@ -529,16 +600,33 @@ def slow_match(told: Sequence[ClientExchange], branches: Sequence[Sequence[Seen]
                         exact = sum(mine.answered in (theirs.answered, theirs.last) for mine, theirs in pairs)
                         whole = sum(mine.answered == theirs.answered for mine, theirs in pairs)
                         end = path[start + length - 1].end
-                        yield Match(branch, start, length, end, start + length == len(path), exact, exact - whole)
+                        same = next((n for n, (mine, theirs) in enumerate(pairs) if not is_same(mine, theirs)), length)
+                        while 0 < same < length and not pairs[same - 1][1].safe:
+                            same -= 1
+                        is_head = start + length == len(path)
+                        yield Match(branch, start, length, end, is_head, exact, same, exact - whole)
+
+    def is_same(mine: ClientExchange, theirs: Seen) -> bool:
+        return theirs.is_answer(mine.answered)
+
+    def nearness(one: Match) -> tuple[object, ...]:
+        same = one.length, one.exact, -one.partly
+        return *same, not one.start, one.is_head, not one.branch, one.start, -one.branch
 
     def rank(one: Match) -> tuple[object, ...]:
-        nearness = one.length, one.exact, -one.partly
-        return *nearness, not one.start, one.is_head, not one.branch, one.start, -one.branch
+        return one.same, *nearness(one)
+
+    def nearest(found: Iterable[Match]) -> list[Match]:
+        """Of several places on one path, the one with the most answers; between paths the first edit decides."""
+        best: dict[int, Match] = {}
+        for one in sorted(found, key=nearness):
+            best[one.branch] = one
+        return list(best.values())
 
     windows = list(candidates(window=True))
-    found = [*candidates(window=False), *(one for one in windows if one.length == len(told))]
+    found = [*nearest(candidates(window=False)), *nearest(one for one in windows if one.length == len(told))]
     if not found:
-        found = [one for one in windows if branches[one.branch][one.start].is_answer(told[0].answered)]
+        found = nearest(one for one in windows if branches[one.branch][one.start].is_answer(told[0].answered))
     return max(found, key=rank, default=Match(0, 0, 0, None, not branches[0], 0))
 
 
@@ -576,7 +664,17 @@ def lists(draw: st.DrawFn, branches: list[list[Seen]]) -> list[ClientExchange]:
 def test_it_finds_what_trying_every_place_finds(data: st.DataObject) -> None:
     branches = data.draw(paths())
     listed = data.draw(lists(branches))
-    assert match(listed, branches) == slow_match(listed, branches)
+    found = match(listed, branches)
+    assert found == slow_match(listed, branches)
+    path = branches[found.branch]
+    kept = cut(found, path)
+    stretch = path[kept.start : kept.start + kept.length]
+    assert all(
+        one.said == mine.said and one.is_answer(mine.answered) for one, mine in zip(stretch, listed, strict=False)
+    )
+    assert kept.length == 0 or stretch[-1].safe
+    end = kept.start + kept.length
+    assert kept.at == (path[end - 1].end if end else None)
 
 
 kinds = st.sampled_from(["plain", "tools", "client", "note", "imported", "two questions", "corrected"])

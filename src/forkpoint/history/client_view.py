@@ -1,8 +1,9 @@
 """Seen: what a client could see of a path, and which path a client's own list of messages continues.
 
 A client that sends its whole list each time knows nothing of reasoning, tools of ours or positions. So both sides are
-brought to **exchanges**, by one rule: a question, as a digest of its text, and the text that came back. Questions
-decide: a changed answer alone is not an edit. Answers only tell apart paths on which the same was asked.
+brought to **exchanges**, by one rule: a question, as a digest of its text, and the text that came back. The same
+question with another answer is an edit of that answer, and the list is cut before it. White space, and thoughts that a
+client shows within the answer or strips from it, make no difference: `answered_text`.
 
 The client's own tools make exchanges too: it saw the call, and asked with its results. On a path that it lived through
 this was a turn. In a list that was taken over the same stands in the middle of a turn, where no path may end: such an
@@ -10,6 +11,7 @@ exchange is there to be compared, and is not ``safe``.
 """
 
 import operator
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -18,6 +20,7 @@ from itertools import groupby
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forkpoint.events import (
     AnyBody,
@@ -69,6 +72,7 @@ class Match(Struct, frozen=True):
     at: Position | None  # where the path is cut; None is the root
     is_head: bool  # nothing was asked after it, so the path goes on at its head, whatever notes stand there
     exact: int  # of how many exchanges the answers are the same too
+    same: int = 0  # how many exchanges have the same answers before the first that was edited
     partly: int = 0  # of how many of these only by their last words, which may be all that was shown
 
     @property
@@ -110,6 +114,8 @@ def match(told: Sequence[ClientExchange], branches: Sequence[Sequence[Seen]]) ->
     is believed only if no path begins as its list does, and if its first exchange stands on the path with the very same
     answer: a question alone ("continue") may stand anywhere, an answer it can only have from there. In doubt there is
     no match: the list then becomes a path of its own, of exactly what the client sent.
+
+    Of the exchanges found, the first with another answer was edited by the client: ``cut`` of the match ends before it.
     """
     best = Match(0, 0, 0, None, is_head=not branches[0], exact=0)
     if not told:
@@ -130,6 +136,24 @@ def match(told: Sequence[ClientExchange], branches: Sequence[Sequence[Seen]]) ->
             length, starts = path.windows(asked, first_answer=answers[0])
             best = _better(best, path.match(answers, length, starts))
     return best
+
+
+def cut(found: Match, path: Sequence[Seen]) -> Match:
+    """The match up to the first answer that the client has edited; itself, if no answer was. ``path`` is the branch's.
+
+    What the client did not send (``start`` above 0) stays before it.
+    """
+    if found.same == found.length:
+        return found
+    end = found.start + found.same
+    at = path[end - 1].end if end else None
+    return replace(found, length=found.same, at=at, is_head=False, exact=found.same, partly=0)
+
+
+def first_said(messages: Iterable[AnyBody]) -> bytes | None:
+    """The digest of the first question of a list, answered or not; None if it has none."""
+    steps = ((kind_of(body), body, getattr(body, "call_id", None), True, None) for body in messages)
+    return next((one.said for one in _exchanges(steps)), None)
 
 
 def after(answer: Iterable[AnyBody], branches: Sequence[Sequence[Seen]]) -> Match:
@@ -173,10 +197,35 @@ def said_results(call_ids: Iterable[str]) -> bytes:
 def answered_text(text: str, handed: Iterable[str] = ()) -> bytes:
     """The digest of an answer, and of the calls that the client was handed with it: often they are all there is.
 
-    White space has no part in it: a stream does not show where its pieces were joined.
+    White space has no part in it: a stream does not show where its pieces were joined. Nor have thoughts that stand in
+    the answer: some clients strip them before they send it again, and others write them there.
     """
-    words = "".join(unicodedata.normalize("NFC", text).split())
+    words = "".join(unicodedata.normalize("NFC", without_thoughts(text)).split())
     return _digest("answer", "\n".join((words, *sorted(handed))))
+
+
+def without_thoughts(text: str) -> str:
+    """A text without the blocks in which thoughts are shown; the text itself if there is nothing else in it."""
+    if "<" not in text:
+        return text
+    kept, place = [], 0
+    unclosed: set[str] = set()  # ends that do not come any more, so that nobody looks for them again and again
+    for block in _THOUGHTS.finditer(text):
+        end = f"</{block[1]}>"
+        if block.start() < place or end in unclosed:
+            continue
+        if (closed := text.find(end, block.end())) < 0:
+            unclosed.add(end)
+            continue
+        kept.append(text[place : block.start()])
+        place = closed + len(end)
+    words = "".join((*kept, text[place:]))
+    return words if words.strip() else text
+
+
+_THOUGHTS = re.compile(
+    r'<(think|thinking|thought|reasoning|details)(?:(?<!details)|(?<=details) type="reasoning"[^<>]{0,500})>'
+)
 
 
 def _plain(text: str) -> str:
@@ -330,7 +379,21 @@ class _Path:
         end = start + length
         whole = sum(one.answered == told for one, told in zip(self.exchanges[start:end], answers, strict=False))
         at, is_head = self.exchanges[end - 1].end, end == len(self.exchanges)
-        return Match(self.number, start, length, at, is_head, exact, exact - whole)
+        same = length if exact == length else self._same(answers[:length], start)
+        return Match(self.number, start, length, at, is_head, exact, same, exact - whole)
+
+    def _same(self, answers: Sequence[bytes], start: int) -> int:
+        """How many answers from a place on are the same, up to a place where a path may end. An erased one passes."""
+        same = 0
+        for one, told in zip(self.exchanges[start:], answers, strict=False):
+            if not (one.is_answer(told) or one.answered == ERASED):
+                break
+            same += 1
+        if same == len(answers):
+            return same  # where the match ends, a path may end
+        while same and not self.exchanges[start + same - 1].safe:
+            same -= 1
+        return same
 
     def shared(self, asked: Sequence[bytes]) -> int:
         """How many questions a list and the path both begin with, up to a place where a path may end."""
@@ -437,4 +500,14 @@ def _better(best: Match, other: Match | None) -> Match:
 
 def _rank(match: Match) -> tuple[int, ...]:
     is_first, whole = match.branch == 0, match.exact - match.partly
-    return match.length, match.exact, whole, match.start == 0, match.is_head, is_first, match.start, -match.branch
+    return (
+        match.same,
+        match.length,
+        match.exact,
+        whole,
+        match.start == 0,
+        match.is_head,
+        is_first,
+        match.start,
+        -match.branch,
+    )
