@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from forkpoint.errors import BadSetting
+from forkpoint.errors import BadSetting, TrustChanged
 from forkpoint.workspace import ProjectSettings, Trust, project_settings, set_trust, settings_at
 from forkpoint.workspace.defaults import MODEL, default_model, default_store, named_model, named_store, project_of
 
@@ -134,3 +134,34 @@ def test_the_root_of_a_bare_repository_has_no_settings_of_the_project_around_it(
     (around / "bare.git").mkdir()
     assert settings_at(around / "bare.git") == ProjectSettings()
     assert settings_at(around).instructions == "Obey."
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_root_believes_a_file_of_whoever_owns_the_project_and_of_nobody_else(project: Path) -> None:
+    file = project / ".forkpoint" / "config.toml"
+    file.parent.mkdir()
+    file.write_text('approval = "always"')
+    for path in (project, file.parent, file):
+        os.chown(path, 54321, -1)
+    assert settings_at(project).approval == "always"
+    os.chown(file, 54322, -1)
+    with pytest.raises(BadSetting, match="belongs to user 54322") as refused:
+        settings_at(project)
+    assert refused.value.code == "unsafe_settings"
+    os.chown(file, 0, -1)
+    file.chmod(0o666)
+    with pytest.raises(BadSetting, match="chmod go-w"):
+        settings_at(project)
+
+
+def test_what_a_changed_project_sets_is_not_used_even_for_the_store(project: Path, config: Path) -> None:
+    file = project / ".forkpoint" / "config.toml"
+    file.parent.mkdir()
+    file.write_text('model = "scripted/echo"')
+    assert set_trust(project, "trusted", config).written
+    assert named_model(project) == ("scripted/echo", "project")
+    file.write_text('model = "scripted/echo"\nstore = "http://elsewhere.example"')
+    with pytest.raises(TrustChanged, match="`store` in its settings changed"):
+        named_store(project)
+    with pytest.raises(TrustChanged):
+        named_model(project)

@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from forkpoint.errors import TrustChanged
 from forkpoint.workspace import Trust, TrustRecord, project_settings, set_trust, standing, trust_of
+from forkpoint.workspace.edits import with_trust
 from forkpoint.workspace.isolation import copy, worktree
+from forkpoint.workspace.pins import pinned_at
+from forkpoint.workspace.trust import check_approved
 
 
 @pytest.fixture
@@ -288,17 +292,17 @@ def test_a_link_stays_a_link_and_the_file_keeps_its_mode(config: Path, tmp_path:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_file_keeps_its_owner_if_root_changes_it(config: Path, project: Path) -> None:
+def test_a_file_keeps_its_group_if_root_changes_it(config: Path, project: Path) -> None:
     config.write_text("")
-    os.chown(config, 12345, 12346)
+    os.chown(config, 0, 12346)
     assert set_trust(project, "trusted", config).written
-    assert (config.stat().st_uid, config.stat().st_gid) == (12345, 12346)
+    assert (config.stat().st_uid, config.stat().st_gid) == (0, 12346)
 
 
 def test_what_a_killed_writer_has_left_is_cleared_away(config: Path, project: Path) -> None:
     (config.parent / ".config.toml-new-abc").touch()
     assert set_trust(project, "trusted", config).written
-    assert sorted(os.listdir(config.parent)) == [".config.toml.lock", "config.toml"]
+    assert sorted(os.listdir(config.parent)) == [".config.toml.lock", "config.toml", "pinned"]
 
 
 def test_many_processes_at_once_lose_nothing(config: Path, tmp_path: Path) -> None:
@@ -420,3 +424,77 @@ def test_a_folder_whose_name_is_no_text_cannot_be_kept(config: Path, tmp_path: P
     assert "the name of the folder is not UTF-8" in (kept.warning or "").encode().decode()
     assert trust_of(folder, config) == "undecided"
     assert not config.exists()
+
+
+# What is pinned.
+
+
+ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")
+
+
+def pinned_in(text: str, root: str = "/a") -> list[str] | None:
+    found: list[str] | None = tomllib.loads(text)["projects"][root].get("pinned")
+    return found
+
+
+def test_digests_are_put_beside_the_decision_and_taken_away_with_it() -> None:
+    text = with_trust("# mine\n", "/a", "trusted", (ONE,))
+    assert text == f'# mine\n\n[projects."/a"]\ntrust = "trusted"\npinned = [\n    "{ONE}",\n]\n'
+    more = with_trust(text, "/a", "trusted", (ONE, TWO))
+    assert more == text.replace(f'    "{ONE}",\n', f'    "{ONE}",\n    "{TWO}",\n')
+    assert with_trust(more, "/a", "trusted", (ONE, TWO)) is more
+    assert with_trust(more, "/a", "untrusted") == '# mine\n\n[projects."/a"]\ntrust = "untrusted"\n'
+    assert with_trust(more, "/a", None) == "# mine\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'[projects."/a"]\ntrust = "trusted" # yes\npinned = [ # seen\n  "{ONE}", # main\n]\n[projects."/b"]\n# no\n',
+        f'[projects]\n"/a" = {{ trust = "trusted", pinned = ["{ONE}"] }} # mine\n',
+        f'projects."/a".trust = "trusted"\nprojects."/a".pinned = ["{ONE}"]\nmodel = "x" # last\n',
+        f'[projects."/a"]\r\ntrust = "trusted"\r\npinned = ["{ONE}"]\r\n# the end\r\n',
+        '[projects."/a"]\ntrust = "trusted"\n# about the next\n[projects."/b"]\ntrust = "trusted"\n',
+    ],
+)
+def test_digests_are_added_where_they_stand_and_comments_stay(text: str) -> None:
+    new = with_trust(text, "/a", "trusted", (ONE, TWO))
+    assert sorted(pinned_in(new) or ()) == [ONE, TWO]
+    assert [part for part in text.split("#")[1:] if part.split("\n")[0] not in new] == []
+    before, after = tomllib.loads(text), tomllib.loads(new)
+    after["projects"]["/a"].pop("pinned")
+    before["projects"]["/a"].pop("pinned", None)
+    assert before == after
+
+
+def test_a_project_keeps_its_newest_digests_and_what_makes_no_sense_there_approves_nothing(
+    config: Path, project: Path
+) -> None:
+    settings = project / ".forkpoint" / "config.toml"
+    settings.parent.mkdir()
+    for number in range(35):
+        settings.write_text(f'model = "scripted/{number}"')
+        assert set_trust(project, "trusted", config).written
+    kept = standing(project, config).pinned
+    assert (len(kept), kept[-1]) == (32, pinned_at(project).digest)
+    config.write_text(f'[projects."{project}"]\ntrust = "trusted"\npinned = [1, "yes", "{ONE}"]\n')
+    assert standing(project, config).pinned == (ONE,)
+    config.write_text(f'[projects."{project}"]\ntrust = "trusted"\npinned = "{ONE}"\n')
+    with pytest.raises(TrustChanged):
+        check_approved(project, config)
+
+
+def test_the_user_is_not_asked_again_about_nothing_unless_something_was_approved(config: Path, project: Path) -> None:
+    assert set_trust(project, "trusted", config).written
+    assert "pinned" not in config.read_text()
+    check_approved(project, config)
+    settings = project / ".forkpoint" / "config.toml"
+    settings.parent.mkdir()
+    settings.write_text('approval = "always"')
+    with pytest.raises(TrustChanged, match="`approval` in its settings changed"):
+        check_approved(project, config)
+    assert set_trust(project, "trusted", config).written
+    check_approved(project, config)
+    settings.unlink()
+    with pytest.raises(TrustChanged):
+        check_approved(project, config)

@@ -1,10 +1,12 @@
 """A settings file in TOML: read as it is, and changed so that everything else in it stays as it was.
-Tests: tests/workspace/test_trust.py."""
+
+A file that others could have written is not believed. Tests: tests/workspace/test_trust.py.
+"""
 
 import os
 import stat
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 from forkpoint.system.durable_file import replace_file
 from forkpoint.system.file_lock import FileLock
+from forkpoint.system.ownership import flaw_of
 
 _LARGEST = 16 * 1024 * 1024
 _PATIENCE = 10.0  # seconds that a change waits for another
@@ -22,17 +25,24 @@ class Unreadable(Exception):
     """A settings file cannot be read or written; its text says why."""
 
 
-def read(path: Path) -> dict[str, Any]:
-    """What a file says; one that is not there says nothing. Raises `Unreadable`."""
-    return parsed(text_of(path))
+class Unsafe(Unreadable):
+    """Others can write a settings file, or it belongs to somebody else; its text has the command that mends it."""
 
 
-def text_of(path: Path) -> str:
-    """The text of a file, with its line ends; empty if it is not there. Raises `Unreadable`."""
+def read(path: Path, owners: Collection[int] = ()) -> dict[str, Any]:
+    """What a file says; a file that is not there says nothing. Raises `Unreadable`, and `Unsafe` if others than this
+    user, root and ``owners`` can decide what it says."""
+    return parsed(text_of(path, owners))
+
+
+def text_of(path: Path, owners: Collection[int] = ()) -> str:
+    """The text of a file, with its line ends; empty if it is not there. Raises as `read` does."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
             raise Unreadable("it is not a file")
         with path.open("rb") as file:
+            if (flaw := flaw_of(path, os.fstat(file.fileno()), owners)) is not None:
+                raise Unsafe(flaw)
             found = file.read(_LARGEST + 1)
     except FileNotFoundError:
         return ""

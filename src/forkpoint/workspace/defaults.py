@@ -8,14 +8,15 @@ Tests: tests/workspace/test_project.py.
 import os
 from pathlib import Path
 from typing import TypeAlias
-from urllib.parse import quote
 
 import platformdirs
 
 from forkpoint.errors import BadSetting, BadStoreUrl
 from forkpoint.workspace import ProjectSettings, Trust, config, project_settings, trust_of
 from forkpoint.workspace.folders import origin_of
+from forkpoint.workspace.project import file_url as file_url
 from forkpoint.workspace.roots import checkout_and_root
+from forkpoint.workspace.trust import check_approved
 
 Workspace: TypeAlias = str | os.PathLike[str] | None
 
@@ -64,20 +65,18 @@ def named_store(workspace: Workspace = None, *, trust: Trust | None = None) -> t
     return file_url(_data_folder() / "forkpoint.db"), "default"
 
 
-def file_url(path: str | os.PathLike[str]) -> str:
-    """The address of a SQLite file, absolute, so that it means the same wherever a process stands."""
-    return "sqlite:///" + quote(os.path.abspath(path), safe="/:\\", errors="surrogateescape")
-
-
 def project_of(workspace: Workspace, *, trust: Trust | None = None) -> ProjectSettings:
     """What the project of a workspace sets: nothing if there is no workspace, or if it is not trusted.
 
-    ``trust`` is how the workspace stands where that is known already, kept or not; else the user's file says.
-    Raises `BadSetting` if a trusted project's file cannot be used.
+    ``trust`` is how the workspace stands where somebody says so now; else the user's file says, and what is there must
+    be approved. Raises `BadSetting` if a trusted project's file cannot be used, and `TrustChanged`.
     """
     if workspace is None:
         return ProjectSettings()
-    return project_settings(workspace, trust_of(workspace, settings_file()) if trust is None else trust)
+    if trust is None:
+        trust = trust_of(workspace, settings_file())
+        check_approved(workspace, settings_file())
+    return project_settings(workspace, trust)
 
 
 def trusted_project(workspace: Workspace) -> tuple[Path, ...]:
@@ -103,9 +102,9 @@ def user_setting(name: str) -> str | None:
     try:
         value = config.read(path).get(name)
     except config.Unreadable as error:
-        raise BadSetting("Forkpoint", str(path), f"it cannot be read ({error})") from None
+        raise BadSetting.broken_settings(str(path), f"it cannot be read ({error})") from None
     if value is not None and not isinstance(value, str):
-        raise BadSetting("Forkpoint", f"{name} in {path}", "it must be a text")
+        raise BadSetting.broken_settings(f"{name} in {path}", "it must be a text")
     return value
 
 

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -13,7 +13,9 @@ from forkpoint.events import JsonText
 from forkpoint.workspace import config
 from forkpoint.workspace.folders import origin_of
 from forkpoint.workspace.roots import project_root
-from forkpoint.workspace.trust import Trust
+
+if TYPE_CHECKING:
+    from forkpoint.workspace.trust import Trust
 
 _Approval = Literal["never", "risky", "always"]
 
@@ -47,10 +49,10 @@ def settings_of(root: Path) -> Path:
     return root / ".forkpoint" / "config.toml"
 
 
-def project_settings(path: str | os.PathLike[str], trust: Trust) -> ProjectSettings:
+def project_settings(path: str | os.PathLike[str], trust: "Trust") -> ProjectSettings:
     """What the project that a folder belongs to sets, if it is trusted. Of any other nothing is read.
 
-    Raises `BadSetting` if a trusted project's file cannot be used.
+    Whether its user has approved that is for the caller to ask. Raises `BadSetting` if the file cannot be used.
     """
     return settings_at(project_root(origin_of(path))) if trust == "trusted" else ProjectSettings()
 
@@ -62,13 +64,15 @@ def settings_at(root: Path) -> ProjectSettings:
     """
     file = settings_of(root)
     try:
-        said = config.read(file)
+        said = config.read(file, _owners(root))
+    except config.Unsafe as error:
+        raise BadSetting.unsafe_settings(str(file), str(error)) from None
     except config.Unreadable as error:
-        raise BadSetting("Forkpoint", str(file), str(error)) from None
+        raise BadSetting.broken_settings(str(file), str(error)) from None
     known = ProjectSettings.__struct_fields__
     if unknown := [name for name in said if name not in known]:
         why = f"it sets what is not known ({', '.join(unknown)}), and what is known is {', '.join(known)}"
-        raise BadSetting("Forkpoint", str(file), why)
+        raise BadSetting.broken_settings(str(file), why)
     tables = {name: said.pop(name) for name in ("hooks", "mcp") if name in said}
     for name, value in said.items():
         _check(file, name, value)
@@ -77,16 +81,29 @@ def settings_at(root: Path) -> ProjectSettings:
     return ProjectSettings(**said | ({"store": _within(root, said["store"])} if "store" in said else {}))
 
 
+def _owners(root: Path) -> tuple[int, ...]:
+    """Who may own a project's file besides us. Root often works in a checkout of another user, as containers and
+    builds do: then the owner of the project's folder counts."""
+    if os.name == "nt" or os.geteuid() != 0:
+        return ()
+    try:
+        return (os.stat(root).st_uid,)
+    except OSError:  # reading the file will say why
+        return ()
+
+
 def _check(file: Path, name: str, value: Any) -> None:
     if not isinstance(value, str):
-        raise BadSetting("Forkpoint", f"{name} in {file}", "it must be a text")
+        raise BadSetting.broken_settings(f"{name} in {file}", "it must be a text")
     if name == "approval" and value not in get_args(_Approval):
-        raise BadSetting("Forkpoint", f"{name} in {file}", f"it is {value!r}, and must be never, risky or always")
+        raise BadSetting.broken_settings(f"{name} in {file}", f"it is {value!r}, and must be never, risky or always")
 
 
 def _tables(file: Path, name: str, value: Any) -> JsonText:
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise BadSetting("Forkpoint", f"{name} in {file}", f"it must be tables, each of which begins with [[{name}]]")
+        raise BadSetting.broken_settings(
+            f"{name} in {file}", f"it must be tables, each of which begins with [[{name}]]"
+        )
     return msgspec.json.encode(value).decode()
 
 
@@ -95,4 +112,9 @@ def _within(root: Path, address: str) -> str:
     name = unquote(address.removeprefix(_FILE), errors="surrogateescape")
     if not address.startswith(_FILE) or not name:
         return address
-    return _FILE + quote(os.path.abspath(root / name), safe="/:\\", errors="surrogateescape")
+    return file_url(root / name)
+
+
+def file_url(path: str | os.PathLike[str]) -> str:
+    """The address of a SQLite file, absolute, so that it means the same wherever a process stands."""
+    return _FILE + quote(os.path.abspath(path), safe="/:\\", errors="surrogateescape")
