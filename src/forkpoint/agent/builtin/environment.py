@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from forkpoint.agent.secrets.masking import Masking
-from forkpoint.masking import masked
+from forkpoint.agent.secrets.withheld import is_withheld, without_known
 from forkpoint.system.process import MARK
 
 VALUE_LIMIT = 8_000
@@ -33,11 +33,6 @@ _NOT_SAID = (
 )
 _SHELLS_OWN = frozenset({"_", "SHLVL", "PWD", "OLDPWD", MARK})
 _QUIET = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}  # nobody is there to answer
-_SECRET = re.compile(
-    r"(?:^|_)(?:keys?|pass|credentials?|o?auth|pat|cookie|jwt)(?:_|$)|tokens?(?:_|$)|._pwd$"
-    r"|secret|passw(?:or)?d|passphrase|apikey|accesskey",
-    re.IGNORECASE,
-)
 _GIT = "GIT_CONFIG_"  # settings of git: COUNT says how many there are, and each has its KEY_n and its VALUE_n
 _GIT_SECRET = re.compile(r"extraheader$|^credential\.|^url\.https?://[^/]*@", re.IGNORECASE)
 
@@ -67,16 +62,11 @@ class ShellState:
         return {name: value for name, value in base.items() if name not in self.unset} | usable
 
 
-def base() -> dict[str, str]:
-    """The environment of this process, without what looks like a secret."""
-    given = {name: value for name, value in os.environ.items() if not looks_secret(name, value)}
+def base(masking: Masking = Masking()) -> dict[str, str]:
+    """The environment of this process, without what looks like a secret and without what ``masking`` knows as one."""
+    kept = {name: value for name, value in os.environ.items() if not is_withheld(name, value)}
+    given = without_known(kept, masking) if masking else kept
     return {name: value for name, value in given.items() if not _is_git_s(name)} | _git_settings(given) | _QUIET
-
-
-def looks_secret(name: str, value: str) -> bool:
-    """Whether a variable is hardly meant for whatever a model wants to run."""
-    named = bool(_SECRET.search(name)) and not name.startswith(f"{_GIT}KEY_")  # what that names is a setting
-    return named or masked(value) != value or "PRIVATE KEY-----" in value
 
 
 def read_back(
@@ -128,7 +118,7 @@ def _git_settings(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _may_be_kept(name: str, value: str, masking: Masking) -> bool:
-    if looks_secret(name, value) or masking.spans(value) or masking.spans(name):
+    if is_withheld(name, value) or masking.spans(value) or masking.spans(name):
         return False
     return len(value) <= VALUE_LIMIT and _is_text(name) and _is_text(value)
 

@@ -14,7 +14,9 @@ from forkpoint.agent.builtin.failure import ToolFailed, shown, starting
 from forkpoint.agent.builtin.output import Output
 from forkpoint.agent.builtin.paths import Workspace, workspace_of
 from forkpoint.agent.context import SHELL, ToolContext
+from forkpoint.agent.secrets.withheld import is_withheld
 from forkpoint.agent.tool import tool
+from forkpoint.system.exposure import conceal
 from forkpoint.system.process import Ended, Job, run
 
 _LONGEST = 100_000  # characters of a command: a program's argument has a limit
@@ -54,7 +56,8 @@ class _ShellCall:
         self._masking = ctx.masking
         self._masked = ctx.masking.stream()
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")  # bytes go round as they are
-        self._base = environment.base()
+        self._base = environment.base(ctx.masking)
+        conceal(lambda name, value: is_withheld(name, value) or name not in self._base)
         self._output = Output(workspace, ctx.progress)
         self._dump = bytearray()
         self._notes: list[str] = []
@@ -90,6 +93,8 @@ class _ShellCall:
             raise ToolFailed(self._told(""))
         if ended.swept:
             self._notes.append("Processes that it had left in the background were ended.")
+        if ended.left:
+            self._notes.append("A process that was to be ended with it has left its session, and runs on.")
         self._keep()
         code = ended.code or 0
         return self._told(f"exit code {code}" if code >= 0 else f"ended by signal {-code}")
