@@ -74,6 +74,17 @@ def decode_as(kind: Any, text: str) -> Any:
         raise ValueError(_told(error)) from error
 
 
+def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs, for ``json.loads(object_pairs_hook=)``. Raises ``ValueError`` if a name stands there
+    twice: a person and a program might each read another value."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} stands there twice")
+    return made
+
+
 def typed(function: Any) -> Any:
     """What has the annotations and the docstring of something that can be called."""
     while isinstance(function, functools.partial):
