@@ -17,6 +17,7 @@ from forkpoint.agent import Agent, Limits, Tool, tool
 from forkpoint.agent.stored.document import bind
 from forkpoint.errors import BadAgent, BadModel, BadSetting, BadTool, ForkpointError
 from forkpoint.events import ToolCall
+from forkpoint.llm.key import Key
 from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.manifest import ToolSchema
 
@@ -422,7 +423,7 @@ def test_a_literal_key_is_in_no_text_that_is_made_of_an_agent() -> None:
     agent = Agent(
         LLM("openai/gpt-5", api_key=SECRET), tools=[importable.plain], output=Person, approval=importable.asks
     )
-    assert agent.llm.key() == SECRET
+    assert agent.llm.key() == Key(SECRET)
     for shown in (agent.to_json(), repr(agent), str(agent), agent.manifest.to_json(), repr(agent.manifest)):
         assert SECRET not in shown
 

@@ -19,6 +19,7 @@ from forkpoint.agent.team.offer import everyone
 from forkpoint.agent.team.tools import NAMES, is_team_tool
 from forkpoint.errors import BadAgent, BadModel, CannotResume, Item
 from forkpoint.events import ToolCall
+from forkpoint.llm.key import Key
 from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.manifest import ToolSchema, differences
 
@@ -373,7 +374,7 @@ def test_a_literal_key_of_theirs_comes_from_the_agent_given_and_goes_nowhere_els
     again = bind(agent.to_json(), agent)
     assert again == agent
     assert again.sub_agents is not None
-    assert again.sub_agents.models[0].key() == SECRET
+    assert again.sub_agents.models[0].key() == Key(SECRET)
     alone = bind(agent.to_json())
     assert [one.llm.api_key for _, one in everyone(alone)] == [None]
     moved = agent.to_json().replace("127.0.0.1:9", "127.0.0.1:10")

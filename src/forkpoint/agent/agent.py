@@ -51,9 +51,11 @@ class Limits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
             kinds = (int,) if name in {"steps", "tokens", "repeats"} else (int, float)
             if value is not None and type(value) not in kinds:
                 raise BadAgent(f"its limit of {name} must be a number, and whole for steps, tokens and repeats")
-            if value is not None and not 0 < value < float("inf"):
-                raise BadAgent(f"its limit of {name} must be more than 0, and finite")
+            if value is not None and not 0 < value <= _LARGEST:
+                raise BadAgent(f"its limit of {name} must be more than 0, and at most {_LARGEST:,}; None is no limit")
 
+
+_LARGEST = 10**15  # of a limit
 
 NUMBERS = ("steps", "tokens", "dollars", "seconds", "repeats")
 """The limits among the fields of `Limits`."""
@@ -122,7 +124,11 @@ class Agent:
     ) -> None:
         kept = secrets_of(secrets)
         offered = offered_of(mcp)
-        served = [tool for one in offered for tool in mcp_tools(one.server, one.tools or (), names_for(one, kept))]
+        served = [
+            tool
+            for one in offered
+            for tool in mcp_tools(one.server, one.tools or (), names_for(one, kept), one.project)
+        ]
         own = without_served(map(as_tool, tools), offered)  # an agent made from another, with `but`, has that one's
         team = sub_agents_of(sub_agents)
         schemas = tuple(sorted(map(_as_schema, client_tools), key=lambda tool: tool.name))

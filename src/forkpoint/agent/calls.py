@@ -1,7 +1,7 @@
 """Running one call of a tool: whatever happens, it comes to a result that the model can be shown.
 
 A tool that raises, takes too long or is asked for with the wrong arguments has a failed result with the reason. Only a
-cancellation of the turn itself goes on upwards, after the tool has been told.
+cancellation of the turn itself goes on upwards, after the tool has been told, and `EndsTurn`.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import anyio.to_thread
 import msgspec
 
 from forkpoint.agent.arguments import BadArguments
-from forkpoint.agent.context import ToolContext
+from forkpoint.agent.context import EndsTurn, ToolContext
 from forkpoint.agent.tool import OUTPUT_LIMIT, Tool
 from forkpoint.events import File, Image, NewEvent, Part, Text, ToolCall, ToolResult
 from forkpoint.history.wholeness import check_whole
@@ -48,7 +48,7 @@ async def _run(tool: Tool | None, call: ToolCall, context: ToolContext) -> tuple
             value = await _call(tool, bound)
             parts = context.masking.parts(parts_of(value))  # first: a cut could leave half of a value
             return limited(parts, tool.output_limit)
-        except _Failed:
+        except (_Failed, EndsTurn):
             raise
         except anyio.get_cancelled_exc_class() as error:
             if not is_cancelled():

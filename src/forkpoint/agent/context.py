@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,19 @@ from forkpoint.history.wholeness import read_json
 
 if TYPE_CHECKING:
     from forkpoint.agent.team.tools import Agents, Team
+    from forkpoint.workspace.pins import PinnedCommand
 
 
 SHELL = "shell"
 """The key of the agent's state that has the folder and the variables of its shell."""
+
+
+class EndsTurn(Exception):
+    """A call could not be started, for a reason that ends its turn: it is not for the model to go on from there."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class AgentState(MutableMapping[str, Any]):
@@ -156,6 +165,7 @@ class ToolContext:
         self.masking = secrets.masking if masking is None else masking
         self.events: list[AnyBody] = []  # what goes into the turn with the call's result
         self.is_ended = False
+        self.pinned: Mapping[str, PinnedCommand] = {}  # of the project's MCP servers, by their names
         self._team = team
         self._agents: Agents | None = None
         self._cancelled = threading.Event()

@@ -26,14 +26,15 @@ from msgspec.structs import replace
 
 from forkpoint.agent.arguments import decode_as
 from forkpoint.agent.calls import run_call
-from forkpoint.agent.context import ToolContext
+from forkpoint.agent.context import EndsTurn, ToolContext
 from forkpoint.agent.hooks.point import HookPoint
 from forkpoint.agent.run import Run
 from forkpoint.agent.secrets.masking import MaskedStream, Masking
 from forkpoint.agent.secrets.secret import Resolved, masking_of, resolve
+from forkpoint.agent.secrets.withheld import masking_of_withheld
 from forkpoint.agent.skills.skill import touched_paths, triggered
 from forkpoint.agent.tool import Tool
-from forkpoint.errors import BadOutput, HookBlocked, LimitReached, NoSecret
+from forkpoint.errors import BadOutput, BadSetting, HookBlocked, LimitReached, MissingKey, NoSecret, TrustChanged
 from forkpoint.events import (
     AnyBody,
     ApprovalAsked,
@@ -55,8 +56,9 @@ from forkpoint.events import (
     UserMessage,
 )
 from forkpoint.history.state import State
-from forkpoint.llm.answers import Complete, Failed, Said
+from forkpoint.llm.answers import Complete, Failed, Said, cut_of
 from forkpoint.llm.call import Models
+from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
 from forkpoint.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits, StepUpdate
 
@@ -78,7 +80,15 @@ NOBODY = "nobody can be asked here, and the agent's policy wants an approval ({w
 
 WITHHELD = "This call was not run: the secret {name} cannot be had (no_secret), and the log says why."
 
+CHANGED = "This call was not run: what the project runs is not what was approved, and the turn ended there."
+
 NO_CLIENT = "the tool is the client's, and a sub-agent has none."
+
+APPROVED_CHANGED = (
+    "Whoever approved this call changed its arguments first. What you asked for was not run; the call {ran} with these "
+    "arguments instead: {arguments}"
+)
+"""What a model is told before the result of a call that was approved with other arguments."""
 
 AT_LIMIT = "the turn reached its limit of {limit} {what}."
 """Why a call is not run that was asked for when a turn ended at a limit."""
@@ -182,6 +192,7 @@ class Loop:
                 results.append(ToolResult(call.call_id, call.tool, (Text(why),), "not_run"))
             else:
                 results.append(ToolResult(call.call_id, call.tool, (Text(MAY_HAVE_RUN),), "unknown"))
+        results = [self._masked(standing.for_model(result)) for result in results]
         self._journal.add([*map(NewEvent, results), NewEvent(TurnStopped(reached.what, reached.limit))])
         for result in results:
             self._tell(CallEnded(result))
@@ -191,6 +202,7 @@ class Loop:
         asked = sum(isinstance(step.body, ModelCalled) for step in self._journal.so_far)
         self._budget.used_before(self._journal.spent, asked)
         self._masking |= await masking_of(self._agent.secrets)
+        self._masking |= masking_of_withheld(_keys(self._agent.llm))
         if (why := await self._hooks.begin()) is not None:
             raise HookBlocked("start", why)
         await self._catch_up()
@@ -222,6 +234,7 @@ class Loop:
             self._options_now(standing),
             heard=self._tell,
             final=self._run.terms.final,
+            retried=self._run.terms.retried,
             record=self._record,
         )
         match outcome:
@@ -238,7 +251,7 @@ class Loop:
             return
         steps = self._journal.so_far
         done = {step.body.call_id for step in steps if isinstance(step.body, ToolResult) and not step.body.error}
-        calls = [step.body for step in steps if isinstance(step.body, ToolCall) and step.body.call_id in done]
+        calls = [call for call in as_run(steps) if call.call_id in done]
         already = set(self._run.told) | {step.body.name for step in steps if isinstance(step.body, SkillActivated)}
         if not calls or all(skill.name in already for skill in self._skills):
             return
@@ -259,7 +272,7 @@ class Loop:
         ours = [body for body in bodies if isinstance(body, ToolCall) and not body.client]
         if (most := self._limits.repeats) is not None and self._in_a_row(bodies) > most:
             await self._not_again(bodies, number, LimitReached(REPEATED, f"{most:,}"))
-        asked, denied = self._asked_for(ours)
+        asked, denied = await self._asked_for(ours)
         for call in () if self._run.terms.client else [call for call in ours if self._agent.is_client_tool(call.tool)]:
             denied.append(ToolResult(call.call_id, call.tool, (Text(NO_CLIENT),), "not_run"))
             asked.append(NewEvent(denied[-1]))
@@ -307,8 +320,9 @@ class Loop:
         holds = standing.answered == 0 or options.tool_choice in {"auto", "none"}
         return options if holds else replace(options, tool_choice="auto")
 
-    def _asked_for(self, calls: Sequence[ToolCall]) -> tuple[list[NewEvent], list[ToolResult]]:
-        """What is asked about these calls before they may run; and the results of those that are denied at once."""
+    async def _asked_for(self, calls: Sequence[ToolCall]) -> tuple[list[NewEvent], list[ToolResult]]:
+        """What is asked about these calls before they may run, and what is answered at once: a standing approval
+        allows a call, or nobody is there to be asked. And the results of the calls that are denied so."""
         events: list[NewEvent] = []
         denied: list[ToolResult] = []
         for call in calls:
@@ -316,7 +330,9 @@ class Loop:
             if why is None or not (self._run.terms.attended or self._agent.unattended == "deny"):
                 continue
             events.append(NewEvent(ApprovalAsked(call.call_id, call.tool, why)))
-            if not self._run.terms.attended:
+            if (given := await self._standing_approval(call)) is not None:
+                events.append(NewEvent(given))
+            elif not self._run.terms.attended:
                 reason = NOBODY.format(why=why)
                 told = (Text(f"This call was not run: {reason}"),)
                 denied.append(ToolResult(call.call_id, call.tool, told, "denied"))
@@ -330,32 +346,58 @@ class Loop:
         except Exception as error:  # a policy that cannot decide has not said yes
             return f"the approval policy failed ({type(error).__name__}: {error})"
 
+    async def _standing_approval(self, call: ToolCall) -> ApprovalGiven | None:
+        """The approval of a call that a standing approval allows now; None if somebody is to be asked."""
+        if self._run.standing is None:
+            return None
+        found = await self._run.standing.find(call, self._agent.tool(call.tool))
+        if found is None:
+            return None
+        return ApprovalGiven(call.call_id, call.tool, found.by, standing=found.id, allows=found.allows)
+
+    async def _allowed_since(self, standing: "TurnStand") -> bool:
+        """Whether calls that wait are allowed by a standing approval that was given after they were asked about."""
+        waiting = [call for call in standing.open if call.call_id in standing.waiting]
+        given = [given for call in waiting if (given := await self._standing_approval(call)) is not None]
+        self._journal.add([NewEvent(one) for one in given])
+        self._fresh |= {one.call_id for one in given}  # what waits was not started
+        return bool(given)
+
     async def _answer(self, standing: "TurnStand") -> tuple[ToolCall, ...]:
         """Runs our open calls, at once; gives those that wait for an approval instead."""
+        if await self._allowed_since(standing):
+            standing = stand(self._journal.so_far)
         runnable = [call for call in standing.open if call.call_id not in standing.waiting]
         repeated = [call for call in runnable if call.call_id not in self._fresh and not self._may_repeat(call)]
-        if await self._blocked([call for call in standing.open if call not in repeated]):
+        if await self._blocked([call for call in standing.open if call not in repeated], standing):
             return ()  # these have their results, and how the turn stands is looked at anew
         for call in repeated:
-            self._journal.add([NewEvent(ToolResult(call.call_id, call.tool, (Text(MAY_HAVE_RUN),), "unknown"))])
+            unknown = ToolResult(call.call_id, call.tool, (Text(MAY_HAVE_RUN),), "unknown")
+            self._journal.add([NewEvent(self._masked(standing.for_model(unknown)))])
         if runnable:
             await self._journal.flush()  # an approval too is on disk before what it allows can have happened
-        await self._each([call for call in runnable if call not in repeated], self._run_call)
+        await self._each(
+            [call for call in runnable if call not in repeated], lambda call: self._run_call(call, standing)
+        )
         waiting = tuple(call for call in standing.open if call.call_id in standing.waiting)
         for call in waiting:
             self._tell(CallWaits(call, standing.waiting[call.call_id]))
         return waiting
 
-    async def _blocked(self, calls: Sequence[ToolCall]) -> bool:
+    async def _blocked(self, calls: Sequence[ToolCall], standing: "TurnStand") -> bool:
         """Runs the hooks of calls that are to be run or approved; whether any was blocked. Those have their results."""
         denied: list[ToolResult] = []
 
         async def ask(call: ToolCall) -> None:
-            why = await self._hooks.at("before_tool", call)
+            try:
+                why = await self._hooks.at("before_tool", call)
+            except TrustChanged:
+                await self._not_run(call)
+                raise
             if why is None:
                 return
             told = (Text(f"This call was not run: {why}"),)
-            denied.append(ToolResult(call.call_id, call.tool, told, "denied"))
+            denied.append(self._masked(standing.for_model(ToolResult(call.call_id, call.tool, told, "denied"))))
             self._journal.add([NewEvent(ApprovalDenied(call.call_id, call.tool, reason=why)), NewEvent(denied[-1])])
             await self._journal.flush()
             self._tell(CallEnded(denied[-1]))
@@ -373,6 +415,8 @@ class Loop:
                     ended.clear()  # the model has heard of all before
                 case ToolCall() as call:
                     calls[call.call_id] = call
+                case ApprovalGiven(call_id=id) as given if id in calls:
+                    calls[id] = given.as_approved(calls[id])
                 case ToolResult(call_id=id, status="done" | "failed") as result if id in calls:
                     ended.append((calls[id], result))
                 case _:
@@ -415,7 +459,7 @@ class Loop:
         if errors:
             raise errors[0]
 
-    async def _run_call(self, call: ToolCall) -> None:
+    async def _run_call(self, call: ToolCall, standing: "TurnStand") -> None:
         self._fresh.discard(call.call_id)
         self._tell(CallStarted(call))
         tool = self._agent.tool(call.tool)
@@ -435,10 +479,16 @@ class Loop:
             secrets=secrets,
             masking=self._masking,
         )
+        context.pinned = self._run.pinned
         masked = self._masking.stream()
         context.tell = lambda text: self._progress(call, text, context, masked)
         before = self._journal.state
-        result = await run_call(tool, call, context)
+        try:
+            result = await run_call(tool, call, context)
+        except EndsTurn as ends:
+            context.end()
+            await self._not_run(call)
+            raise ends.error from None
         context.end()
         if rest := masked.end():
             self._tell(CallProgress(call.call_id, call.tool, rest))
@@ -447,8 +497,18 @@ class Loop:
             told = (Text(STATE_CHANGED.format(key=key)), *result.parts)
             change, result = None, ToolResult(call.call_id, call.tool, told, "failed", result.duration)
         changed = [] if change is None else [self._masking.change(change)]
-        result = replace(result, parts=self._masking.parts(result.parts))  # a call beside it may have brought another
+        result = self._masked(standing.for_model(result))  # a call beside it may have brought another secret
         await self._ended(call, result, [*changed, *context.events])
+
+    def _masked(self, result: ToolResult) -> ToolResult:
+        return replace(result, parts=self._masking.parts(result.parts))
+
+    async def _not_run(self, call: ToolCall) -> None:
+        """Notes that a call was not started because the turn ends: whoever resumes it need not wonder."""
+        result = ToolResult(call.call_id, call.tool, (Text(CHANGED),), "not_run")
+        self._journal.add([NewEvent(result)])
+        await self._journal.flush()
+        self._tell(CallEnded(result))
 
     async def _ended(self, call: ToolCall, result: ToolResult, before: Sequence[AnyBody] = ()) -> None:
         self._journal.add([NewEvent(body) for body in (*before, result)])
@@ -481,8 +541,8 @@ class Loop:
         try:
             decode_as(self._agent.output, text)
         except ValueError as error:
-            if self._is_cut():  # the next one would be cut in the same way
-                raise BadOutput(corrections + 1, f"it was cut off by its limit of tokens ({error})") from error
+            if (cut := self._cut()) is not None:  # the next one would be cut in the same way
+                raise BadOutput(corrections + 1, f"it was {cut} ({error})") from error
             if corrections >= CORRECTIONS:
                 raise BadOutput(corrections + 1, str(error)) from error
             told = f"Your answer does not have the form that was asked for: {error}. Answer again, in that form alone."
@@ -490,10 +550,10 @@ class Loop:
             return False
         return True
 
-    def _is_cut(self) -> bool:
-        """Whether the model's last answer reached the limit of tokens that it was given."""
+    def _cut(self) -> str | None:
+        """How the model's last answer was cut, in words; None if it was not."""
         called = (step.body for step in reversed(self._journal.so_far) if isinstance(step.body, ModelCalled))
-        return next((one.finish == "length" for one in called), False)
+        return next((cut_of(one) for one in called), None)
 
 
 def _is_client(call: ToolCall) -> bool:
@@ -511,7 +571,7 @@ def _canonical(arguments: str) -> bytes:
 class TurnStand(Struct, frozen=True):
     """How a turn stands after its steps."""
 
-    open: tuple[ToolCall, ...]  # calls of ours without a result
+    open: tuple[ToolCall, ...]  # calls of ours without a result, with the arguments that they run with
     waiting: dict[str, str]  # which of them wait for an approval, and why
     answer: str | None  # what the model said last, if it asked for no tool and nobody objected
     asked: int  # how often a model was asked
@@ -520,12 +580,37 @@ class TurnStand(Struct, frozen=True):
     handed: tuple[ToolCall, ...] = ()  # calls without a result that are the client's to answer
     answered: int = 0  # how often a model that was asked has answered
     objections: int = 0  # how often a hook has objected to its answer
+    changed: dict[str, str] = {}  # the arguments of open calls that were approved with others than the model's
+
+    def for_model(self, result: ToolResult) -> ToolResult:
+        """The result of an open call for the model: first what was run instead, if somebody changed the call."""
+        if (arguments := self.changed.get(result.call_id)) is None or result.status == "not_run":
+            return result
+        ran = {"unknown": "may have run", "denied": "would have run"}.get(result.status, "was run")
+        return replace(result, parts=(Text(APPROVED_CHANGED.format(ran=ran, arguments=arguments)), *result.parts))
+
+
+def as_run(steps: Iterable[StagedEvent | Event]) -> list[ToolCall]:
+    """The calls of a turn, with the arguments that they run with."""
+    calls: list[ToolCall] = []
+    place: dict[str, int] = {}
+    for step in steps:
+        match step.body:
+            case ToolCall() as call:
+                place[call.call_id] = len(calls)
+                calls.append(call)
+            case ApprovalGiven(call_id=id) as given if id in place:
+                calls[place[id]] = given.as_approved(calls[place[id]])
+            case _:
+                pass
+    return calls
 
 
 def stand(steps: Iterable[StagedEvent | Event]) -> TurnStand:
     """How a turn with these steps stands."""
     open: dict[str, ToolCall] = {}
     waiting: dict[str, str] = {}
+    changed: dict[str, str] = {}
     answer: str | None = None
     asked = responses = corrections = answered = objections = 0
     for step in steps:
@@ -533,12 +618,17 @@ def stand(steps: Iterable[StagedEvent | Event]) -> TurnStand:
         match step.body:
             case ToolCall() as call:
                 open[call.call_id] = call
+                changed.pop(call.call_id, None)
                 answer = None
             case ToolResult(call_id=id):
                 open.pop(id, None)
             case ApprovalAsked(call_id=id, reason=reason):
                 waiting[id] = reason or "it is to be approved"
-            case ApprovalGiven(call_id=id) | ApprovalDenied(call_id=id):
+            case ApprovalGiven(call_id=id) as given:
+                waiting.pop(id, None)
+                if given.arguments is not None and id in open:
+                    open[id], changed[id] = given.as_approved(open[id]), given.arguments
+            case ApprovalDenied(call_id=id):
                 waiting.pop(id, None)
             case AssistantMessage(parts=parts) if not open:
                 before = answer if response == responses else None  # one response may say several things
@@ -562,4 +652,13 @@ def stand(steps: Iterable[StagedEvent | Event]) -> TurnStand:
     waiting = {id: why for id, why in waiting.items() if id in open}
     ours = tuple(call for call in open.values() if not call.client)
     handed = tuple(call for call in open.values() if call.client)
-    return TurnStand(ours, waiting, answer, asked, responses, corrections, handed, answered, objections)
+    return TurnStand(ours, waiting, answer, asked, responses, corrections, handed, answered, objections, changed)
+
+
+def _keys(llm: LLM) -> frozenset[str]:
+    """The model's key, which no tool is given; nothing if it is not at hand."""
+    try:
+        key = llm.key()
+    except (MissingKey, BadSetting):  # said when the model is asked
+        return frozenset()
+    return frozenset() if key is None else frozenset({key.reveal()})

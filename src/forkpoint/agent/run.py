@@ -1,7 +1,7 @@
 """One run of an agent: everything that the loop needs to know of it, in one frozen value.
 Tests: tests/agent/test_loop.py."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -9,11 +9,13 @@ from msgspec import Struct
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.budget import Budget
 from forkpoint.agent.skills.skill import Skill
+from forkpoint.agent.standing_approval import StandingApprovalReader
 from forkpoint.agent.team.tools import Team
 from forkpoint.events import UserMessage
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.prompt.rendering import Rendering
+from forkpoint.workspace.pins import PinnedCommand
 
 
 class Terms(Struct, frozen=True, kw_only=True):
@@ -25,6 +27,8 @@ class Terms(Struct, frozen=True, kw_only=True):
     - ``attended``: somebody can approve calls. If not, a call that needs an approval is denied, or run if the agent
       says so.
     - ``final``: what was told of an answer cannot be taken back, so no model is asked again once it has spoken.
+    - ``retried``: says whether whoever asked will ask again by itself if the turn fails now. As long as it says so, a
+      model is not asked again here after a passing failure: retries of both sides would multiply.
     - ``client``: a client is there that can answer calls of its own tools. Sub-agents have none.
     - ``budget``: what is left to the run that waits for this one.
     """
@@ -33,6 +37,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     limits: Limits | None = None
     attended: bool = True
     final: bool = False
+    retried: Callable[[], bool] | None = None
     client: bool = True
     budget: Budget | None = None
 
@@ -48,6 +53,8 @@ class Run(Struct, frozen=True, kw_only=True):
     - ``fresh`` are open calls that nobody can have started. ``rerun`` are open calls to run again although they may
       have been started.
     - ``budget`` is the run's own, and ``team`` its sub-agents.
+    - ``standing`` are the standing approvals of its conversation; None if it has no conversation.
+    - ``pinned`` are the approved commands of the project's MCP servers, by the servers' names.
     """
 
     agent: Agent
@@ -65,6 +72,8 @@ class Run(Struct, frozen=True, kw_only=True):
     terms: Terms = Terms()
     budget: Budget | None = None
     team: Team | None = None
+    standing: StandingApprovalReader | None = None
+    pinned: Mapping[str, PinnedCommand] = {}
 
     @property
     def limits(self) -> Limits:

@@ -67,7 +67,9 @@ def listed() -> list[dict[str, Any]]:
         case "large":
             return [{"name": "large", "inputSchema": {"type": "object", "description": "x" * 70_000}}]
         case "wordy":
-            return [{"name": "wordy", "description": "x" * 100_000, "inputSchema": schema}]
+            return [{"name": "wordy", "description": "x" * 50_000, "inputSchema": schema}]
+        case "endless words":
+            return [{"name": "wordy", "description": "x" * 5_000_000, "inputSchema": schema}]
         case "hints":
             hints = {"look": {"readOnlyHint": True}, "put": {"idempotentHint": True}, "drop": {"destructiveHint": True}}
             return [{"name": name, "inputSchema": schema, "annotations": one} for name, one in hints.items()]
@@ -172,6 +174,9 @@ def main() -> None:
     if MANNER == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        TOOLS[:] = [f"child-{child.pid}"]
+    if MANNER == "leaves":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
         TOOLS[:] = [f"child-{child.pid}"]
     if MANNER == "dies":
         sys.exit("no key was given")

@@ -63,6 +63,14 @@ async def test_a_server_ends_when_it_is_told_to_and_comes_back_when_it_is_needed
     assert int(await tools.done("pid")) != first
 
 
+async def test_what_a_server_has_started_ends_with_it_even_in_a_session_of_its_own() -> None:
+    (tool,) = await connect(odd("leaves"))
+    child = int(tool.name.rpartition("-")[2])
+    assert is_there(child)
+    await end_servers()
+    assert not is_there(child)
+
+
 def test_servers_end_with_the_process_even_those_that_will_not() -> None:
     code = (
         "import sys, anyio; from forkpoint.agent.mcp import McpServer, connect\n"
@@ -296,13 +304,14 @@ async def test_a_secret_in_an_address_is_in_no_log(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("KEY", "hidden-value")
+    before = list(logging.getLogger("httpx2").filters)  # those of models that other tests have left open
     with web(lambda _: {"content": []}) as (url, _):
         tools = await Tools.of(McpServer("web", url=f"{url}?key=${{KEY}}"))
         await tools.done("web__t")
         await end_servers()
     assert "/mcp?key=***" in caplog.text
     assert "hidden-value" not in caplog.text
-    assert not logging.getLogger("httpx2").filters
+    assert logging.getLogger("httpx2").filters == before
 
 
 ANSWERS: dict[str, tuple[Callable[[Any], Any], str]] = {

@@ -62,6 +62,7 @@ async def test_a_first_turn_that_waits_goes_on_with_the_list_that_it_began_with(
         id = conversation.id
     await end_servers()
     async with await AsyncConversation.open(id, store=store) as again:
+        await again.open_turn()
         done = await again.approve()
         assert (done.outcome, done.text) == ("committed", "done")
         assert [body.status for body in await bodies(again, ToolResult)] == ["done"]

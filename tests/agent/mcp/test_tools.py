@@ -61,17 +61,25 @@ def test_a_name_does_not_depend_on_the_order_of_the_list() -> None:
 
 @pytest.mark.parametrize(
     ("manner", "why"),
-    [("many", "300 tools, and 256"), ("large", "'large' that cannot be used"), ("endless", "more than 100 pages")],
+    [
+        ("many", "300 tools, and 256"),
+        ("large", "'large' that cannot be used"),
+        ("endless", "more than 100 pages"),
+        (
+            "endless words",
+            "'wordy' that cannot be used .its description has 5,000,000 characters, and 64,000 can be used",
+        ),
+    ],
 )
 async def test_a_list_that_cannot_be_used_is_refused_with_its_reason(manner: str, why: str) -> None:
     with pytest.raises(McpFailed, match=why):
         await connect(odd(manner))
 
 
-async def test_a_description_without_end_is_cut() -> None:
+async def test_a_long_description_is_cut() -> None:
     (tool,) = await connect(odd("wordy"))
     assert len(tool.description) < 9_000
-    assert tool.description.endswith("[... 92,000 characters left out]")
+    assert tool.description.endswith("[... 42,000 characters left out]")
 
 
 async def test_what_a_server_says_of_its_tools_is_believed_only_if_it_is_to_be() -> None:

@@ -19,6 +19,7 @@ from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.stored.document import bind, portable_document
 from forkpoint.errors import BadAgent, CannotResume
 from forkpoint.events import ToolCall
+from forkpoint.llm.key import Key
 from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.manifest import ToolSchema
 
@@ -364,7 +365,7 @@ def test_what_only_runs_here_is_not_sent_to_a_server(agent: Agent, word: str) ->
 def test_a_literal_key_comes_from_the_agent_given_alone() -> None:
     agent = Agent(LLM("openai/gpt-5", api_key=SECRET))
     assert bind(agent.to_json()).llm.api_key is None
-    assert bind(agent.to_json(), agent).llm.key() == SECRET
+    assert bind(agent.to_json(), agent).llm.key() == Key(SECRET)
 
 
 def test_a_literal_key_of_another_model_is_not_taken() -> None:

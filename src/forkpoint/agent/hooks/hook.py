@@ -16,7 +16,8 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -27,6 +28,7 @@ from msgspec import Struct
 from forkpoint.agent.tool import path_of
 from forkpoint.errors import BadAgent
 from forkpoint.events import (
+    ApprovalGiven,
     AssistantMessage,
     Event,
     HookRun,
@@ -39,6 +41,7 @@ from forkpoint.events import (
     UserMessage,
 )
 from forkpoint.llm.prompt.manifest import is_text
+from forkpoint.workspace.pins import PinnedCommand
 
 Moment: TypeAlias = Literal["turn_start", "user_message", "before_tool", "after_tool", "turn_end"]
 """When a hook runs."""
@@ -145,6 +148,8 @@ class Hook:
     - ``timeout``: seconds after which it has failed.
     - ``on_error``: what one that fails does: ``ignore``, or ``block``.
     - ``name``: how its runs are recorded.
+    - ``pinned``: of a project's hook, the files that its command names, which must be the same whenever it runs. It is
+      not part of its document.
     """
 
     moment: Moment
@@ -154,6 +159,7 @@ class Hook:
     timeout: float
     on_error: OnError
     name: str
+    pinned: PinnedCommand | None = field(default=None, compare=False, repr=False)
 
     def __init__(
         self,
@@ -171,7 +177,7 @@ class Hook:
             raise BadAgent(f"{what} has no moment that there is; the moments are {', '.join(get_args(Moment))}")
         if (command is None) == (function is None):
             raise BadAgent(f"{what} must have a command or a function, and not both")
-        for field, value in (
+        for attribute, value in (
             ("moment", moment),
             ("command", None if command is None else _command(what, command)),
             ("function", None if function is None else _function(what, function)),
@@ -179,7 +185,7 @@ class Hook:
             ("timeout", _timeout(what, timeout)),
             ("on_error", on_error),
         ):
-            object.__setattr__(self, field, value)
+            object.__setattr__(self, attribute, value)
         if on_error not in get_args(OnError):
             raise BadAgent(f"what {what} does on an error is {on_error!r}, and must be ignore or block")
         called: Any = name
@@ -202,6 +208,12 @@ class Hook:
         if self.moment != context.moment:
             return False
         return context.tool is None or any(fnmatchcase(context.tool, one) for one in self.tools.split("|"))
+
+    def with_pin(self, pinned: PinnedCommand) -> "Hook":
+        """The same hook, whose files are looked at again whenever it runs."""
+        made = copy(self)
+        object.__setattr__(made, "pinned", pinned)
+        return made
 
     def find(self) -> HookFunction:
         """Its function, imported if it is a path. Raises whatever importing raises."""
@@ -255,7 +267,11 @@ def hooks_of(given: Iterable[Any]) -> tuple[Hook, ...]:
     hooks = tuple(given)
     if any(not isinstance(hook, Hook) for hook in hooks):
         raise BadAgent("each of its hooks must be of the class Hook")
-    return tuple(dict.fromkeys(hooks))
+    found: dict[Hook, Hook] = {}
+    for hook in hooks:
+        if hook not in found or found[hook].pinned is None:  # of two equal hooks, the pinned one
+            found[hook] = hook
+    return tuple(found.values())
 
 
 def project_hooks(said: Any, root: Path) -> tuple[Hook, ...]:
@@ -278,14 +294,15 @@ def rooted_hook(hook: Hook, root: Path) -> Hook:
     if not isinstance(hook.command, tuple) or "/" not in hook.command[0]:
         return hook
     program, *arguments = hook.command
-    fields = {field: getattr(hook, field) for field in ("tools", "timeout", "on_error", "name")}
+    fields = {name: getattr(hook, name) for name in ("tools", "timeout", "on_error", "name")}
     return Hook(hook.moment, command=[str(root / program), *arguments], **fields)
 
 
 def ran_before(steps: Sequence[StagedEvent | Event], moment: Moment, call_id: str | None = None) -> tuple[HookRun, ...]:
     """The runs that a turn's steps have of a moment already: of the newest call of that id, of its newest answer.
 
-    Steps that were copied from another turn, as a sub-agent's are, were not run for this one.
+    A call that was approved with other arguments is another call to a hook. Steps that were copied from another turn,
+    as a sub-agent's are, were not run for this one.
     """
     runs: list[HookRun] = []
     for step in reversed(steps):
@@ -294,6 +311,8 @@ def ran_before(steps: Sequence[StagedEvent | Event], moment: Moment, call_id: st
                 runs.append(run)
             case ToolCall(call_id=id) if id == call_id:
                 break  # some models use an id again in a later answer
+            case ApprovalGiven(call_id=id, arguments=str()) if id == call_id:
+                break
             case AssistantMessage() if moment == "turn_end":
                 break
             case _:

@@ -51,6 +51,8 @@ async def run_hooks(
     """Runs those of the hooks that are for this moment, in their order, until one blocks.
 
     ``workspace`` is where commands run, ``env`` their whole environment (None is ours). What is kept is masked first.
+    The files of a project's hook are read directly before it is started, and again when it has ended, before it is
+    believed. Raises `TrustChanged` if they are not what was approved.
     """
     events: list[HookRun] = []
     told: list[str] = []
@@ -103,6 +105,7 @@ class _HookDocument(Struct, frozen=True):
 async def _run(hook: Hook, context: HookContext, workspace: Path | None, env: Mapping[str, str] | None) -> _Verdict:
     if hook.command is None:
         return await _run_function(hook, context)
+    await _check(hook, workspace)
     try:
         finished = await run_command(
             hook.command, input=context.document(), cwd=workspace, env=env, seconds=hook.timeout, limit=READ
@@ -110,7 +113,14 @@ async def _run(hook: Hook, context: HookContext, workspace: Path | None, env: Ma
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return _Verdict(failed=True, reason=f"it could not be started ({valid_text(why)})")
+    await _check(hook, workspace)
     return _heard(hook, finished)
+
+
+async def _check(hook: Hook, workspace: Path | None) -> None:
+    """Raises `TrustChanged` if a file that a project's hook names is another than was approved."""
+    if hook.pinned is not None:
+        await anyio.to_thread.run_sync(hook.pinned.check, workspace)
 
 
 def _heard(hook: Hook, finished: Finished) -> _Verdict:

@@ -23,7 +23,7 @@ from forkpoint.agent.mcp.failures import McpToolError, reason
 from forkpoint.agent.mcp.processes import GRACE, ServerEnded, ServerOutput, process
 from forkpoint.agent.mcp.servers import Start
 from forkpoint.agent.mcp.thread import there
-from forkpoint.errors import McpFailed
+from forkpoint.errors import McpFailed, TrustChanged
 from forkpoint.system import extras
 from forkpoint.threads.wakeup import soon_here
 
@@ -122,6 +122,7 @@ class _Connection:
         self.is_retired = False  # whoever uses it ends, and nobody else begins
         self.users = 0
         self.probe: anyio.Event | None = None
+        self.refused: TrustChanged | None = None  # it was not started: its files are not what was approved
         self._scope = anyio.CancelScope()
         self._session: Any = None
         self._tools: tuple[Any, ...] | None = None
@@ -138,6 +139,8 @@ class _Connection:
                 await self._serve()
             if self._scope.cancelled_caught and self._session is None:
                 self.heard.end(f"did not start within {self.start.timeout:g} s")
+        except TrustChanged as changed:
+            self.refused = changed
         except Exception as error:  # also what the SDK's tasks raise, in groups
             why = f"cannot be talked to ({reason(error, self.start.masking)})"
             self.heard.end(str(error) if isinstance(error, ServerEnded) else why)
@@ -272,7 +275,7 @@ class _Pool:
         return None if connection is None or connection.is_over or connection.is_retired else connection
 
     async def connected(self, start: Start) -> _Connection:
-        """A connection that is ready. Raises `McpFailed`."""
+        """A connection that is ready. Raises `McpFailed` and `TrustChanged`."""
         connection = self.live(start)
         if connection is not None and connection.probe is not None:
             await connection.probe.wait()
@@ -288,7 +291,7 @@ class _Pool:
         if connection.is_over:
             if self.connections.get(start.key) is connection:
                 del self.connections[start.key]
-            raise connection.failed()
+            raise connection.failed() if connection.refused is None else connection.refused
         return connection
 
     def _make_room(self) -> None:

@@ -6,7 +6,9 @@ both are told as the reason when the server fails. Tests: tests/agent/mcp/test_c
 """
 
 import codecs
+import logging
 import os
+import secrets
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -16,11 +18,16 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 from anyio.abc import ByteReceiveStream, Process
 
 from forkpoint.agent.mcp.servers import BASICS, Start
 from forkpoint.agent.secrets.masking import SHORTEST, STARS, Masking
-from forkpoint.system.process import signal_group
+from forkpoint.agent.secrets.withheld import is_withheld
+from forkpoint.system.exposure import conceal
+from forkpoint.system.process import MARK, end_marked, signal_group
+
+_log = logging.getLogger("forkpoint")
 
 MESSAGE = 16 * 1024 * 1024
 """Bytes that one message of a server may have."""
@@ -102,22 +109,15 @@ class _OutputPart:
 
 @asynccontextmanager
 async def process(start: Start, heard: ServerOutput) -> AsyncIterator[Any]:
-    """The streams of a server that is started here, and ended at the end, with all that it has started."""
+    """The streams of a server that is started here, and ended at the end, with all that it has started.
+
+    The files of a project's server are read directly before that. Raises `TrustChanged` if they are not what was
+    approved.
+    """
     from mcp.shared.message import SessionMessage
 
-    environment = {name: os.environ[name] for name in BASICS if name in os.environ} | dict(start.env)
-    try:
-        started = await anyio.open_process(
-            list(start.command),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            cwd=start.cwd,
-            env=environment,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        raise ServerEnded(f"cannot be started ({error})") from error
+    token = secrets.token_hex(16)
+    started = await _start(start, token)
     # Nothing is awaited until the process is within the block that ends it.
     incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
@@ -161,10 +161,31 @@ async def process(start: Start, heard: ServerOutput) -> AsyncIterator[Any]:
             yield read, write
         finally:
             with anyio.CancelScope(shield=True):  # every wait in it has a limit
-                await _end(started)
+                await _end(started, token)
                 for stream in (read, write, incoming, outgoing):
                     stream.close()
             group.cancel_scope.cancel()
+
+
+async def _start(start: Start, token: str) -> Process:
+    """Starts a server, with the token in its environment. Raises `ServerEnded` and `TrustChanged`."""
+    conceal(is_withheld)
+    environment = {name: os.environ[name] for name in BASICS if name in os.environ} | dict(start.env)
+    environment[MARK] = f"{os.environ.get(MARK, '')}:{token}"
+    if start.pinned is not None:
+        await anyio.to_thread.run_sync(start.pinned.check)
+    try:
+        return await anyio.open_process(
+            list(start.command),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            cwd=start.cwd,
+            env=environment,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise ServerEnded(f"cannot be started ({error})") from error
 
 
 async def _lines(stream: ByteReceiveStream) -> AsyncIterator[bytes]:
@@ -191,8 +212,9 @@ def _message(line: bytes) -> Any:
         return None
 
 
-async def _end(started: Process) -> None:
-    """Ends a process and its group: its input ends, then it is told to, then it is killed."""
+async def _end(started: Process, token: str) -> None:
+    """Ends a process: its input ends, then it is told to, then it is killed. All that it has started is killed: its
+    group, and what has left the group, which is known by the token in its environment."""
     assert started.stdin is not None
     with suppress(*_CLOSED):
         await started.stdin.aclose()
@@ -204,6 +226,9 @@ async def _end(started: Process) -> None:
         if started.returncode is not None:
             break
     _signal(started, getattr(signal, "SIGKILL", signal.SIGTERM))  # what it started, and left behind
+    own_thread = anyio.CapacityLimiter(1)
+    if not await anyio.to_thread.run_sync(end_marked, token.encode(), limiter=own_thread):
+        _log.warning("a process that an MCP server has started could not be ended, and runs on")
     for stream in (started.stdout, started.stderr):
         if stream is not None:
             with suppress(*_CLOSED):

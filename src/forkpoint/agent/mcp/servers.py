@@ -16,6 +16,7 @@ from forkpoint.agent.secrets.masking import SHORTEST, Masking
 from forkpoint.errors import BadAgent, McpFailed
 from forkpoint.events import JsonText
 from forkpoint.llm.documents import read_document
+from forkpoint.workspace.pins import PinnedCommand
 
 TIMEOUT = 60.0
 """Seconds for a server to start, and for each of its calls, if it does not say otherwise."""
@@ -127,13 +128,17 @@ class Start(Struct, frozen=True):
     headers: tuple[tuple[str, str], ...]
     timeout: float
     secrets: tuple[str, ...]
+    pinned: PinnedCommand | None = None  # of a project's server: what was approved of it
 
     def __repr__(self) -> str:
         return f"<start of {self.name}>"
 
     @property
     def key(self) -> "Start":
-        """What tells its connection from others: all but how long somebody is willing to wait."""
+        """What tells its connection from others: all but how long somebody is willing to wait.
+
+        What is pinned is part of it: a server that was started from other files is another server.
+        """
         return replace(self, timeout=0.0)
 
     @property
@@ -142,7 +147,13 @@ class Start(Struct, frozen=True):
         return _masking(self.secrets)
 
 
-def start_of(server: McpServer, *, workspace: Path | None = None, secrets: Mapping[str, str] | None = None) -> Start:
+def start_of(
+    server: McpServer,
+    *,
+    workspace: Path | None = None,
+    secrets: Mapping[str, str] | None = None,
+    pinned: PinnedCommand | None = None,
+) -> Start:
     """What is needed to start or reach a server here and now. Raises `McpFailed` for what is missing."""
     given = {} if secrets is None else secrets
     used: set[str] = set()
@@ -168,6 +179,7 @@ def start_of(server: McpServer, *, workspace: Path | None = None, secrets: Mappi
         tuple((name, _filled(text, value)) for name, text in server.headers.items()),
         server.timeout,
         tuple(sorted(used)),
+        pinned,
     )
 
 

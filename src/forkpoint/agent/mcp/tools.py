@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.agent.arguments import Arguments, BadArguments
-from forkpoint.agent.context import ToolContext
+from forkpoint.agent.context import EndsTurn, ToolContext
 from forkpoint.agent.mcp.connections import call_tool, known_tools, list_tools
 from forkpoint.agent.mcp.results import parts_of_result
 from forkpoint.agent.mcp.servers import McpServer, rooted, start_of
@@ -27,16 +28,20 @@ from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.secrets.masking import Masking
 from forkpoint.agent.secrets.secret import Resolved, Secret, resolve
 from forkpoint.agent.tool import OUTPUT_LIMIT, Tool
-from forkpoint.errors import BadAgent, BadTool, McpFailed, NoSecret
+from forkpoint.errors import BadAgent, BadTool, McpFailed, NoSecret, TrustChanged
 from forkpoint.events import JsonText, Part
 from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.system import extras
+from forkpoint.workspace.pins import PinnedCommand, trust_changed
 
 TOOLS = 256
 """Tools that one server may add to an agent."""
 
 DESCRIPTION, SCHEMA = 8_000, 64_000
-"""Characters that the description of a tool, and the schema of its arguments, may have."""
+"""Characters of a tool's description that a model is shown, and that the schema of its arguments may have.
+
+A description of more characters than a schema may have is not cut but refused: nobody writes that much by hand.
+"""
 
 NAME = 64
 """Characters that every provider takes as the name of a tool."""
@@ -106,14 +111,30 @@ def project_servers(said: Any, root: Path) -> tuple[Offered, ...]:
 
 
 async def offered_now(
-    before: Sequence[Offered], *, workspace: Path | None = None, secrets: Mapping[str, Secret] | None = None
+    before: Sequence[Offered],
+    *,
+    workspace: Path | None = None,
+    secrets: Mapping[str, Secret] | None = None,
+    pinned: Mapping[str, PinnedCommand] | None = None,
 ) -> tuple[Offered, ...]:
     """The same servers with what they offer to a turn that begins now (`offers`), given what they name of an agent's
-    secrets. Raises `McpFailed`, and `NoSecret` if one that has no list yet needs it."""
+    secrets. ``pinned`` are the commands of the project's servers. Raises `McpFailed`, `TrustChanged`, and `NoSecret` if
+    a server that has no list yet needs it."""
     known = {one.server.name: one.tools for one in before if one.tools is not None}
     given = {one.server.name: await _given(one, secrets or {}) for one in before}
-    found = await offers([one.server for one in before], known, workspace=workspace, secrets=given)
+    pins = {one.server.name: pin_of(one.server.name, one.project, pinned or {}) for one in before}
+    found = await offers([one.server for one in before], known, workspace=workspace, secrets=given, pinned=pins)
     return tuple(replace(one, tools=found[one.server.name]) for one in before)
+
+
+def pin_of(server: str, project: str | None, pinned: Mapping[str, PinnedCommand]) -> PinnedCommand | None:
+    """What is pinned of a server; None if it is not a project's. Raises `TrustChanged` if it is a project's, and nobody
+    has approved it."""
+    if project is None:
+        return None
+    if (found := pinned.get(server)) is None:
+        raise trust_changed(project, project, f"its MCP server {server} is not approved", None)
+    return found
 
 
 def names_for(one: Offered, secrets: Container[str]) -> tuple[str, ...]:
@@ -136,26 +157,31 @@ async def offers(
     *,
     workspace: Path | None = None,
     secrets: Mapping[str, Mapping[str, str]] | None = None,
+    pinned: Mapping[str, PinnedCommand | None] | None = None,
 ) -> dict[str, tuple[OfferedTool, ...]]:
     """What each server offers, by its name: what it offered ``before``, unless it is known to offer something else.
 
     A server without a list is asked for one, all at once. One with a list is not started for this; if it is connected
     in this process, and says that its list is another, that holds from now on. ``secrets`` are the values that each
-    is given, by its name. Raises `McpFailed`.
+    is given, by its name, and ``pinned`` what is approved of it. Raises `McpFailed` and `TrustChanged`.
     """
     known = {} if before is None else before
     given = {} if secrets is None else secrets
+    pins = {} if pinned is None else pinned
     found: dict[str, tuple[OfferedTool, ...]] = {}
-    errors: list[McpFailed | extras.Unusable] = []
+    errors: list[McpFailed | TrustChanged | extras.Unusable] = []
 
     async def ask(server: McpServer) -> None:
         kept = known.get(server.name)
         try:
-            start = start_of(server, workspace=workspace, secrets=given.get(server.name))
+            secret = given.get(server.name)
+            start = start_of(server, workspace=workspace, secrets=secret, pinned=pins.get(server.name))
             listed = await (list_tools(start) if kept is None else known_tools(start))
             if kept is None or listed is not None:
                 kept = offers_of(server, listed or (), start.masking)
             found[server.name] = kept
+        except TrustChanged as error:
+            errors.insert(0, error)
         except (McpFailed, *extras.UNUSABLE) as error:
             if kept is None:
                 errors.append(error)
@@ -202,19 +228,24 @@ def plain_names(server: str, tools: Iterable[str]) -> dict[str, str]:
     return made
 
 
-def mcp_tools(server: McpServer, offered: Iterable[OfferedTool], secrets: tuple[str, ...] = ()) -> tuple[Tool, ...]:
+def mcp_tools(
+    server: McpServer, offered: Iterable[OfferedTool], secrets: tuple[str, ...] = (), project: str | None = None
+) -> tuple[Tool, ...]:
     """What a server offers, as tools: the very same for equal ones, so that equal agents are equal.
 
-    ``secrets`` are the names of those that it is given. Nothing is started: that happens when one of them is called.
+    ``secrets`` are the names of those that it is given, ``project`` is the project that names it, if one does. Nothing
+    is started: that happens when one of them is called.
     """
-    return _tools(server, tuple(offered), secrets)
+    return _tools(server, tuple(offered), secrets, project)
 
 
 @functools.lru_cache(maxsize=256)
-def _tools(server: McpServer, offered: tuple[OfferedTool, ...], secrets: tuple[str, ...]) -> tuple[Tool, ...]:
+def _tools(
+    server: McpServer, offered: tuple[OfferedTool, ...], secrets: tuple[str, ...], project: str | None
+) -> tuple[Tool, ...]:
     return tuple(
         Tool(
-            function=McpCall(server, offer.tool),
+            function=McpCall(server, offer.tool, project),
             schema=ToolSchema(offer.name, offer.description, offer.parameters),
             arguments=SchemaArguments(offer.name, offer.parameters, offer.description),
             context="ctx",
@@ -240,15 +271,22 @@ def without_served(tools: Iterable[Tool], servers: Iterable[Offered]) -> list[To
 
 
 class McpCall:
-    """A tool of a server, to be called. It holds no connection."""
+    """A tool of a server, to be called. It holds no connection. ``project`` is the project that names the server."""
 
-    def __init__(self, server: McpServer, tool: str) -> None:
+    def __init__(self, server: McpServer, tool: str, project: str | None = None) -> None:
         self.server = server
         self.tool = tool
+        self.project = project
 
     async def __call__(self, arguments: dict[str, Any], ctx: ToolContext) -> tuple[Part, ...]:
-        start = start_of(self.server, workspace=ctx.workspace, secrets=ctx.secrets)
-        return parts_of_result(await call_tool(start, self.tool, arguments, ctx.progress), start)
+        try:
+            pinned = pin_of(self.server.name, self.project, ctx.pinned)
+            if pinned is not None:  # also of a server that runs already: it may read its files again
+                await anyio.to_thread.run_sync(pinned.check)
+            start = start_of(self.server, workspace=ctx.workspace, secrets=ctx.secrets, pinned=pinned)
+            return parts_of_result(await call_tool(start, self.tool, arguments, ctx.progress), start)
+        except TrustChanged as changed:
+            raise EndsTurn(changed) from changed
 
 
 class SchemaArguments(Arguments):
@@ -291,8 +329,13 @@ def _offer(server: McpServer, name: str, tool: Any, masking: Masking) -> Offered
     try:
         parameters = msgspec.json.encode(schema, order="deterministic").decode()
         if len(parameters) > SCHEMA:
-            raise ValueError(f"it has {len(parameters):,} characters, and {SCHEMA:,} can be used")
-        said = _cut(masking.text(tool.description or tool.title or ""), DESCRIPTION)
+            raise ValueError(
+                f"the schema of its arguments has {len(parameters):,} characters, and {SCHEMA:,} can be used"
+            )
+        said = tool.description or tool.title or ""
+        if len(said) > SCHEMA:
+            raise ValueError(f"its description has {len(said):,} characters, and {SCHEMA:,} can be used")
+        said = _cut(masking.text(said), DESCRIPTION)
         made = ToolSchema(name, said, masking.json(parameters))
     except (ValueError, TypeError, RecursionError, BadTool) as error:
         raise McpFailed(
