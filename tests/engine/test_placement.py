@@ -14,9 +14,10 @@ from forkpoint.engine.engine import Engine
 from forkpoint.engine.placement import ClientList, ForkPoint, NamedDraft, Placement, StartingPoint, imported, paired
 from forkpoint.errors import AlreadyExists, NotFound, TurnFailed, Unpaired
 from forkpoint.events import AssistantMessage, Event, Imported, Position, Text, ToolCall, ToolResult, UserMessage
+from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.store import open_store
-from forkpoint.store.records import ConversationRecord
+from forkpoint.store.records import ConversationRecord, Onto
 from forkpoint.testing import Fault, Heard, Reply, ScriptedCall
 
 pytestmark = pytest.mark.anyio
@@ -137,6 +138,42 @@ async def test_a_fork_needs_its_source_and_a_name_that_is_free_or_its_own(wire: 
     await wire.say("two", wanted)
     fork = await wire.record("fork")
     assert await wire.placement.claim(wanted, fork) == fork
+
+
+# Beside a conversation.
+
+
+async def test_a_list_that_has_nothing_in_common_with_any_branch_is_a_stranger(wire: Wire) -> None:
+    await wire.say("one")
+    assert (await wire.start(is_whole=True, message=user("two"))).is_stranger
+    assert (await wire.start(user("a"), assistant("A."), is_whole=True, message=user("b"))).is_stranger
+    again = await wire.start(is_whole=True, message=user("one"))
+    assert not again.is_stranger, "another answer to the first question is wanted"
+    edited = await wire.start(user("one"), assistant("Edited."), is_whole=True, message=user("two"))
+    assert (edited.is_stranger, edited.onto) == (False, Onto((await wire.record()).id, None))
+    assert [type(one) for one in edited.given] == [Imported, UserMessage, AssistantMessage, UserMessage]
+
+
+async def test_an_aside_stands_where_the_list_goes_on_and_a_side_at_the_root(wire: Wire) -> None:
+    await wire.say("one")
+    record = await wire.record()
+    settings = Settings.of(wire.agent, None)
+    start = await wire.start(user("one"), assistant("You said: one"), is_whole=True, message=user("two"))
+    for key in (None, "k"):
+        aside = wire.placement.aside(record, start, settings, key)
+        assert aside.beside is not None
+        assert (aside.name, aside.beside.kind, aside.beside.source) == (None, "aside", record.id)
+        assert aside.beside.onto == Onto(record.id, record.head.position)
+        side = wire.placement.side(record, settings, own_identity("shared"), None, key)
+        assert side.beside is not None
+        assert (side.name, side.beside.kind, side.beside.at, side.beside.onto) == (
+            None,
+            "side",
+            record.head.position,
+            None,
+        )
+        again = wire.placement.aside(record, start, settings, key)
+        assert (again.id == aside.id) == (key is not None), "a request with a key finds its branch again"
 
 
 # Whether the request came before.

@@ -328,8 +328,8 @@ async def test_without_a_conversation_a_risky_call_is_denied_whatever_the_agent_
     [("never", "risky", "awaiting_approval"), ("risky", "never", "awaiting_approval"), ("never", "never", "committed")],
 )
 async def test_a_trusted_projects_policy_only_makes_stricter(desk: Desk, own: Any, project: str, outcome: str) -> None:
-    desk.decided("trusted")
     desk.sets(f'approval = "{project}"')
+    desk.decided("trusted")
     async with AsyncConversation(Erasing().agent(approval=own), workspace=desk.project, store=desk.store) as one:
         assert (await one.run("Erase it")).outcome == outcome
 
@@ -376,7 +376,7 @@ async def test_a_trusted_projects_file_that_cannot_be_used_is_said_before_anythi
     desk.decided("trusted")
     desk.sets("instructions = 7")
     async with AsyncConversation(Listener().agent, workspace=desk.project, store=desk.store) as one:
-        with pytest.raises(BadSetting):
+        with pytest.raises(BadSetting, match=r"config\.toml cannot be used: .* Correct it, and try again\."):
             await one.run("Hello")
         assert (await AsyncConversation.list(store=desk.store)).items == ()
         desk.sets(f'instructions = "{TOLD}"')

@@ -214,6 +214,7 @@ ALL = [
 SAMPLES: dict[str, Any] = {
     "str": "sample",
     "int": 1234567,
+    "int | str": 1234567,
     "bool": True,
     "float": 1.5,
     "float | None": 2.5,

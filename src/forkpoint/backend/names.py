@@ -1,12 +1,13 @@
 """How callers name things: a conversation by an id or a name, a place in history by a turn or an event.
 Tests: tests/conversation/test_conversations.py, test_fork.py."""
 
+import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.results import Turn
-from forkpoint.errors import BadAgent, BadPosition, NotWhole
+from forkpoint.errors import BadAgent, BadName, BadPosition, NotWhole
 from forkpoint.events import Event, Position
 from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.llm.model import LLM
@@ -23,8 +24,31 @@ def as_id(given: str | None) -> tuple[str, str | None]:
     try:
         id_to_bytes(given)
     except ValueError:
-        return new_id(), check_name("name", given)
+        return new_id(), check_chosen_name("name", given)
     return given, None
+
+
+def check_chosen_name(what: str, name: str) -> str:
+    """Returns the name that a client chose for a conversation. Raises `BadName` if it is malformed, or a placeholder.
+
+    A client that has no name yet often sends what its language makes of that: ``None``, ``undefined``, a template that
+    nobody filled in. All its conversations would be one.
+    """
+    if _PLACEHOLDER.fullmatch(name):
+        raise BadName(what, name[:200], _UNFILLED)
+    return check_name(what, name)
+
+
+_PLACEHOLDER = re.compile(
+    r"none|nan|null|nil|undefined|true|false"  # what a language writes where there is no text
+    r"|\[object .*\]|object object"
+    r"|\{.*\}|\$\{?\w+\}?|<.*>|%[sdr]|%\(\w+\)s|%\w+%|:[a-z_]\w*",  # templates that nobody filled in
+    re.IGNORECASE | re.DOTALL | re.ASCII,
+)
+_UNFILLED = (
+    "it looks like a placeholder that the client did not fill in, so all of its conversations would be one. Send the "
+    "client's own id of this conversation, or no name at all for a new one"
+)
 
 
 def as_agent(given: Agent | LLM | str) -> Agent:

@@ -2,6 +2,7 @@
 Tests: tests/conversation/test_other_settings.py."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from msgspec import Struct
 
@@ -10,12 +11,40 @@ from forkpoint.agent.budget import Budget
 from forkpoint.agent.run import Terms
 from forkpoint.agent.team.tools import Task
 from forkpoint.backend.messages import Given
-from forkpoint.backend.results import Call
 from forkpoint.backend.settings import Settings
 from forkpoint.events import Position, SkillActivated
-from forkpoint.llm.prompt.identity import CachePolicy
-from forkpoint.store.records import Onto
+from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
+from forkpoint.store.records import Onto, Status
 from forkpoint.workspace.folders import Kind
+
+
+class ConversationFilter(Struct, frozen=True, kw_only=True):
+    """Which conversations a list has. All that is said here must hold.
+
+    - ``tags``: conversations that have all of these tags. ``status``: conversations with this status.
+    - ``sub_agents`` and ``sides``: with sub-agents; with what clients asked beside conversations.
+    - ``parent``: only the sub-agents of this conversation, by its id or name.
+    """
+
+    tags: Mapping[str, str] = {}
+    status: Status | None = None
+    sub_agents: bool = False
+    sides: bool = False
+    parent: str | None = None
+
+
+class Beside(Struct, frozen=True):
+    """A branch that its first turn makes beside a conversation. The conversation's name stays where it is.
+
+    An ``aside`` begins ``onto`` a place of the family, a ``side`` with nothing.
+    """
+
+    kind: Literal["aside", "side"]
+    source: str
+    family: str
+    at: Position | None = None  # where the source stood when somebody asked beside it
+    onto: Onto | None = None  # None: at the root
+    cache: CacheIdentity | None = None  # None: its own
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -29,6 +58,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     tags: Mapping[str, str] = {}
     trust: bool | None = None  # what its maker says of the workspace
     asked: Settings | None = None  # what was asked for, once `Backend.prepared` has looked at the workspace
+    beside: Beside | None = None  # None: it is a root
 
 
 class ForkOptions(Struct, frozen=True, kw_only=True):
@@ -87,13 +117,29 @@ class How(Terms, frozen=True, kw_only=True):
         return How(attended=self.attended, allow=self.allow, budget=budget, caller=turn, client=False, above=agent)
 
 
+class DecidedCall(Struct, frozen=True):
+    """A call that a decision is about, and the content that was seen.
+
+    - ``digest``: `Call.digest` of what was seen. None is possible only in a refusal: whatever waits under this id.
+    - ``arguments``: the exact text that the call is to run with instead of what the model wrote.
+    """
+
+    id: str
+    digest: str | None
+    arguments: str | None = None
+
+
 class Decision(Struct, frozen=True):
-    """What somebody says to calls that wait, as they were seen: a model may use an id again for another call."""
+    """What somebody says to calls that wait.
+
+    ``always``: what is allowed without a question from now on, as `Always.of` takes it; None: nothing.
+    """
 
     approved: bool
-    calls: tuple[Call, ...]
+    calls: tuple[DecidedCall, ...]
     by: str | None = None
     reason: str | None = None
+    always: str | None = None
 
 
 class NewTurn(Struct, frozen=True, kw_only=True):

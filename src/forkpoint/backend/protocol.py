@@ -9,14 +9,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from forkpoint.agent.agent import Agent
+from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.backend.callbacks import Callback
-from forkpoint.backend.options import Continuation, Draft, ForkOptions, NewTurn, SpawnOptions
+from forkpoint.backend.options import Continuation, ConversationFilter, Draft, ForkOptions, NewTurn, SpawnOptions
 from forkpoint.backend.results import Branch, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.backend.settings import Settings
 from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.paging import Page
-from forkpoint.store.records import Status, Verification
+from forkpoint.store.records import Verification
 
 
 class BackendTurns(Protocol):
@@ -34,12 +35,18 @@ class BackendTurns(Protocol):
         """Goes on with an open or failed turn after its last finished step."""
         ...
 
-    async def check(self, id: str, agent: Agent, *, allow: frozenset[str] = frozenset()) -> None:
-        """Raises `CannotResume` if a turn would, as far as that is known here before it is begun."""
+    async def make_way(self, id: str, turn: str, agent: Agent, *, allow: frozenset[str] = frozenset()) -> None:
+        """Gives up an open turn whose input is about to be run again (`NewTurn.retry_of`).
+
+        Raises `CannotResume` or `TrustChanged`, and leaves the turn as it is, if its input could not be run.
+        """
         ...
 
-    async def cancel(self, id: str) -> Turn:
-        """Stops the turn that runs, and gives it as it ended. Raises `NoSuchTurn` if none runs."""
+    async def cancel(self, id: str, turn: str | None = None) -> Turn:
+        """Cancels a turn, whichever process runs it, and gives it as it ended; the open turn, if none is named.
+
+        Raises `NoSuchTurn` if there is nothing to cancel, or the turn waits for an approval.
+        """
         ...
 
     async def discard(self, id: str, turn: str) -> Turn:
@@ -185,24 +192,23 @@ class Backend(Protocol):
         ...
 
     async def conversations(
-        self,
-        *,
-        cursor: str | None = None,
-        limit: int = 50,
-        tags: Mapping[str, str] | None = None,
-        status: Status | None = None,
-        sub_agents: bool = False,
-        parent: str | None = None,
+        self, *, cursor: str | None = None, limit: int = 50, wanted: ConversationFilter = ConversationFilter()
     ) -> Page[Info]:
-        """Conversations, the newest first: without sub-agents, or with them, or only those of a ``parent``."""
+        """Conversations, the newest first: by default all but sub-agents and sides."""
         ...
 
     async def tree(self, id: str) -> tuple[Branch, ...]:
         """The family of a conversation: roots, with what branched off them."""
         ...
 
-    async def describe(self, id: str, *, title: str | None, tags: Mapping[str, str] | None) -> Info:
-        """Changes title and tags. A running turn is not disturbed."""
+    async def describe(
+        self, id: str, *, title: str | None, tags: Mapping[str, str] | None, if_info: Info | None = None
+    ) -> Info:
+        """Changes title and tags. A running turn is not disturbed.
+
+        Raises `Stale`, and changes nothing, unless the conversation is still at the revision of ``if_info``, with its
+        title and tags.
+        """
         ...
 
     async def fork(
@@ -235,6 +241,16 @@ class Backend(Protocol):
 
     async def change(self, id: str, settings: Settings, agent: Agent | None, *, if_revision: int | None = None) -> Info:
         """Other settings from here on, recorded as a note. Those that it has already change nothing."""
+        ...
+
+    # Standing approvals.
+
+    async def approvals(self, id: str, *, revoked: bool = False) -> tuple[StandingApproval, ...]:
+        """What is allowed without a question, the oldest first; with ``revoked``, what was allowed and is no more."""
+        ...
+
+    async def revoke_approval(self, id: str, approval: str, *, by: str | None = None) -> StandingApproval:
+        """Takes a standing approval back, at any moment. Once more, it changes nothing. Raises `NotFound`."""
         ...
 
     # Reading.

@@ -1,9 +1,11 @@
 """What callers get: turns, conversations and figures, as frozen data. The same wherever a conversation lives.
 Tests: tests/wire/test_documents.py."""
 
+import hashlib
 from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias, assert_never
+from typing import Any, Literal, TypeAlias, assert_never, cast, get_args
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -28,6 +30,8 @@ from forkpoint.events import (
     Usage,
     UserMessage,
 )
+from forkpoint.history.digests import call_digest
+from forkpoint.llm.answers import Finish, cut_of
 from forkpoint.llm.prompt.identity import CacheIdentity
 from forkpoint.store.records import Lineage, Outcome, Status, TurnError
 
@@ -47,6 +51,12 @@ class Call(Struct, frozen=True):
     duration: float | None = None  # seconds
     reason: str | None = None  # why it waits, or was denied
     response: int = 0  # in which of the turn's answers it was asked for: some models use an id again
+    approved_arguments: str | None = None  # what it runs with instead, if somebody changed that when approving it
+
+    @property
+    def digest(self) -> str:
+        """What stands for the content of the call in an approval: `forkpoint.history.digests.call_digest` makes it."""
+        return call_digest(self.response, self.id, self.tool, self.arguments)
 
 
 class Turn(Struct, frozen=True):
@@ -63,6 +73,7 @@ class Turn(Struct, frozen=True):
     started: int = 0  # microseconds since 1970, UTC
     ended: int | None = None
     output: Any = None  # the answer as the agent's output type
+    by: str | None = None  # who asked for it: the name of a server's key, or of `acting_as`
 
     @property
     def input(self) -> tuple[UserMessage, ...]:
@@ -71,13 +82,27 @@ class Turn(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What the model said last, in words; also beside calls that it handed to the client."""
+        """What the model said last, in words; also beside calls that wait, or that it handed to the client."""
         standing = stand(self.events)
-        if standing.answer is None and standing.handed:
+        if standing.answer is None and (standing.handed or standing.waiting):
             last = [event.body for event in self.events if event.envelope.response == standing.responses]
             said = [body.parts for body in last if isinstance(body, AssistantMessage)]
             return "".join(part.text for parts in said for part in parts if isinstance(part, Text))
         return standing.answer or ""
+
+    @property
+    def finish(self) -> Finish | None:
+        """Why the model's answer ended: ``stop``, ``length`` (a limit of tokens) or ``filter`` (its provider's);
+        ``tool_calls`` if calls wait, for an approval or for the client. None if the turn has no answer."""
+        if self.outcome not in {"committed", "awaiting_approval"} or self.stopped is not None or not self.steps:
+            return None
+        finish = self.steps[-1].finish
+        return cast("Finish", finish) if finish in get_args(Finish) else None
+
+    @property
+    def cut(self) -> str | None:
+        """How the answer was cut, in words: "cut at the limit of 256 tokens"; None if it was not."""
+        return cut_of(self.steps[-1]) if self.finish in {"length", "filter"} else None
 
     @property
     def stopped(self) -> str | None:
@@ -123,6 +148,7 @@ class SideAnswer(Struct, frozen=True):
 
     text: str
     usage: Usage
+    finish: Finish = "stop"
 
     @property
     def cost(self) -> float | None:
@@ -185,6 +211,15 @@ class Info(Struct, frozen=True):
     depth: int = 0  # how far below a conversation that nobody spawned
     isolation: Isolation | None = None  # of a branch with a workspace: whether it shares its source's
 
+    @property
+    def version(self) -> str:
+        """The revision with a digest of all that stands here: REVISION-DIGEST. It changes with any of it.
+
+        Title, tags and status are no part of the revision, so that they disturb no turn.
+        """
+        shown = msgspec.json.encode(self, order="deterministic")
+        return f"{self.revision}-{hashlib.sha256(shown).hexdigest()[:16]}"
+
 
 class Branch(Struct, frozen=True):
     """A conversation in its family, and what branched off it."""
@@ -246,8 +281,9 @@ def calls_of(events: Iterable[Event | StagedEvent]) -> tuple[Call, ...]:
                 calls.append(Call(call.call_id, call.tool, call.arguments, status, response=response))
             case ApprovalAsked(call_id=id, reason=why) if id in place:
                 calls[place[id]] = replace(calls[place[id]], status="waiting", reason=why)
-            case ApprovalGiven(call_id=id) if id in place:
-                calls[place[id]] = replace(calls[place[id]], status="unknown", reason=None)
+            case ApprovalGiven(call_id=id, arguments=changed) if id in place:
+                given = {"status": "unknown", "reason": None, "approved_arguments": changed}
+                calls[place[id]] = replace(calls[place[id]], **given)
             case ApprovalDenied(call_id=id, reason=why) if id in place:
                 calls[place[id]] = replace(calls[place[id]], status="denied", reason=why)
             case ToolResult(call_id=id) as result if id in place:

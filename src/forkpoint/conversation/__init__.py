@@ -10,6 +10,7 @@ The work is done by a `forkpoint.backend.protocol.Backend`: `forkpoint.engine` f
 `forkpoint.remote` for a server.
 """
 
+from forkpoint.backend.actor import acting_as
 from forkpoint.backend.callbacks import Callback, Update, Visualizer
 from forkpoint.backend.results import Branch, Call, Info, Isolation, RemovedWorkspace, SideAnswer, Spending, Stats, Turn
 from forkpoint.conversation.conversation import AsyncConversation
@@ -41,4 +42,5 @@ __all__ = [
     "Update",
     "Verification",
     "Visualizer",
+    "acting_as",
 ]

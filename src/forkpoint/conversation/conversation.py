@@ -19,19 +19,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, get_args
 
 from forkpoint.agent.agent import Agent, Limits
+from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.agent.team.tools import Task
 from forkpoint.backend.allowance import NOTHING
 from forkpoint.backend.callbacks import Callback, Visualizer
 from forkpoint.backend.messages import Message, as_message
 from forkpoint.backend.names import Point, as_answerer, as_id, as_point, as_turn, with_title
-from forkpoint.backend.options import Decision, ForkOptions, SpawnOptions
+from forkpoint.backend.options import ForkOptions, SpawnOptions
 from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import Branch, Call, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.backend.settings import Settings, as_workspace
 from forkpoint.conversation.handle import Handle, NewOptions, OpenOptions, at_hand, drafted, opened
 from forkpoint.conversation.place import Place, Where
 from forkpoint.conversation.stream import TurnStream, streamed
-from forkpoint.conversation.sub_agents import Members
+from forkpoint.conversation.sub_agents import Members, part_of_key
 from forkpoint.conversation.tries import Tries
 from forkpoint.engine.trust import with_project
 from forkpoint.engine.views import info_of_draft
@@ -155,12 +156,13 @@ class AsyncConversation:
         tags: Mapping[str, str] | None = None,
         status: Status | None = None,
         sub_agents: bool = False,
+        sides: bool = False,
         parent: str | None = None,
     ) -> Page[Info]:
         """Lists conversations of a store: `AsyncConversations.list`."""
         async with _conversations(store) as them:
             return await them.list(
-                cursor=cursor, limit=limit, tags=tags, status=status, sub_agents=sub_agents, parent=parent
+                cursor=cursor, limit=limit, tags=tags, status=status, sub_agents=sub_agents, sides=sides, parent=parent
             )
 
     @classmethod
@@ -240,10 +242,16 @@ class AsyncConversation:
         """The cache identity: the prompt-cache key that providers get, and whose key that is."""
         return (await self.info()).cache
 
-    async def describe(self, *, title: str | None = None, tags: Mapping[str, str] | None = None) -> Info:
-        """Sets the title ("" removes it) or all tags. A turn that runs is not disturbed."""
+    async def describe(
+        self, *, title: str | None = None, tags: Mapping[str, str] | None = None, if_info: Info | None = None
+    ) -> Info:
+        """Sets the title ("" removes it) or all tags. A turn that runs is not disturbed.
+
+        ``if_info``: raises `Stale`, and changes nothing, if title, tags or history are not as they were when this was
+        read.
+        """
         title, others = with_title(title, tags)
-        return await self._handle.describe(title, None if tags is None else others)
+        return await self._handle.describe(title, None if tags is None else others, if_info)
 
     async def change_agent(self, agent: Agent | LLM | str, *, if_revision: int | None = None) -> None:
         """Lets another agent answer from here on. A note records it; the conversation must have no open turn.
@@ -331,10 +339,15 @@ class AsyncConversation:
         return await backend.turns.condense(handle.id, handle.answerer(), if_revision=if_revision, allow=handle.allow)
 
     async def cancel(self) -> Turn:
-        """Cancels the turn that runs in this process, and waits for its outcome: ``committed`` if it is too late."""
+        """Cancels the open turn, whichever process runs it, and waits for its outcome: ``committed`` if it is too late.
+
+        A turn whose process has died ends as ``cancelled`` at once. If its process is stopped or hangs, this waits
+        until the process counts as dead, which takes a minute. Raises `NoSuchTurn` if no turn is open, or if the turn
+        waits for an approval: `discard` it.
+        """
         if self._handle.draft is not None:
             raise NoSuchTurn(self.id, "cancel", "nothing was run yet")
-        return await (await self._backend()).turns.cancel(self.id)
+        return self._tries.seen(await (await self._backend()).turns.cancel(self.id))
 
     async def retry(self, turn: str | Turn | None = None, *, key: str | None = None) -> Turn:
         """Runs the input of a turn again, from the head. Default: the last turn that did not commit.
@@ -356,16 +369,61 @@ class AsyncConversation:
         again = (rerun,) if isinstance(rerun, str) else rerun  # one text is one call, not a sequence of letters
         return await self._tries.resume(found.id, rerun=again, limits=limits)
 
-    async def approve(self, *calls: str | Call, by: str | None = None) -> Turn:
-        """Lets calls that wait run, by default all of them, and goes on with the turn. Works from any process.
+    async def open_turn(self) -> Turn | None:
+        """The turn that is open, with the calls that wait in it (`Turn.waiting`); None if no turn is open."""
+        return await self._tries.open_turn()
 
-        A call is named by its id, or is one of ``turn.waiting``, which cannot be mistaken for another call.
+    async def approve(
+        self,
+        *calls: str | Call,
+        arguments: Mapping[str, Mapping[str, Any] | str] | None = None,
+        by: str | None = None,
+        always: str | None = None,
+    ) -> Turn:
+        """Lets calls that wait run, and goes on with the turn. Works from any process.
+
+        An approval is of content: it means calls that this object has shown, in any turn that it has given you. By
+        default these are all that were shown and still wait. If none was shown, `NotShown` is raised: look at
+        `open_turn` first. If other content waits by now, `CallChanged` is raised. Then nothing has run.
+
+        - ``calls``: the id of a call that was shown, or a `Call` itself, which is content in hand.
+        - ``arguments``: what a call is to run with instead, by the call's id: a mapping, or JSON text. The call stays
+          as the model wrote it; the approval records the other arguments, and the result tells the model. Raises
+          `BadArgument` if the tool does not take them.
+        - ``by``: who approves; it is recorded.
+        - ``always``: what is allowed without a question from now on, until `revoke_approval`. ``"call"``: the same tool
+          with exactly the same arguments. ``"tool"``: every call of the tool, unless it runs commands. For the shell
+          ``"prefix:git status"``: commands of plain words that begin with these. Raises `BadArgument` with the reason
+          if that may not be allowed.
         """
-        return await self._tries.decide("approve", calls, lambda chosen: Decision(True, chosen, by))
+        return await self._tries.approve(calls, arguments, by, always)
 
     async def deny(self, *calls: str | Call, by: str | None = None, reason: str | None = None) -> Turn:
-        """Refuses calls that wait, by default all of them, and goes on: the model is told, with the reason."""
-        return await self._tries.decide("deny", calls, lambda chosen: Decision(False, chosen, by, reason))
+        """Refuses calls that wait, by default all of them, and goes on: the model is told, with the reason.
+
+        Denying is safe, so the calls need not have been shown. A `Call` that does not wait as it is any more raises
+        `CallChanged`.
+        """
+        return await self._tries.deny(calls, by, reason)
+
+    async def approvals(self, *, revoked: bool = False) -> tuple[StandingApproval, ...]:
+        """What is allowed here without a question: the standing approvals, the oldest first.
+
+        With ``revoked``, those that were revoked too.
+        """
+        if self._handle.draft is not None:
+            return ()
+        return await (await self._backend()).approvals(self.id, revoked=revoked)
+
+    async def revoke_approval(self, approval: str | StandingApproval, *, by: str | None = None) -> StandingApproval:
+        """Takes a standing approval back, by its id. From then on such calls wait again, also in a turn that runs.
+
+        Revoking it once more changes nothing. Raises `NotFound` if the conversation has no such standing approval.
+        """
+        id = approval.id if isinstance(approval, StandingApproval) else approval
+        if self._handle.draft is not None:
+            raise NotFound("standing approval", id)
+        return await (await self._backend()).revoke_approval(self.id, id, by=by)
 
     async def discard(self, turn: str | Turn | None = None) -> Turn:
         """Ends an open turn that nobody runs. What its tools did stays visible."""
@@ -376,7 +434,7 @@ class AsyncConversation:
         """After `OutcomeUnknown`: the turn with its real outcome. Raises `OutcomeUnknown` if that is still unknown."""
         settled = await (await self._handle.backend(keep_draft=True)).turns.settle(self.id, as_turn(turn))
         self._handle.draft = None  # the turn was begun, so the conversation is in the store
-        return settled
+        return self._tries.seen(settled)
 
     # Branches.
 
@@ -506,7 +564,8 @@ class AsyncConversation:
         - ``nickname``: its name among its siblings.
         - ``fork``: only ``none`` here. A sub-agent that begins with its parent's history is made by a call in a turn.
         - ``callbacks``: functions that get every update while its turns run.
-        - ``key``: an idempotency key. The same key with the same arguments gives the same sub-agent.
+        - ``key``: an idempotency key. The same key with the same arguments gives the same sub-agent, and ``run()`` of
+          the sub-agent gives the turn that has its task: also after a restart, the task is not run twice.
 
         A note records the sub-agent, so this conversation must have no open turn. The sub-agent never has more rights
         than this conversation: the approvals of both hold, and the workspace is the same. Raises `SpawnRefused` with
@@ -531,7 +590,7 @@ class AsyncConversation:
             tags=others,
         )
         child = self._branch(await self._members.spawn(options, key=key), callbacks)
-        child._tries.pending.append(pending)
+        child._tries.set_task(pending, part_of_key(key, "task"))
         return child
 
     async def send_to_agent(

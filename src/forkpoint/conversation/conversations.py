@@ -17,6 +17,7 @@ from typing import Self
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.callbacks import Callback, Visualizer
+from forkpoint.backend.options import ConversationFilter
 from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import Info, Spending
 from forkpoint.conversation.conversation import AsyncConversation
@@ -110,6 +111,7 @@ class AsyncConversations:
         tags: Mapping[str, str] | None = None,
         status: Status | None = None,
         sub_agents: bool = False,
+        sides: bool = False,
         parent: str | None = None,
     ) -> Page[Info]:
         """A page of conversations, the newest first. ``cursor`` is `Page.next` of the page before.
@@ -117,11 +119,11 @@ class AsyncConversations:
         - ``tags``: only conversations that have all of these tags.
         - ``status``: only conversations with this status.
         - ``sub_agents``: with sub-agents.
+        - ``sides``: with what clients asked beside conversations, such as titles.
         - ``parent``: only the sub-agents of this conversation, by its id or name.
         """
-        return await (await self._backend()).conversations(
-            cursor=cursor, limit=limit, tags=tags, status=status, sub_agents=sub_agents, parent=parent
-        )
+        wanted = ConversationFilter(tags=tags or {}, status=status, sub_agents=sub_agents, sides=sides, parent=parent)
+        return await (await self._backend()).conversations(cursor=cursor, limit=limit, wanted=wanted)
 
     async def usage(self) -> Spending:
         """All that was ever spent, each token once, in deleted conversations too. A server counts the key's tenant."""

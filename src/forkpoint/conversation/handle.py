@@ -177,7 +177,7 @@ class Handle:
         """The conversation as it stands now."""
         return info_of_draft(self.draft) if self.draft is not None else (await (await self.backend()).find(self.id))[0]
 
-    async def describe(self, title: str | None, tags: Mapping[str, str] | None) -> Info:
+    async def describe(self, title: str | None, tags: Mapping[str, str] | None, if_info: Info | None) -> Info:
         """Sets the title or all tags. None leaves them; an empty title removes it."""
         async with self._making:
             if self.draft is not None:
@@ -187,7 +187,7 @@ class Handle:
                     tags=self.draft.tags if tags is None else tags,
                 )
                 return info_of_draft(self.draft)
-        return await (await self.backend()).describe(self.id, title=title, tags=tags)
+        return await (await self.backend()).describe(self.id, title=title, tags=tags, if_info=if_info)
 
     async def change_agent(self, agent: Agent | LLM | str, if_revision: int | None) -> None:
         """Lets another agent answer from here on."""

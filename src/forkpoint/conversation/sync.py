@@ -177,8 +177,11 @@ class Conversation:
     cancel = waits(AsyncConversation.cancel)
     retry = waits(AsyncConversation.retry)
     resume = waits(AsyncConversation.resume)
+    open_turn = waits(AsyncConversation.open_turn)
     approve = waits(AsyncConversation.approve)
     deny = waits(AsyncConversation.deny)
+    approvals = waits(AsyncConversation.approvals)
+    revoke_approval = waits(AsyncConversation.revoke_approval)
     discard = waits(AsyncConversation.discard)
     settle = waits(AsyncConversation.settle)
 

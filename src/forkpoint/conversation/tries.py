@@ -5,9 +5,11 @@ means the last one that is not committed.
 Tests: tests/conversation/test_turns.py, tests/conversation/test_approval.py, tests/conversation/test_streaming.py.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Limits
@@ -15,10 +17,10 @@ from forkpoint.agent.arguments import decode_as
 from forkpoint.backend.callbacks import Callback, Update, tell_all
 from forkpoint.backend.messages import Given, Message, as_message, as_result
 from forkpoint.backend.names import as_turn
-from forkpoint.backend.options import Continuation, Decision, How, NewTurn
+from forkpoint.backend.options import Continuation, DecidedCall, Decision, How, NewTurn
 from forkpoint.backend.results import Call, Turn
 from forkpoint.conversation.handle import Handle
-from forkpoint.errors import NoSuchTurn, NothingToRun, TurnFailed
+from forkpoint.errors import BadArgument, CallChanged, NoSuchTurn, NothingToRun, NotShown, TurnFailed
 from forkpoint.events import ToolResult, UserMessage
 from forkpoint.updates import TurnJoined, TurnStarted
 
@@ -30,7 +32,8 @@ class Tries:
         self.pending: list[UserMessage] = []
         self._handle = handle
         self._callbacks = tuple(callbacks)
-        self._shown: Turn | None = None  # the turn that waits for an approval, as this object has shown it
+        self._shown = ShownCalls()
+        self._task: tuple[UserMessage, str | None] | None = None  # of a sub-agent, with the key of its turn
 
     # Running.
 
@@ -41,6 +44,11 @@ class Tries:
         if not given:
             raise NothingToRun(self._handle.id, "; after a turn that failed, use retry() or resume()")
         return given
+
+    def set_task(self, task: UserMessage, key: str | None) -> None:
+        """Queues the task of a sub-agent. The turn that it goes into has this key, unless its caller gives another."""
+        self.pending.append(task)
+        self._task = (task, key)
 
     async def run(
         self,
@@ -54,6 +62,8 @@ class Tries:
     ) -> Turn:
         """Runs a turn with this input. ``also`` is told of it, as the callbacks are."""
         handle = self._handle
+        if key is None and self._task is not None and any(one is self._task[0] for one in given):
+            key = self._task[1]
         handle.answerer()  # raises if nobody answers, before anything is opened
         backend = await handle.backend(keep_draft=True)
         agent = handle.answerer()  # now with what its project says
@@ -97,8 +107,7 @@ class Tries:
             raise NoSuchTurn(handle.id, "retry", f"turn {failed.id} has no input")
         if failed.outcome in {"awaiting_approval", "interrupted"}:
             backend = await handle.backend()
-            await backend.turns.check(handle.id, handle.answerer(), allow=handle.allow)
-            await backend.turns.discard(handle.id, failed.id)  # this turn, and no other that is open by then
+            await backend.turns.make_way(handle.id, failed.id, handle.answerer(), allow=handle.allow)
         return await self.run(failed.given, retry_of=failed.id, key=key)
 
     async def resume(
@@ -111,24 +120,54 @@ class Tries:
         how = Continuation(decision=decision, rerun=tuple(rerun), how=How(allow=handle.allow, limits=limits))
         return self.seen(await backend.turns.resume(handle.id, turn, agent, how, self.teller()))
 
-    async def decide(
-        self, verb: str, calls: Sequence[str | Call], decision: Callable[[tuple[Call, ...]], Decision]
+    async def approve(
+        self,
+        calls: Sequence[str | Call],
+        arguments: Mapping[str, Mapping[str, Any] | str] | None,
+        by: str | None,
+        always: str | None,
     ) -> Turn:
-        """Decides on calls as the caller saw them, and goes on with their turn.
+        """Approves calls that wait and that this object has shown, and goes on with their turn.
 
-        Without ``calls`` the decision is on all calls that wait and that this object has shown: never on a call that
-        came to wait after that. An object that has shown none decides on all that wait now.
+        Without ``calls`` these are all that wait and were shown: never a call that came to wait after that.
         """
-        turn = await self.find(verb, None, open=True)
-        shown = turn if self._shown is None else self._shown
+        turn = await self.find("approve", None, open=True)
         if calls:
-            chosen = tuple(self._meant(verb, call, shown, turn) for call in calls)
+            chosen = [self._shown_call(call, turn) for call in calls]
         else:
-            chosen = tuple(call for call in shown.waiting if call in turn.waiting)
-            if not chosen and turn.waiting:
-                why = f"other calls wait now than were shown; look at turn({turn.id!r})"
-                raise NoSuchTurn(self._handle.id, verb, why)
-        return await self.resume(turn.id, decision=decision(chosen))
+            shown = {call.digest for call in self._shown.calls(turn.id)}
+            chosen = [call for call in turn.waiting if call.digest in shown]
+            if turn.waiting and not chosen:
+                raise NotShown(self._handle.id, _named(turn.waiting))
+        changed = {id: as_arguments(id, given) for id, given in (arguments or {}).items()}
+        if strangers := [id for id in changed if id not in {call.id for call in chosen}]:
+            why = f"it is not among the calls to approve: {_named(chosen)}"
+            raise BadArgument("approve()", f"the arguments for call {strangers[0]!r}", why)
+        decided = tuple(DecidedCall(call.id, call.digest, changed.get(call.id)) for call in chosen)
+        return await self.resume(turn.id, decision=Decision(True, decided, by, always=always))
+
+    async def deny(self, calls: Sequence[str | Call], by: str | None, reason: str | None) -> Turn:
+        """Denies calls that wait, and goes on with their turn. Denying is safe, so they need not have been shown.
+
+        Without ``calls`` these are all that wait now. A `Call` is denied only if it still waits as it is.
+        """
+        turn = await self.find("deny", None, open=True)
+        decided = [
+            DecidedCall(call.id, call.digest) if isinstance(call, Call) else DecidedCall(call, None)
+            for call in calls or turn.waiting
+        ]
+        return await self.resume(turn.id, decision=Decision(False, tuple(decided), by, reason))
+
+    async def open_turn(self) -> Turn | None:
+        """The turn that is open now, or None. Its waiting calls have then been shown."""
+        if self._handle.draft is not None:
+            return None
+        info = await self._handle.info()
+        if info.open_turn is None:
+            return None
+        backend = await self._handle.backend()
+        turn = await backend.turns.read(self._handle.id, info.open_turn)
+        return None if turn.outcome in {"committed", "failed", "cancelled"} else self.seen(turn)
 
     # Finding.
 
@@ -153,32 +192,36 @@ class Tries:
             raise NoSuchTurn(handle.id, verb, why)
         return max(tries, key=lambda one: one.id)
 
-    def _meant(self, verb: str, call: str | Call, shown: Turn, now: Turn) -> Call:
-        """The call that the caller names, by its id or itself. Raises `NoSuchTurn` unless it still waits as shown."""
-        if isinstance(call, str) and len([one for one in now.calls if one.id == call]) > 1:
-            why = f"the model has used the id {call!r} for several calls; pass the one of turn.waiting itself"
-            raise NoSuchTurn(self._handle.id, verb, why)
-        meant = call if isinstance(call, Call) else next((one for one in shown.waiting if one.id == call), None)
-        if meant is None or meant not in now.waiting:
-            id, waits = call if isinstance(call, str) else call.id, ", ".join(one.id for one in now.waiting) or "none"
-            why = f"call {id!r} does not wait, or not as it was shown (turn {now.id} waits for: {waits})"
-            raise NoSuchTurn(self._handle.id, verb, why)
-        return meant
+    def _shown_call(self, call: str | Call, turn: Turn) -> Call:
+        """The waiting call that the caller means, by its id or itself, as it was shown.
+
+        Raises `NoSuchTurn` if it does not wait, `NotShown` if this object has not shown it, and `CallChanged` if it
+        waits with other content.
+        """
+        id = call if isinstance(call, str) else call.id
+        waiting = {one.id: one for one in turn.waiting}
+        if (now := waiting.get(id)) is None:
+            waits = ", ".join(waiting) or "none"
+            why = f"call {id!r} does not wait (turn {turn.id} waits for: {waits})"
+            raise NoSuchTurn(self._handle.id, "approve", why)
+        seen = [call] if isinstance(call, Call) else [one for one in self._shown.calls(turn.id) if one.id == id]
+        if not seen:
+            raise NotShown(self._handle.id, _named([now]))
+        if now.digest not in {one.digest for one in seen}:
+            raise CallChanged(id, turn.id)
+        return now
 
     # Telling.
 
     def seen(self, turn: Turn) -> Turn:
         """The turn for the caller, who from now on knows which calls wait in it."""
-        if turn.outcome == "awaiting_approval":
-            self._shown = turn
-        elif self._shown is not None and self._shown.id == turn.id:
-            self._shown = None
+        self._shown.add(turn)
         return self._typed(turn)
 
     def teller(self, also: Callback | None = None) -> Callback:
         """One callback for all who listen to this conversation, and for ``also``."""
         tell = tell_all([*self._callbacks, *([] if also is None else [also])])
-        return lambda update: tell(self._typed(update) if isinstance(update, Turn) else update)
+        return lambda update: tell(self.seen(update) if isinstance(update, Turn) else update)
 
     def _typed(self, turn: Turn) -> Turn:
         """The turn with its answer as the agent's output type."""
@@ -196,3 +239,39 @@ class Tries:
                 if pending is message:  # an equal message may have been sent for a later turn
                     del self.pending[place]
                     break
+
+
+class ShownCalls:
+    """The waiting calls of the open turn that somebody was shown: each `Turn` that an object hands out shows its own.
+
+    A conversation has one open turn at a time, so those of an earlier turn are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._turn: str | None = None
+        self._calls: frozenset[Call] = frozenset()
+
+    def add(self, turn: Turn) -> None:
+        """Notes the waiting calls of a turn that is handed out."""
+        if turn.outcome == "awaiting_approval":
+            before = self._calls if self._turn == turn.id else frozenset()
+            self._turn, self._calls = turn.id, before | frozenset(turn.waiting)
+
+    def calls(self, turn: str) -> frozenset[Call]:
+        """The calls of a turn that were shown."""
+        return self._calls if turn == self._turn else frozenset()
+
+
+def as_arguments(call: str, given: Mapping[str, Any] | str) -> str:
+    """Arguments that somebody gives for a call, as text: a text as it is, a mapping as JSON. Raises `BadArgument`."""
+    if isinstance(given, str):
+        return given
+    try:
+        return msgspec.json.encode(dict(given)).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        why = f"they have no JSON form ({error})"
+        raise BadArgument("approve()", f"the arguments for call {call!r}", why) from error
+
+
+def _named(calls: Iterable[Call]) -> str:
+    return ", ".join(f"{call.tool} {call.id}" for call in calls) or "none"

@@ -14,6 +14,7 @@ from msgspec import Struct
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.condense.condenser import Condenser, Condenses, asked_by
 from forkpoint.agent.condense.cut import Cut, tokens_counted
+from forkpoint.backend.actor import actor
 from forkpoint.backend.results import Turn
 from forkpoint.engine.record_cache import check_idle, check_revision
 from forkpoint.engine.turns.journal import staged
@@ -99,7 +100,7 @@ class PathCondenser:
         """Condenses a path because somebody asks for it. None if nothing can be forgotten."""
         record = await self._store.read(id)
         check_revision(record, if_revision)
-        check_idle(record)  # before anybody is paid for a summary
+        await check_idle(self._store, record)  # before anybody is paid for a summary
         agent = self._planner.agent_for(record.settings, agent, allow)
         agent.llm.key()
         try:
@@ -156,7 +157,7 @@ class PathCondenser:
         if (note := self._unsure.pop(id, None)) is None:
             return
         try:
-            await self._store.note(id, note.id, note.events, usage=note.usage, if_revision=note.revision)
+            await self._store.note(id, note.id, note.events, usage=note.usage, if_revision=note.revision, by=actor())
         except BaseException as error:
             if not isinstance(error, ForkpointError) or isinstance(error, StoreError):
                 self._unsure[id] = note  # this try has changed nothing, and of the first one nobody knows yet
@@ -196,13 +197,16 @@ class PathCondenser:
                 case Failed(error=error):
                     raise error
                 case Complete(answer=answer):
-                    return None if answer.finish == "length" else answer.text  # nothing that is cut off is kept
+                    is_cut = answer.finish in {"length", "filter"}  # such a summary is not kept
+                    return None if is_cut else answer.text
         return None
 
     async def _write(self, id: str, note: _Note) -> Committed | None:
         """The note. None if another was faster, and then what it cost is counted all the same."""
         try:
-            return await self._store.note(id, note.id, note.events, usage=note.usage, if_revision=note.revision)
+            return await self._store.note(
+                id, note.id, note.events, usage=note.usage, if_revision=note.revision, by=actor()
+            )
         except OutcomeUnknown:
             self._unsure[id] = note
             raise

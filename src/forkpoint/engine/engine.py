@@ -5,6 +5,7 @@ Tests: tests/conversation/test_turns.py.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from os import PathLike
 from typing import Any
@@ -15,7 +16,9 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.context import AgentState
-from forkpoint.backend.options import Draft, ForkOptions
+from forkpoint.agent.standing_approval import StandingApproval
+from forkpoint.backend.actor import actor
+from forkpoint.backend.options import ConversationFilter, Draft, ForkOptions
 from forkpoint.backend.results import Branch, Info, RemovedWorkspace, Stats, tree_of
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.forks import Forks
@@ -28,14 +31,14 @@ from forkpoint.engine.team.teams import Teams
 from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.engine.views import identity_of, info_of, new_conversation, stored_tags
 from forkpoint.engine.workspaces import left_by, settings_if_any
-from forkpoint.errors import AlreadyExists, BadArgument
+from forkpoint.errors import AlreadyExists, BadArgument, Stale
 from forkpoint.events import Event, NewEvent, Position, StateChange, Usage
 from forkpoint.ids import new_id
 from forkpoint.llm.call import Models
 from forkpoint.llm.prompt.identity import under_manifest
 from forkpoint.paging import Page, every
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import Status, Verification
+from forkpoint.store.records import Verification
 
 
 class Engine:
@@ -57,6 +60,7 @@ class Engine:
         self._records = resources.records
         self._planner = resources.planner
         self._trusting = resources.trusting
+        self._standing = resources.standing
         self._forks = Forks(resources)
         self.questions = Questions(resources)
         self.turns = TurnRunner(resources)
@@ -122,19 +126,17 @@ class Engine:
         return info_of(record), Settings.from_json(record.settings)
 
     async def conversations(
-        self,
-        *,
-        cursor: str | None = None,
-        limit: int = 50,
-        tags: Mapping[str, str] | None = None,
-        status: Status | None = None,
-        sub_agents: bool = False,
-        parent: str | None = None,
+        self, *, cursor: str | None = None, limit: int = 50, wanted: ConversationFilter = ConversationFilter()
     ) -> Page[Info]:
-        wanted = stored_tags(tags or {})
-        of = None if parent is None else (await self._records.find(parent)).id
+        parent = None if wanted.parent is None else (await self._records.find(wanted.parent)).id
         page = await self._store.conversations(
-            cursor=cursor, limit=limit, tags=wanted, status=status, parent=of, sub_agents=sub_agents or of is not None
+            cursor=cursor,
+            limit=limit,
+            tags=stored_tags(wanted.tags),
+            status=wanted.status,
+            parent=parent,
+            sub_agents=wanted.sub_agents or parent is not None,
+            sides=wanted.sides,
         )
         return Page(tuple(map(info_of, page.items)), page.next)
 
@@ -143,9 +145,18 @@ class Engine:
         records = every(partial(self._store.conversations, family=family))
         return tree_of([info_of(record) async for record in records])
 
-    async def describe(self, id: str, *, title: str | None, tags: Mapping[str, str] | None) -> Info:
-        record = await self._store.describe(id, title=title, tags=None if tags is None else stored_tags(tags))
-        return info_of(record)
+    async def describe(
+        self, id: str, *, title: str | None, tags: Mapping[str, str] | None, if_info: Info | None = None
+    ) -> Info:
+        stored = None if tags is None else stored_tags(tags)
+        if if_info is None:
+            return info_of(await self._store.describe(id, title=title, tags=stored))
+        before = await self._store.read(id)
+        found = info_of(before)
+        with suppress(Stale):  # somebody was faster, between the reading and the writing
+            if (found.revision, found.tags) == (if_info.revision, if_info.tags):
+                return info_of(await self._store.describe(id, title=title, tags=stored, if_unchanged=before))
+        raise Stale(id, if_info.version, info_of(await self._store.read(id)).version)
 
     async def fork(
         self,
@@ -194,9 +205,23 @@ class Engine:
             state = await self._store.state(id)
             events += await self._planner.manifest_change(record, state, agent, lost=())
         await self._store.note(
-            id, new_id(), events, settings=settings.to_json(), cache=identity.to_json(), if_revision=record.revision
+            id,
+            new_id(),
+            events,
+            settings=settings.to_json(),
+            cache=identity.to_json(),
+            if_revision=record.revision,
+            by=actor(),
         )
         return info_of(self._records.know(await self._store.read(id)))
+
+    # Standing approvals.
+
+    async def approvals(self, id: str, *, revoked: bool = False) -> tuple[StandingApproval, ...]:
+        return await self._standing.list(id, revoked=revoked)
+
+    async def revoke_approval(self, id: str, approval: str, *, by: str | None = None) -> StandingApproval:
+        return await self._standing.revoke(id, approval, by)
 
     # Reading.
 
@@ -233,7 +258,7 @@ class Engine:
         gone = tuple(sorted(key for key in removed if key in state))
         if change is not None or gone:
             changed = StateChange(change.set if change else (), gone)
-            await self._store.note(id, new_id(), [NewEvent(changed)], if_revision=if_revision)
+            await self._store.note(id, new_id(), [NewEvent(changed)], if_revision=if_revision, by=actor())
 
     async def verify(self, id: str | None, *, head_digest: str | None) -> Verification:
         try:

@@ -71,7 +71,9 @@ def _bound(key: str, asked: Mapping[str, object]) -> IdempotencyKey:
 
 def _new(new: Draft | ForkOptions) -> dict[str, object]:
     """What was asked of a new conversation. An id that nobody chose differs with each try, so it is left out."""
-    return asdict(new) | {"id": new.id if new.chosen and new.name is None else None, "tags": stored_tags(new.tags)}
+    asked = asdict(new) | {"id": new.id if new.chosen and new.name is None else None, "tags": stored_tags(new.tags)}
+    asked.pop("beside", None)  # such a branch begins with a turn, whose key says what was asked
+    return asked
 
 
 def _place(point: str | Position | None) -> str | None:

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.messages import Given, request_of
-from forkpoint.backend.options import Draft, ForkOptions
-from forkpoint.backend.results import Turn
+from forkpoint.backend.options import Beside, Draft, ForkOptions
+from forkpoint.backend.results import Turn, raise_for
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.forks import Forks
 from forkpoint.engine.resources import Resources
@@ -23,8 +23,9 @@ from forkpoint.engine.turns.plan import check_open
 from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.errors import AlreadyExists, NotFound, Unpaired
 from forkpoint.events import AssistantMessage, Imported, Position, SystemMessage, ToolCall, ToolResult, UserMessage
-from forkpoint.history.client_view import ClientExchange, Match, Seen, after, match, seen, told
-from forkpoint.ids import new_id
+from forkpoint.history.client_view import ClientExchange, Match, Seen, after, cut, first_said, match, seen, told
+from forkpoint.ids import id_beside, new_id
+from forkpoint.llm.prompt.identity import CacheIdentity
 from forkpoint.paging import every
 from forkpoint.store.records import ConversationRecord, Onto, TurnRecord
 
@@ -74,6 +75,7 @@ class StartingPoint(Struct, frozen=True):
     given: tuple[Given, ...]
     onto: Onto | None = None  # None: at the head
     path: Sequence[Seen] = ()  # that it stands on, as the client saw it; only for a whole list
+    is_stranger: bool = False  # a whole list that has nothing in common with any branch
 
 
 class Placement:
@@ -154,16 +156,43 @@ class Placement:
         """Where a turn ends, or the conversation's head if ``turn`` is None. Raises `NotFound`."""
         return record.head.position if turn is None else (await self._store.turn(turn)).end
 
+    # Beside a conversation.
+
+    def aside(self, record: ConversationRecord, start: StartingPoint, settings: Settings, key: str | None) -> Draft:
+        """A branch of its own for a request that does not go on where the name points, or cannot right now.
+
+        With a key the branch always has the same id, so that the same request finds it again.
+        """
+        onto = start.onto
+        if onto is None and record.head.position is not None:
+            is_fork = record.draft and record.lineage.source is not None  # nothing can stand on a draft
+            onto = Onto((record.lineage.source or "") if is_fork else record.id, record.head.position)
+        beside = Beside("aside", record.id, record.family, onto=onto)
+        return Draft(id=_branch_id(record, key), name=None, settings=settings, beside=beside)
+
+    def side(
+        self, record: ConversationRecord, settings: Settings, cache: CacheIdentity, title: str | None, key: str | None
+    ) -> Draft:
+        """A branch for what a client asks beside a conversation: it begins empty, and takes no name."""
+        beside = Beside("side", record.id, record.family, at=record.head.position, cache=cache)
+        return Draft(id=_branch_id(record, key), name=None, settings=settings, title=title, beside=beside)
+
+    async def is_of(self, turn: str, request: str) -> bool:
+        """Whether a turn is of this very request. ``request`` is a digest."""
+        with suppress(NotFound):
+            return request_of((await self._store.turn(turn)).input) == request
+        return False
+
     # Whether the request came before.
 
     async def repeated(self, record: ConversationRecord, request: str) -> TurnRecord | None:
-        """The turn of this very request, if it runs or was committed last. ``request`` is a digest.
+        """The turn of this very request, if it runs, was interrupted, or was committed last. ``request`` is a digest.
 
         None if a later turn of the same request did not commit: then the request means that one, and is run anew.
         """
         if record.open_turn is not None:
             turn = await self._store.turn(record.open_turn)  # it may have ended since the record was read
-            is_same = turn.outcome in {"running", "committed"} and request_of(turn.input) == request
+            is_same = turn.outcome in {"running", "interrupted", "committed"} and request_of(turn.input) == request
             return turn if is_same else None
         last = await self._turns.reader.last(record)
         if last is None or request_of(last.input) != request:
@@ -178,7 +207,7 @@ class Placement:
 
     async def join(self, turn: TurnRecord, tell: Callback) -> Turn:
         """Waits for a turn that `repeated` found."""
-        return await self._turns.active.join(turn, tell)
+        return raise_for(await self._turns.active.join(turn, tell))
 
     # Where in the conversation.
 
@@ -190,7 +219,8 @@ class Placement:
         With ``has_key`` the request may have been answered before, so results of calls that are no longer open pass:
         whoever runs the turn looks for the key first.
         """
-        if record is None or record.head.position is None:
+        has_branches = record is not None and (record.head.position is not None or bool(listed.before))
+        if record is None or (record.head.position is None and not (listed.is_whole and has_branches)):
             return StartingPoint((*_imported(listed, listed.before), *listed.said))
         if listed.is_whole:
             return await self._on_a_branch(record, listed, path_of, has_key)
@@ -220,14 +250,20 @@ class Placement:
                 paths.append(await path_of(branch))
             found = _match(listed, exchanges, paths)
         branch, path = branches[found.branch], paths[found.branch]
-        upto = exchanges[found.length - 1].upto if found.length else len(listed.before) if found.start else 0
-        rest = listed.before[upto:]
+        is_stranger = bool(paths[0]) and not found.length and not found.start and _is_stranger(listed, paths[0])
+        found = cut(found, path)
+        known = 0  # messages before the question that the branch has
+        if found.length:
+            known = exchanges[found.length - 1].upto
+        elif found.start and not exchanges:
+            known = len(listed.before)
+        rest = listed.before[known:]
         if found.is_head and found.branch == 0:
             given = _imported(listed, rest) if rest else await self._new_results(record, listed, has_key)
             return StartingPoint((*given, *listed.said), path=path)
         given = _imported(listed, rest) if rest else listed.results
         onto = Onto(branch.id, branch.head.position if found.is_head else found.at)  # notes at the end belong to it
-        return StartingPoint((*given, *listed.said), onto, path[: found.start + found.length])
+        return StartingPoint((*given, *listed.said), onto, path[: found.start + found.length], is_stranger)
 
     async def _new_results(
         self, record: ConversationRecord, listed: ClientList, has_key: bool
@@ -291,6 +327,16 @@ def _imported(listed: ClientList, before: Sequence[MessageBody]) -> list[Given]:
 
 def _match(listed: ClientList, exchanges: Sequence[ClientExchange], paths: Sequence[Sequence[Seen]]) -> Match:
     return match(exchanges, paths) if exchanges else after(listed.before, paths)
+
+
+def _is_stranger(listed: ClientList, path: Sequence[Seen]) -> bool:
+    """Whether a list that continues no branch does not even begin with the same question as the current path."""
+    said = first_said((*listed.before, *listed.said))
+    return said is not None and said != path[0].said
+
+
+def _branch_id(record: ConversationRecord, key: str | None) -> str:
+    return new_id() if key is None else id_beside(record.id, key)
 
 
 def _is_root_as(wanted: NamedDraft, draft: ConversationRecord) -> bool:

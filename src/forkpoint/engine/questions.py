@@ -37,6 +37,7 @@ class Questions:
         record = await self._store.read(id)
         agent = self._planner.agent_for(record.settings, agent, allow)
         agent.llm.key()
+        self._planner.check_trust(Settings.from_json(record.settings), record.family)
         base = await self._prompts.at(id, record.head, agent.manifest)
         opening = await self._opening(record, messages)
         options = Options(tool_choice="none") if agent.manifest.tools else Options()
@@ -56,7 +57,7 @@ class Questions:
             await self._charges.settle()
         if isinstance(outcome, Failed):
             raise outcome.error
-        return SideAnswer(outcome.answer.text, outcome.usage)
+        return SideAnswer(outcome.answer.text, outcome.usage, outcome.answer.finish)
 
     async def request(
         self,

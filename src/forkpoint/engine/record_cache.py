@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from forkpoint.errors import Busy, NotFound, Stale, TurnOpen
+from forkpoint.errors import NotFound, Stale, TurnOpen
 from forkpoint.events import JsonText
 from forkpoint.ids import id_to_bytes
 from forkpoint.lru import Lru
@@ -75,12 +75,12 @@ class RecordCache:
         self._known.pop(id)
 
 
-def check_idle(record: ConversationRecord) -> None:
+async def check_idle(store: Store, record: ConversationRecord) -> None:
     """Raises `Busy` or `TurnOpen` if a turn holds the conversation."""
     if record.open_turn is not None and record.status in ("awaiting_approval", "interrupted"):
         raise TurnOpen(record.id, record.open_turn, record.status)
     if record.open_turn is not None:
-        raise Busy(record.id, record.open_turn)
+        raise (await store.turn(record.open_turn)).busy()
 
 
 def check_revision(record: ConversationRecord, expected: int | None) -> None:

@@ -7,6 +7,7 @@ from msgspec import Struct
 from forkpoint.backend.callbacks import Callback
 from forkpoint.engine.charges import Charges
 from forkpoint.engine.record_cache import RecordCache
+from forkpoint.engine.standing_approvals import StandingApprovals
 from forkpoint.engine.trust import Trusting
 from forkpoint.engine.turns.plan import Planner
 from forkpoint.engine.turns.prompts import Prompts
@@ -39,6 +40,9 @@ class Resources:
         self.prompts = options.prompts or Prompts(store)
         self.records = RecordCache(store, options.moved)
         self.trusting = options.trusting or Trusting()
-        self.planner = Planner(store, self.prompts, self.records, self.trusting, patience=options.patience)
+        self.standing = StandingApprovals(store, self.trusting)
+        self.planner = Planner(
+            store, self.prompts, self.records, self.trusting, self.standing, patience=options.patience
+        )
         self.charges = Charges(store)
         self.beside = options.beside

@@ -9,6 +9,10 @@ sub-agents, or of all conversations of a place. Nothing here ever fails because 
   stored with it, so that its prompts stay as they are; its approval policy is asked beside the agent's own, and its
   hooks run after the agent's own, and its MCP servers are used beside the agent's own, as long as it is trusted.
 - An **undecided** one: nothing of the project is read, and the agent's own policy holds.
+
+**Trust is of content.** A trusted project is used only if what it runs is what was approved: the digest of what is
+pinned (`workspace.pins`) stands in the user's file, is remembered here, or in the environment. Everything that is used
+of a project goes through `_Project`, which raises `TrustChanged` otherwise.
 """
 
 import copy
@@ -16,12 +20,13 @@ import functools
 import logging
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import anyio.to_thread
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
@@ -36,8 +41,18 @@ from forkpoint.lru import Lru
 from forkpoint.workspace import Decision, ProjectSettings, Trust, TrustStand, set_trust, settings_at, standing
 from forkpoint.workspace.defaults import settings_file
 from forkpoint.workspace.folders import origin_of
+from forkpoint.workspace.pins import (
+    APPROVED,
+    Pinned,
+    PinnedCommand,
+    approved_in_environment,
+    is_approved,
+    pinned_at,
+    pinned_of,
+)
 from forkpoint.workspace.project import settings_of
 from forkpoint.workspace.roots import checkout_and_root
+from forkpoint.workspace.trust import unapproved, with_digest
 
 _log = logging.getLogger("forkpoint")
 
@@ -45,11 +60,25 @@ _DECISIONS = 10_000  # that could not be written, of families
 
 _REMEMBERED = 1024  # folders, projects, and agents with a stricter policy
 
-K = TypeVar("K")
-V = TypeVar("V")
-
 _Signature: TypeAlias = tuple[int, ...] | None
 """What changes with a file; None if there is none."""
+
+
+class _Kept(Struct, frozen=True):
+    """A decision that could not be written, and the digests that were approved with it."""
+
+    decision: Decision
+    pinned: tuple[str, ...] = ()
+
+
+class _Project(Struct, frozen=True):
+    """How a project stands; what it sets, if it is trusted and approved, and nothing otherwise."""
+
+    trust: Trust = "undecided"
+    settings: ProjectSettings = ProjectSettings()
+    hooks: tuple[Hook, ...] = ()
+    servers: tuple[Offered, ...] = ()
+    pinned: Pinned | None = None
 
 
 class Trusting:
@@ -58,12 +87,12 @@ class Trusting:
     def __init__(self, config: Callable[[], Path] = settings_file) -> None:
         self._config = config  # where the user's file is
         self.is_shared = False  # with tenants: what its user keeps for himself is not theirs
-        self._everywhere: dict[str, Decision] = {}  # of projects, as it could not be written
-        self._families: dict[tuple[str, str], Decision] = {}  # the same for one family, by its id and the project
+        self._everywhere: dict[str, _Kept] = {}  # of projects, as it could not be written
+        self._families: dict[tuple[str, str], _Kept] = {}  # the same for one family, by its id and the project
         self._warnings: Lru[str, str | None] = Lru(_REMEMBERED)  # by family
         self._standings: Lru[tuple[Path, ...], tuple[_Signature, TrustStand]] = Lru(_REMEMBERED)
-        self._projects: Lru[Path, tuple[_Signature, ProjectSettings, tuple[Hook, ...]]] = Lru(_REMEMBERED)
-        self._strict: Lru[tuple[int, Policy, bool, tuple[Hook, ...]], tuple[Agent, Agent]] = Lru(_REMEMBERED)
+        self._projects: Lru[tuple[Path, str], tuple[tuple[_Signature, ...], _Project]] = Lru(_REMEMBERED)
+        self._strict: Lru[tuple[object, ...], tuple[Agent, Agent]] = Lru(_REMEMBERED)
 
     def within(self) -> "Trusting":
         """The same for another tenant: what is known of folders is shared, what was said of families is not."""
@@ -80,24 +109,31 @@ class Trusting:
         return self._look(folder, family, wish)[0]
 
     def keep(self, folder: str | os.PathLike[str], trusted: bool, family: str | None = None) -> str | None:
-        """Keeps what somebody says of a folder's project, in the user's file, or else here. Raises nothing.
+        """Keeps what somebody says of a folder's project, in the user's file, or else here.
 
-        It holds for a family, or for all of the place. Gives the warning, which was logged too, if it is not kept or
-        does not hold: an explicit "untrusted" stays.
+        A trusted project is trusted with what it runs now. It holds for a family, or for all of the place. Gives the
+        warning, which was logged too, if it is not kept or does not hold: an explicit "untrusted" stays. Raises
+        nothing, but `BadSetting` if others can write the user's file.
         """
         config = self._config()
         found = standing(folder, config)
         wanted: Decision = "trusted" if trusted else "untrusted"
         warning = None
-        here = {self._everywhere.get(found.root), self._families.get((family or "", found.root))}
-        if trusted and "untrusted" in here:  # as if it had been written
-            said = f"it was said before that {found.root} is untrusted"
+        before = (self._everywhere.get(found.root), self._families.get((family or "", found.root)))
+        pinned = _pinned_now(folder) if trusted else None
+        is_said = found.trust == wanted and found.decided_for is not None
+        if pinned is not None and not is_approved(pinned.digest, found.pinned):
+            is_said = False
+        if trusted and any(one is not None and one.decision == "untrusted" for one in before):
+            said = f"it was said before that {found.root} is untrusted"  # as if it had been written
             warning = f"{found.root} is not trusted: {said}. `forkpoint trust {shlex.quote(found.root)}` changes that"
         elif trusted and found.trust == "untrusted":
             said = f"{config} says that {found.decided_for or found.root} is untrusted"
             warning = f"{found.root} is not trusted: {said}. `forkpoint trust {shlex.quote(found.root)}` changes that"
-        elif found.trust != wanted and (kept := set_trust(folder, wanted, config)).warning is not None:
-            self._remember_here(family, found.root, wanted)
+        elif not is_said and (kept := set_trust(folder, wanted, config, pinned)).warning is not None:
+            had = next((one.pinned for one in reversed(before) if one is not None and trusted), ())
+            digests = had if pinned is None else with_digest((*had, *found.pinned), pinned.digest) or (pinned.digest,)
+            self._remember_here(family, found.root, _Kept(wanted, digests if trusted else ()))
             whom = "Everything here" if family is None else "This conversation"
             why = kept.warning.rstrip(".")
             warning = f"{why}. {whom} goes on as if it had been kept: {found.root} is {wanted}"
@@ -120,16 +156,29 @@ class Trusting:
             folder, trusted, family = draft.settings.workspace, draft.trust, draft.id
             await anyio.to_thread.run_sync(self.keep, folder, trusted, family)
 
+    def check(self, folder: str | os.PathLike[str] | None, family: str | None = None, wish: bool | None = None) -> None:
+        """Raises `TrustChanged` if the folder's project is trusted, and is not what was approved.
+
+        Whoever says now that it is trusted (``wish``) means what is there. Settings that cannot be used are no change:
+        the turn that meets them says so. Raises `BadSetting` if others can write the settings.
+        """
+        try:
+            if folder is not None:
+                self._project(folder, family, wish)
+        except BadSetting as error:
+            if error.code == BadSetting.unsafe_settings.code:
+                raise
+
     def prepared(self, draft: Draft, agent: Agent | None) -> tuple[Draft, Agent | None]:
         """A new conversation as it is to be made, and who answers there: as if what is said of its trust were kept.
 
-        The same given twice is changed once. Raises `BadArgument` or `BadSetting`.
+        The same given twice is changed once. Raises `BadArgument`, `BadSetting` or `TrustChanged`.
         """
         folder = draft.settings.workspace
         if folder is None:
             check_trust(draft.trust, None)
         elif draft.asked is None and agent is not None and draft.settings.agent_json is not None:
-            told = self._told(folder, *self._look(folder, draft.id, draft.trust))
+            told = self._told(folder, draft.id, draft.trust)
             if told:
                 agent = with_project(agent, told)
                 settings = replace(draft.settings, agent=msgspec.Raw(agent.to_json().encode()), project=told)
@@ -142,34 +191,37 @@ class Trusting:
             return ()
         return tuple(dict.fromkeys(checkout_and_root(origin_of(folder))))
 
-    def _told(self, folder: str, trust: Trust, root: Path) -> str:
+    def _told(self, folder: str, family: str | None, wish: bool | None) -> str:
         """What a trusted project tells: in its settings, and in its ``AGENTS.md``."""
-        if trust != "trusted":
+        project = self._project(folder, family, wish)
+        if project.pinned is None:
             return ""
         here = origin_of(folder)  # what agents wrote in a folder that was made for a fork tells them nothing
         found = instructions_in(checkout_and_root(here)[0], here)
         for problem in found.problems:
             _log.warning("%s", problem)
-        return joined((self._project(trust, root).instructions or "").strip(), found.text)
+        return joined((project.settings.instructions or "").strip(), found.text)
 
     def strict(self, agent: Agent, folder: str | os.PathLike[str] | None, family: str | None = None) -> Agent:
         """The agent as it may work in a folder: it asks before what the folder's trust, or its project, wants asked.
 
-        The hooks of a trusted project run after its own.
+        The hooks of a trusted project run after its own. Raises `BadSetting` or `TrustChanged`.
         """
         if folder is None:
             return agent
-        trust, root = self._look(folder, family)
-        asks: Policy = "risky" if trust == "untrusted" else self._project(trust, root).approval or "never"
-        hooks = self._hooks(trust, root)
-        if asks == "never" and not hooks:
+        project = self._project(folder, family)
+        trust = project.trust
+        asks: Policy = "risky" if trust == "untrusted" else project.settings.approval or "never"
+        if asks == "never" and not project.hooks:
             return agent
         unattended = "deny" if trust == "untrusted" else agent.unattended  # and not run because nobody looks
-        key = (id(agent), asks, trust == "untrusted", hooks)  # held in the value, so that nobody else can have its id
+        pins = tuple(hook.pinned for hook in project.hooks)
+        # The agent is held in the value, so that nobody else can have its id.
+        key = (id(agent), asks, trust == "untrusted", project.hooks, pins)
         if (known := self._strict.get(key)) is None:
             approval = agent.approval if asks == "never" else (asks, *policies(agent.approval))
-            stricter = agent.but(approval=approval, unattended=unattended, hooks=hooks_of((*agent.hooks, *hooks)))
-            known = (agent, stricter)
+            hooks = hooks_of((*agent.hooks, *project.hooks))
+            known = (agent, agent.but(approval=approval, unattended=unattended, hooks=hooks))
             self._strict.put(key, known)
         return known[1]
 
@@ -180,71 +232,97 @@ class Trusting:
         family: str | None = None,
         *,
         begins: bool = True,
-    ) -> tuple[Offered, ...]:
+    ) -> tuple[tuple[Offered, ...], Mapping[str, PinnedCommand]]:
         """The MCP servers that an agent has in a folder: its own, and those of the folder's project if it is trusted.
 
-        A turn that ``begins`` has those that the project names now, as far as the agent has none of that name. One that
-        goes on has those that it began with, unless they are no longer trusted. Raises `BadSetting`.
+        A turn that ``begins`` has those that the project names now, as far as the agent has none of that name. A turn
+        that goes on has those that it began with, as far as they are still approved. With them come the pinned commands
+        of the project's servers, by their names. Raises `BadSetting` or `TrustChanged`.
         """
         own = tuple(one for one in servers if one.project is None)
         if folder is None:
-            return own
-        trust, root = self._look(folder, family)
-        if trust != "trusted":
-            return own
+            return own, {}
+        project = self._project(folder, family)
+        if project.pinned is None:
+            return own, {}
+        pins = {one.name: one for one in project.pinned.commands if one.kind == "mcp"}
+        named = {(one.server, one.project) for one in project.servers}
         if not begins:
-            return tuple(one for one in servers if one.project in (None, str(root)))
+            return tuple(one for one in servers if one.project is None or (one.server, one.project) in named), pins
         known = {(one.server, one.project): one for one in servers}
         taken = {one.server.name for one in own}
-        named = _servers(self._project(trust, root), root)
-        theirs = [known.get((one.server, one.project), one) for one in named if one.server.name not in taken]
-        return offered_of((*own, *theirs)) if theirs else own
+        theirs = [known.get((one.server, one.project), one) for one in project.servers if one.server.name not in taken]
+        return offered_of((*own, *theirs)) if theirs else own, pins
 
-    def _remember_here(self, family: str | None, root: str, decision: Decision | None) -> None:
+    def _remember_here(self, family: str | None, root: str, kept: _Kept | None) -> None:
         """Remembers a decision that could not be written, in the place of an earlier one."""
         if family is not None:
             self._families.pop((family, root), None)
-            if decision is not None:
-                self._families[family, root] = decision
+            if kept is not None:
+                self._families[family, root] = kept
                 if len(self._families) > _DECISIONS:  # who was trusted asks again; who was not stays untrusted
-                    oldest = next((key for key, said in self._families.items() if said == "trusted"), None)
+                    oldest = next((key for key, said in self._families.items() if said.decision == "trusted"), None)
                     self._families.pop(oldest or (family, root), None)
         else:
             self._everywhere.pop(root, None)
-            if decision is not None:
-                self._everywhere[root] = decision
+            if kept is not None:
+                self._everywhere[root] = kept
 
-    def _look(self, folder: str | os.PathLike[str], family: str | None, wish: bool | None = None) -> tuple[Trust, Path]:
-        """How a folder stands, and the root of its project, if that was looked for."""
+    def _look(
+        self, folder: str | os.PathLike[str], family: str | None, wish: bool | None = None
+    ) -> tuple[Trust, Path, tuple[str, ...]]:
+        """How a folder stands; the root of its project, if that was looked for; and what was approved of it."""
         config = self._config()
         signature = _signature(config)
-        if signature is None and wish is None and not self._everywhere and not self._families:
-            return "undecided", Path(folder)
+        is_named = bool(os.environ.get(APPROVED, "").strip())
+        if signature is None and wish is None and not self._everywhere and not self._families and not is_named:
+            return "undecided", Path(folder), ()
         here = origin_of(folder)
         checkout, root = checkout_and_root(here)
-        said: set[Trust | None] = {
-            self._everywhere.get(str(root)),
-            self._families.get((family or "", str(root))),
-            _decision(wish),
-        }
-        said.add(None if signature is None else self._standing((here, checkout, root), config, signature).trust)
-        return "untrusted" if "untrusted" in said else "trusted" if "trusted" in said else "undecided", root
+        kept = (self._everywhere.get(str(root)), self._families.get((family or "", str(root))))
+        said: set[Trust | None] = {_decision(wish), *(one.decision for one in kept if one is not None)}
+        approved = tuple(digest for one in kept if one is not None for digest in one.pinned)
+        if is_named:
+            found = standing(folder, config)  # what the environment approves depends on what is there
+            approved += tuple(sorted(approved_in_environment()))
+        elif signature is not None:
+            found = self._standing((here, checkout, root), config, signature)
+        else:
+            found = None
+        if found is not None:
+            said.add(found.trust)
+            approved += found.pinned
+        return "untrusted" if "untrusted" in said else "trusted" if "trusted" in said else "undecided", root, approved
 
-    def _project(self, trust: Trust, root: Path) -> ProjectSettings:
-        """What a project sets, if it is trusted. Raises `BadSetting` if its file cannot be used."""
-        return self._project_and_hooks(root)[0] if trust == "trusted" else ProjectSettings()
+    def _project(self, folder: str | os.PathLike[str], family: str | None, wish: bool | None = None) -> _Project:
+        """What the folder's project sets, if it is trusted. Raises `BadSetting` if its file cannot be used, and
+        `TrustChanged` if it is not what was approved."""
+        trust, root, approved = self._look(folder, family, wish)
+        if trust != "trusted":
+            return _Project(trust)
+        project = self._project_at(root, os.path.realpath(folder))
+        assert project.pinned is not None
+        if wish is not True and not is_approved(project.pinned.digest, approved):
+            raise unapproved(project.pinned, approved, self._config())
+        return project
 
-    def _hooks(self, trust: Trust, root: Path) -> tuple[Hook, ...]:
-        return self._project_and_hooks(root)[1] if trust == "trusted" else ()
-
-    def _project_and_hooks(self, root: Path) -> tuple[ProjectSettings, tuple[Hook, ...]]:
-        signature = _signature(settings_of(root))
-        known = self._projects.get(root)
-        if known is None or known[0] != signature:
-            said = settings_at(root)
-            known = (signature, said, _hooks(said, root))
-            self._projects.put(root, known)
-        return known[1:]
+    def _project_at(self, root: Path, folder: str) -> _Project:
+        """What a project sets, and what is pinned of it. It is read again if anything changed that decides it."""
+        known = self._projects.get((root, folder))
+        if known is not None:
+            pinned = known[1].pinned
+            assert pinned is not None
+            if known[0] == _signatures(root, pinned):
+                return known[1]
+        before = _signature(settings_of(root))
+        settings = settings_at(root)
+        pinned = pinned_of(settings, root, folder)
+        hooks = tuple(_with_pin(hook, pinned) for hook in _hooks(settings, root))
+        project = _Project("trusted", settings, hooks, _servers(settings, root), pinned)
+        signatures = _signatures(root, pinned)
+        if signatures[0] == before:  # or it changed while it was read, and is read again the next time
+            self._projects.put((root, folder), (signatures, project))
+        return project
 
     def _standing(self, folders: tuple[Path, ...], config: Path, signature: _Signature) -> TrustStand:
         """What the user's file says of a folder. While it cannot be read, what was untrusted stays so."""
@@ -294,7 +372,7 @@ def _hooks(said: ProjectSettings, root: Path) -> tuple[Hook, ...]:
     try:
         return project_hooks(msgspec.json.decode(said.hooks), root) if said.hooks is not None else ()
     except BadAgent as error:
-        raise BadSetting("Forkpoint", f"hooks in {settings_of(root)}", error.why) from None
+        raise BadSetting.broken_settings(f"hooks in {settings_of(root)}", error.why) from None
 
 
 @functools.lru_cache(maxsize=64)
@@ -303,11 +381,31 @@ def _servers(said: ProjectSettings, root: Path) -> tuple[Offered, ...]:
     try:
         return project_servers(msgspec.json.decode(said.mcp), root) if said.mcp is not None else ()
     except BadAgent as error:
-        raise BadSetting("Forkpoint", f"mcp in {settings_of(root)}", error.why) from None
+        raise BadSetting.broken_settings(f"mcp in {settings_of(root)}", error.why) from None
+
+
+def _with_pin(hook: Hook, pinned: Pinned) -> Hook:
+    """A hook of a project, with the files that it names."""
+    assert hook.command is not None
+    found = pinned.command_of("hook", hook.moment, hook.command)
+    assert found is not None, "what is run of a project is pinned"
+    return hook.with_pin(found)
+
+
+def _pinned_now(folder: str | os.PathLike[str]) -> Pinned | None:
+    try:
+        return pinned_at(folder)
+    except BadSetting:  # whoever uses it says so
+        return None
 
 
 def _decision(wish: bool | None) -> Decision | None:
     return None if wish is None else "trusted" if wish else "untrusted"
+
+
+def _signatures(root: Path, pinned: Pinned) -> tuple[_Signature, ...]:
+    """What changes with a project: its settings first, then every path that decided what is pinned."""
+    return tuple(_signature(path) for path in (settings_of(root), *map(Path, pinned.looked_at)))
 
 
 def _signature(path: Path) -> _Signature:

@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forkpoint.backend.options import Draft
 from forkpoint.backend.results import Info, Isolation
@@ -92,13 +93,22 @@ def _agent_of(settings: Settings) -> _Agent:
 
 def new_conversation(draft: Draft) -> NewConversation:
     """A conversation that is yet to be, for a store."""
-    return NewConversation(
+    new = NewConversation(
         id=draft.id,
         name=draft.name,
         settings=draft.settings.to_json(),
         cache=own_identity(draft.id).to_json(),
         title=draft.title,
         tags=stored_tags(draft.tags),
+    )
+    if (beside := draft.beside) is None:
+        return new
+    return replace(
+        new,
+        cache=new.cache if beside.cache is None else beside.cache.to_json(),
+        lineage=Lineage(beside.kind, beside.source, beside.at),
+        family=beside.family,
+        onto=beside.onto,
     )
 
 

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.context import AgentState
-from forkpoint.backend.options import Draft, ForkOptions
+from forkpoint.agent.standing_approval import StandingApproval
+from forkpoint.backend.options import ConversationFilter, Draft, ForkOptions
 from forkpoint.backend.results import Branch, Info, RemovedWorkspace, Stats, tree_of
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import BadArgument, BadPosition, NotFound
@@ -22,13 +23,14 @@ from forkpoint.events import Event, Position, Usage
 from forkpoint.ids import new_id
 from forkpoint.paging import Page
 from forkpoint.remote import requests
-from forkpoint.remote.connection import Delivery, ServerConnection, ServerRequest
+from forkpoint.remote.connection import Delivery, ServerConnection, ServerRequest, quoted
 from forkpoint.remote.questions import RemoteQuestions
 from forkpoint.remote.requests import agent_of, given, made_of, page_of, page_size, path_of, with_settings
 from forkpoint.remote.team import RemoteTeam
 from forkpoint.remote.turns import RemoteTurns
-from forkpoint.store.records import Status, Verification
+from forkpoint.store.records import Verification
 from forkpoint.wire.documents import (
+    ApprovalsDocument,
     DeletedDocument,
     EventsDocument,
     FamilyDocument,
@@ -91,19 +93,13 @@ class RemoteBackend:
         return with_settings(await self._info(ServerRequest(method="GET", path=path_of(id_or_name))))
 
     async def conversations(
-        self,
-        *,
-        cursor: str | None = None,
-        limit: int = 50,
-        tags: Mapping[str, str] | None = None,
-        status: Status | None = None,
-        sub_agents: bool = False,
-        parent: str | None = None,
+        self, *, cursor: str | None = None, limit: int = 50, wanted: ConversationFilter = ConversationFilter()
     ) -> Page[Info]:
-        query = [("limit", page_size(limit)), *(("tag", f"{key}={value}") for key, value in (tags or {}).items())]
-        query += [(name, value) for name, value in (("cursor", cursor), ("status", status)) if value is not None]
-        query += [] if parent is None else [("parent", parent)]
-        query += [("sub_agents", "true")] if sub_agents else []
+        query = [("limit", page_size(limit)), *(("tag", f"{key}={value}") for key, value in wanted.tags.items())]
+        named = (("cursor", cursor), ("status", wanted.status), ("parent", wanted.parent))
+        query += [(name, value) for name, value in named if value is not None]
+        query += [("sub_agents", "true")] if wanted.sub_agents else []
+        query += [("sides", "true")] if wanted.sides else []
         request = ServerRequest(method="GET", path="/api/conversations", query=query)
         return await self._connection.read(request, PageDocument[InfoDocument], page_of(info_of_document))
 
@@ -112,9 +108,12 @@ class RemoteBackend:
         family = await self._connection.read(request, FamilyDocument, lambda found: map(info_of_document, found.items))
         return tree_of(family)
 
-    async def describe(self, id: str, *, title: str | None, tags: Mapping[str, str] | None) -> Info:
+    async def describe(
+        self, id: str, *, title: str | None, tags: Mapping[str, str] | None, if_info: Info | None = None
+    ) -> Info:
         said: dict[str, Any] = {"title": title, "tags": None if tags is None else dict(tags)}
-        return await self._info(ServerRequest(method="PATCH", path=path_of(id), body=given(said)))
+        version = None if if_info is None else if_info.version
+        return await self._info(ServerRequest(method="PATCH", path=path_of(id), body=given(said), revision=version))
 
     async def fork(
         self,
@@ -173,6 +172,18 @@ class RemoteBackend:
             method="PUT", path=f"{path_of(id)}/agent", body={"agent": settings.agent}, revision=if_revision
         )
         return await self._info(request, twice=if_revision is None)
+
+    # Standing approvals.
+
+    async def approvals(self, id: str, *, revoked: bool = False) -> tuple[StandingApproval, ...]:
+        query = [("revoked", "true")] if revoked else []
+        request = ServerRequest(method="GET", path=f"{path_of(id)}/approvals", query=query)
+        return await self._connection.read(request, ApprovalsDocument, lambda found: found.items)
+
+    async def revoke_approval(self, id: str, approval: str, *, by: str | None = None) -> StandingApproval:
+        path = f"{path_of(id)}/approvals/{quoted(approval, 'standing approval')}"
+        request = ServerRequest(method="DELETE", path=path, query=[] if by is None else [("by", by)])
+        return await self._connection.read(request, StandingApproval)
 
     # Reading.
 

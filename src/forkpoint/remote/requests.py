@@ -95,12 +95,9 @@ def resumption(rerun: Collection[str], limits: Limits | None) -> dict[str, Any]:
 
 
 def decided(decision: Decision) -> dict[str, Any]:
-    """What somebody says to calls that wait, as they were seen."""
-    calls = [
-        {"id": call.id, "tool": call.tool, "arguments": call.arguments, "response": call.response}
-        for call in decision.calls
-    ]
-    body: dict[str, Any] = {"calls": calls, "by": decision.by, "reason": decision.reason}
+    """What somebody says to calls that wait, with the content that was seen."""
+    calls = [given({"id": call.id, "digest": call.digest, "arguments": call.arguments}) for call in decision.calls]
+    body: dict[str, Any] = {"calls": calls, "by": decision.by, "reason": decision.reason, "always": decision.always}
     return {name: value for name, value in body.items() if value is not None}
 
 

@@ -12,7 +12,17 @@ from msgspec.structs import replace
 from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.catch_up import CatchUp
 from forkpoint.backend.results import Turn
-from forkpoint.events import AssistantMessage, Event, ModelCalled, Reasoning, StagedEvent, Text, ToolCall, ToolResult
+from forkpoint.events import (
+    ApprovalGiven,
+    AssistantMessage,
+    Event,
+    ModelCalled,
+    Reasoning,
+    StagedEvent,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from forkpoint.updates import (
     Answered,
     CallEnded,
@@ -159,6 +169,8 @@ def _steps(events: Iterable[Event | StagedEvent]) -> Iterator[list[Update]]:
                 said.append(TextPiece("".join(part.text for part in parts if isinstance(part, Text))))
             case ToolCall():
                 calls[body.call_id] = body
+            case ApprovalGiven(call_id=id) if id in calls:
+                calls[id] = body.as_approved(calls[id])
             case ModelCalled():  # it stands before what was said
                 if called is not None:
                     yield [*said, Answered(called)]

@@ -31,7 +31,7 @@ from forkpoint.errors import (
     TooMany,
     TurnFailed,
 )
-from forkpoint.events import Condensation, ToolResult, UserMessage
+from forkpoint.events import Condensation
 from forkpoint.ids import new_id
 from forkpoint.paging import Page
 from forkpoint.remote.connection import Delivery, Lost, Patience, ServerConnection, ServerRequest, quoted
@@ -100,11 +100,9 @@ class RemoteTurns:
         body: dict[str, Any] = asked(given) | created(new.draft)
         if new.supersede:
             body["supersede"] = True
-        if retry_of is not None:
-            body["retry_of"] = retry_of
         path = f"{path_of(id)}/turns"
-        if retry_of is not None and any(not isinstance(one, UserMessage | ToolResult) for one in given):
-            path, body = f"{path}/{quoted(retry_of, 'turn')}/retry", {}  # the server has what it was given, history too
+        if retry_of is not None:
+            path, body = f"{path}/{quoted(retry_of, 'turn')}/retry", {}  # the server has what it was given
         body |= without(new.how.allow, agent)
         request = streamed(path, body, key=new.key or new_id(), revision=new.if_revision)
         running = _FollowedTurn(id, TurnLog(tell))
@@ -154,16 +152,18 @@ class RemoteTurns:
 
         return await self._followed(running, request, again, stop)
 
-    async def check(self, id: str, agent: Agent | None, *, allow: frozenset[str] = NOTHING) -> None:
-        """Nothing is known here of what the server has: it says so when it is to run the turn."""
+    async def make_way(self, id: str, turn: str, agent: Agent | None, *, allow: frozenset[str] = NOTHING) -> None:
+        """Only the server knows whether it can run the turn again, and gives it up itself then."""
 
-    async def cancel(self, id: str) -> Turn:
+    async def cancel(self, id: str, turn: str | None = None) -> Turn:
+        if turn is not None:
+            return await self._cancelled(id, turn)
         for running in self._running:
             heard = running.heard
             if heard.turn is not None and id in {running.conversation, heard.conversation} and not heard.joined:
                 return await self._cancelled(id, heard.turn)
         info = await self._connection.read(ServerRequest(method="GET", path=path_of(id)), InfoDocument)
-        if info.open_turn is None or info.status != "running":
+        if info.open_turn is None:
             raise NoSuchTurn(id, "cancel", "none is running")
         return await self._cancelled(id, info.open_turn)
 

@@ -11,9 +11,10 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict
 
+from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.backend.messages import Given
 from forkpoint.backend.results import (
-    Call,
+    CallStatus,
     Info,
     Isolation,
     Member,
@@ -37,6 +38,7 @@ from forkpoint.events import (
     decode_body,
     encode_body,
 )
+from forkpoint.llm.answers import Finish
 from forkpoint.llm.prompt.identity import CacheIdentity
 from forkpoint.store.records import Flaw, Lineage, Outcome, Status, TurnError, Verification
 
@@ -60,7 +62,7 @@ class UsageDocument(Struct, frozen=True):
 class LineageDocument(Struct, frozen=True):
     """Where a conversation came from."""
 
-    kind: Literal["root", "fork", "aside", "sub_agent"]
+    kind: Literal["root", "fork", "aside", "side", "sub_agent"]
     source: str | None
     at: str | None
     turn: str | None
@@ -157,6 +159,24 @@ class EventDocument(Struct, frozen=True, omit_defaults=True):
     origin: str | None = None
 
 
+class CallDocument(Struct, frozen=True):
+    """A tool call of a turn. `digest` stands for its content: an approval names it.
+
+    `approved_arguments` are what it runs with instead of `arguments`, if somebody changed them when approving it.
+    """
+
+    id: str
+    tool: str
+    arguments: str
+    status: CallStatus
+    result: str | None
+    duration: float | None
+    reason: str | None
+    response: int
+    approved_arguments: str | None
+    digest: str
+
+
 class TurnDocument(Struct, frozen=True):
     """A turn. In lists it has no events unless they were asked for."""
 
@@ -165,8 +185,9 @@ class TurnDocument(Struct, frozen=True):
     outcome: Outcome
     input: tuple[UserMessage, ...]
     text: str
+    finish: Finish | None
     usage: UsageDocument
-    calls: tuple[Call, ...]
+    calls: tuple[CallDocument, ...]
     waiting: tuple[str, ...]
     handed: tuple[str, ...]
     error: TurnError | None
@@ -175,6 +196,7 @@ class TurnDocument(Struct, frozen=True):
     ended: int | None
     given: tuple[Given, ...] | UnsetType = UNSET  # all that it began with, if that was more than messages
     stopped: str | UnsetType = UNSET  # the limit at which it was committed without an answer, if it was
+    by: str | UnsetType = UNSET  # who asked for it: the name of a key, if the server has keys
     events: tuple[EventDocument, ...] | UnsetType = UNSET
 
 
@@ -202,6 +224,7 @@ class SideAnswerDocument(Struct, frozen=True):
 
     text: str
     usage: UsageDocument
+    finish: Finish = "stop"
 
 
 class CondensedDocument(Struct, frozen=True):
@@ -248,6 +271,12 @@ class FamilyDocument(Struct, frozen=True):
     """All conversations of a family; the lineage of each says where it hangs."""
 
     items: tuple[InfoDocument, ...]
+
+
+class ApprovalsDocument(Struct, frozen=True):
+    """The standing approvals of a conversation, the oldest first."""
+
+    items: tuple[StandingApproval, ...]
 
 
 class StateDocument(Struct, frozen=True):
@@ -297,13 +326,15 @@ def turn_document(turn: Turn, *, events: bool = False) -> TurnDocument:
         input=turn.input,
         given=UNSET if len(turn.given) == len(turn.input) else turn.given,
         text=turn.text,
+        finish=turn.finish,
         stopped=UNSET if turn.stopped is None else turn.stopped,
         usage=usage_document(turn.usage),
-        calls=calls,
+        calls=tuple(CallDocument(**asdict(call), digest=call.digest) for call in calls),
         waiting=tuple(call.id for call in calls if call.status == "waiting"),
         handed=tuple(call.id for call in calls if call.status == "handed"),
         error=turn.error,
         retry_of=turn.retry_of,
+        by=UNSET if turn.by is None else turn.by,
         started=turn.started,
         ended=turn.ended,
         events=tuple(map(event_document, turn.events)) if events else UNSET,
@@ -327,7 +358,7 @@ def spending_document(total: Usage, beside: Usage) -> SpendingDocument:
 
 
 def side_answer_document(answer: SideAnswer) -> SideAnswerDocument:
-    return SideAnswerDocument(answer.text, usage_document(answer.usage))
+    return SideAnswerDocument(answer.text, usage_document(answer.usage), answer.finish)
 
 
 def verification_document(found: Verification) -> VerificationDocument:
@@ -374,6 +405,7 @@ def turn_of(document: TurnDocument) -> Turn:
         retry_of=document.retry_of,
         started=document.started,
         ended=document.ended,
+        by=None if document.by is UNSET else document.by,
     )
 
 
@@ -402,7 +434,7 @@ def condensed_of(document: CondensedDocument) -> Condensation | None:
 
 
 def side_answer_of(document: SideAnswerDocument) -> SideAnswer:
-    return SideAnswer(document.text, usage_of(document.usage))
+    return SideAnswer(document.text, usage_of(document.usage), document.finish)
 
 
 def verification_of(document: VerificationDocument) -> Verification:

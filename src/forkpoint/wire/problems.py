@@ -24,6 +24,7 @@ from forkpoint.errors import (
     NoSecret,
     ServerError,
     StoreError,
+    Surface,
     TurnFailed,
     class_of,
     fields_of,
@@ -35,7 +36,9 @@ from forkpoint.wire.documents import TurnDocument, turn_document, turn_of
 INTERNAL = "internal"
 """The code of what nobody foresaw."""
 
-_UNSAID = "Something went wrong in the server, and its log says what. Try again; if it stays, give the request id."
+_UNSAID = (
+    "Something went wrong in the server, and its log says what. Try again; if that does not help, give the request id."
+)
 _PRIVATE = (StoreError, CannotResume, McpFailed, NoSecret)  # they tell of the server's own files and programs
 _STORES = {"path": "(the server's)", "detail": "its log says more", "kind": "its log says which"}  # of a StoreError
 
@@ -58,10 +61,12 @@ class Problem(Struct, frozen=True):
     turn: TurnDocument | UnsetType = UNSET
 
 
-def problem_of(error: BaseException, *, request_id: str | None = None, param: str | None = None) -> Problem:
-    """The answer to a request that an error ended."""
+def problem_of(
+    error: BaseException, *, request_id: str | None = None, param: str | None = None, surface: Surface = "HTTP"
+) -> Problem:
+    """The answer to a request that an error ended, with advice for whoever reads it there."""
     param = param or getattr(error, "param", None)
-    document = _document(error, request_id, None if param is None else _safe(param))
+    document = _document(error, request_id, None if param is None else _safe(param), surface)
     if isinstance(error, TurnFailed) and isinstance(error.turn, Turn):
         return Problem(document, public_turn(error.turn, events=True))
     return Problem(document)
@@ -96,7 +101,7 @@ def hides(error: BaseException) -> bool:
     return not is_foreseen(error) or isinstance(error, _PRIVATE)
 
 
-def _document(error: BaseException, request_id: str | None, param: str | None = None) -> ErrorDocument:
+def _document(error: BaseException, request_id: str | None, param: str | None, surface: Surface) -> ErrorDocument:
     if not isinstance(error, ForkpointError) or not is_foreseen(error):
         return ErrorDocument(INTERNAL, _UNSAID, param, request_id)
     said, cause = _fields(error), None
@@ -111,12 +116,16 @@ def _document(error: BaseException, request_id: str | None, param: str | None = 
         said["missing"] = "; ".join(map(str, listed)) or "its functions are not on the server as they were"
         said["items"] = listed
     if isinstance(error, TurnFailed):
-        cause = None if error.cause is None else _document(error.cause, request_id)
+        cause = None if error.cause is None else _document(error.cause, request_id, None, surface)
         if _is_private(_code_of(error)):
             said["why"] = _UNSAID
     public = copy(error)
     vars(public).update(said)
-    return ErrorDocument(error.code, str(public), param, request_id, said, cause)
+    if isinstance(public, TurnFailed) and isinstance(error, TurnFailed):
+        public.cause = None  # its own words are not public
+        if cause is not None and error.in_words_of_its_cause and said["why"] != _UNSAID:
+            public.why = cause.message
+    return ErrorDocument(error.code, public.message(surface), param, request_id, said, cause)
 
 
 def _public_item(item: Item) -> Item:

@@ -309,13 +309,13 @@ class RunningTeam:
             working.result = _as_ended(failed)
             working.error = None if working.result is not None else "It failed, and nothing is known of it."
         except OutcomeUnknown as unknown:
-            working.error = str(unknown)
+            working.error = unknown.message()
             self._turns.unended.add_unknown_child(one.conversation, unknown)
             with suppress(ForkpointError):  # the disk may say by now how it ended, or whether it began
                 await self._turns.unended.end(one.conversation)
                 working.result = await read_turn(self._store, unknown.id)
         except ForkpointError as error:
-            working.error = _IN_THE_WAY.get(error.code) or str(error)
+            working.error = _IN_THE_WAY.get(error.code) or error.message()
         except Exception as error:
             _log.exception("a sub-agent's turn failed")
             working.error = f"Something went wrong inside of it ({type(error).__name__})."

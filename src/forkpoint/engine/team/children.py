@@ -108,19 +108,18 @@ class Children:
         return settings.bound(known) or known
 
     async def let_go(self, one: Known, parent: str) -> None:
-        """Stops what a sub-agent does, if it does it here, and ends what waits or was interrupted, if it is ours."""
+        """Cancels what a sub-agent does, wherever it runs, and ends what waits or was interrupted, if it is ours."""
         try:
             record = await self._store.read(one.conversation)
         except NotFound:
             return
         if record.open_turn is None or not _is_of(record, parent):
             return
-        if record.id in self._turns.active:
-            with suppress(ForkpointError):
-                await self._turns.cancel(record.id)
-        elif record.status != "running":
-            with suppress(ForkpointError):
+        with suppress(ForkpointError):
+            if record.status == "awaiting_approval":
                 await self._turns.discard(record.id, record.open_turn)
+            else:
+                await self._turns.cancel(record.id, record.open_turn)
 
     async def reached(
         self,

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.budget import Budget
 from forkpoint.agent.team.tools import Member
+from forkpoint.backend.actor import actor
 from forkpoint.backend.messages import caller_of
 from forkpoint.backend.options import SpawnOptions
 from forkpoint.backend.results import Info, Turn
@@ -103,7 +104,7 @@ class Teams:
             await self._idle(record.id)
             await self._beneath.let_go(one, record.id)
             closed = SubAgentFinished(None, one.conversation, "closed", one.turn)
-            await self._store.note(record.id, new_id(), [NewEvent(closed)])
+            await self._store.note(record.id, new_id(), [NewEvent(closed)], by=actor())
             self._records.forget(record.id)
         return as_member(replace(one, closed=True), await self._last_of(one))
 
@@ -130,7 +131,7 @@ class Teams:
     async def _idle(self, id: str) -> ConversationRecord:
         """A conversation that something is to be noted in, and that is no draft. Raises `Busy`."""
         record = await self._store.read(id)
-        check_idle(record)
+        await check_idle(self._store, record)
         return await self._store.admit(id) if record.draft else record
 
     async def _note(
@@ -141,7 +142,7 @@ class Teams:
         Raises `Stale` if the parent has moved since it was decided. A sub-agent that is not recorded is deleted.
         """
         try:
-            await self._store.note(parent, child.id, [NewEvent(told)], if_revision=if_revision)
+            await self._store.note(parent, child.id, [NewEvent(told)], if_revision=if_revision, by=actor())
         except OutcomeUnknown:
             raise  # it may well be recorded
         except ForkpointError:

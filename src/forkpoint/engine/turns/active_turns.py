@@ -1,7 +1,12 @@
 """The registry of turns that run in this process, so that others can join, cancel or wait for them.
-Tests: tests/conversation/test_turns.py."""
 
-from collections.abc import Iterator
+While turns run here, a task looks every now and then whether another process wants one of them cancelled, or has taken
+one over. That costs next to nothing as long as nothing is written to the store.
+Tests: tests/conversation/test_turns.py, test_cancel_elsewhere.py.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -9,25 +14,31 @@ import anyio
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.callbacks import Callback
-from forkpoint.backend.results import Turn, raise_for
+from forkpoint.backend.results import Turn
 from forkpoint.engine.turns.reader import read_turn
 from forkpoint.engine.turns.trace import traced
 from forkpoint.engine.turns.unended import UnendedTurns
-from forkpoint.errors import Busy, ConversationClosed, NoSuchTurn
+from forkpoint.errors import Busy, ConversationClosed, ForkpointError
 from forkpoint.polling import pauses
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import TurnRecord
+from forkpoint.store.records import OpenTurn, StopReason, TurnRecord
+from forkpoint.threads.background import Background
 from forkpoint.updates import TurnJoined
 
+_log = logging.getLogger("forkpoint")
+
 POLL = 0.05, 1.0  # seconds between two looks at a turn that another process runs, at first and at most
+LOOK = 0.5
+"""Seconds between two looks whether somebody elsewhere wants a turn stopped that runs here."""
 
 
 class RunningTurn:
     """A turn that this process runs."""
 
-    def __init__(self, conversation: str, turn: str) -> None:
+    def __init__(self, conversation: str, turn: str, held: OpenTurn | None) -> None:
         self.conversation = conversation
         self.turn = turn
+        self.held = held  # None: no store has it
         self.scope = anyio.CancelScope()
         self.afterwards = anyio.CancelScope()  # what is done once it has committed
         self.done = anyio.Event()
@@ -50,6 +61,7 @@ class ActiveTurns:
         self._store = store
         self._unended = unended
         self._running: dict[str, RunningTurn] = {}
+        self._watch: Background | None = None  # looks for what others want of the turns here
         self.is_stopped = False  # nothing begins any more
 
     def __contains__(self, conversation: str) -> bool:
@@ -68,10 +80,12 @@ class ActiveTurns:
 
     @contextmanager
     def running(
-        self, conversation: str, turn: str, tell: Callback, agent: Agent
+        self, conversation: str, turn: str, tell: Callback, agent: Agent, held: OpenTurn | None = None
     ) -> Iterator[tuple[RunningTurn, Callback]]:
         """Registers a turn while the block runs. Gives it, and a callback that also writes its spans."""
-        running = self._running[conversation] = RunningTurn(conversation, turn)
+        running = self._running[conversation] = RunningTurn(conversation, turn, held)
+        if self._watch is None and held is not None:
+            self._watch = Background.start(self._look)
         inside = _inside.set(running)
         trace = traced(tell, conversation=conversation, tenant=self._store.tenant, agent=agent)
         try:
@@ -81,39 +95,78 @@ class ActiveTurns:
             _inside.reset(inside)
             if self._running.get(conversation) is running:
                 del self._running[conversation]
+            if not self._held():
+                self._stop_watch()
             running.done.set()
 
-    async def cancel(self, conversation: str) -> Turn:
-        """Stops the turn of a conversation, and gives it as it ended."""
+    def runs(self, conversation: str, turn: str | None = None) -> bool:
+        """Whether a turn of a conversation runs here; this very turn, if it is given."""
         running = self._running.get(conversation)
-        if running is None:
-            record = await self._store.read(conversation)
-            if record.status == "running" and record.open_turn is not None:
-                raise Busy(conversation, record.open_turn)  # in another process, which alone can stop it
-            raise NoSuchTurn(conversation, "cancel", "none is running")
+        return running is not None and turn in (None, running.turn)
+
+    async def cancel(self, conversation: str) -> Turn:
+        """Stops the turn that runs here in a conversation, and gives it as it ended."""
+        running = self._running[conversation]
         running.cancel()
         await running.done.wait()
         return running.ended or await read_turn(self._store, running.turn)
 
     async def join(self, record: TurnRecord, tell: Callback) -> Turn:
-        """Waits for a turn that another request began, here or in another process."""
+        """Waits for a turn that another request began, until no process runs it any more."""
         tell(TurnJoined(record.id, record.conversation))
+        return await self.rest(record)
+
+    async def rest(self, record: TurnRecord) -> Turn:
+        """The turn once no process runs it."""
         if (running := self._running.get(record.conversation)) is not None and running.turn == record.id:
             await running.done.wait()
         for wait in pauses(*POLL):
             await self._unended.end(record.conversation)
             await self._store.settle(record.id)  # raises what its runner heard, if only the disk knows
             if (turn := await read_turn(self._store, record.id)).outcome != "running":
-                return raise_for(turn)
+                return turn
             await anyio.sleep(wait)
         raise AssertionError("pauses have no end")
 
     async def stop(self) -> None:
         """Cancels what still runs here, and ends what could not be ended, if that is possible now."""
         self.is_stopped = True
+        self._stop_watch()
         running = list(self._running.values())
         for one in running:
             one.cancel()
         for one in running:
             await one.done.wait()
         await self._unended.end_all()
+
+    def _stop_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    async def _look(self) -> None:
+        """Looks at the store while turns run here, and stops turns that others want cancelled or have taken over."""
+        seen: int | None = None
+        while True:
+            await anyio.sleep(LOOK)
+            try:
+                pulse = await self._store.pulse()
+                if pulse != seen and (held := self._held()):
+                    self._stop(held, await self._store.stops([handle for _, handle in held.values()]))
+                    seen = pulse
+            except ForkpointError:
+                pass  # the store cannot be read now: the next look may tell
+            except Exception:
+                _log.exception("whether somebody wants a turn stopped could not be seen")
+
+    def _held(self) -> dict[str, tuple[RunningTurn, OpenTurn]]:
+        """The turns here that a store has, by their ids, with their handles."""
+        return {one.turn: (one, one.held) for one in self._running.values() if one.held is not None}
+
+    def _stop(self, held: Mapping[str, tuple[RunningTurn, OpenTurn]], stops: Mapping[str, StopReason]) -> None:
+        for turn, reason in stops.items():
+            running, _ = held[turn]
+            if reason == "cancel":
+                running.cancel()
+            elif running.ended is None:  # else it is not lost: it has ended here
+                running.scope.cancel()

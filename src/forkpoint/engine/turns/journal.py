@@ -5,10 +5,14 @@ from collections.abc import Iterable, Sequence
 
 import anyio
 
+from forkpoint.clock import system_clock
 from forkpoint.events import NewEvent, StagedEvent, Usage, seal
 from forkpoint.history.state import EMPTY, State, fold
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import OpenTurn
+
+SURE = 5_000_000
+"""Microseconds after its last write in which a turn is certainly still this process's."""
 
 
 class Steps:
@@ -22,6 +26,7 @@ class Steps:
         self._pending: list[NewEvent] = []
         self._usage = Usage()  # of what is pending
         self._unsure: tuple[list[NewEvent], Usage] | None = None  # sent to the store, and no answer came
+        self._written = system_clock()  # when the store last took the turn for this process's
         self._lock = anyio.Lock()
 
     @property
@@ -58,15 +63,23 @@ class Steps:
         self._state = fold((event.body for event in events), self._state)
 
     async def flush(self) -> None:
+        """Puts what is pending on disk. Raises `TurnLost` if the turn is no longer this process's.
+
+        That is looked up even if nothing is pending: a process that was stopped for a while, and has lost its turn
+        meanwhile, must not start a tool.
+        """
         async with self._lock:  # results of parallel calls end in any order, the handle goes from one to the next
             await self._look()
             if not self._pending:
+                if system_clock() - self._written > SURE:
+                    self._turn = await self._store.refresh(self._turn)
+                    self._written = system_clock()
                 return
             self._unsure = (self._pending, self._usage)
             self._pending, self._usage = [], Usage()
             events, usage = self._unsure
             self._turn = await self._store.journal(self._turn, events, usage=usage)
-            self._unsure = None
+            self._unsure, self._written = None, system_clock()
 
     async def make_sure(self) -> None:
         """After a flush that failed: finds out what of it is on disk. Raises if that cannot be told."""

@@ -2,7 +2,7 @@
 Tests: tests/conversation/test_turns.py."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.approval import Approval
-from forkpoint.agent.loop import stand
+from forkpoint.agent.arguments import BadArguments
 from forkpoint.agent.mcp import Offered, offered_now
 from forkpoint.agent.run import Run
 from forkpoint.agent.skills.skill import Skill
@@ -28,8 +28,10 @@ from forkpoint.backend.allowance import (
 )
 from forkpoint.backend.messages import Given, said_in, split
 from forkpoint.backend.options import Decision, ForkOptions, How
+from forkpoint.backend.results import calls_of
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.record_cache import RecordCache
+from forkpoint.engine.standing_approvals import StandingApprovals
 from forkpoint.engine.team.rights import beneath
 from forkpoint.engine.trust import Trusting
 from forkpoint.engine.turns.journal import staged
@@ -37,7 +39,7 @@ from forkpoint.engine.turns.prompts import Prompts
 from forkpoint.engine.turns.skills import Skills, called_for
 from forkpoint.engine.turns.transaction import Plan
 from forkpoint.engine.views import identity_of
-from forkpoint.errors import BadTool, CannotResume, NoSuchTurn, Unpaired
+from forkpoint.errors import BadArgument, BadTool, CallChanged, CannotResume, NoSuchTurn, Unpaired
 from forkpoint.events import (
     ApprovalDenied,
     ApprovalGiven,
@@ -59,6 +61,7 @@ from forkpoint.llm.prompt.rendering import render
 from forkpoint.lru import Lru
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import ConversationRecord, Head, NewFork, OpenTurn
+from forkpoint.workspace.pins import PinnedCommand
 
 _log = logging.getLogger("forkpoint")
 
@@ -69,7 +72,14 @@ class Planner:
     """Plans the turns of a store's conversations."""
 
     def __init__(
-        self, store: Store, prompts: Prompts, records: RecordCache, trusting: Trusting, *, patience: float | None = None
+        self,
+        store: Store,
+        prompts: Prompts,
+        records: RecordCache,
+        trusting: Trusting,
+        standing: StandingApprovals,
+        *,
+        patience: float | None = None,
     ) -> None:
         self.skills = Skills(trusting)
         self._patience = patience  # seconds that a turn may take, whatever its agent says
@@ -77,6 +87,7 @@ class Planner:
         self._prompts = prompts
         self._records = records
         self._trusting = trusting
+        self._standing = standing
         self._agents: Lru[tuple[JsonText, int, frozenset[str]], tuple[Agent, Agent]] = Lru(_AGENTS)
 
     def agent_for(self, settings: JsonText, agent: Agent, allow: frozenset[str] = NOTHING) -> Agent:
@@ -109,6 +120,34 @@ class Planner:
         if refused_items := [item for item in items if not allows(allow, item)]:
             raise CannotResume.of(refused_items)
 
+    def check_arguments(
+        self, settings: Settings, agent: Agent, steps: Sequence[StagedEvent], decision: Decision | None, how: How
+    ) -> None:
+        """Raises `BadArgument` if a call is approved with arguments that its tool does not take."""
+        if decision is None or not any(call.arguments is not None for call in decision.calls):
+            return
+        agent = self.agent_for(settings.to_json(), agent, how.allow)
+        tools = {call.id: call.tool for call in calls_of(steps) if call.status == "waiting"}
+        for call in decision.calls:
+            if call.arguments is None:
+                continue
+            what = f"the arguments for call {call.id!r}"
+            if not decision.approved:
+                raise BadArgument("deny()", what, "a call that is denied does not run")
+            if (tool := agent.tool(tools[call.id])) is None:
+                raise BadArgument("approve()", what, f"the agent has no tool {tools[call.id]!r}")
+            if not call.arguments.strip():
+                raise BadArgument("approve()", what, "they are not JSON")
+            try:
+                tool.arguments.read(call.arguments)
+            except BadArguments as error:
+                raise BadArgument("approve()", what, str(error)) from None
+
+    def check_trust(self, settings: Settings, family: str | None, wish: bool | None = None) -> None:
+        """Raises `TrustChanged` if the project that a turn works in is not what was approved. It costs a look or two at
+        the disk unless something has changed."""
+        self._trusting.check(settings.workspace, family, wish)
+
     async def plan(
         self, turn: OpenTurn, agent: Agent, given: Sequence[Given], already: Sequence[StagedEvent], how: How
     ) -> Plan:
@@ -116,7 +155,7 @@ class Planner:
         record = await self._records.at(turn)
         path = turn.branch or turn.conversation  # on whose path it stands
         carried = brought(already) if how.settings is None else how.settings
-        agent, settings, stands = await self._answerer(record, agent, carried, how, begins=not already)
+        agent, settings, stands, pinned = await self._answerer(record, agent, carried, how, begins=not already)
         base = await self._prompts.at(path, turn.base, agent.manifest)
         change = await self.manifest_change(record, turn.state, agent, lost=base.losses, path=path, at=turn.base)
         is_new = not already or settings is not carried
@@ -149,6 +188,8 @@ class Planner:
             skills=skills,
             told=told,
             terms=how,
+            standing=self._standing.of_turn(turn.conversation, record.family, folder),
+            pinned=pinned,
         )
         return Plan(
             run,
@@ -164,7 +205,7 @@ class Planner:
         self, id: str, agent: Agent, given: Sequence[Given], context: CallContext, how: How, folder: Path | None
     ) -> Run:
         """A run without a conversation: all that it is given is its prompt, and nobody can be asked."""
-        agent = await self.served(agent, folder)
+        agent, pinned = await self.served(agent, folder)
         skills = await self.skills.of(agent, folder)
         called = await called_for(skills, said_in(given), (), folder)
         return Run(
@@ -176,12 +217,14 @@ class Planner:
             workspace=folder,
             skills=tuple(skill for skill in skills if all(one.body != skill.activated() for one in called)),
             terms=replace(self._bounded(agent, how), attended=False),
+            pinned=pinned,
         )
 
     async def _answerer(
         self, record: ConversationRecord, agent: Agent, carried: Settings | None, how: How, *, begins: bool
-    ) -> tuple[Agent, Settings | None, Settings]:
-        """Who answers, which other settings the turn brings if it commits (None: no others), and which hold for it."""
+    ) -> tuple[Agent, Settings | None, Settings, Mapping[str, PinnedCommand]]:
+        """Who answers, which other settings the turn brings if it commits (None: no others), which hold for it, and
+        what is pinned of the project's MCP servers."""
         settings = carried
         if how.settings is None:
             agent = self.agent_for(record.settings if settings is None else settings.to_json(), agent, how.allow)
@@ -189,13 +232,13 @@ class Planner:
             if (gone_on := going_on(stored, agent, how.allow)) is not stored:
                 settings, agent = self._as_strict_as_there(stored, gone_on, agent, record.family)
         stands = Settings.from_json(record.settings) if settings is None else settings
-        served = await self.served(agent, stands.folder, record.family, begins=begins)
+        served, pinned = await self.served(agent, stands.folder, record.family, begins=begins)
         if served is not agent:
             agent = served
             settings = stands = replace(stands, agent=msgspec.Raw(agent.to_json().encode()))
         if settings is not None and settings.to_json() == record.settings:
             settings = None
-        return agent, settings, stands
+        return agent, settings, stands, pinned
 
     async def _called_for(
         self, skills: Sequence[Skill], given: Sequence[Given], told: Sequence[str], folder: Path | None, how: How
@@ -214,17 +257,18 @@ class Planner:
 
     async def served(
         self, agent: Agent, folder: Path | None, family: str | None = None, *, begins: bool = True
-    ) -> Agent:
+    ) -> tuple[Agent, Mapping[str, PinnedCommand]]:
         """The agent with its MCP servers in a folder, and what they offer to a turn that begins; itself, if that is
-        what it has. Raises `McpFailed` and `NoSecret`.
+        what it has. With it comes what is pinned of the project's servers. Raises `McpFailed`, `NoSecret` and
+        `TrustChanged`.
 
         Within a turn the lists stay as they are, however often it is resumed.
         """
-        servers = self._trusting.served(agent.mcp, folder, family, begins=begins)
+        servers, pinned = self._trusting.served(agent.mcp, folder, family, begins=begins)
         offered = servers
         if servers and begins:
-            offered = await offered_now(servers, workspace=folder, secrets=agent.secrets)
-        return agent if offered == agent.mcp else _offering(agent, servers, offered)
+            offered = await offered_now(servers, workspace=folder, secrets=agent.secrets, pinned=pinned)
+        return agent if offered == agent.mcp else _offering(agent, servers, offered), pinned
 
     def _as_strict_as_there(
         self, stored: Settings, settings: Settings, agent: Agent, family: str
@@ -362,27 +406,35 @@ def brought(steps: Sequence[StagedEvent]) -> Settings | None:
     return Settings.from_json(said[-1]) if said else None
 
 
-def decided(id: str, steps: Sequence[StagedEvent], decision: Decision | None) -> tuple[list[NewEvent], set[str]]:
-    """The events of a decision on calls that wait, and which calls may run now for the first time."""
+def decided(
+    id: str, turn: str, steps: Sequence[StagedEvent], decision: Decision | None
+) -> tuple[list[NewEvent], set[str]]:
+    """The events of a decision on calls that wait, and which calls may run now for the first time.
+
+    Raises `NoSuchTurn` if a call does not wait, and `CallChanged` if it waits with other content than was seen.
+    """
     if decision is None:
         return [], set()
-    standing = stand(steps)
-    waiting = {call.call_id: call for call in standing.open if call.call_id in standing.waiting}
+    waiting = {call.id: call for call in calls_of(steps) if call.status == "waiting"}
     verb = "approve" if decision.approved else "deny"
     if not waiting or not decision.calls:
         raise NoSuchTurn(id, verb, "no call waits for an approval")
     for seen in decision.calls:
         now = waiting.get(seen.id)
-        if now is None or (seen.tool, seen.arguments) != (now.tool, now.arguments):
-            raise NoSuchTurn(id, verb, f"call {seen.id!r} does not wait as it was seen; these do: {', '.join(waiting)}")
-        if seen.response != standing.responses:
-            raise NoSuchTurn(id, verb, f"call {seen.id!r} was seen in an earlier answer than the one that waits")
-    chosen = {seen.id: seen.tool for seen in decision.calls}
+        if now is None:
+            raise NoSuchTurn(id, verb, f"call {seen.id!r} does not wait; these do: {', '.join(waiting)}")
+        if seen.digest != now.digest and (decision.approved or seen.digest is not None):
+            raise CallChanged(seen.id, turn)
+    chosen = {seen.id: (waiting[seen.id], seen.arguments) for seen in decision.calls}
     if decision.approved:
-        return [NewEvent(ApprovalGiven(call, tool, decision.by)) for call, tool in chosen.items()], set(chosen)
+        given = [
+            ApprovalGiven(call.id, call.tool, decision.by, None if changed == call.arguments else changed)
+            for call, changed in chosen.values()
+        ]
+        return list(map(NewEvent, given)), set(chosen)
     told = (Text(f"This call was not run: {decision.reason}"),) if decision.reason else ()
     events: list[NewEvent] = []
-    for call, tool in chosen.items():
-        events.append(NewEvent(ApprovalDenied(call, tool, decision.by, decision.reason)))
-        events.append(NewEvent(ToolResult(call, tool, told, "denied")))
+    for call, _ in chosen.values():
+        events.append(NewEvent(ApprovalDenied(call.id, call.tool, decision.by, decision.reason)))
+        events.append(NewEvent(ToolResult(call.id, call.tool, told, "denied")))
     return events, set()

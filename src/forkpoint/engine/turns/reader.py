@@ -104,4 +104,5 @@ async def read_turn(store: Store, id: str) -> Turn:
         retry_of=record.retry_of,
         started=record.started,
         ended=record.ended,
+        by=record.by,
     )

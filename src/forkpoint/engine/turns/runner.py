@@ -15,6 +15,9 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.budget import Budget
 from forkpoint.agent.loop import Done, Loop, stand
+from forkpoint.agent.run import Run
+from forkpoint.agent.standing_approval import StandingApproval
+from forkpoint.backend.actor import actor
 from forkpoint.backend.allowance import NOTHING
 from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.messages import Given, read_input, said_in, split, write_input
@@ -25,7 +28,8 @@ from forkpoint.clock import system_clock as now
 from forkpoint.engine.condensation import PathCondenser
 from forkpoint.engine.idempotency import turn_key
 from forkpoint.engine.resources import Resources
-from forkpoint.engine.turns.active_turns import ActiveTurns, RunningTurn
+from forkpoint.engine.standing_approvals import rules_of
+from forkpoint.engine.turns.active_turns import POLL, ActiveTurns, RunningTurn
 from forkpoint.engine.turns.journal import MemoryJournal, Steps
 from forkpoint.engine.turns.plan import brought, check_open, decided
 from forkpoint.engine.turns.reader import TurnReader, read_turn
@@ -34,21 +38,37 @@ from forkpoint.engine.turns.unended import UnendedTurns
 from forkpoint.engine.views import new_conversation
 from forkpoint.errors import (
     AlreadyExists,
+    BadArgument,
+    Busy,
+    CallChanged,
     CannotResume,
     ContextTooLong,
     ForkpointError,
     NoSuchTurn,
     NotFound,
+    NotResumable,
     OutcomeUnknown,
+    TrustChanged,
     TurnFailed,
 )
-from forkpoint.events import Condensation, NewEvent, SkillActivated, StagedEvent, Usage, UserMessage
+from forkpoint.events import (
+    ApprovalGiven,
+    Condensation,
+    JsonText,
+    NewEvent,
+    SkillActivated,
+    StagedEvent,
+    Usage,
+    UserMessage,
+)
 from forkpoint.ids import new_id
 from forkpoint.llm.prompt.identity import CacheIdentity, CallContext
+from forkpoint.masking import masked
 from forkpoint.paging import Page
+from forkpoint.polling import pauses
 from forkpoint.store.records import ConversationRecord, IdempotencyKey, OpenTurn, TurnError, TurnRecord
 from forkpoint.threads.shield import finished
-from forkpoint.updates import TurnStarted
+from forkpoint.updates import TurnJoined, TurnStarted
 
 
 class Beneath(Protocol):
@@ -71,6 +91,7 @@ class TurnRunner:
         self.store = resources.store
         self._records = resources.records
         self._planner = resources.planner
+        self._standing = resources.standing
         self._condenser = PathCondenser(resources)
         self.unended = UnendedTurns(self.store, self._condenser)
         self.active = ActiveTurns(self.store, self.unended)
@@ -78,13 +99,49 @@ class TurnRunner:
         self.beneath: Beneath  # the engine sets it: turns and sub-agents need each other
 
     async def run(self, id: str, agent: Agent, new: NewTurn, tell: Callback) -> Turn:
-        """Runs a new turn, or joins the one that an earlier request with the same key began."""
+        """Runs a new turn. If an earlier request with the same key began one, see `repeat`."""
         input = write_input(new.given, new.how.request, new.how.caller)
         agent.llm.key()  # a missing one is reported before anything begins
         key = turn_key(new, input)
         await self.unended.end(id)
         if (found := await self._admitted(id, new, key)) is not None:
-            return await self.active.join(found, tell)
+            return await self.repeat(found, agent, new, tell)
+        begun = await self._begin(id, agent, new, input, key, tell)
+        return begun if isinstance(begun, Turn) else await self.repeat(begun, agent, new, tell)
+
+    async def repeat(self, made: TurnRecord, agent: Agent, new: NewTurn, tell: Callback) -> Turn:
+        """The turn of a request that was sent before, for the same request again.
+
+        A turn that runs is joined, in whichever process. A turn that was interrupted is resumed; if it cannot be
+        resumed, since its base is not the head, its input is run anew. Of several repeats one does that, and the
+        others join it. A turn that is committed or that waits is given as it is.
+        """
+        joined = False
+        while True:
+            made = await self.store.turn(made.id)  # it may have been taken over, or have ended, since it was read
+            if not joined and made.outcome in ("failed", "cancelled"):  # by another repeat, which has freed the key
+                return await self.run(made.conversation, agent, replace(new, draft=None), tell)
+            if made.outcome != "interrupted":
+                if not joined:
+                    tell(TurnJoined(made.id, made.conversation))
+                joined = True
+                turn = await self.active.rest(made)
+                if turn.outcome != "interrupted":
+                    return raise_for(turn)
+            try:
+                if (how := await self._terms_of_resuming(made, agent, new.how)) is None:
+                    return await self._anew(made, agent, new, tell)
+                opened = await self._taken(made, agent, Continuation(how=how))
+            except (Busy, NotResumable):  # another repeat was faster
+                continue
+            again = NewTurn(given=read_input(made.input), retry_of=made.retry_of, how=how)
+            resumed = Continuation(how=how) if opened.staged else None  # without a step nothing was begun yet
+            return await self._go(opened, agent, again, tell, resumed=resumed)
+
+    async def _begin(
+        self, id: str, agent: Agent, new: NewTurn, input: JsonText, key: IdempotencyKey | None, tell: Callback
+    ) -> Turn | TurnRecord:
+        """Runs a new turn; or returns the record of the turn that the key has begun meanwhile."""
         how, draft, retry_of = new.how, new.draft, new.retry_of
         if draft is None and new.if_revision is None and how.onto is None:
             await self._condenser.if_owed(agent, id)
@@ -101,23 +158,16 @@ class TurnRunner:
             if_revision=new.if_revision,
             key=key,
             onto=how.onto,
+            by=actor(),
         )
         if isinstance(opened, TurnRecord):
-            return await self.active.join(opened, tell)
+            return opened
         return await self._go(opened, agent, replace(new, how=how), tell, left=left)
 
     async def resume(self, id: str, turn: str, agent: Agent, how: Continuation, tell: Callback) -> Turn:
         """Goes on with a turn after its last finished step."""
         record = await self.reader.own(id, turn, "resume")
-        steps = await self.store.steps(turn)  # what is wrong is said before the turn is taken
-        decided(id, steps, how.decision)
-        _check_rerun(id, steps, how.rerun)
-        agent.llm.key()
-        await self.unended.end(id)
-        self.active.check_open(id)
-        settings = brought(steps) or await self._settings(id)
-        self._planner.check(settings, agent, how.how.allow)  # a turn that cannot go on would end as failed
-        opened = await self.store.resume(turn)
+        opened = await self._taken(record, agent, how)
         new = NewTurn(given=read_input(record.input), retry_of=record.retry_of, how=how.how)
         return await self._go(opened, agent, new, tell, resumed=how)
 
@@ -151,8 +201,10 @@ class TurnRunner:
                     assert isinstance(ended, Done), "nobody is asked, so nothing waits"
                     turn = replace(turn, outcome="committed")
             except Exception as error:
-                code = error.code if isinstance(error, ForkpointError) else "error"
-                turn = replace(turn, outcome="failed", error=TurnError(code, str(error)))
+                code, why = (
+                    (error.code, error.message()) if isinstance(error, ForkpointError) else ("error", str(error))
+                )
+                turn = replace(turn, outcome="failed", error=TurnError(code, masked(why)))
                 raise
             finally:
                 turn = running.ended = replace(turn, events=tuple(journal.so_far), usage=journal.spent, ended=now())
@@ -161,13 +213,43 @@ class TurnRunner:
                 told(turn)
         return raise_for(turn)
 
-    async def check(self, id: str, agent: Agent, *, allow: frozenset[str] = NOTHING) -> None:
-        """Raises `CannotResume` for all that is missing."""
-        self._planner.check(await self._settings(id), agent, allow)
+    async def make_way(self, id: str, turn: str, agent: Agent, *, allow: frozenset[str] = NOTHING) -> None:
+        """Gives up an open turn whose input is about to be run again, unless that would be refused.
 
-    async def cancel(self, id: str) -> Turn:
-        """Stops the turn that runs here."""
-        return await self.active.cancel(id)
+        Raises `CannotResume` for all that is missing, and `TrustChanged` if the project is not what was approved.
+        """
+        record = self._records.know(await self.store.read(id))
+        settings = Settings.from_json(record.settings)
+        self._planner.check(settings, agent, allow)
+        self._planner.check_trust(settings, record.family)
+        await self.discard(id, turn)  # this turn, and no other that is open by then
+
+    async def cancel(self, id: str, turn: str | None = None) -> Turn:
+        """Cancels a turn, whichever process runs it, and gives it as it ended; the open turn, if none is named.
+
+        A turn whose process is gone ends as cancelled here and now. Raises `NoSuchTurn` if there is nothing to cancel.
+        """
+        if self.active.runs(id, turn):
+            return await self.active.cancel(id)
+        await self.unended.end(id)
+        if turn is None:
+            turn = (await self.store.read(id)).open_turn
+        if turn is None:
+            raise NoSuchTurn(id, "cancel", "none is running")
+        found = await self.reader.own(id, turn, "cancel")
+        if found.outcome == "awaiting_approval":
+            raise NoSuchTurn(id, "cancel", f"turn {turn} waits for an approval and does not run; discard it")
+        for wait in pauses(*POLL):
+            asked = await self.store.ask_cancel(turn)  # each time: another process may have taken it over since
+            match asked.outcome:
+                case "running":
+                    await anyio.sleep(wait)
+                case "interrupted":
+                    with suppress(Busy):  # somebody has just resumed it
+                        return await self.discard(id, turn)
+                case _:
+                    return await read_turn(self.store, turn)
+        raise AssertionError("pauses have no end")
 
     async def discard(self, id: str, turn: str) -> Turn:
         """Gives up an open turn, and what its sub-agents had begun for it."""
@@ -221,39 +303,43 @@ class TurnRunner:
             if (made := await self._of_key(there.id, key)) is None:
                 raise AlreadyExists("conversation", there.name)
             return made
-        if (results := split(new.given)[0]) and how.onto is None:
+        is_beside = draft is not None and draft.beside is not None  # the plan looks which calls are open there
+        if (results := split(new.given)[0]) and how.onto is None and not is_beside:
             if (made := await self._of_key(id, key)) is not None:
                 return made
             open = () if draft is not None else (await self.store.read(id)).head.open_calls.client
             check_open(id, open, results)
         self.active.check_open(id)
         try:
-            await self._check_place(id, how, None if draft is None else draft.settings)
-        except CannotResume:
+            await self._check_place(id, how, draft)
+        except (CannotResume, TrustChanged):
             if (made := await self._of_key(id, key)) is None:
                 raise
             return made
         return None
 
-    async def _settings(self, id: str) -> Settings:
-        return Settings.from_json(self._records.know(await self.store.read(id)).settings)
-
-    async def _check_place(self, id: str, how: How, settings: Settings | None) -> None:
-        """Raises `CannotResume` if the folder is missing. That costs one look at the disk.
+    async def _check_place(self, id: str, how: How, draft: Draft | None) -> None:
+        """Raises `CannotResume` if the folder is missing, and `TrustChanged` if its project is not what was approved.
+        That costs a look or two at the disk.
 
         Functions were found when the conversation was opened. If they have changed since, the turn will say so.
         """
-        settings = settings if how.settings is None else how.settings
-        known = self._records.known(id) if settings is None else None
-        if known is not None:
-            with suppress(CannotResume):  # what is known may be out of date
-                self._planner.check(Settings.from_json(known.settings), None, how.allow)
-                return
-        if settings is None:
-            with suppress(NotFound):  # `begin` will say so
-                settings = await self._settings(id)
-        if settings is not None:
+
+        def check(stored: Settings, family: str, wish: bool | None = None) -> None:
+            settings = stored if how.settings is None else how.settings
             self._planner.check(settings, None, how.allow)
+            self._planner.check_trust(settings, family, wish)
+
+        if draft is not None:
+            return check(draft.settings, draft.id, draft.trust)
+        if (known := self._records.known(id)) is not None:
+            with suppress(CannotResume, TrustChanged):  # what is known may be out of date
+                return check(Settings.from_json(known.settings), known.family)
+        try:
+            record = self._records.know(await self.store.read(id))
+        except NotFound:  # `begin` will say so
+            return None
+        return check(Settings.from_json(record.settings), record.family)
 
     async def _is_from_here(self, id: str, retry_of: str, how: How) -> bool:
         """Whether a try began where its retry will: elsewhere prompts show other skills."""
@@ -272,6 +358,58 @@ class TurnRunner:
         made = None if key is None else await self.store.made_with(key, "turn", id)
         assert made is None or isinstance(made, TurnRecord)
         return made
+
+    async def _terms_of_resuming(self, made: TurnRecord, agent: Agent, how: How) -> How | None:
+        """The terms on which an interrupted turn goes on for a request with these; None if it has to be run anew.
+
+        What the request brings along (``how.settings``) may be other than the turn has begun with, if an agent of this
+        server was changed since. Then the turn goes on as it has begun, if that is still possible.
+        """
+        record = await self.store.read(made.conversation)
+        if record.head.position != made.base:
+            return None
+        steps = await self.store.steps(made.id)
+        if how.settings is None or not steps:
+            return how
+        begun = brought(steps) or (None if made.base is None else Settings.from_json(record.settings))
+        if begun is None or begun.to_json() == how.settings.to_json():
+            return how
+        try:
+            self._planner.check(begun, agent, how.allow)
+        except CannotResume:
+            return None
+        return replace(how, settings=None)
+
+    async def _taken(self, record: TurnRecord, agent: Agent, how: Continuation) -> OpenTurn:
+        """Takes a turn over to go on with it. Raises what is wrong before the turn is taken."""
+        id = record.conversation
+        steps = await self.store.steps(record.id)
+        decided(id, record.id, steps, how.decision)
+        _check_rerun(id, steps, how.rerun)
+        agent.llm.key()
+        await self.unended.end(id)
+        self.active.check_open(id)
+        of = self._records.know(await self.store.read(id))
+        settings = how.how.settings or brought(steps) or Settings.from_json(of.settings)
+        if how.how.settings is None:
+            self._planner.check(settings, agent, how.how.allow)  # a turn that cannot go on would end as failed
+            self._planner.check_arguments(settings, agent, steps, how.decision, how.how)
+            if how.decision is not None and how.decision.always is not None:
+                bound = self._planner.agent_for(settings.to_json(), agent, how.how.allow)
+                rules = rules_of(how.decision, record.id, steps, bound, settings.folder)
+                await self._standing.check(id, rules, of.family, settings.folder)
+        self._planner.check_trust(settings, of.family)
+        return await self.store.resume(record.id)
+
+    async def _anew(self, made: TurnRecord, agent: Agent, new: NewTurn, tell: Callback) -> Turn:
+        """Runs the input of an interrupted turn anew, under the same key. Raises `Busy` if somebody else goes on."""
+        input, id = write_input(new.given, new.how.request, new.how.caller), made.conversation
+        key = turn_key(new, input)
+        await self._check_place(id, new.how, None)  # before anything is discarded
+        await self.discard(id, made.id)  # which frees its key
+        again = replace(new, draft=None, supersede=False, retry_of=made.id)
+        begun = await self._begin(id, agent, again, input, key, tell)
+        return begun if isinstance(begun, Turn) else await self.repeat(begun, agent, new, tell)
 
     # While it runs.
 
@@ -293,9 +431,9 @@ class TurnRunner:
             if left is not None or (agent.sub_agents is not None and resumed is None):
                 await self.beneath.discard_beneath(opened.conversation, left)
             made = await self._planner.plan(opened, agent, new.given, already, new.how)
-            return made if resumed is None else _continued(made, already, resumed)
+            return made if resumed is None else await self._continued(made, already, resumed)
 
-        with self.active.running(opened.conversation, opened.id, tell, agent) as (running, tell):
+        with self.active.running(opened.conversation, opened.id, tell, agent, opened) as (running, tell):
             try:
                 with running.scope:
                     started = TurnStarted(opened.id, opened.conversation, said_in(new.given), resumed is not None)
@@ -307,7 +445,9 @@ class TurnRunner:
                 await self._after(running, transaction, turn, new.how)
                 return raise_for(turn)
             except anyio.get_cancelled_exc_class():
-                if running.ended is None and transaction.is_ended:  # whoever follows it hears how it ended
+                if (
+                    running.ended is None and transaction.is_ended and transaction.lost is None
+                ):  # whoever follows it hears how it ended
                     running.ended = await finished(transaction.cancelled)
                     tell(running.ended)
                 raise
@@ -325,6 +465,18 @@ class TurnRunner:
                 if not transaction.is_ended:
                     self.unended.add(opened.conversation, transaction)
                 self._has_moved(running, transaction, new.how)
+
+    async def _continued(self, plan: Plan, steps: Sequence[StagedEvent], how: Continuation) -> Plan:
+        """The plan of a resumed turn, with somebody's decision and the calls to run again.
+
+        A standing approval that comes with the decision is on disk before anything of the decision is: if the process
+        dies in between, the call still waits, and is allowed as soon as the turn goes on.
+        """
+        run = plan.run
+        events, fresh, rules = _still_decided(run, steps, how.decision)
+        if rules:
+            events = _recorded(events, await self._standing.give(run.conversation or "", rules))
+        return replace(plan, events=(*plan.events, *events), run=replace(run, fresh=fresh, rerun=how.rerun))
 
     async def _after(self, running: RunningTurn, transaction: Transaction, turn: Turn, how: How) -> None:
         """What follows a commit once callbacks were told of it: the path is condensed, if that is due."""
@@ -349,10 +501,12 @@ class TurnRunner:
             self._records.moved_elsewhere(committed)
 
 
-def _continued(plan: Plan, steps: Sequence[StagedEvent], how: Continuation) -> Plan:
-    """The plan of a resumed turn, with somebody's decision and the calls to run again."""
-    events, fresh = _still_decided(plan.run.conversation or "", steps, how.decision)
-    return replace(plan, events=(*plan.events, *events), run=replace(plan.run, fresh=fresh, rerun=how.rerun))
+def _recorded(events: Sequence[NewEvent], rules: Sequence[StandingApproval]) -> list[NewEvent]:
+    """The events of a decision, in which each approval names the standing approval that was given with it."""
+    given = [event.body for event in events if isinstance(event.body, ApprovalGiven)]
+    return [
+        NewEvent(replace(body, always=rule.id, allows=rule.allows)) for body, rule in zip(given, rules, strict=True)
+    ]
 
 
 def _begun_with(steps: Sequence[StagedEvent]) -> tuple[SkillActivated, ...] | None:
@@ -372,9 +526,15 @@ def _check_rerun(id: str, steps: Sequence[StagedEvent], rerun: Collection[str]) 
         raise NoSuchTurn(id, "resume", f"call {strangers[0]!r} cannot be run again; these have no result: {said}")
 
 
-def _still_decided(id: str, steps: Sequence[StagedEvent], decision: Decision | None) -> tuple[list[NewEvent], set[str]]:
-    """The events of a decision once the turn is held; none if somebody else decided first: then it waits again."""
+def _still_decided(
+    run: Run, steps: Sequence[StagedEvent], decision: Decision | None
+) -> tuple[list[NewEvent], set[str], tuple[StandingApproval, ...]]:
+    """The events of a decision once the turn is held, which calls may run, and the standing approvals that it gives.
+
+    None of it if somebody else decided first, or changed the tool meanwhile: then the turn waits again.
+    """
     try:
-        return decided(id, steps, decision)
-    except NoSuchTurn:
-        return [], set()
+        events, fresh = decided(run.conversation or "", run.turn, steps, decision)
+        return events, fresh, rules_of(decision, run.turn, steps, run.agent, run.workspace)
+    except (NoSuchTurn, CallChanged, BadArgument):
+        return [], set(), ()

@@ -35,6 +35,7 @@ from forkpoint.engine.turns.reader import read_turn
 from forkpoint.errors import CommitFailed, ForkpointError, OutcomeUnknown, TurnFailed, TurnLost
 from forkpoint.events import Event, JsonText, NewEvent, StagedEvent
 from forkpoint.llm.prompt.rendering import Rendering
+from forkpoint.masking import masked
 from forkpoint.store.records import Committed, NewFork, OpenTurn, Outcome, TurnError
 from forkpoint.threads.shield import finished
 from forkpoint.updates import TurnStarted
@@ -96,6 +97,7 @@ class Transaction:
         self.settings: JsonText | None = None  # and the settings
         self._unended: tuple[TurnError | None] | None = None  # an end that the disk did not take
         self._mending = anyio.Lock()
+        self.lost: TurnLost | None = None  # it was to be cancelled, and was another process's already
 
     async def run(
         self, plan: Callable[[Sequence[StagedEvent]], Awaitable[Plan]], tell: Callback, started: TurnStarted
@@ -172,6 +174,7 @@ class Transaction:
             retry_of=self._retry_of,
             started=self._steps.turn.started,
             ended=committed.ended,
+            by=self._steps.turn.by,
         )
 
     async def _loop(self, plan: Plan, tell: Callback) -> Done | Waiting:
@@ -184,7 +187,7 @@ class Transaction:
     async def _fail(self, cause: Exception) -> None:
         """Ends the turn as failed. Raises `TurnFailed`; returns if the turn was committed after all."""
         code = cause.code if isinstance(cause, ForkpointError) else "error"
-        why = str(cause) if isinstance(cause, ForkpointError) else f"{type(cause).__name__}: {cause}"
+        why = masked(cause.message() if isinstance(cause, ForkpointError) else f"{type(cause).__name__}: {cause}")
         turn = await finished(lambda: self._failed(cause, TurnError(code, why)))
         if turn.outcome == "committed":
             return
@@ -209,13 +212,18 @@ class Transaction:
                     await finished(lambda: self._end(error))
 
     async def cancelled(self) -> Turn:
-        """The turn after its cancellation. If its commit was faster, it says so."""
+        """The turn after its cancellation. If its commit was faster, it says so. Raises `TurnLost` if the turn was
+        another process's already."""
+        if self.lost is not None:
+            raise self.lost
         turn = await self._read("cancelled")
         return replace(turn, outcome="cancelled") if turn.outcome == "running" else turn
 
     async def _cancel(self) -> None:
-        with suppress(TurnLost):
+        try:
             await finished(lambda: self._end(None))
+        except TurnLost as lost:
+            self.lost = lost
 
     async def _end(self, error: TurnError | None) -> None:
         """Writes down what is known of the turn, and that it has ended."""
@@ -230,7 +238,7 @@ class Transaction:
                 await self._store.fail(turn, error, usage=usage)
         except TurnLost as lost:
             self._unended = None
-            if lost.outcome != "committed":
+            if lost.outcome != "committed" or not self._ending:  # else our own commit was faster
                 raise
         except Exception:  # whatever a store may raise: the end is not forgotten
             self._unended = (error,)

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from pydantic import StringConstraints
 
 from forkpoint.agent.agent import Agent
-from forkpoint.backend.names import as_id, with_title
-from forkpoint.backend.options import Draft
+from forkpoint.backend.names import as_id, check_chosen_name, with_title
+from forkpoint.backend.options import ConversationFilter, Draft
 from forkpoint.backend.results import Info
 from forkpoint.backend.settings import Settings
 from forkpoint.engine import check_trust, taken_over
@@ -31,7 +31,7 @@ from forkpoint.wire.documents import DeletedDocument, InfoDocument, PageDocument
 calls = Calls("conversations")
 
 AGENT = "bad_agent bad_model bad_workspace"
-MAKING = f"{AGENT} bad_argument bad_setting trust_refused"
+MAKING = f"{AGENT} bad_argument bad_setting broken_settings unsafe_settings trust_refused trust_changed"
 """Errors of a new conversation: in its agent, its workspace, or its trust."""
 
 
@@ -41,7 +41,7 @@ class AgentsDocument(Struct, frozen=True):
     items: tuple[AgentItem, ...]
 
 
-@calls("GET", "/api/agents", gives=AgentsDocument)
+@calls("GET", "/api/agents", role="read", gives=AgentsDocument)
 async def list_agents(call: CallMade) -> Response:
     """The agents that the server offers, by name."""
     return answer(AgentsDocument(call.services.agents.items()))
@@ -50,6 +50,7 @@ async def list_agents(call: CallMade) -> Response:
 @calls(
     "POST",
     "/api/conversations",
+    role="use",
     takes=CreateConversation,
     gives=InfoDocument,
     status=201,
@@ -65,7 +66,7 @@ async def create_conversation(call: CallMade) -> Response:
     return created(await call.backend.create(draft, key=call.key))
 
 
-@calls("GET", "/api/conversations", gives=PageDocument[InfoDocument], raises="bad_cursor not_found")
+@calls("GET", "/api/conversations", role="read", gives=PageDocument[InfoDocument], raises="bad_cursor not_found")
 async def list_conversations(
     call: CallMade,
     cursor: Annotated[str | None, Query(description="`next` of an earlier page.", max_length=512)] = None,
@@ -76,23 +77,24 @@ async def list_conversations(
         Query(description="KEY=VALUE; all given ones must match.", examples=[["kind=debug"]]),
     ] = None,
     sub_agents: Annotated[bool, Query(description="With sub-agents.")] = False,
+    sides: Annotated[bool, Query(description="With what clients asked beside conversations.")] = False,
     parent: Annotated[
         str | None, Query(description="Only the sub-agents of this conversation, by its id or name.", max_length=256)
     ] = None,
 ) -> Response:
-    """Conversations, the newest first. Sub-agents are left out unless they are asked for."""
-    page = await call.backend.conversations(
-        cursor=cursor,
-        limit=limit,
+    """Conversations, the newest first. Sub-agents and sides are left out unless they are asked for."""
+    wanted = ConversationFilter(
         tags=_tags(tag or ()),
         status=status,
         sub_agents=sub_agents,
+        sides=sides,
         parent=None if parent is None else (await call.found(parent))[0].id,
     )
+    page = await call.backend.conversations(cursor=cursor, limit=limit, wanted=wanted)
     return answer({"items": [info_document(info) for info in page.items], "next": page.next})
 
 
-@calls("GET", "/api/conversations/{id}", gives=InfoDocument, tags=True, raises="not_found")
+@calls("GET", "/api/conversations/{id}", role="read", gives=InfoDocument, tags=True, raises="not_found")
 async def get_conversation(call: CallMade, id: Conversation) -> Response:
     """One conversation."""
     info, _ = await call.found(id)
@@ -102,23 +104,30 @@ async def get_conversation(call: CallMade, id: Conversation) -> Response:
 @calls(
     "PATCH",
     "/api/conversations/{id}",
+    role="use",
     takes=DescribeConversation,
     gives=InfoDocument,
     tags=True,
-    raises="not_found not_whole too_large",
+    if_match=True,
+    raises="not_found not_whole too_large stale",
 )
 async def describe_conversation(call: CallMade, id: Conversation) -> Response:
-    """Give it a title or tags. A turn that runs is not disturbed."""
+    """Give it a title or tags. A turn that runs is not disturbed.
+
+    With `If-Match`, nothing of what the conversation shows may have changed: neither title and tags, nor status.
+    """
     body = await call.body(DescribeConversation)
     info, _ = await call.found(id)
     title, others = with_title(body.title, body.tags)
-    info = await call.backend.describe(info.id, title=title, tags=None if body.tags is None else others)
+    tags = None if body.tags is None else others
+    info = await call.backend.describe(info.id, title=title, tags=tags, if_info=call.check_version(info))
     return answer(info_document(info), ETag=etag(info))
 
 
 @calls(
     "DELETE",
     "/api/conversations/{id}",
+    role="operate",
     status=204,
     if_match=True,
     also_gives=DeletedDocument,
@@ -139,6 +148,7 @@ async def delete_conversation(call: CallMade, id: Conversation) -> Response:
 @calls(
     "PUT",
     "/api/conversations/{id}/agent",
+    role="use",
     takes=ChangeAgent,
     optional=False,
     gives=InfoDocument,
@@ -177,7 +187,7 @@ async def draft_of(call: ApiCall, body: CreateConversation | FirstTurn, given: s
     title, others = with_title(body.title, body.tags)
     draft = Draft(
         id=id,
-        name=body.name or name,
+        name=name if body.name is None else check_chosen_name("name", body.name),
         settings=Settings.of(agent, workspace),
         chosen=chosen,
         title=title,
