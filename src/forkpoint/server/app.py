@@ -15,7 +15,16 @@ from starlette.requests import ClientDisconnect
 from forkpoint.errors import BadRequest, ForkpointError, Invalid, NotFound
 from forkpoint.llm.call import Models
 from forkpoint.server.agents.catalog import Catalog
-from forkpoint.server.api import branches, conversations, events, inspection, operations, sub_agents, turns
+from forkpoint.server.api import (
+    branches,
+    conversations,
+    events,
+    inspection,
+    operations,
+    standing_approvals,
+    sub_agents,
+    turns,
+)
 from forkpoint.server.http import openapi
 from forkpoint.server.http.call import JSON
 from forkpoint.server.http.door import GONE, Door, refusal
@@ -36,6 +45,7 @@ from forkpoint.version import __version__
 FAMILIES = (
     conversations.calls,
     turns.calls,
+    standing_approvals.calls,
     events.calls,
     branches.calls,
     sub_agents.calls,
@@ -49,7 +59,7 @@ FAMILIES = (
 _ASKED = (
     *("Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID", "Prefer"),
     *("User-Agent", "X-Request-Id", "traceparent"),
-    *("X-Conversation-Create", "X-Conversation-History", "X-Fork-From"),
+    *("X-Conversation-Create", "X-Conversation-History", "X-Conversation-Side", "X-Fork-From"),
     *("OpenAI-Organization", "OpenAI-Project"),
     *("X-Stainless-Arch", "X-Stainless-Helper-Method", "X-Stainless-Lang", "X-Stainless-OS"),
     *("X-Stainless-Package-Version", "X-Stainless-Retry-Count", "X-Stainless-Runtime"),
@@ -57,7 +67,7 @@ _ASKED = (
 )
 _SAID = (
     *("ETag", "Location", "Preference-Applied", "Retry-After", "X-Request-Id"),
-    *("X-Conversation-Status", "X-Turn-Id", "X-Ignored-Fields", "X-Should-Retry"),
+    *("X-Conversation-Status", "X-Conversation-Branch", "X-Turn-Id", "X-Ignored-Fields", "X-Should-Retry"),
 )
 
 

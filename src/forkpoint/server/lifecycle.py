@@ -20,8 +20,8 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from forkpoint.llm.prices import load_list
-from forkpoint.llm.providers.clients import load
+from forkpoint.agent.condense.condenser import asked_by
+from forkpoint.llm.call import load_modules
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.app import create_app, stop
 from forkpoint.server.http.address import BACKLOG, listen
@@ -49,7 +49,7 @@ def run(
 ) -> None:
     """Serves until a signal stops it. Calls ``told`` with the server's address when it listens."""
 
-    _load_sdks(agents)
+    _load(agents)
 
     async def serve() -> None:
         listening = listen(host, port)
@@ -139,13 +139,12 @@ def _leave_threads_behind() -> None:
         os._exit(0)
 
 
-def _load_sdks(agents: Catalog) -> None:
-    """Loads what the first turn would load: that takes a second or two, in which nothing else would go on."""
-    kinds = {agents.named(name).llm.kind for name in agents.names()} & {"openai", "anthropic"}
-    for kind in kinds:
-        load(kind)
-    if kinds:
-        load_list()
+def _load(agents: Catalog) -> None:
+    """Loads what first turns would load: that takes a second or two, in which nothing else would go on."""
+    found = [agents.named(name) for name in agents.names()]
+    asked = [asked_by(agent.condenser, agent.llm)[0] for agent in found if agent.condenser is not None]
+    for llm in (*(agent.llm for agent in found), *asked):
+        load_modules(llm)
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -14,6 +14,9 @@ MB = 1024 * 1024
 History: TypeAlias = Literal["latest", "full"]
 """How a client's list of messages is read: only its newest message counts, or the whole list does."""
 
+SideClient: TypeAlias = Literal["librechat", "open-webui", "opencode"]
+"""A client whose requests beside a conversation are known by their form: server/wires/chat/side_rules.toml."""
+
 _YEAR = 365 * 86_400
 _Count: TypeAlias = Annotated[int, Meta(ge=1)]
 _Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=_YEAR)]  # neither infinity nor a NaN is within the bounds
@@ -22,7 +25,7 @@ _Pause: TypeAlias = Annotated[float, Meta(ge=0.001, le=_YEAR)]
 _HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$%&'*+.^_`|~-]{0,127}")  # as HTTP allows; not "*", which means all
 _TAKEN = re.compile(
     r"(accept|access-control|content|if|proxy|sec|x-forwarded|x-stainless)-.+"
-    r"|x-(accel-buffering|api-key|conversation-(create|history|status)|fork-from|ignored-fields|request-id"
+    r"|x-(accel-buffering|api-key|conversation-(branch|create|history|side|status)|fork-from|ignored-fields|request-id"
     r"|should-retry|turn-id)"
     r"|accept|age|allow|authorization|baggage|cache-control|connection|cookie2?|date|etag|expect|expires|forwarded|from"
     r"|host|idempotency-key|keep-alive|last-event-id|last-modified|link|location|max-forwards"
@@ -87,6 +90,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
 
     # Chat completions.
     conversation_headers: tuple[ConversationHeader, ...] = (ConversationHeader("X-Conversation-Id"),)
+    side_rules: tuple[SideClient, ...] = ("librechat", "open-webui", "opencode")  # whose requests for titles are known
     conversations_max: _Count = 10_000  # that are kept in memory
     conversation_ttl: _Seconds = 1800.0  # how long a conversation that nobody uses is kept there
     on_disconnect: Literal["cancel", "finish"] = "cancel"  # what becomes of a turn whose client goes

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, Limits
+from forkpoint.agent.arguments import object_of
 from forkpoint.agent.condense.condenser import Condenser, Window
 from forkpoint.agent.hooks.hook import Hook, StoredHook, from_stored, rooted_hook
 from forkpoint.agent.mcp import McpServer, rooted
@@ -176,22 +177,13 @@ def _read(file: Path, problems: list[str]) -> Any:
     try:
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".json":
-            return json.loads(text, object_pairs_hook=_once)
+            return json.loads(text, object_pairs_hook=object_of)
         return tomllib.loads(text)
     except OSError as error:
         problems.append(f"it cannot be read ({error.strerror})")
     except (ValueError, RecursionError) as error:
         problems.append(f"it is not {'JSON' if file.suffix == '.json' else 'TOML'} ({error})")
     return {}
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} stands there twice")
-    return made
 
 
 def _agent(

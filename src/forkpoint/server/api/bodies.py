@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Limits
 from forkpoint.backend.messages import Given, as_message, as_result
-from forkpoint.errors import BadRequest, Invalid, NothingToRun, TooLarge
+from forkpoint.errors import Invalid, NothingToRun, TooLarge
 from forkpoint.events import Part, UserMessage
 from forkpoint.llm.prompt.identity import CachePolicy
+from forkpoint.server.api.bad_json import UNREADABLE, fault_of
 
 B = TypeVar("B", bound=Struct)
 
@@ -154,29 +155,72 @@ class PreviewRequest(Say, frozen=True):
     create: FirstTurn | None = None
 
 
-class SeenCall(_Body, frozen=True):
-    """A call as it was seen, so that no other is meant that has come to wait meanwhile."""
+CallDigest: TypeAlias = Annotated[
+    str,
+    Meta(
+        description="The call's `digest`, as the turn's document shows it: it stands for the content that was seen.",
+        pattern="^sha256:[0-9a-f]{64}$",
+        examples=["sha256:dddff1ee50086370636f03700fd00d26275aea73b93dec28bbe4701316a8d443"],
+    ),
+]
 
-    id: str
-    tool: str
-    arguments: str
-    response: int = 0
+
+AlwaysGiven: TypeAlias = Annotated[
+    str,
+    Meta(
+        description="What is allowed without a question from now on, beside these calls: `call`, the same tool with "
+        "exactly the same arguments; `tool`, every call of a tool that runs no commands; `prefix:` and words, shell "
+        "commands that begin with these words.",
+        examples=["call", "prefix:git status"],
+        max_length=2000,
+    ),
+]
+
+
+class ApprovedCall(_Body, frozen=True):
+    """A call that may run, by the content that was seen."""
+
+    id: Annotated[str, Meta(description="The call's `id`.")]
+    digest: CallDigest
+    arguments: (
+        Annotated[
+            dict[str, Any] | str,
+            Meta(
+                description="What the call is to run with instead of what the model wrote: an object, or its exact "
+                "JSON text. The approval records it, and the result tells the model."
+            ),
+        ]
+        | None
+    ) = None
 
 
 class Approve(_Body, frozen=True):
-    """Which of the calls that wait may run; by default all of them."""
+    """Which of the calls that wait may run, each with the digest of its content."""
 
-    calls: tuple[str | SeenCall, ...] = ()
+    calls: Annotated[tuple[ApprovedCall, ...], Meta(min_length=1)]
     by: str | None = None
+    always: AlwaysGiven | None = None
     cancel_on_disconnect: bool = False
     allow: Allow = ()
     agent: GoOnWith | None = None
 
 
-class Deny(Approve, frozen=True):
+class DeniedCall(_Body, frozen=True):
+    """A call that is refused. A digest that is given must be that of what waits."""
+
+    id: Annotated[str, Meta(description="The call's `id`.")]
+    digest: CallDigest | None = None
+
+
+class Deny(_Body, frozen=True):
     """Which of the calls that wait are refused, and why; by default all of them."""
 
+    calls: tuple[DeniedCall, ...] = ()
+    by: str | None = None
     reason: str | None = None
+    cancel_on_disconnect: bool = False
+    allow: Allow = ()
+    agent: GoOnWith | None = None
 
 
 class RetryTurn(_Body, frozen=True):
@@ -204,7 +248,7 @@ class ResumeTurn(_Body, frozen=True):
     agent: GoOnWith | None = None
 
 
-GoesOn: TypeAlias = AskAside | RunTurn | PreviewRequest | Approve | RetryTurn | ResumeTurn | Condense
+GoesOn: TypeAlias = AskAside | RunTurn | PreviewRequest | Approve | Deny | RetryTurn | ResumeTurn | Condense
 """What may say that a conversation goes on without something."""
 
 
@@ -278,8 +322,8 @@ def read_body(type: type[B], body: bytes) -> B:
         return msgspec.json.decode(body.strip() or b"{}", type=type)
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadRequest("its body is not JSON in UTF-8") from None
+    except UNREADABLE as error:
+        raise fault_of(body, error) from None
 
 
 def given_in(body: RunTurn, conversation: str, most: int) -> tuple[Given, ...]:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from forkpoint.backend.names import as_id, as_point, with_title
+from forkpoint.backend.names import as_id, as_point, check_chosen_name, with_title
 from forkpoint.backend.options import ForkOptions
 from forkpoint.backend.results import Branch
 from forkpoint.backend.settings import Settings
@@ -21,6 +21,7 @@ calls = Calls("branches", under="/api/conversations/{id}")
 @calls(
     "POST",
     "/fork",
+    role="use",
     takes=Fork,
     gives=InfoDocument,
     status=201,
@@ -59,7 +60,7 @@ async def fork_conversation(call: CallMade, id: Conversation) -> Response:
         workspace = call.services.agents.workspace_for(workspace, answers)
     options = ForkOptions(
         id=fork,
-        name=body.name or name,
+        name=name if body.name is None else check_chosen_name("name", body.name),
         chosen=is_chosen(body),
         at=as_point(body.at),
         before=as_point(body.before),
@@ -78,6 +79,7 @@ async def fork_conversation(call: CallMade, id: Conversation) -> Response:
 @calls(
     "POST",
     "/rewind",
+    role="use",
     takes=Rewind,
     optional=False,
     gives=RewindDocument,
@@ -99,14 +101,15 @@ async def rewind_conversation(call: CallMade, id: Conversation) -> Response:
     return answer(RewindDocument(info_document(now), kept), ETag=etag(now))
 
 
-@calls("GET", "/tree", gives=FamilyDocument, raises="not_found")
+@calls("GET", "/tree", role="read", gives=FamilyDocument, raises="not_found")
 async def get_tree(
     call: CallMade,
     id: Conversation,
     asides: Annotated[bool, Query(description="With what rewinds have set aside.")] = True,
     agents: Annotated[bool, Query(description="With sub-agents, and what branched off them.")] = True,
+    sides: Annotated[bool, Query(description="With what clients asked beside its conversations.")] = True,
 ) -> Response:
-    """Its family: forks, sub-agents and set-aside branches, sources before what branched off them.
+    """Its family: forks, sub-agents, set-aside branches and sides, sources before what branched off them.
 
     `lineage.kind` tells them apart. A sub-agent has a `parent`, a `path`, a `nickname`, a `role` and a `depth`;
     its `lineage` has the turn and the call that spawned it.
@@ -115,7 +118,8 @@ async def get_tree(
     family: list[Branch] = [branch for branch in await call.backend.tree(info.id) if agents or not branch.is_sub_agent]
     for branch in family:  # grows while it is walked: sources first
         family += (one for one in branch.branches if agents or not one.is_sub_agent)
-    shown = [branch.info for branch in family if asides or branch.info.lineage.kind != "aside"]
+    hidden = {kind for kind, is_shown in (("aside", asides), ("side", sides)) if not is_shown}
+    shown = [branch.info for branch in family if branch.info.lineage.kind not in hidden]
     return answer(FamilyDocument(tuple(map(info_document, shown))))
 
 

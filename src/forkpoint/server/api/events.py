@@ -25,7 +25,7 @@ FEW = 32
 """So many are read at once, to see how large they are."""
 
 
-@calls("GET", "/events", gives=EventsDocument, raises="not_found")
+@calls("GET", "/events", role="read", gives=EventsDocument, raises="not_found")
 async def list_events(
     call: CallMade,
     id: Conversation,
@@ -61,6 +61,7 @@ async def list_events(
 @calls(
     "GET",
     "/events/stream",
+    role="read",
     streams="committed events, each once and in order, with what is told of turns that run",
     only_streams=True,
     cursor=True,
@@ -97,6 +98,7 @@ async def follow_events(
 @calls(
     "GET",
     "/family/stream",
+    role="read",
     streams="what all members of a family commit, each event once, with what is told of turns that run",
     only_streams=True,
     of_family=True,

@@ -28,14 +28,14 @@ from forkpoint.wire.documents import (
 calls = Calls("looking")
 
 
-@calls("GET", "/api/conversations/{id}/stats", gives=StatsDocument, raises="not_found")
+@calls("GET", "/api/conversations/{id}/stats", role="read", gives=StatsDocument, raises="not_found")
 async def get_stats(call: CallMade, id: Conversation) -> Response:
     """Tokens, dollars and cached share: its own, what it inherited, and its family's."""
     info, _ = await call.found(id)
     return answer(stats_document(await call.backend.stats(info.id)))
 
 
-@calls("GET", "/api/usage", gives=SpendingDocument)
+@calls("GET", "/api/usage", role="read", gives=SpendingDocument)
 async def get_usage(call: CallMade) -> Response:
     """All that you ever spent, deleted conversations included, and what of it beside any conversation.
 
@@ -44,7 +44,7 @@ async def get_usage(call: CallMade) -> Response:
     return answer(spending_document(*await call.backend.usage()))
 
 
-@calls("GET", "/api/conversations/{id}/state", gives=StateDocument, raises="not_found")
+@calls("GET", "/api/conversations/{id}/state", role="read", gives=StateDocument, raises="not_found")
 async def get_state(call: CallMade, id: Conversation) -> Response:
     """What tools have set, as it is committed."""
     info, _ = await call.found(id)
@@ -54,6 +54,7 @@ async def get_state(call: CallMade, id: Conversation) -> Response:
 @calls(
     "PATCH",
     "/api/conversations/{id}/state",
+    role="use",
     takes=ChangeState,
     gives=StateDocument,
     if_match=True,
@@ -73,6 +74,7 @@ async def change_state(call: CallMade, id: Conversation) -> Response:
 @calls(
     "POST",
     "/api/conversations/{id}/request",
+    role="use",
     takes=PreviewRequest,
     optional=False,
     gives=Inspection,
@@ -92,6 +94,7 @@ async def preview_request(call: CallMade, id: Conversation) -> Response:
 @calls(
     "GET",
     "/api/conversations/{id}/request",
+    role="read",
     gives=Inspection,
     raises="not_found no_such_turn no_agent cannot_resume bad_argument",
 )
@@ -109,7 +112,12 @@ async def get_request(
 
 
 @calls(
-    "POST", "/api/conversations/{id}/verify", takes=Verify, gives=VerificationDocument, raises="not_found bad_argument"
+    "POST",
+    "/api/conversations/{id}/verify",
+    role="read",
+    takes=Verify,
+    gives=VerificationDocument,
+    raises="not_found bad_argument",
 )
 async def verify_conversation(call: CallMade, id: Conversation) -> Response:
     """Check that nobody changed its history."""
@@ -118,7 +126,7 @@ async def verify_conversation(call: CallMade, id: Conversation) -> Response:
     return answer(verification_document(await call.backend.verify(info.id, head_digest=body.head_digest)))
 
 
-@calls("POST", "/api/verify", takes=Verify, gives=VerificationDocument, raises="bad_argument")
+@calls("POST", "/api/verify", role="read", takes=Verify, gives=VerificationDocument, raises="bad_argument")
 async def verify_all(call: CallMade) -> Response:
     """Check that nobody changed the history of any of your conversations."""
     body = await call.body(Verify)

@@ -28,13 +28,13 @@ class Ready(Struct, frozen=True):
     status: Literal["ready"]
 
 
-@calls("GET", "/health", gives=Health, open=True)
+@calls("GET", "/health", role=None, gives=Health)
 async def health() -> Response:
     """Says that the process lives."""
     return answer(Health("ok", __version__))
 
 
-@calls("GET", "/ready", gives=Ready, open=True, raises="shutting_down store_unavailable")
+@calls("GET", "/ready", role=None, gives=Ready, raises="shutting_down store_unavailable")
 async def ready(request: Request) -> Response:
     """Says that it can serve: the store answers, in the format that it should have, and it is not stopping."""
     services: Services = request.app.state.services
@@ -44,7 +44,7 @@ async def ready(request: Request) -> Response:
     return answer(Ready("ready"))
 
 
-@calls("GET", "/metrics", texts=("text/plain", "application/openmetrics-text"), open=True, raises="no_such_call")
+@calls("GET", "/metrics", role=None, texts=("text/plain", "application/openmetrics-text"), raises="no_such_call")
 async def metrics(request: Request) -> Response:
     """What it counts, for Prometheus."""
     services: Services = request.app.state.services

@@ -58,6 +58,7 @@ HELD = "not_found busy turn_open"
 @calls(
     "POST",
     "/agents",
+    role="use",
     takes=Spawn,
     optional=False,
     gives=SpawnedDocument,
@@ -66,8 +67,8 @@ HELD = "not_found busy turn_open"
     locates=True,
     tags=True,
     raises=(
-        f"{HELD} spawn_refused key_reused not_whole too_large no_agent cannot_resume missing_key shutting_down "
-        f"too_many outcome_unknown {AGENT}"
+        f"{HELD} spawn_refused key_reused not_whole too_large no_agent cannot_resume trust_changed missing_key "
+        f"shutting_down too_many outcome_unknown {AGENT}"
     ),
 )
 async def spawn_agent(call: CallMade, id: Conversation) -> Response:
@@ -114,7 +115,7 @@ async def spawn_agent(call: CallMade, id: Conversation) -> Response:
     return _spawned(child, feed.turn or feed.joined)
 
 
-@calls("GET", "/agents", gives=TeamDocument, raises="not_found")
+@calls("GET", "/agents", role="read", gives=TeamDocument, raises="not_found")
 async def list_members(call: CallMade, id: Conversation) -> Response:
     """The sub-agents that a conversation's history knows of, and how they stand."""
     info, _ = await call.found(id)
@@ -125,6 +126,7 @@ async def list_members(call: CallMade, id: Conversation) -> Response:
 @runs_turn(
     calls,
     "/agents/{agent:member}/messages",
+    role="use",
     takes=TellAgent,
     optional=False,
     once=True,
@@ -143,6 +145,8 @@ async def tell_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Respo
 
     async def act(tell: Callback) -> TurnResult:
         child, settings = await backend.team.reach(info.id, agent, key=part_of_key(key, "reach"))
+        if key is not None:  # perhaps of a client that gave up waiting, and asks again
+            await call.services.turns.until_left(call.tenant, child.id)
         call.services.watching.moved(call.tenant, info.id)
         return await backend.turns.run(
             child.id, call.agent_of(child, settings), NewTurn(given=tuple(messages), key=key), tell
@@ -154,6 +158,7 @@ async def tell_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Respo
 @calls(
     "POST",
     "/agents/{agent:member}/reach",
+    role="use",
     takes=Nothing,
     gives=InfoDocument,
     once=True,
@@ -169,7 +174,14 @@ async def reach_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Resp
     return answer(info_document(child), ETag=etag(child))
 
 
-@calls("POST", "/agents/{agent:member}/close", takes=Nothing, gives=MemberDocument, raises=f"{HELD} no_such_agent")
+@calls(
+    "POST",
+    "/agents/{agent:member}/close",
+    role="use",
+    takes=Nothing,
+    gives=MemberDocument,
+    raises=f"{HELD} no_such_agent",
+)
 async def close_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Response:
     """Close a sub-agent: what runs there is cancelled. It can still be read and forked."""
     await call.body(Nothing)
@@ -179,7 +191,7 @@ async def close_agent(call: CallMade, id: Conversation, agent: SubAgent) -> Resp
     return answer(await _shown(call, member))
 
 
-@calls("GET", "/agents/{agent:member}", gives=MemberDocument, raises="not_found no_such_agent")
+@calls("GET", "/agents/{agent:member}", role="read", gives=MemberDocument, raises="not_found no_such_agent")
 async def get_member(
     call: CallMade,
     id: Conversation,

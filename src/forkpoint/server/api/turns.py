@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import Query, Response
 from msgspec.structs import replace
 
@@ -11,14 +12,14 @@ from forkpoint.agent.agent import NUMBERS, Agent, Limits
 from forkpoint.agent.approval import policies
 from forkpoint.agent.team.tools import is_team_tool
 from forkpoint.backend.callbacks import Callback
-from forkpoint.backend.options import How, NewTurn
-from forkpoint.backend.results import Call as ToolCall
+from forkpoint.backend.options import Continuation, DecidedCall, Decision, How, NewTurn
 from forkpoint.backend.results import Turn as TurnResult
 from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.engine import taken_over
-from forkpoint.errors import AlreadyExists, BadArgument, Busy, KeyReused, NoSuchTurn
+from forkpoint.errors import AlreadyExists, BadArgument, BadRequest, Invalid, KeyReused, NoSuchTurn
 from forkpoint.server.api.bodies import (
     Approve,
+    ApprovedCall,
     AskAside,
     Condense,
     Deny,
@@ -27,7 +28,6 @@ from forkpoint.server.api.bodies import (
     ResumeTurn,
     RetryTurn,
     RunTurn,
-    SeenCall,
     given_in,
     messages_of,
 )
@@ -48,8 +48,9 @@ from forkpoint.wire.documents import (
 calls = Calls("turns", under="/api/conversations/{id}")
 
 RUNNING = (
-    "busy turn_open no_agent cannot_resume bad_argument bad_agent missing_key shutting_down too_many "
-    "turn_failed turn_cancelled model_error model_timeout model_rate_limit outcome_unknown"
+    "busy turn_open no_agent cannot_resume trust_changed broken_settings unsafe_settings bad_argument bad_agent "
+    "missing_key shutting_down too_many turn_failed turn_cancelled turn_lost model_error model_timeout "
+    "model_rate_limit outcome_unknown"
 )
 STEERING = f"not_found no_such_turn not_resumable {RUNNING}"
 _HEARD = "what happens in the turn as it happens, provisionally; the last event is `turn` or `error`"
@@ -63,6 +64,7 @@ def runs_turn(calls: Calls, path: str, **description: Any) -> Callable[[F], F]:
 @runs_turn(
     calls,
     "/turns",
+    role="use",
     takes=RunTurn,
     optional=False,
     once=True,
@@ -83,6 +85,8 @@ async def run_turn(call: CallMade, id: Conversation) -> Response:
         await backend.turns.read(target.conversation, body.retry_of)  # raises if there is no such turn
 
     async def begin(target: Target, tell: Callback) -> TurnResult:
+        if key is not None:  # perhaps of a client that gave up waiting, and asks again
+            await call.services.turns.until_left(call.tenant, target.conversation)
         new = NewTurn(
             given=tuple(given),
             draft=target.draft,
@@ -106,7 +110,7 @@ async def run_turn(call: CallMade, id: Conversation) -> Response:
     return await run(call, act, stop=body.cancel_on_disconnect)
 
 
-@calls("GET", "/turns", gives=PageDocument[TurnDocument], raises="not_found bad_cursor")
+@calls("GET", "/turns", role="read", gives=PageDocument[TurnDocument], raises="not_found bad_cursor")
 async def list_turns(
     call: CallMade,
     id: Conversation,
@@ -128,6 +132,7 @@ async def list_turns(
 @calls(
     "GET",
     "/turns/{turn}",
+    role="read",
     gives=TurnDocument,
     streams="the turn that runs, from how it stands now to its end",
     raises="not_found no_such_turn",
@@ -151,27 +156,30 @@ async def get_turn(
     return answer(public_turn(await call.backend.turns.read(info.id, turn), events=True))
 
 
-@calls("POST", "/turns/{turn}/cancel", takes=Nothing, gives=TurnDocument, raises="not_found busy no_such_turn")
+@calls("POST", "/turns/{turn}/cancel", role="use", takes=Nothing, gives=TurnDocument, raises="not_found no_such_turn")
 async def cancel_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
-    """Cancel a turn that runs, and wait for its outcome. Too late, it says `committed`."""
+    """Cancel a turn, whichever process runs it, and wait for its outcome. Too late, it says `committed`.
+
+    A turn whose process is gone ends as `cancelled` at once. A turn that waits for an approval is discarded instead.
+    """
     await call.body(Nothing)
     info, _ = await call.found(id)
     if (feed := runs_here(call, info.id, turn)) is not None:
         with suppress(NoSuchTurn):  # it has just ended
-            await call.backend.turns.cancel(info.id)
+            await call.backend.turns.cancel(info.id, turn)
         await feed.ended.wait()
         return answer(public_turn(feed.outcome or await call.backend.turns.read(info.id, turn), events=True))
     found = await call.backend.turns.read(info.id, turn)
-    if found.outcome == "running":
-        raise Busy(info.id, turn)  # in another process, which alone can stop it
-    if found.outcome in {"awaiting_approval", "interrupted"}:
-        raise NoSuchTurn(info.id, "cancel", f"turn {turn} does not run; discard it")
+    if found.outcome in {"running", "interrupted", "awaiting_approval"}:
+        found = await call.backend.turns.cancel(info.id, turn)
+        tell_end(found, call.services.watching.mailboxes(call.tenant, info.id))
     return answer(public_turn(found, events=True))
 
 
 @calls(
     "POST",
     "/turns/{turn}/discard",
+    role="use",
     takes=Nothing,
     gives=TurnDocument,
     raises="not_found busy no_such_turn not_resumable",
@@ -186,7 +194,12 @@ async def discard_turn(call: CallMade, id: Conversation, turn: Turn) -> Response
 
 
 @calls(
-    "POST", "/turns/{turn}/settle", takes=Nothing, gives=TurnDocument, raises="not_found no_such_turn outcome_unknown"
+    "POST",
+    "/turns/{turn}/settle",
+    role="use",
+    takes=Nothing,
+    gives=TurnDocument,
+    raises="not_found no_such_turn outcome_unknown",
 )
 async def settle_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """After `outcome_unknown`: the turn as it turned out."""
@@ -197,26 +210,44 @@ async def settle_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     return answer(public_turn(settled, events=True))
 
 
-@runs_turn(calls, "/turns/{turn}/approve", takes=Approve, raises=STEERING)
+@runs_turn(
+    calls,
+    "/turns/{turn}/approve",
+    role="use",
+    takes=Approve,
+    optional=False,
+    raises=f"digest_missing call_changed {STEERING}",
+)
 async def approve_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
-    """Let calls that wait run, and go on."""
-    body = await call.body(Approve)
-    this, chosen = await _decided(call, id, turn, "approve", body)
-    return await run(call, lambda tell: this(tell).approve(*chosen, by=body.by), stop=body.cancel_on_disconnect)
+    """Let calls that wait run, and go on. An approval is of content: each call is named with its digest.
+
+    Each waiting call of a turn's document has its `digest`. If other content waits by now, nothing runs.
+    """
+    try:
+        body = await call.body(Approve)
+    except Invalid as error:
+        if error.param == "body" or error.param.startswith("calls"):
+            raise BadRequest.digest_missing(error.param, error.why) from None
+        raise
+    chosen = [DecidedCall(one.id, one.digest, _arguments(one)) for one in body.calls]
+    return await _decided(call, id, turn, body, Decision(True, tuple(chosen), call.by(body.by), always=body.always))
 
 
-@runs_turn(calls, "/turns/{turn}/deny", takes=Deny, raises=STEERING)
+@runs_turn(calls, "/turns/{turn}/deny", role="use", takes=Deny, raises=f"call_changed {STEERING}")
 async def deny_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
-    """Refuse calls that wait, and go on: the model is told, with the reason."""
+    """Refuse calls that wait, and go on: the model is told, with the reason. By default all that wait are refused."""
     body = await call.body(Deny)
-    this, chosen = await _decided(call, id, turn, "deny", body)
-    return await run(
-        call, lambda tell: this(tell).deny(*chosen, by=body.by, reason=body.reason), stop=body.cancel_on_disconnect
-    )
+    chosen = [DecidedCall(one.id, one.digest) for one in body.calls]
+    return await _decided(call, id, turn, body, Decision(False, tuple(chosen), call.by(body.by), body.reason))
 
 
 @runs_turn(
-    calls, "/turns/{turn}/retry", takes=RetryTurn, once=True, raises=f"not_found no_such_turn key_reused {RUNNING}"
+    calls,
+    "/turns/{turn}/retry",
+    role="use",
+    takes=RetryTurn,
+    once=True,
+    raises=f"not_found no_such_turn key_reused {RUNNING}",
 )
 async def retry_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Run the input of a turn again, from the last good state. One that is still open is discarded."""
@@ -225,7 +256,7 @@ async def retry_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     return await run(call, lambda tell: this(tell).retry(turn, key=key), stop=body.cancel_on_disconnect)
 
 
-@runs_turn(calls, "/turns/{turn}/resume", takes=ResumeTurn, raises=STEERING)
+@runs_turn(calls, "/turns/{turn}/resume", role="use", takes=ResumeTurn, raises=STEERING)
 async def resume_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Go on with a turn that failed, was cancelled or interrupted, after its last finished step."""
     body = await call.body(ResumeTurn)
@@ -240,6 +271,7 @@ async def resume_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
 @calls(
     "POST",
     "/ask",
+    role="use",
     takes=AskAside,
     optional=False,
     gives=SideAnswerDocument,
@@ -263,7 +295,15 @@ async def ask(call: CallMade, id: Conversation) -> Response:
     )
 
 
-@calls("POST", "/condense", takes=Condense, gives=CondensedDocument, if_match=True, raises=f"not_found stale {RUNNING}")
+@calls(
+    "POST",
+    "/condense",
+    role="use",
+    takes=Condense,
+    gives=CondensedDocument,
+    if_match=True,
+    raises=f"not_found stale {RUNNING}",
+)
 async def condense(call: CallMade, id: Conversation) -> Response:
     """Let prompts forget the older part of the conversation at once. Recorded as a note; no turn may be open.
 
@@ -288,29 +328,29 @@ async def _opened(call: ApiCall, id: str, body: GoesOn) -> Callable[[Callback], 
     return lambda tell: AsyncConversation.over(call.backend, info, settings, agent, callbacks=[tell], allow=allow)
 
 
-async def _decided(
-    call: ApiCall, id: str, turn: str, verb: str, body: Approve
-) -> tuple[Callable[[Callback], AsyncConversation], list[str | ToolCall]]:
-    """The conversation, and the calls that a decision is about. Raises `NoSuchTurn` if no call waits in the turn.
+async def _decided(call: ApiCall, id: str, turn: str, body: Approve | Deny, decision: Decision) -> Response:
+    """Goes on with a turn after a decision, which without calls is about those that wait now.
 
-    The decision is about the calls as they wait now, never about a call that comes to wait later. If the client saw a
-    call otherwise than it waits, the call is named as the client saw it, and is refused for that.
+    Raises `NoSuchTurn` if the turn is not open, or if no call waits in it.
     """
-    this = await _opened(call, id, body)
-    info, _ = await call.found(id)
-    found = await call.backend.turns.read(info.id, turn)  # raises if there is no such turn at all
+    info, settings = await call.found(id)
+    (agent, allow), backend = call.going_on(info, settings, body), call.backend
+    found = await backend.turns.read(info.id, turn)  # raises if there is no such turn at all
     if info.open_turn != turn:
-        raise NoSuchTurn(info.id, verb, f"turn {turn} is not open")
-    if not found.waiting:
-        raise NoSuchTurn(info.id, verb, "no call waits for an approval")
-    chosen: list[str | ToolCall] = []
-    for given in body.calls or found.waiting:
-        if isinstance(given, SeenCall):
-            seen = ToolCall(given.id, given.tool, given.arguments, "waiting", response=given.response)
-            chosen.append(next((one for one in found.waiting if replace(one, reason=None) == seen), seen))
-        else:
-            chosen.append(given)
-    return this, chosen
+        raise NoSuchTurn(info.id, "approve" if decision.approved else "deny", f"turn {turn} is not open")
+    if not decision.calls:
+        decision = replace(decision, calls=tuple(DecidedCall(one.id, one.digest) for one in found.waiting))
+    how = Continuation(decision=decision, how=How(allow=allow))
+    return await run(
+        call, lambda tell: backend.turns.resume(info.id, turn, agent, how, tell), stop=body.cancel_on_disconnect
+    )
+
+
+def _arguments(call: ApprovedCall) -> str | None:
+    """The exact text of the arguments that a call is approved with, if they are others."""
+    if call.arguments is None or isinstance(call.arguments, str):
+        return call.arguments
+    return msgspec.json.encode(call.arguments).decode()
 
 
 def _limits(call: ApiCall, this: AsyncConversation, limits: Limits | None) -> Limits | None:

@@ -13,27 +13,29 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.routing import APIRoute
 from msgspec import Struct
 from starlette.routing import Match
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.allowance import NOTHING, allows, as_allowed, missing_workspace, reopened
 from forkpoint.backend.results import Info
 from forkpoint.backend.settings import Settings
 from forkpoint.engine import Engine
-from forkpoint.errors import BadRequest, CannotResume, NoAgent, NotFound
+from forkpoint.errors import BadRequest, CannotResume, NoAgent, NotFound, Stale
 from forkpoint.server.api.bodies import B, GoesOn, read_body
+from forkpoint.server.http.keys import ApiKey, Role
 from forkpoint.server.live.feed import encode
 from forkpoint.server.live.stream import TYPE
 from forkpoint.server.services import Services
 
 JSON = "application/json"
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
-_REVISION = re.compile(r'"(-?[0-9]{1,18})"')
+_VERSION = re.compile(r'"((-?[0-9]{1,18})(-[0-9a-f]{16})?)"')
 
 
 class Description(Struct, frozen=True, kw_only=True):
     """What there is to know about a call."""
 
+    role: Role | None  # the role that a key needs for it; None: the call needs no key
     takes: type | None = None  # its body
     optional: bool = True  # whether the body may be left out
     gives: type | None = None  # None: nothing
@@ -50,7 +52,6 @@ class Description(Struct, frozen=True, kw_only=True):
     locates: bool = False  # whether its answer has a Location
     tags: bool = False  # whether its answer has an ETag
     texts: tuple[str, ...] = ()  # the types of its answer, if that is plain text
-    open: bool = False  # whether it needs no key
     openai: bool = False  # whether it refuses in OpenAI's envelope
     chunks: type | None = None  # the type of the frames of its stream, if they are data without event names
     asks: tuple[tuple[str, str, str | None], ...] = ()  # further headers that it takes: name, meaning, pattern
@@ -89,7 +90,12 @@ class Calls:
                 status_code=described.status,
                 response_class=Response,
                 response_model=None,
+                openapi_extra=None if described.role is None else {"x-role": described.role},
             )
+            route = self.router.routes[-1]
+            if described.role is not None and isinstance(route, APIRoute):
+                takes_match = described.if_match or method == "GET"
+                route.app = _guarded(route.app, described.role, takes_match=takes_match)
             return function
 
         return add
@@ -98,6 +104,25 @@ class Calls:
         """The methods of its calls at the path of a request."""
         here = [route for route in self.router.routes if isinstance(route, APIRoute)]
         return {method for route in here if route.matches(scope)[0] != Match.NONE for method in route.methods or ()}
+
+
+def _guarded(app: ASGIApp, role: Role, *, takes_match: bool) -> ASGIApp:
+    """A call that only keys with this role reach. Nothing of the request was read before it is refused.
+
+    A condition that the call cannot keep is refused too: whoever sends If-Match must not think that it held.
+
+    Without a key there is nobody but the owner of the server, who may do everything: the door has seen to that.
+    """
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        key: ApiKey | None = scope["forkpoint.key"]
+        if key is not None:
+            key.check_role(role)
+        if not takes_match and any(name == b"if-match" and value.strip() != b"*" for name, value in scope["headers"]):
+            raise BadRequest("this call takes no If-Match, and would not keep it; leave the header out")
+        await app(scope, receive, send)
+
+    return guarded
 
 
 class ApiCall:
@@ -109,14 +134,28 @@ class ApiCall:
         self.tenant: str = request.scope["forkpoint.tenant"]
         self.id: str = request.scope["forkpoint.request_id"]
 
+    def by(self, said: str | None) -> str | None:
+        """Who decides something: what the client says, and never instead of its key. ``ann (key ci)``, or ``ci``."""
+        key: ApiKey | None = self.request.scope["forkpoint.key"]
+        if key is None:
+            return said
+        return f"{said} (key {key.name})" if said else key.name
+
     @property
     def backend(self) -> Engine:
         """The engine of the caller's tenant."""
         return self.services.tenants.backend(self.tenant)
 
+    async def raw_body(self) -> bytes:
+        """The body of the request as it came. Raises `BadRequest` if it is compressed."""
+        encoding = self.request.headers.get("content-encoding", "").strip().lower()
+        if encoding not in {"", "identity"}:
+            raise BadRequest.encoded_body(encoding[:100])
+        return await self.request.body()
+
     async def body(self, type: type[B]) -> B:
         """The body of the request. Raises `BadRequest` or `Invalid`."""
-        body = await self.request.body()
+        body = await self.raw_body()
         sort = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if body and sort != JSON:  # a web page of anybody can send other types here without being asked
             raise BadRequest(f"its Content-Type must be {JSON}")
@@ -132,13 +171,27 @@ class ApiCall:
 
     @property
     def if_revision(self) -> int | None:
-        """The revision that the conversation must be at."""
+        """The revision that the conversation must be at. Title, tags and status may be others than its ETag says."""
+        found = self._if_match
+        return None if found is None else int(found[2])
+
+    def check_version(self, info: Info) -> Info | None:
+        """The conversation, if the request wants it to be as it was read. Raises `Stale` if it is otherwise."""
+        if (found := self._if_match) is None:
+            return None
+        expected: int | str = found[1] if found[3] else int(found[2])  # a revision alone says nothing of the rest
+        if expected != (actual := info.version if found[3] else info.revision):
+            raise Stale(info.id, expected, actual)
+        return info
+
+    @property
+    def _if_match(self) -> re.Match[str] | None:
         given = self.request.headers.get("if-match", "*").strip()
         if given == "*":
             return None
-        if (found := _REVISION.fullmatch(given)) is None:
-            raise BadRequest('its If-Match must be the ETag of an earlier answer, such as "3"')
-        return int(found[1])
+        if (found := _VERSION.fullmatch(given)) is None:
+            raise BadRequest('its If-Match must be the ETag of an earlier answer, a revision such as "3", or *')
+        return found
 
     @property
     def wants_stream(self) -> bool:
@@ -203,4 +256,5 @@ def answer(document: object, status: int = 200, **headers: str) -> Response:
 
 
 def etag(info: Info) -> str:
-    return f'"{info.revision}"'
+    """What an answer says of the conversation that it shows: its revision, and a digest of the rest."""
+    return f'"{info.version}"'

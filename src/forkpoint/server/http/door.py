@@ -1,8 +1,8 @@
 """The door: what every request goes through, whatever it asks for.
 
-It gives the request an id, finds out who sends it, refuses what is too large or comes from a web page that may not
-call, turns every error into the one envelope (under /v1 into OpenAI's), and writes one line to the log. It is plain
-ASGI: a stream that waits for hours costs it nothing. Tests: tests/server/test_errors.py, test_cors.py.
+It gives the request an id, finds out who sends it, refuses what is too large, has a header twice, or comes from a web
+page that may not call, turns every error into the one envelope (under /v1 into OpenAI's), and writes one line to the
+log. It is plain ASGI: a stream that waits for hours costs it nothing. Tests: tests/server/test_errors.py, test_cors.py.
 """
 
 import asyncio
@@ -10,16 +10,20 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from forkpoint.backend.actor import acting_as
 from forkpoint.errors import TooLarge, TooSlow, TurnFailed, Unauthorized
 from forkpoint.ids import new_id
 from forkpoint.server.api.public import problem_of
 from forkpoint.server.http.address import is_loopback_name
+from forkpoint.server.http.headers import SingleHeaders
 from forkpoint.server.http.keys import ApiKey
 from forkpoint.server.http.logs import bind
 from forkpoint.server.http.span import request_span
@@ -47,13 +51,14 @@ class Door:
     def __init__(self, app: ASGIApp, services: Callable[[], Services]) -> None:
         self._app = app
         self._services = services
+        self._single = SingleHeaders(header.name for header in services().settings.conversation_headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        given = headers.get("x-request-id", "")
+        given = ",".join(headers.getlist("x-request-id"))  # two of them are no id
         id = given if _REQUEST_ID.fullmatch(given) else new_id()
         scope["forkpoint.request_id"] = id
         with bind(request_id=id), request_span(scope["method"], scope["headers"]) as span:
@@ -73,16 +78,19 @@ class Door:
                     scope["method"],
                     route or "(no such call)",
                     visit.status,
-                    extra={"fields": {"seconds": round(seconds, 6), "tenant": scope.get("forkpoint.tenant")}},
+                    extra={"fields": {"seconds": round(seconds, 6), **_who(scope)}},
                 )
 
     async def _enter(self, scope: Scope, headers: Headers, receive: Receive, visit: "_Visit") -> None:
         try:
             services = self._services()
+            self._single.check(scope["headers"])
+            authorization = headers.get("authorization")
             key = _caller(services, scope["path"], headers)
             scope["forkpoint.key"] = key
             scope["forkpoint.tenant"] = tenant = key.tenant if key is not None else DEFAULT_TENANT
-            with bind(tenant=tenant):
+            acting = nullcontext() if key is None else acting_as(key.name)
+            with bind(tenant=tenant, key=None if key is None else key.name), acting:
                 limited = _limited(receive, headers, services.settings.max_body)
                 inner: Scope = {**scope, PARKED: []}  # a copy: what the framework puts there goes when it is done
                 if scope["method"] == "HEAD" and scope["path"] in _QUIET:  # as load balancers ask; no body is sent
@@ -94,7 +102,7 @@ class Door:
                 streams = inner[PARKED]
                 inner.clear()
                 for stream in streams:
-                    await stream.follow(limited, visit.send)
+                    await stream.follow(limited, visit.send, partial(_is_known, services, key, authorization))
         except ClientDisconnect:  # while its body was read: nobody is there to be told anything
             visit.status = visit.status or GONE
         except Exception as error:
@@ -156,6 +164,22 @@ def _caller(services: Services, path: str, headers: Headers) -> ApiKey | None:
         return services.keyring.check(headers.get("authorization"))
     _check_origin(services, headers)
     return None
+
+
+def _is_known(services: Services, key: ApiKey | None, authorization: str | None) -> bool:
+    """Whether the key that a call came with still opens the same tenant. Keys of every role may read its streams."""
+    if key is None or services.keyring is None:
+        return True
+    try:
+        return services.keyring.check(authorization).tenant == key.tenant
+    except Unauthorized:
+        return False
+
+
+def _who(scope: Scope) -> dict[str, str | None]:
+    """Whose request it was, for the log."""
+    key: ApiKey | None = scope.get("forkpoint.key")
+    return {"tenant": scope.get("forkpoint.tenant")} | ({} if key is None else {"key": key.name})
 
 
 def _check_origin(services: Services, headers: Headers) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.backend.results import Info, Member, SideAnswer, Stats, Turn
 from forkpoint.errors import ForkpointError, TurnFailed
 from forkpoint.events import AssistantMessage, Condensation, Envelope, Event, Position, Text, Usage, UserMessage
@@ -11,6 +12,7 @@ from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.server.wires.chat.answer import FinishedAnswer, completion
 from forkpoint.store import Lineage, TurnError, Verification
 from forkpoint.wire.documents import (
+    ApprovalsDocument,
     condensed_document,
     event_document,
     info_document,
@@ -63,9 +65,9 @@ _DONE = Turn(TURN, ID, "committed", (_SAID,), _EVENTS, _USAGE, started=_TIME, en
 
 def failed(cause: ForkpointError) -> TurnFailed:
     """The error of a turn that failed for this reason."""
-    error = TurnError(cause.code, str(cause))
+    error = TurnError(cause.code, cause.message())
     turn = Turn(TURN, ID, "failed", (_SAID,), (), Usage(), error=error, started=_TIME, ended=_TIME)
-    return TurnFailed(TURN, str(cause), turn=turn, cause=cause)
+    return TurnFailed(TURN, cause.message(), turn=turn, cause=cause)
 
 
 def plain(value: Any) -> Any:
@@ -86,6 +88,18 @@ _MEMBER = Member(
     status="idle",
     answer="The disk was full.",
     turn=TURN,
+)
+_STANDING = StandingApproval(
+    id="9f2c41d07b3e",
+    kind="prefix",
+    tool="shell",
+    tool_digest="5f0c1d9a" * 8,
+    given=1_760_000_000_000_000,
+    arguments="{}",
+    prefix=("git", "status"),
+    by="ann",
+    turn=TURN,
+    call="call_7",
 )
 _SPAWNED = msgspec.structs.replace(
     _INFO,
@@ -140,7 +154,15 @@ EXAMPLES: dict[str, Any] = {
     "RunTurn": {"message": "Why did build 1234 fail?"},
     "AskAside": {"message": "Was it the disk?"},
     "PreviewRequest": {"message": "And now?"},
-    "Approve": {"by": "ann"},
+    "Approve": {
+        "calls": [
+            {"id": "call_7", "digest": "sha256:dddff1ee50086370636f03700fd00d26275aea73b93dec28bbe4701316a8d443"}
+        ],
+        "by": "ann",
+        "always": "call",
+    },
+    "ApprovalsDocument": plain(ApprovalsDocument((_STANDING,))),
+    "StandingApproval": plain(_STANDING),
     "Deny": {"by": "ann", "reason": "not on a Friday"},
     "RetryTurn": {},
     "Condense": {},

@@ -1,4 +1,4 @@
-"""Bearer keys: who may call a server, and for which tenant.
+"""Bearer keys: who may call a server, for which tenant, and what they may do there.
 
 A key is ``fp_ID_SECRET``. It is shown once, when it is made, and kept nowhere: the file has its SHA-256. That is enough
 here. A slow hash protects passwords, which people choose and others can guess; 256 random bits nobody guesses.
@@ -14,20 +14,27 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, get_args
+from typing import Literal, Protocol, TypeAlias, cast, get_args
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forkpoint.clock import Clock, system_clock
-from forkpoint.errors import AlreadyExists, BadArgument, BadKeys, BadName, NotFound, Unauthorized
+from forkpoint.errors import AlreadyExists, BadArgument, BadKeys, BadName, Forbidden, NotFound, Unauthorized
 from forkpoint.server.settings import History
 from forkpoint.store import DEFAULT_TENANT, check_name
 from forkpoint.system.durable_file import replace_file
 from forkpoint.system.file_lock import FileLock
+
+Role: TypeAlias = Literal["read", "use", "operate"]
+"""What a key may do. *read* sees and verifies. *use* also runs, forks, rewinds and approves. *operate* also deletes."""
+
+ROLES: tuple[Role, ...] = get_args(Role)
+"""The roles, in order: each may do whatever those before it may."""
 
 VERSION = 1
 """The version of the file that is written."""
@@ -56,6 +63,12 @@ class ApiKey(Struct, frozen=True):
     tenant: str
     created: int | None = None  # None: nobody knows
     history: History | None = None  # what the lists in its chat completions say, where nothing else says it
+    role: Role = "operate"  # of a key from the environment, and of a key that was made before there were roles
+
+    def check_role(self, needed: Role) -> None:
+        """Raises `Forbidden` unless the key may do what needs this role."""
+        if ROLES.index(self.role) < ROLES.index(needed):
+            raise Forbidden(self.name, self.role, needed)
 
 
 class NewKey(Struct, frozen=True):
@@ -210,10 +223,12 @@ def add_key(
     name: str,
     tenant: str = DEFAULT_TENANT,
     *,
+    role: Role = "use",
     history: History | None = None,
     clock: Clock = system_clock,
 ) -> NewKey:
     """Makes a key, and the file if need be. Raises `AlreadyExists` if the name is taken."""
+    _check_is_role("add_key()", role)
     if name.startswith(_PREFIX):
         raise BadArgument("add_key()", "this name", "it begins as a key does, and a key is not to be written down here")
     check_name("name of a key", name)
@@ -227,13 +242,27 @@ def add_key(
             raise AlreadyExists("key", name)
         id = _new_id(taken | {name})
         token = f"{_PREFIX}{id}_{secrets.token_urlsafe(32)}"
-        made = _Entry(id, name, tenant, _digest(token).hex(), clock(), history)
+        made = _Entry(id, name, tenant, _digest(token).hex(), clock(), history, role)
         _write(real, (*entries, made))
     return NewKey(_key(made), token)
 
 
 def revoke_key(path: str | os.PathLike[str], given: str) -> ApiKey:
     """Takes a key out of a file, by its id, its name, or the whole key. Raises `NotFound`."""
+    return _change(path, given, lambda _: None)
+
+
+def change_role(path: str | os.PathLike[str], given: str, role: Role) -> ApiKey:
+    """Gives a key another role, by its id, its name, or the whole key. The key stays as it is. Raises `NotFound`."""
+    _check_is_role("change_role()", role)
+    return _change(path, given, lambda entry: replace(entry, role=role))
+
+
+def _change(path: str | os.PathLike[str], given: str, change: Callable[["_Entry"], "_Entry | None"]) -> ApiKey:
+    """Replaces the entry of a key by what ``change`` makes of it, and removes the entry if that is None.
+
+    Returns the key as it is now, or as it was if it was removed. Raises `NotFound`.
+    """
     wanted = given
     if given.startswith(_PREFIX):  # a key that has leaked is at hand as a whole; nothing shows more of it than its id
         wanted = given[len(_PREFIX) :][:8]
@@ -243,9 +272,16 @@ def revoke_key(path: str | os.PathLike[str], given: str) -> ApiKey:
         entries = _entries(real)
         for entry in entries:
             if wanted == entry.id or given == entry.name:
-                _write(real, tuple(other for other in entries if other is not entry))
-                return _key(entry)
+                changed = change(entry)
+                kept = (changed if one is entry else one for one in entries)
+                _write(real, tuple(one for one in kept if one is not None))
+                return _key(changed or entry)
     raise NotFound.no_such_key(wanted, str(path))
+
+
+def _check_is_role(call: str, role: str) -> None:
+    if role not in ROLES:
+        raise BadArgument(call, f"role={role!r}", f"it must be one of {', '.join(ROLES)}")
 
 
 # Reading.
@@ -260,6 +296,9 @@ class _Entry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     hash: str  # SHA-256 of the whole key, in hex
     created: int
     history: str | None = None  # a `History`, which `_flaw` sees to: msgspec's own words would repeat what stands there
+    role: str | None = (
+        None  # a `Role`, likewise; None: the key was made before there were roles, and could do everything
+    )
 
 
 class _KeysDocument(Struct, frozen=True, forbid_unknown_fields=True):
@@ -338,6 +377,8 @@ def _flaw(entry: _Entry, seen: set[str]) -> str | None:
         return f"has a {error.what} with other characters than A-Z a-z 0-9 . _ : -, or not 1 to 128"
     if entry.history not in _HISTORIES:
         return "has a history that is neither latest nor full"
+    if entry.role is not None and entry.role not in ROLES:
+        return f"has a role other than {', '.join(ROLES)}"
     if entry.id in seen or entry.name in seen or entry.id == entry.name:
         return "has an id or a name that another key has too"
     return None
@@ -348,7 +389,8 @@ def _table(entries: Iterable[_Entry]) -> _Table:
 
 
 def _key(entry: _Entry) -> ApiKey:
-    return ApiKey(entry.id, entry.name, entry.tenant, entry.created, _HISTORIES[entry.history])
+    role = cast("Role", entry.role or "operate")  # `_flaw` has looked at it
+    return ApiKey(entry.id, entry.name, entry.tenant, entry.created, _HISTORIES[entry.history], role)
 
 
 def _digest(token: str) -> bytes:

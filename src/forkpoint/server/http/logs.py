@@ -55,10 +55,11 @@ class bind:  # noqa: N801 - it is called like a function, and only then used as 
         *,
         request_id: str | None = None,
         tenant: str | None = None,
+        key: str | None = None,
         conversation: str | None = None,
         turn: str | None = None,
     ) -> None:
-        given = {"request_id": request_id, "tenant": tenant, "conversation": conversation, "turn": turn}
+        given = {"request_id": request_id, "tenant": tenant, "key": key, "conversation": conversation, "turn": turn}
         said = {name: value for name, value in given.items() if value is not None}
         self._before: Token[Mapping[str, str]] = _bound.set({**_bound.get(), **said})
 

@@ -27,8 +27,12 @@ from forkpoint.wire.problems import Problem
 _ABOUT = """Conversations for AI agents: every turn is a transaction, every committed point is a fork point.
 
 Errors have one envelope, with a stable `code`; under `/v1` they have OpenAI's. Every answer has an `X-Request-Id`.
-Lists are paged by a cursor. The `ETag` of a conversation is its revision. One `Idempotency-Key` is one effect, also
-after a restart. A server that listens on loopback alone may have no keys; then none is asked for."""
+Lists are paged by a cursor. The `ETag` of a conversation is its revision and a digest of the rest. One
+`Idempotency-Key` is one effect, also after a restart. A server that listens on loopback alone may have no keys; then
+none is asked for.
+
+A key has a role: `read`, `use` or `operate`, each with the rights of those before it. `x-role` of a call is the role
+that it needs; a key that may not do it gets 403 `forbidden`."""
 
 _PIECES = (updates.TextPiece, updates.ReasoningPiece, updates.CallPiece, updates.Restarted)
 _CALLS = (updates.CallStarted, updates.CallProgress, updates.CallEnded, updates.CallWaits)
@@ -37,8 +41,8 @@ _REF = "#/components/schemas/{name}"
 _KEY = ("Idempotency-Key", "One key, one effect: the same key and body give the same result.", "^[!-~]{1,255}$")
 _IF_MATCH = (
     "If-Match",
-    "An ETag, or *: refused with 412 if the conversation is at another revision.",
-    r'^(\*|"-?[0-9]{1,18}")$',
+    "An ETag, a revision in quotes, or *: refused with 412 if the conversation is at another revision.",
+    r'^(\*|"-?[0-9]{1,18}(-[0-9a-f]{16})?")$',
 )
 
 
@@ -71,7 +75,7 @@ def _describe(operation: dict[str, Any], about: Description, refusals: Refusals)
     operation["summary"] = summary.removesuffix(".")
     if more:
         operation["description"] = more
-    if about.open:
+    if about.role is None:
         operation["security"] = []
     if about.takes is not None:
         content: dict[str, Any] = {"schema": _ref(about.takes), "example": EXAMPLES[_name(about.takes)]}
@@ -107,7 +111,7 @@ def _header(name: str, description: str, pattern: str | None = None) -> dict[str
 def _answers(about: Description) -> dict[str, Any]:
     headers = said(REQUEST_ID) | said(*(one[:2] for one in about.says), required=False)
     if about.tags:
-        headers |= said(("ETag", "Its revision."))
+        headers |= said(("ETag", 'Its revision, and a digest of all that is shown: `"REVISION-DIGEST"`.'))
     located = headers | said(("Location", "Where it is."))
     content: dict[str, Any] = {}
     if about.gives is not None:

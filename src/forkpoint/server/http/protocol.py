@@ -1,11 +1,12 @@
 """HTTP as it comes from the socket. Bytes that are not HTTP, and a head that does not end, are refused here.
 
 The refusal has the one envelope. It comes before there is a request, so the door does not see it; its line in the log
-has the same request id. Tests: tests/server/test_patience.py.
+has the same request id. Tests: tests/server/test_patience.py, test_limits.py.
 """
 
 import asyncio
 import logging
+import sys
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -19,13 +20,22 @@ LONGEST_HEAD = 64 * 1024
 SLOWEST_HEAD = 30.0
 """Seconds within which it must have come, once there is a connection or its first byte."""
 
+_END = b"\r\n\r\n"  # of a head, and of a body in chunks
+_STEP = 1024  # bytes of such a body that are handed on at once
+
 _log = logging.getLogger("forkpoint.server")
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """A connection of uvicorn."""
+    """A connection of uvicorn.
+
+    What comes is handed to the parser in pieces that end where a head or a body ends, as far as that can be told from
+    outside. So the bytes of each head are counted exactly, however the client splits what it sends.
+    """
 
     _head: int | None = 0  # how many bytes of a head have come; None while a body comes
+    _tail: bytes = b""  # the last bytes that came, in which half of an end may stand
+    _left: int | None = None  # how many bytes of the body are to come; None if its head does not say it
     _late: asyncio.TimerHandle | None = None  # what ends a connection that says nothing
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -37,28 +47,69 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._head is not None:
-            self._head += len(data)
-        super().data_received(data)
-        if self._head is not None and self._head > LONGEST_HEAD and not self.transport.is_closing():
+        start = 0
+        while start < len(data) and not self.transport.is_closing():
+            if self._head is None:
+                start += self._receive_body(data[start:] if start else data)
+            else:
+                start += self._receive_head(data[start:] if start else data)
+
+    def _receive_head(self, data: bytes) -> int:
+        """Takes what belongs to the head. Returns how many bytes that were."""
+        assert self._head is not None
+        piece = self._until((self._tail + data).find(_END), data)
+        self._head += len(piece)
+        if self._head > LONGEST_HEAD:
             self._refuse(TooLarge("head of the request", self._head, LONGEST_HEAD))
+        else:
+            super().data_received(piece)
+        return len(piece)
+
+    def _receive_body(self, data: bytes) -> int:
+        """Takes what belongs to the body, or a part of it. Returns how many bytes that were."""
+        if self._left:
+            piece = data[: self._left]
+        else:  # in chunks, the last of which ends like a head; within the others that may stand too, and means nothing
+            some = data[:_STEP]
+            piece = self._until((self._tail + some).rfind(_END), some)
+        super().data_received(piece)
+        return len(piece)
+
+    def _until(self, found: int, data: bytes) -> bytes:
+        """The data up to the end that was found in the tail with the data behind it; all of it if there is no end."""
+        piece = data if found < 0 else data[: found + len(_END) - len(self._tail)]
+        self._tail = (self._tail + piece)[1 - len(_END) :]
+        return piece
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head = self._head or 0
+        self._left = None
         self._wait_for_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._head is not None:  # what comes after the body means nothing here, and may be without end
-            super().on_header(name, value)
+        if self._head is None:  # what comes after the body means nothing here, and may be without end
+            return
+        if name.lower() == b"content-length":
+            self._left = int(value)
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._head = None
+        self._head, self._tail = None, b""
         self._stop_waiting()
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        if self._left is not None:
+            self._left -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._head, self._tail, self._left = 0, b"", None
+        super().on_message_complete()
+
     def send_400_response(self, msg: str) -> None:
-        self._refuse(BadRequest("it is not HTTP/1.1 as this server understands it"))
+        said = f" ({error})" if (error := sys.exception()) is not None else ""  # the parser's words have no values
+        self._refuse(BadRequest(f"it is not HTTP/1.1 as this server understands it{said}"))
 
     def _wait_for_head(self) -> None:
         self._stop_waiting()

@@ -13,6 +13,7 @@ from forkpoint.errors import KINDS, ForkpointError, Item, fields_of
 from forkpoint.server.http.call import JSON, Description
 from forkpoint.server.http.door import refusal
 from forkpoint.server.http.examples import ID, TURN, failed
+from forkpoint.server.http.keys import ROLES
 from forkpoint.server.wires.chat.answer import ChatProblem
 from forkpoint.wire.problems import Problem
 
@@ -80,13 +81,12 @@ def example(code: str, **given: Any) -> ForkpointError:
 
 def _errors(about: Description, takes_parameters: bool) -> Iterator[Exception]:
     """What a call can end in. What is the same for all calls need not be named by each."""
-    codes = [*about.raises.split(), "too_large"]
-    if not about.open:
+    codes = [*about.raises.split(), "too_large", "bad_request"]
+    if about.role is not None:
         codes += ["unauthorized", "foreign_origin", "store_unavailable"]
-    if about.takes is not None or about.once or about.if_match:
-        codes.append("bad_request")
+        codes += [] if about.role == ROLES[0] else ["forbidden"]
     if about.takes is not None:
-        codes.append("too_slow")
+        codes += ["too_slow", "encoded_body"]
     if about.takes is not None or takes_parameters:
         codes.append("invalid")
     yield Exception()  # what nobody foresaw
@@ -94,23 +94,36 @@ def _errors(about: Description, takes_parameters: bool) -> Iterator[Exception]:
     if "turn_failed" in codes:  # it has the status of its cause, and for OpenAI's clients also the code
         yield failed(example("limit_reached", what="seconds"))
         yield from (failed(example(code)) for code in _CAUSES.split())
+        yield from (failed(example(code, status=status)) for code, status in _UPSTREAM)
 
 
 _CAUSES = (
     "limit_reached hook_blocked model_context_too_long model_refused model_rate_limit model_quota model_overloaded "
-    "model_authentication model_bad_request model_connection model_malformed model_empty model_timeout bad_output "
-    "mcp_failed disk_full"
+    "model_authentication model_bad_request model_unknown model_wrong_address model_connection model_malformed "
+    "model_empty model_timeout bad_output mcp_failed disk_full"
 )
 """Why turns fail: a cause for each status that there is, and each code that OpenAI's clients read."""
+
+_UPSTREAM = (
+    ("model_context_too_long", 413),
+    ("model_bad_request", 422),
+    ("model_quota", 429),
+    ("model_overloaded", 503),
+    ("model_overloaded", 504),
+)
+"""Causes that have another status if the model's provider answered with it."""
 
 _SAMPLES: dict[str, Any] = {
     "actual": 4,
     "agent": "explorer",
     "argument": "remove=['open_tickets']",
     "call": "call_1",
+    "command": "forkpoint trust /srv/shop",
     "conversation": ID,
     "cursor": "yesterday",
+    "digest": "sha256:" + "5c" * 32,
     "detail": "the provider's own words stand here",
+    "encoding": "gzip",
     "expected": 3,
     "id": TURN,
     "key": "order-77",
@@ -122,12 +135,15 @@ _SAMPLES: dict[str, Any] = {
     "model": "openai/gpt-5.6",
     "moment": "start",
     "name": "build-1234",
+    "needed": "operate",
     "nearest": "1-2, 1-4",
     "origin": "https://elsewhere.example",
     "outcome": "awaiting_approval",
     "param": "limit",
     "path": "/srv/shop",
     "position": "1-3",
+    "project": "/srv/shop",
+    "role": "use",
     "seconds": 60.0,
     "server": "search",
     "setting": "instructions",
@@ -143,9 +159,14 @@ _SAMPLES: dict[str, Any] = {
 _SAMPLES_OF: dict[str, dict[str, Any]] = {
     "bad_argument": {"call": "update_state()"},
     "bad_model": {"model": "gpt"},
-    "bad_name": {"what": "name", "name": "build 1234"},
+    "bad_name": {
+        "what": "name",
+        "name": "build 1234",
+        "why": "it takes 1 to 128 of the characters A-Z a-z 0-9 . _ : -",
+    },
     "bad_tool": {"name": "search"},
     "cannot_resume": {"items": (Item("tool", "read_log", "it is not on the server as it was"),)},
+    "forbidden": {"key": "ci"},
     "limit_reached": {"what": "steps", "limit": "100"},
     "model_not_found": {"model": "gpt"},
     "model_overloaded": {"retry_after": 5},
@@ -157,6 +178,7 @@ _SAMPLES_OF: dict[str, dict[str, Any]] = {
     "too_large": {"what": "request", "limit": 33_554_432},
     "too_many": {"what": "turns"},
     "too_slow": {"what": "body"},
+    "trust_changed": {"what": "tools/guard.sh changed"},
     "turn_cancelled": {"why": "somebody cancelled it."},
     "unsupported": {"param": "n"},
     "workspace_not_made": {"kind": "worktree"},

@@ -1,15 +1,23 @@
-"""Which HTTP status an error is. The one place where that is decided. Tests: tests/server/test_errors.py."""
+"""Which HTTP status an error is. The one place where that is decided. Tests: tests/server/test_statuses.py.
 
+What a model's provider says of the *request* keeps its status: too long, not understood, no such model, too often.
+What it says of the server's own key, account or address is a 502: the client's key is another, and is good.
+"""
+
+import math
+from collections.abc import Set as AbstractSet
 from http import HTTPStatus
 
 from forkpoint import errors
-from forkpoint.errors import KINDS, ErrorKind, ForkpointError, TurnFailed, class_of
+from forkpoint.errors import KINDS, ErrorKind, ForkpointError, ModelError, TurnFailed, class_of
 
 _BY_KIND: dict[ErrorKind, int] = {
     errors.BadRequest: 400,
+    errors.BadRequest.encoded_body: 415,
     errors.BadName.bad_cursor: 400,
     errors.Unauthorized: 401,
     errors.Unauthorized.foreign_origin: 403,
+    errors.Forbidden: 403,
     errors.BadWorkspace.trust_refused: 403,
     errors.NotFound: 404,
     errors.NotFound.method_not_allowed: 405,
@@ -21,8 +29,13 @@ _BY_KIND: dict[ErrorKind, int] = {
     errors.TurnBehind: 409,
     errors.NotResumable: 409,
     errors.NoSuchTurn: 409,
+    errors.NotShown: 409,
+    errors.CallChanged: 409,
     errors.NoAgent: 409,
     errors.CannotResume: 409,
+    errors.TrustChanged: 409,
+    errors.BadSetting.broken_settings: 409,
+    errors.BadSetting.unsafe_settings: 409,
     errors.SpawnRefused: 409,
     errors.ConversationClosed: 409,
     errors.Stale: 412,
@@ -36,8 +49,13 @@ _BY_KIND: dict[ErrorKind, int] = {
     errors.ModelError: 502,
     errors.RateLimited: 429,
     errors.ModelUnavailable.model_timeout: 504,
-    errors.ContextTooLong: 422,
+    errors.ContextTooLong: 400,
+    errors.RequestRefused: 400,
+    errors.RequestRefused.model_unknown: 404,
     errors.RequestRefused.model_refused: 422,
+    errors.RequestRefused.model_authentication: 502,
+    errors.RequestRefused.model_quota: 502,
+    errors.RequestRefused.model_wrong_address: 502,
     errors.MissingKey: 503,
     errors.ShuttingDown: 503,
     errors.StoreError: 503,
@@ -50,6 +68,18 @@ _BY_KIND: dict[ErrorKind, int] = {
     errors.NoSecret: 503,
 }
 
+_OF_THE_REQUEST = frozenset({400, 404, 413, 422, 429})
+_KEPT: dict[ErrorKind, AbstractSet[int]] = {
+    errors.ContextTooLong: _OF_THE_REQUEST,
+    errors.RequestRefused: _OF_THE_REQUEST,
+    errors.RequestRefused.model_refused: _OF_THE_REQUEST,
+    errors.RequestRefused.model_quota: frozenset({429}),
+    errors.ModelUnavailable: frozenset({503, 504}),
+}
+"""Which statuses of a provider are the client's to see, by what they stand for."""
+
+_OVERLOADED = 529  # Anthropic's own; nobody else knows it
+
 
 def status_of(error: BaseException) -> int:
     """The status of an error: 500 for an exception that is not Forkpoint's, 422 for an error that is not listed."""
@@ -57,14 +87,24 @@ def status_of(error: BaseException) -> int:
         return _status_of_turn(error)
     if not isinstance(error, ForkpointError):
         return HTTPStatus.INTERNAL_SERVER_ERROR
+    if isinstance(error, ModelError) and error.status is not None:
+        said = HTTPStatus.SERVICE_UNAVAILABLE if error.status == _OVERLOADED else error.status
+        if said in _KEPT.get(KINDS[error.code], ()):
+            return said
     return _status_of_class(type(error), error.code)
+
+
+def is_upstream(error: BaseException) -> bool:
+    """Whether an error has the status that the model's provider answered with."""
+    cause = error.cause if isinstance(error, TurnFailed) else error
+    return isinstance(cause, ModelError) and cause.status == status_of(cause)
 
 
 def retry_after(error: BaseException) -> int | None:
     """The seconds after which another try makes sense, or None if that is not known."""
     cause = error.cause if isinstance(error, TurnFailed) else error
     said = getattr(cause, "retry_after", None)
-    return None if said is None else max(1, round(said))
+    return None if said is None else max(1, math.ceil(said))
 
 
 def _status_of_turn(failed: TurnFailed) -> int:

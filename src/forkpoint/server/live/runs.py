@@ -106,10 +106,10 @@ class Turns:
             beneath[feed] = partial(end, None)
         return counting.__enter__()
 
-    def abandon(self, tenant: str, feed: Feed, cancel: Callable[[str], Awaitable[object]]) -> None:
+    def abandon(self, tenant: str, feed: Feed, cancel: Callable[[str, str], Awaitable[object]]) -> None:
         """Stops a turn or a side question whose client has gone, unless other clients wait for it.
 
-        ``cancel`` cancels the turn that runs in a conversation.
+        ``cancel`` cancels a turn of a conversation.
         """
         if feed.waiters:
             return
@@ -117,9 +117,11 @@ class Turns:
 
         async def stop() -> None:
             # Cancel only if our feed is still registered: otherwise another request's turn is running.
-            if feed.conversation is not None and self.feed(tenant, feed.conversation) is feed:
+            if feed.conversation is None or feed.turn is None:
+                return
+            if self.feed(tenant, feed.conversation) is feed:
                 try:
-                    await cancel(feed.conversation)
+                    await cancel(feed.conversation, feed.turn)
                 except ForkpointError as error:
                     _log.info("%s", error)
 
@@ -127,6 +129,12 @@ class Turns:
             self._do(stop(), None)
         else:  # a side question
             self._drop([task for task, of in self._tasks.items() if of is feed])
+
+    async def until_left(self, tenant: str, conversation: str) -> None:
+        """Waits for the end of a turn that is being stopped since its client has gone. It is not to be joined."""
+        here = self.feed(tenant, conversation)
+        if here is not None and here.is_left:
+            await here.ended.wait()
 
     async def drain(self, grace: float) -> None:
         """Lets nothing more begin, and waits up to ``grace`` seconds for all that runs.

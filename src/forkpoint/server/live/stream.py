@@ -52,6 +52,7 @@ class EventStream(Response):
         self._frames = frames
         self._gone = gone  # called if the client went before the end
         self._left = left  # called at the end, however it came
+        self._is_refused = False  # whether its reader lost the right to read it
         self.raw_headers = list(_HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,10 +62,15 @@ class EventStream(Response):
         else:
             await self.follow(receive, send)
 
-    async def follow(self, receive: Receive, send: Send) -> None:
-        """Writes the stream until it ends or the client has gone."""
+    async def follow(self, receive: Receive, send: Send, is_allowed: Callable[[], bool] = lambda: True) -> None:
+        """Writes the stream until it ends, the client has gone, or ``is_allowed`` says that it may read no more.
+
+        That is asked before each frame, heartbeats too. A client that may read no more has gone, as far as its turn is
+        concerned.
+        """
         try:
-            if not await _while_there(self._write(send), receive) and self._gone is not None:
+            is_there = await _while_there(self._write(send, is_allowed), receive)
+            if (not is_there or self._is_refused) and self._gone is not None:
                 self._gone()
         finally:
             with suppress(Exception):
@@ -72,10 +78,13 @@ class EventStream(Response):
             if self._left is not None:
                 self._left()
 
-    async def _write(self, send: Send) -> None:
+    async def _write(self, send: Send, is_allowed: Callable[[], bool]) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         with suppress(OSError):  # the client has gone, or takes nothing (a timeout is one of these): it can come back
             async for some in self._frames:
+                if not is_allowed():
+                    self._is_refused = True
+                    break
                 if some:
                     async with asyncio.timeout(STALLED):
                         await send({"type": "http.response.body", "body": some, "more_body": True})
