@@ -41,14 +41,18 @@ def ask(store: str, folder: str) -> None:
     with Conversation(AGENT, conversation_id="release", workspace=folder, store=store) as conversation:
         turn = conversation.run("Ship 1.8, please.")
         assert turn.outcome == "awaiting_approval"
-        for call in turn.waiting:
-            print(f"waits: {call.tool} {call.arguments} because {call.reason}")
+        print(f"{len(turn.waiting)} call waits")
 
 
 def approve(store: str, folder: str) -> None:
-    """The second process: it knows the conversation's name, and finds the rest in the store."""
+    """The second process: it knows the conversation's name, and looks before it approves."""
     with Conversation.open("release", store=store) as conversation:  # its tools are imported again
-        turn = conversation.approve(by="ana")
+        waiting = conversation.open_turn()
+        assert waiting is not None
+        print(f"the model says: {waiting.text}")
+        for call in waiting.waiting:
+            print(f"waits: {call.tool} {call.arguments} because {call.reason}")
+        turn = conversation.approve(by="ana")  # the calls that were shown, and no others
         assert turn.outcome == "committed"
         print(f"committed: {turn.text}")
 
@@ -63,6 +67,7 @@ def main() -> None:
             assert not world.exists()  # nothing was run
             assert conversation.events() == []  # and nothing is history
             assert refusal(lambda: conversation.run("And 1.9?")) == "turn_open"  # one thing after the other
+            assert refusal(lambda: conversation.approve(by="ben")) == "not_shown"  # nobody approves what was not shown
 
         in_a_process_of_its_own("approve", store, folder)
         with Conversation.open("release", store=store) as conversation:

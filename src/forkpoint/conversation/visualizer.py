@@ -2,21 +2,27 @@
 
 Lines are only ever added, so the output looks the same on a terminal, in a log file and in a notebook. **Words of
 models and tools are shown as plain text**: never as markup, and without characters that would control the terminal.
+A call that waits for an approval is shown whole. Of the others there is one line: if that leaves something out, it says
+how much, and the turn ends with the command that shows it.
 """
 
 import re
+import shlex
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, assert_never
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, assert_never
 
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from forkpoint.backend.callbacks import Update
-from forkpoint.backend.results import Call, Turn, tools_of, words
-from forkpoint.events import ToolCall, ToolResult, UserMessage
+from forkpoint.backend.results import Turn, tools_of, words
+from forkpoint.conversation.call_view import ViewLine, call_line, print_view, reason_view, waiting_view
+from forkpoint.conversation.screen_text import clean as clean
+from forkpoint.conversation.screen_text import cut, in_a_row
+from forkpoint.events import ToolResult, UserMessage
+from forkpoint.llm.answers import cut_of
 from forkpoint.updates import (
     Answered,
     CallEnded,
@@ -32,7 +38,7 @@ from forkpoint.updates import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console, OverflowMethod
+    from rich.console import Console
     from rich.text import Text
 
 LONGEST_INPUT = 300
@@ -51,6 +57,7 @@ class TerminalVisualizer:
       no answer is shown and then declared void.
     - ``show_input``, ``show_reasoning``, ``show_end``: whether to show the user's messages, the model's thoughts, and
       how a turn ended.
+    - ``store``: the store's address, for the command that shows what a line leaves out. Default: the usual store.
     """
 
     def __init__(
@@ -62,6 +69,7 @@ class TerminalVisualizer:
         show_input: bool = True,
         show_reasoning: bool = True,
         show_end: bool = True,
+        store: str | None = None,
     ) -> None:
         if console is None:
             from rich.console import Console
@@ -71,6 +79,7 @@ class TerminalVisualizer:
         self._show_input = show_input
         self._show_reasoning = show_reasoning
         self._show_end = show_end
+        self._store = store
         self._begin(_Screen(console, answers or console))
 
     def _begin(self, screen: "_Screen") -> None:
@@ -78,6 +87,9 @@ class TerminalVisualizer:
         self._turn: str | None = None  # the turn that is being shown
         self._since = 0.0  # when its first update came
         self._heard = False  # whether a piece of the present answer was shown
+        self._hearing = ""  # what the model says in the answer that is arriving, if answers are not shown meanwhile
+        self._unsaid = ""  # what it said in the last whole answer, if nobody was shown it
+        self._cut = False  # whether a line of this turn left something out
 
     def for_fork(self) -> "TerminalVisualizer":
         """A visualizer on the same console."""
@@ -103,6 +115,7 @@ class TerminalVisualizer:
         match update:
             case TurnStarted(id=turn, input=input, resumed=resumed):
                 self._turn, self._since, self._heard = turn, time.monotonic(), False
+                self._hearing, self._unsaid, self._cut = "", "", False
                 if resumed:
                     screen.row(marks.note, "the turn goes on", "dim")
                 elif self._show_input:
@@ -113,6 +126,8 @@ class TerminalVisualizer:
                 if self._stream:
                     screen.stream(self, text)
                     self._heard = True
+                else:
+                    self._hearing += text
             case ReasoningPiece(text=text):
                 if self._show_reasoning:
                     screen.stream(self, text, thought=True)
@@ -121,22 +136,24 @@ class TerminalVisualizer:
                 pass  # the call is shown whole, when it starts
             case Restarted(error=error):
                 void = ": what was heard of this answer is void" if self._heard else ""
-                screen.row(marks.again, f"the model is asked again ({_line(error, 80)}){void}", "yellow", cut=False)
-                self._heard = False
+                screen.row(marks.again, f"the model is asked again ({in_a_row(error)}){void}", "yellow")
+                self._heard, self._hearing = False, ""
             case Answered(called=called):
                 screen.end_line()
-                if called.finish == "length":
-                    screen.row(marks.note, "the answer stops at the limit of its length", "yellow")
+                if (ended := cut_of(called)) is not None:
+                    screen.row(marks.note, f"the answer was {ended}", "yellow")
                 self._heard = False
+                self._unsaid, self._hearing = self._hearing, ""
             case CallStarted(call=call):
-                screen.row(marks.call, _call(call), "cyan")
+                self._row(marks.call, call_line(call), "cyan")
             case CallProgress(tool=tool, text=text):
-                screen.row(marks.note, f"{_line(tool, 64)}: {_line(text)}", "dim")
+                self._row(marks.note, f"{in_a_row(tool)}: {in_a_row(text)}", "dim")
             case CallEnded(result=result):
                 self._show_result(result)
             case CallWaits(call=call, reason=reason):
-                said = f"{_call(call)} waits for an approval ({_line(reason)}), as {_line(call.call_id, 64)}"
-                screen.row(marks.waits, said, "yellow", cut=False)
+                screen.view(marks.note, reason_view(self._unsaid))
+                self._unsaid = ""
+                screen.view(marks.waits, waiting_view(call, reason))
             case Turn():
                 self._show_turn(update)
             case _ as never:
@@ -147,17 +164,23 @@ class TerminalVisualizer:
             text = words(message.parts)
             if len(text) > LONGEST_INPUT:
                 text = f"{text[:LONGEST_INPUT].rstrip()} {self._screen.marks.dots} ({len(text):,} characters)"
-            self._screen.row(self._screen.marks.user, clean(text).strip(), "bold", indent=0, cut=False)
+            self._screen.row(self._screen.marks.user, clean(text).strip(), "bold", indent=0)
 
     def _show_result(self, result: ToolResult) -> None:
         screen, marks = self._screen, self._screen.marks
         took = "" if result.duration is None else f" ({seconds(result.duration)})"
-        tool, said = _line(result.tool, 64), _line(words(result.parts), 2 * LONGEST_LINE) or "nothing"
+        tool, said = in_a_row(result.tool), in_a_row(words(result.parts)) or "nothing"
         if result.error:
-            said = f"{result.status.replace('_', ' ')}{took}: {said}"
-            screen.row(marks.bad, f"{tool} {said}", "", mark_style="red", cut=False)
+            said = f"{tool} {result.status.replace('_', ' ')}{took}: {said}"
+            short = cut(said, 2 * LONGEST_LINE)
+            self._cut = self._cut or short != said
+            screen.row(marks.bad, short, "", mark_style="red")
         else:
-            screen.row(marks.result, f"{tool}{took}: {said}", "dim")
+            self._row(marks.result, f"{tool}{took}: {said}", "dim")
+
+    def _row(self, mark: str, text: str, style: str) -> None:
+        """Prints one line of a text."""
+        self._cut = self._screen.line(mark, text, style) or self._cut
 
     def _show_turn(self, turn: Turn) -> None:
         screen, marks = self._screen, self._screen.marks
@@ -172,19 +195,26 @@ class TerminalVisualizer:
         if turn.outcome == "committed" and not (told and self._stream):
             screen.stream(self, turn.text)
             screen.end_line()
+        if not told and turn.cut is not None:
+            screen.row(marks.note, f"the answer was {turn.cut}", "yellow")
+        if self._cut:
+            self._cut = False
+            place = [] if self._store is None else ["--store", self._store]
+            command = shlex.join(["forkpoint", "show", turn.conversation, "--turn", turn.id, *place])
+            screen.row(marks.note, f"what is left out above is shown by: {command}", "dim")
         if not self._show_end:
             return
         outcome, used = turn.outcome.replace("_", " "), figures(turn, passed)
         match turn.outcome:
             case "committed":
                 if turn.stopped is not None:
-                    screen.row(marks.waits, f"stopped at its limit of {turn.stopped}", "yellow", indent=0, cut=False)
+                    screen.row(marks.waits, f"stopped at its limit of {turn.stopped}", "yellow", indent=0)
                 screen.end(marks.good, f"{outcome} · {used}", "dim", mark_style="green")
             case "failed" | "cancelled":
-                why = f": {_line(turn.error.message, 2000)}" if turn.error is not None else ""
-                screen.row(marks.bad, f"{outcome}{why}", "", mark_style="red", indent=0, cut=False)
+                why = f": {cut(in_a_row(turn.error.message), 2000)}" if turn.error is not None else ""
+                screen.row(marks.bad, f"{outcome}{why}", "", mark_style="red", indent=0)
                 if turn.calls:
-                    screen.row("", clean(tools_of(turn)), "", indent=0, cut=False)
+                    screen.row("", clean(tools_of(turn)), "", indent=0)
                 screen.end("", f"the conversation is as it was · {used}", "dim")
             case "awaiting_approval":
                 count = len(turn.waiting)
@@ -200,16 +230,17 @@ class TerminalVisualizer:
         """Shows the input and the calls of a turn of which no update came while it ran."""
         if self._show_input:
             self._show_messages(turn.input)
+        screen, marks = self._screen, self._screen.marks
         for call in turn.calls:
-            self._screen.row(self._screen.marks.call, f"{_call(call)}: {call.status.replace('_', ' ')}", "cyan")
+            if call.status != "waiting":
+                self._row(marks.call, f"{call.status.replace('_', ' ')}: {call_line(call)}", "cyan")
+        if turn.waiting:
+            screen.view(marks.note, reason_view(turn.text))
+        for call in turn.waiting:
+            screen.view(marks.waits, waiting_view(call, call.reason))
 
 
-# Text that is safe to show.
-
-
-def clean(text: str) -> str:
-    """The text with visible signs in the place of characters that would control a terminal."""
-    return _CONTROL.sub(_seen, text.replace("\r\n", "\n"))
+# Figures in words.
 
 
 def figures(turn: Turn, duration: float | None = None) -> str:
@@ -247,40 +278,6 @@ def _percent(part: int, whole: int) -> str:
     """A share in percent: 0 % and 100 % only if that is exact."""
     rounded = round(part * 100 / whole) if whole else 0
     return f"{min(max(rounded, 1), 99) if 0 < part < whole else rounded} %"
-
-
-def _line(text: str, most: int = 4000) -> str:
-    """A text on one line."""
-    line = " ".join(clean(text[: 2 * most]).split())
-    return line if len(line) <= most and len(text) <= 2 * most else line[: most - 1] + "…"
-
-
-def _call(call: ToolCall | Call) -> str:
-    """A call as it would be written: ``read_log(build=1234, lines=100)``."""
-    arguments = call.arguments.strip()
-    with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
-        if isinstance(decoded := msgspec.json.decode(arguments), dict):
-            arguments = ", ".join(f"{name}={_json(value)}" for name, value in decoded.items())
-    return f"{_line(call.tool, 64)}({_line(arguments)})"
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-_CONTROL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # all but tab and line feed
-    "\u2028\u2029"  # line and paragraph separators
-    "\u202a-\u202e\u2066-\u2069"  # what turns the direction of a text round
-    "\ud800-\udfff]"  # halves of a character
-)
-
-
-def _seen(found: "re.Match[str]") -> str:
-    code = ord(found[0])
-    if code < 0x20:
-        return chr(0x2400 + code)  # pictures of control characters
-    return "\u2421" if code == 0x7F else "\ufffd"
 
 
 # Where it is shown.
@@ -334,20 +331,33 @@ class _Screen:
         if flow.begun:
             self._write(console, rest + "\n", thought)
 
-    def row(
-        self, mark: str, text: str, style: str, *, mark_style: str | None = None, indent: int = 2, cut: bool = True
-    ) -> None:
-        """Prints a text behind a mark. On a screen it is cut to one line, or has its further lines indented."""
+    def line(self, mark: str, text: str, style: str) -> bool:
+        """Prints one line of a text behind a mark. Returns whether some of the text was left out; then the line
+        says so."""
+        from rich.text import Text
+
+        self.end_line()
+        console = self._console
+        shown = cut(text, self._room(2) if console.is_terminal else LONGEST_LINE)
+        self._print(console, Text(self._encodable(console, f"  {mark:2}{shown}"), style))
+        return shown != text
+
+    def view(self, mark: str, lines: Sequence[ViewLine]) -> None:
+        """Prints lines to the character, the first one behind a mark."""
+        self.end_line()
+        if not self._left:
+            marked = [replace(line, text=f"{'' if n else mark:2}{line.text}") for n, line in enumerate(lines)]
+            print_view(self._console, marked, before="  ")
+
+    def row(self, mark: str, text: str, style: str, *, mark_style: str | None = None, indent: int = 2) -> None:
+        """Prints a text behind a mark. On a screen its further lines are indented."""
         from rich.text import Text
 
         self.end_line()
         console = self._console
         body = Text(self._encodable(console, text), style)
-        dots: OverflowMethod = "ellipsis" if self.marks is _MARKS else "crop"
         room = self._room(indent)
-        if cut:
-            body.truncate(room if console.is_terminal else LONGEST_LINE, overflow=dots)
-        lines = list(body.wrap(console, room)) if console.is_terminal and not cut else list(body.split("\n"))
+        lines = list(body.wrap(console, room)) if console.is_terminal else list(body.split("\n"))
         for number, line in enumerate(lines or [body]):
             before = Text(" " * indent)
             before.append(f"{mark if number == 0 else '':2}", mark_style or style)
@@ -357,7 +367,7 @@ class _Screen:
     def end(self, mark: str, text: str, style: str, *, mark_style: str | None = None) -> None:
         """Prints how a turn ended. On a screen that is narrow, figures are kept together."""
         text = _folded(text, self._room(0)) if self._console.is_terminal else text
-        self.row(mark, text, style, mark_style=mark_style, indent=0, cut=False)
+        self.row(mark, text, style, mark_style=mark_style, indent=0)
 
     def _room(self, indent: int) -> int:
         return max(self._console.width - indent - 2, 16)

@@ -178,6 +178,8 @@ class Struck:
             task = self._loop.create_task(self._hit(backend), name="the caller")
             await within("the turn", asyncio.wait([task]))
             await within("what struck it", self._settled())
+            if looks := [one for one in asyncio.all_tasks() - before if "Background._run" in repr(one)]:
+                await asyncio.wait(looks, timeout=PATIENCE)  # a look for cancels ends its read of the disk first
             left = [one for one in asyncio.all_tasks() - before if not one.done() and one is not task]
             check(not left, f"still at work: {left}")
             stood = await self._look(backend, store)

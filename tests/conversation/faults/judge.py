@@ -223,7 +223,7 @@ class _Judging:
             done, again = await conversation.retry(key=key), reference.turn
             check(done.retry_of == turn.id, "the retry does not say what it retries")
         else:
-            waits = turn.outcome == "awaiting_approval"
+            waits = (await conversation.turn(turn)).outcome == "awaiting_approval"
             done = await (conversation.approve() if waits else conversation.resume())
             again = reference.turn[_answers(turn) :]
             check(done.id == turn.id, "another turn was resumed")
@@ -366,7 +366,10 @@ def _answers(turn: Turn) -> int:
 
 async def approved(conversation: AsyncConversation, turn: Turn) -> Turn:
     """The turn, once nothing in it waits any more."""
-    return await conversation.approve() if turn.outcome == "awaiting_approval" else turn
+    if turn.outcome != "awaiting_approval":
+        return turn
+    await conversation.open_turn()  # an approval is of what was shown
+    return await conversation.approve()
 
 
 async def _refuses_to_retry(conversation: AsyncConversation) -> bool:

@@ -189,6 +189,7 @@ async def _act(act: Act, conversation: AsyncConversation, scope: anyio.CancelSco
             case "resume" | "resume after a kill":
                 return await conversation.resume()
             case "approve":
+                await conversation.open_turn()  # an approval is of what was shown
                 return await conversation.approve()
             case _ as never:
                 assert_never(never)

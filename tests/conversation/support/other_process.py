@@ -51,6 +51,8 @@ def main(store: str, id: str, verb: str, asked: dict[str, Any]) -> dict[str, Any
             print("ready", flush=True)
             sys.stdin.readline()
         try:
+            if verb == "approve":
+                conversation.open_turn()  # an approval is of what was shown
             turn = getattr(conversation, verb)(*asked["args"], **asked["kwargs"])
         except ForkpointError as error:
             return {"error": error.code, "message": str(error)}

@@ -6,6 +6,8 @@ when it runs, so that a test sees how often it did, whichever process it was in.
 """
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -69,9 +71,18 @@ def wait_again(ctx: ToolContext) -> str:
     return "ran"
 
 
+@tool(risky=True)
+def die_once(ctx: ToolContext, line: str) -> str:
+    """Writes a line, and kills its process if that is the first line."""
+    _log(ctx, line)
+    if len(logged(ctx.workspace or Path())) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"wrote {line}"
+
+
 def agent(**settings: Any) -> Agent:
     """The obedient agent with all tools."""
-    return Agent(MODEL, tools=[write, erase, wait, wait_again], **settings)
+    return Agent(MODEL, tools=[write, erase, wait, wait_again, die_once], **settings)
 
 
 def steps(*steps: list[tuple[str, dict[str, Any]]]) -> str:

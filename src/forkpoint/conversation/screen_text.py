@@ -1,0 +1,73 @@
+"""Text of somebody else, made safe to show on a screen.
+Tests: tests/conversation/test_call_view.py, tests/conversation/test_visualizer.py.
+
+`clean` is for text that somebody reads, `visible` for text that somebody decides on: it leaves no character out, and
+shows a character that cannot be seen by its number.
+"""
+
+import re
+
+
+def clean(text: str) -> str:
+    """The text with visible signs in the place of characters that would control a terminal."""
+    return _CONTROL.sub(_seen, text.replace("\r\n", "\n"))
+
+
+def visible(text: str) -> str:
+    """The text with a visible sign for each character that cannot be seen, or that would control a terminal.
+
+    Blanks, tabs and line feeds stay as they are. A character that has no picture, or that of a blank, is shown by its
+    number, as <U+202E>.
+    """
+    return _UNSEEN.sub(_numbered, text)
+
+
+def visible_line(text: str) -> str:
+    """The same on one line: no blank is left out, and a line break and a tab have a picture."""
+    return visible(text).replace("\n", "\u240a").replace("\t", "\u2409")
+
+
+def in_a_row(text: str) -> str:
+    """The text on one line, with runs of blanks as one blank."""
+    return " ".join(clean(text).split())
+
+
+def cut(text: str, room: int) -> str:
+    """A line, cut to ``room`` columns of a screen. If some of it is left out, it says how many characters."""
+    from rich.cells import cell_len
+
+    shown = text[:room]
+    if len(shown) == len(text) and cell_len(shown) <= room:
+        return text
+    while True:
+        note = f"… [{len(text) - len(shown):,} more characters]"
+        if not shown or cell_len(shown) + len(note) <= room:
+            return shown + note
+        shown = shown[:-1]
+
+
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # all but tab and line feed
+    "\u2028\u2029"  # line and paragraph separators
+    "\u202a-\u202e\u2066-\u2069"  # what turns the direction of a text round
+    "\ud800-\udfff]"  # halves of a character
+)
+
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u070f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u2800\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffc\U0001d173-\U0001d17a"
+    "\U00013430-\U00013438\U0001bca0-\U0001bca3\U000e0000-\U000e0fff"
+    "\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]"  # they look like a blank, and a program does not take them for one
+)
+
+
+def _seen(found: "re.Match[str]") -> str:
+    code = ord(found[0])
+    if code < 0x20:
+        return chr(0x2400 + code)  # pictures of control characters
+    return "\u2421" if code == 0x7F else "\ufffd"
+
+
+def _numbered(found: "re.Match[str]") -> str:
+    code = ord(found[0])
+    return _seen(found) if code < 0x80 else f"<U+{code:04X}>"
