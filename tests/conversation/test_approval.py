@@ -1,10 +1,12 @@
 """Approval: a turn that waits is durable, somebody decides call by call, in whichever process, and once."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 from tests.conversation.support import tools as shared
 from tests.conversation.support.agents import (
     Signal,
@@ -23,7 +25,7 @@ from tests.conversation.support.other_process import start
 
 from forkpoint import LLM, Agent, AsyncConversation, Tool, TurnCancelled, TurnFailed, tool
 from forkpoint.conversation import Turn
-from forkpoint.errors import Busy, ForkpointError, NoSuchTurn, NotResumable, TurnOpen
+from forkpoint.errors import Busy, CallChanged, ForkpointError, NoSuchTurn, NotResumable, NotShown, TurnOpen
 from forkpoint.events import ApprovalAsked, ApprovalDenied, ApprovalGiven, ToolCall
 from forkpoint.store.records import OpenTurn
 from forkpoint.store.sqlite import SqliteStore
@@ -250,6 +252,119 @@ async def test_a_decision_on_a_call_that_does_not_wait_changes_nothing(home: Hom
         assert (await conversation.approve()).outcome == "committed"
         with pytest.raises(NoSuchTurn):
             await conversation.approve()
+
+
+# An approval is of content that was shown.
+
+
+async def test_a_call_has_a_digest_of_all_that_it_asks_for(home: Home) -> None:
+    tools = Tools()
+    async with AsyncConversation(
+        home.agent(agent_of([TWO, "done"], tools=tools.both, approval="risky")), store=home.store
+    ) as conversation:
+        d1, d2 = (await conversation.run("go")).waiting
+        framed = b'1:1,2:d1,6:delete,13:{"what": "x"},'
+        assert d1.digest == f"sha256:{hashlib.sha256(framed).hexdigest()}"
+        others = [replace(d1, response=2), replace(d1, id="d3"), replace(d1, tool="look"), replace(d1, arguments="{}")]
+        assert len({call.digest for call in (d1, d2, *others)}) == 6
+        assert replace(d1, status="done", reason=None, result="x").digest == d1.digest, "how it stands is not content"
+
+
+async def test_what_the_model_says_beside_a_call_that_waits_is_the_text_of_the_turn(home: Home) -> None:
+    tools = Tools()
+    asked = asks(call("delete", "d", what="x"), text="I need the room of x.")
+    agent = agent_of([asked, "done"], tools=tools.both, approval="risky")
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        assert (await conversation.run("go")).text == "I need the room of x."
+        assert (await conversation.approve()).text == "done"
+
+
+async def test_an_object_that_has_shown_nothing_approves_nothing_until_it_has(home: Home) -> None:
+    tools = Tools()
+    agent = agent_of([TWO, "done"], tools=tools.both, approval="risky")
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        assert await conversation.open_turn() is None
+        turn = await conversation.run("go")
+    async with await AsyncConversation.open(turn.conversation, agent=home.at_hand(agent), store=home.store) as again:
+        for named in ((), ("d1",)):
+            with pytest.raises(NotShown, match=r"d1.*open_turn\(\)"):
+                await again.approve(*named)
+        assert tools.ran == ["look a"]
+        assert await again.open_turn() == turn
+        assert (await again.approve()).outcome == "committed"
+        assert await again.open_turn() is None
+        assert sorted(tools.ran) == ["delete x", "delete y", "look a"]
+
+
+@pytest.mark.parametrize("way", ["turn", "turns", "open_turn", "resume", "a call in hand"])
+async def test_whatever_gives_the_turn_has_shown_its_calls(home: Home, way: str) -> None:
+    tools = Tools()
+    agent = agent_of([TWO, "done"], tools=tools.both, approval="risky")
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        turn = await conversation.run("go")
+    async with await AsyncConversation.open(turn.conversation, agent=home.at_hand(agent), store=home.store) as again:
+        calls = turn.waiting if way == "a call in hand" else ()
+        shows: dict[str, Any] = {"turn": lambda: again.turn(turn.id), "turns": again.turns, "resume": again.resume}
+        shows |= {"open_turn": again.open_turn, "a call in hand": again.info}
+        await shows[way]()
+        assert (await again.approve(*calls)).outcome == "committed"
+        assert sorted(tools.ran) == ["delete x", "delete y", "look a"]
+
+
+async def test_a_stream_and_a_callback_show_what_waits(home: Home) -> None:
+    tools = Tools()
+    agent = agent_of([TWO, asks(call("delete", "d3", what="z")), "done"], tools=tools.both, approval="risky")
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        async with conversation.run_stream("go") as stream:
+            async for _ in stream:
+                pass
+        assert (await conversation.approve()).outcome == "awaiting_approval"
+        assert (await conversation.approve()).outcome == "committed"
+
+
+async def test_a_call_that_came_to_wait_after_what_was_shown_is_not_approved_with_it(home: Home) -> None:
+    tools = Tools()
+    first, second = asks(call("delete", "d", what="x")), asks(call("delete", "d", what="y"))
+    agent = agent_of([first, second, "done"], tools=tools.both, approval="risky")
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        turn = await conversation.run("go")
+        async with await AsyncConversation.open(
+            turn.conversation, agent=home.at_hand(agent), store=home.store
+        ) as other:
+            await other.open_turn()
+            assert (await other.approve()).outcome == "awaiting_approval"
+        with pytest.raises(NotShown):
+            await conversation.approve()
+        with pytest.raises(CallChanged):
+            await conversation.approve("d")
+        for decide in (conversation.approve, conversation.deny):
+            with pytest.raises(CallChanged, match="'d'"):
+                await decide(turn.waiting[0])
+        assert await conversation.status() == "awaiting_approval"
+        assert tools.ran == ["delete x"]
+        await conversation.open_turn()
+        assert (await conversation.approve()).outcome == "committed"
+
+
+async def test_a_call_that_was_made_up_is_not_approved(home: Home) -> None:
+    tools = Tools()
+    agent = agent_of([asks(call("delete", "d", what="x")), "done"], tools=tools.both, approval="risky")
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        (waits,) = (await conversation.run("go")).waiting
+        with pytest.raises(CallChanged):
+            await conversation.approve(replace(waits, arguments='{"what": "y"}'))
+        assert tools.ran == []
+
+
+async def test_a_denial_needs_no_look(home: Home) -> None:
+    tools = Tools()
+    agent = agent_of([TWO, "done"], tools=tools.both, approval="risky")
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        turn = await conversation.run("go")
+    async with await AsyncConversation.open(turn.conversation, agent=home.at_hand(agent), store=home.store) as again:
+        assert (await again.deny("d1")).outcome == "awaiting_approval"
+        assert (await again.deny()).outcome == "committed"
+        assert tools.ran == ["look a"]
 
 
 async def test_a_model_that_fails_after_the_approval_does_not_undo_it(home: Home) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import json
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from forkpoint import LLM, Agent, Conversation, TerminalVisualizer, ToolContext,
 from forkpoint.conversation import Turn, TurnStarted, Update
 from forkpoint.conversation.visualizer import LONGEST_INPUT, figures
 from forkpoint.events import (
+    ApprovalAsked,
     AssistantMessage,
     ModelCalled,
     NewEvent,
@@ -121,7 +123,13 @@ def test_a_whole_turn_is_shown_line_by_line_where_there_is_no_terminal() -> None
     with Conversation(who, store="memory:", visualizer=TerminalVisualizer(screen.console)) as conversation:
         conversation.run("Why did build 1234 fail?")
     shown = screen.lines
-    assert re.fullmatch(r"  ← read_log \(0 s\): (the disk is full )+[a-z ]*…", shown.pop(5))
+    whole = " ".join(["the disk is full"] * 100)
+    cut = re.fullmatch(r"  ← read_log \((.*?)\): (.*)… \[([0-9,]+) more characters\]", shown.pop(5))
+    assert cut is not None
+    assert whole.startswith(cut[2])
+    assert len(whole) - len(cut[2]) == int(cut[3].replace(",", ""))
+    command = shown.pop(-3)
+    assert re.fullmatch(r"  · what is left out above is shown by: forkpoint show [0-9a-f-]+ --turn [0-9a-f-]+", command)
     assert shown == [
         "❯ Why did build 1234 fail?",
         "The log first.",
@@ -163,6 +171,54 @@ def test_calls_that_wait_are_shown_with_the_reason_and_their_id_and_the_turn_goe
     ]
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("live", [True, False])
+def test_a_command_that_waits_is_shown_whole_however_long_it_is(terminal: bool, live: bool) -> None:
+    command = "echo " + "a " * 12_000 + " \t; rm -rf ~/everything ;  " + "b " * 12_000
+    call = ToolCall("call_7", "shell", json.dumps({"command": command, "timeout": 9}))
+    said = AssistantMessage((Text("I tidy up."),))
+    events = [NewEvent(said, 1), NewEvent(call, 1), NewEvent(ApprovalAsked("call_7", "shell", "it is risky"))]
+    waits = turn(outcome="awaiting_approval", events=tuple(StagedEvent(seal(e, 0), e.body) for e in events))
+    screen = Screen(terminal=terminal)
+    show = TerminalVisualizer(screen.console)
+    if live:
+        show(TurnStarted("t1", "c1", ()))
+        show(TextPiece("I tidy up."))
+        show(Answered(ModelCalled("m", "p", Usage())))
+        show(CallWaits(call, "it is risky"))
+    show(waits)
+    assert f"      $ {command}\n" in screen.text
+    assert "      timeout=9\n" in screen.text
+    assert "as call_7" in screen.text
+    assert "I tidy up." in screen.text
+    assert "…" not in screen.text
+
+
+def test_where_answers_are_shown_when_committed_the_reason_of_a_waiting_call_is_shown_with_it() -> None:
+    screen, answers = Screen(), Screen()
+    show = TerminalVisualizer(screen.console, answers=answers.console, stream=False)
+    called = Answered(ModelCalled("m", "p", Usage()))
+    call = ToolCall("c", "restart", '{"build": 7}')
+    for update in (
+        TurnStarted("t1", "c1", ()),
+        TextPiece("Let me look."),
+        called,
+        CallStarted(call),
+        TextPiece("Build 7"),
+        Restarted("model_timeout"),
+        TextPiece("Build 7 "),
+        TextPiece("hangs."),
+        called,
+        CallStarted(call),
+        CallWaits(call, "it is risky"),
+        CallWaits(call, "it is risky"),
+    ):
+        show(update)
+    assert screen.text.count("the model says:") == 1
+    assert "  · the model says:\n      | Build 7 hangs.\n  ? restart(build=7) waits" in screen.text
+    assert answers.text == ""
+
+
 def test_a_failed_turn_is_shown_with_its_reason_and_what_its_tools_did() -> None:
     who = agent(
         "visualizer-fails",
@@ -174,6 +230,7 @@ def test_a_failed_turn_is_shown_with_its_reason_and_what_its_tools_did() -> None
     with Conversation(who, store="memory:", visualizer=show) as conversation, pytest.raises(TurnFailed):
         conversation.run("Why?")
     end = screen.lines[screen.lines.index("half") + 1 :]
+    assert "forkpoint show" in end.pop(0)
     assert end[0].startswith("✗ failed: The prompt is too long for scripted/visualizer-fails: it is 9,000 tokens.")
     assert end[1] == "  What its tools did stays done (done: read_log)."
     assert end[2].startswith("  the conversation is as it was · ")
@@ -210,8 +267,8 @@ def test_an_answer_that_stops_at_its_limit_says_so() -> None:
     screen = Screen()
     show = TerminalVisualizer(screen.console)
     show(TextPiece("and so"))
-    show(Answered(ModelCalled("m", "p", Usage(), finish="length")))
-    assert screen.lines == ["and so", "  · the answer stops at the limit of its length"]
+    show(Answered(ModelCalled("m", "p", Usage(output=256), finish="length")))
+    assert screen.lines == ["and so", "  · the answer was cut at the limit of 256 tokens"]
 
 
 def test_a_turn_that_was_not_told_while_it_ran_is_shown_whole() -> None:
@@ -281,7 +338,11 @@ def test_long_messages_arguments_and_results_are_shortened() -> None:
     assert len(" ".join(screen.lines[:before])) < LONGEST_INPUT + 100
     assert "(50,000 characters)" in " ".join(" ".join(screen.lines[:before]).split())
     assert len(screen.lines) == before + 3
-    assert all(line.endswith("…") and cell_len(line) <= 50 for line in screen.lines[before:])
+    assert all(re.search(r"… \[[0-9,]+ more characters\]$", line) for line in screen.lines[before:])
+    assert all(cell_len(line) <= 50 for line in screen.lines[before:])
+    show(turn(conversation="c 1"))
+    after = " ".join(" ".join(screen.lines[before + 3 :]).split())
+    assert "what is left out above is shown by: forkpoint show 'c 1' --turn t1" in after
 
 
 @pytest.mark.parametrize("arguments", ["", "{", "[1, 2]", '"text"', '{"a": {"b": [1, null]}}', "[" * 10_000])
