@@ -253,6 +253,18 @@ async def check_safety(case: Case) -> None:
     assert kept == ("always", Limits(steps=2), hooks), "a fork must not weaken safety silently"
 
 
+async def check_standing(case: Case) -> None:
+    (waiting,) = (await case.source.turns()).items[-1].waiting
+    await case.source.approve(waiting, always="tool")
+    (rule,) = await case.source.approvals()
+    assert await case.fork.approvals() == (), "a fork that was made before has its own"
+    earlier = await case.source.fork(at=case.first_turn)
+    assert await earlier.approvals() == (rule,)
+    await case.source.revoke_approval(rule)
+    assert await earlier.approvals() == (rule,)
+    assert await (await case.source.fork()).approvals() == ()
+
+
 async def check_tags(case: Case) -> None:
     assert await case.fork.tags() == {}
     tagged = await case.source.fork(title="Follow-up", tags={"kind": "debug", "title": "not this"})
@@ -417,6 +429,7 @@ TABLE: Sequence[Row] = (
         },
         check_safety,
     ),
+    Row("standing approvals", {}, check_standing),
     Row(
         "title and tags",
         {

@@ -1,6 +1,8 @@
 """One key, one effect: a repeat gives the same turn, joins one that runs, and a failed one frees its key."""
 
 import asyncio
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,18 @@ from tests.conversation.support.agents import PATIENCE, Signal, Watcher, agent_o
 from tests.conversation.support.homes import Home
 from tests.conversation.support.other_process import heard as heard_of
 from tests.conversation.support.other_process import start
+from tests.conversation.support.short_lease import engine_on
 
 from forkpoint import Agent, AsyncConversation, TurnCancelled, TurnFailed, tool
-from forkpoint.conversation import Turn, TurnJoined
-from forkpoint.errors import Busy, KeyReused, NotResumable
+from forkpoint.backend.messages import as_message
+from forkpoint.backend.options import How, NewTurn
+from forkpoint.backend.settings import Settings
+from forkpoint.conversation import Turn, TurnJoined, TurnStarted
+from forkpoint.engine import Engine
+from forkpoint.errors import Busy, KeyReused, NotResumable, TurnLost
 from forkpoint.llm import TextPiece
+from forkpoint.store.records import Onto
+from forkpoint.store.sqlite import SqliteSettings
 from forkpoint.testing import Fault, Reply
 
 pytestmark = pytest.mark.anyio
@@ -222,8 +231,6 @@ async def test_a_repeat_joins_a_turn_that_another_process_runs(tmp_path: Path) -
     async with await AsyncConversation.open("joined", store=store) as conversation:
         with pytest.raises(Busy):
             await conversation.run(asked)
-        with pytest.raises(Busy):
-            await conversation.cancel()
         found: list[Turn] = []
 
         async def join() -> None:
@@ -239,6 +246,132 @@ async def test_a_repeat_joins_a_turn_that_another_process_runs(tmp_path: Path) -
         assert (found[0].id, found[0].text) == (told["turn"], told["text"])
         assert found[0].outcome == "committed"
         assert shared.logged(tmp_path) == ["waits"]
+
+
+async def test_a_repeat_goes_on_with_a_turn_whose_process_was_killed_and_others_join_it(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'a.db'}"
+    asked = shared.steps([("write", {"line": "first"})], [("wait", {})], [("write", {"line": "last"})])
+    with start(store, "killed", "run", asked, workspace=tmp_path, key="k") as process:
+        assert process.stdout.readline() == "waits\n"
+        process.kill()
+    watcher, found = Watcher(), []
+
+    async def repeat(conversation: AsyncConversation) -> None:
+        found.append(await conversation.run(asked, key="k"))
+
+    async with (
+        await AsyncConversation.open("killed", store=store, callbacks=[watcher]) as conversation,
+        AsyncConversation(shared.agent(), conversation_id="killed", store=store, workspace=tmp_path) as made_again,
+    ):
+        (interrupted,) = (await conversation.turns()).items
+        assert interrupted.outcome == "interrupted"
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                for one in (conversation, conversation, made_again):
+                    tasks.start_soon(repeat, one)
+        assert {(turn.id, turn.outcome) for turn in found} == {(interrupted.id, "committed")}
+        assert [one.status for one in found[0].calls] == ["done", "unknown", "done"]
+        assert shared.logged(tmp_path) == ["first", "waits", "last"], "what was done is not done again"
+        assert await conversation.run(asked, key="k") == found[0]
+        assert len((await conversation.turns()).items) == 1
+        assert len(watcher.of(TurnJoined)) + len(watcher.of(TurnStarted)) == 3
+
+
+async def test_a_repeat_of_a_turn_that_waits_gives_the_turn_that_waits(home: Home) -> None:
+    @tool(risky=True)
+    def erase() -> str:
+        """Erases something."""
+        return "erased"
+
+    agent = home.agent(agent_of([asks(call("erase")), "done"], tools=[erase], approval="risky"))
+    async with AsyncConversation(agent, store=home.store) as conversation:
+        waits = await conversation.run("go", key="k")
+        again = await conversation.run("go", key="k")
+        assert (again.id, again.outcome, again.waiting) == (waits.id, "awaiting_approval", waits.waiting)
+        assert (await conversation.approve()).id == (await conversation.run("go", key="k")).id == waits.id
+
+
+class Crashed:
+    """A turn of an engine that hangs in a tool, and that others take for dead."""
+
+    def __init__(self) -> None:
+        self.reached, self.runs = Signal(), 0
+
+        @tool
+        async def hang() -> str:
+            """Never returns."""
+            self.runs += 1
+            self.reached.set()
+            await anyio.sleep_forever()
+            return ""
+
+        self.tools = [hang]
+
+    async def run(self, engine: Engine, id: str, agent: Agent, new: NewTurn) -> None:
+        with suppress(TurnLost, TurnCancelled):
+            await engine.turns.run(id, agent, new, lambda update: None)
+
+
+DEAD = SqliteSettings(expiry=-1)  # whoever else is there counts as dead
+
+
+async def test_a_repeat_of_an_interrupted_turn_at_another_place_than_the_head_is_run_anew_once(tmp_path: Path) -> None:
+    crashed = Crashed()
+    answers: list[Reply | str] = ["one", "two", asks(call("hang")), "anew", "after that"]
+    agent = agent_of(answers, tools=crashed.tools)
+    async with (
+        engine_on(tmp_path / "a.db", SqliteSettings()) as engine,
+        engine_on(tmp_path / "a.db", DEAD) as other,
+        AsyncConversation(agent, store=f"sqlite:///{tmp_path / 'a.db'}") as conversation,
+    ):
+        await conversation.run("1")
+        *_, last = await conversation.events()
+        await conversation.run("2")
+        place = Onto(conversation.id, last.id)
+        new = NewTurn(given=(as_message("instead"),), key="k", how=How(onto=place))
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(crashed.run, engine, conversation.id, agent, new)
+                await crashed.reached.wait()
+                found: list[Turn] = []
+
+                async def repeat() -> None:
+                    found.append(await other.turns.run(conversation.id, agent, new, lambda update: None))
+
+                async with anyio.create_task_group() as repeats:
+                    repeats.start_soon(repeat)
+                    repeats.start_soon(repeat)
+        assert [(turn.text, turn.outcome) for turn in found] == [("anew", "committed")] * 2
+        assert found[0].id == found[1].id
+        (left,) = [one for one in (await other.turns.list(conversation.id)).items if one.outcome != "committed"]
+        assert left.outcome == "cancelled"
+        assert found[0].retry_of in (left.id, None), "None: the other repeat began before the one that discarded it"
+        assert crashed.runs == 1
+
+
+async def test_a_repeat_of_an_interrupted_turn_goes_on_with_the_settings_that_it_had_begun_with(tmp_path: Path) -> None:
+    """A server's agent was changed between the crash and the repeat of a chat completion."""
+    crashed = Crashed()
+    before = agent_of([asks(call("hang")), "gone on"], tools=crashed.tools, instructions="Before.")
+    after = replace(before, instructions="After.")
+    async with (
+        engine_on(tmp_path / "a.db", SqliteSettings()) as engine,
+        engine_on(tmp_path / "a.db", DEAD) as other,
+        AsyncConversation(agent_of(["one"]), store=f"sqlite:///{tmp_path / 'a.db'}") as conversation,
+    ):
+        await conversation.run("1")
+
+        def new(agent: Agent) -> NewTurn:
+            how = How(settings=Settings.of(agent, None), request="00" * 32)
+            return NewTurn(given=(as_message("2"),), key="k", how=how)
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(crashed.run, engine, conversation.id, before, new(before))
+                await crashed.reached.wait()
+                turn = await other.turns.run(conversation.id, after, new(after), lambda update: None)
+        assert (turn.text, [one.status for one in turn.calls]) == ("gone on", ["unknown"])
+        assert (await other.find(conversation.id))[1].to_json() == Settings.of(before, None).to_json()
 
 
 def heard_of_after(process: Any, line: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
 import pytest
+from msgspec.structs import replace
 from tests.conversation.support.agents import agent_of
 from tests.conversation.support.homes import Home
 
@@ -152,3 +153,15 @@ def test_the_sync_conversation_has_it_too(home: Home) -> None:
         with pytest.raises(Stale), conversation.run_stream("two", if_revision=7) as stream:
             list(stream)
         assert conversation.info().revision == 1
+
+
+async def test_a_description_replaces_only_what_was_read(conversation: AsyncConversation) -> None:
+    read = await conversation.info()
+    mine = await conversation.describe(title="Mine", if_info=read)
+    assert mine.version != read.version
+    for old in (read, replace(mine, revision=mine.revision + 1), replace(mine, tags={"title": "Other"})):
+        with pytest.raises(Stale) as refused:
+            await conversation.describe(title="Theirs", tags={"a": "b"}, if_info=old)
+        assert refused.value.expected == old.version
+    assert (await conversation.info()).tags == {"title": "Mine"}
+    assert (await conversation.describe(tags={"a": "b"}, if_info=mine)).tags == {"title": "Mine", "a": "b"}

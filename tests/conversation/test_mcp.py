@@ -18,7 +18,7 @@ from forkpoint.agent.loop import MAY_HAVE_RUN
 from forkpoint.agent.mcp import connect
 from forkpoint.backend.messages import as_message
 from forkpoint.engine.engine import Engine
-from forkpoint.errors import BadSetting, McpFailed
+from forkpoint.errors import BadSetting, McpFailed, TrustChanged
 from forkpoint.events import ManifestChanged, Text
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.store import open_store
@@ -315,6 +315,9 @@ async def test_what_a_projects_file_says_of_servers_holds_from_the_next_turn_and
     async with AsyncConversation(model.agent(), store="memory:", workspace=desk.project) as conversation:
         await conversation.run("Hello")
         desk.names("[[mcp]]", 'name = "odd"', 'command = ["./tools/server"]', 'tools = ["pid"]')
+        with pytest.raises(TrustChanged):
+            await conversation.run("Hello")
+        desk.decided("trusted")
         await conversation.run("Hello")
         assert model.shown[-1] == ["odd__pid"]
         desk.names("[[mcp]]", 'name = "odd"')

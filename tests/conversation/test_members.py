@@ -312,6 +312,41 @@ async def test_with_one_key_there_is_one_sub_agent_and_one_turn_of_it(lead: Asyn
         await lead.send_to_agent("scout", "other", key="m")
 
 
+async def test_the_task_of_a_sub_agent_with_a_key_is_run_once_also_after_a_restart(home: Home) -> None:
+    lead_id = ""
+    ended = []
+    for _ in range(2):  # the same program twice; the second time all its objects are new
+        again = AsyncConversation.open(lead_id, agent=home.agent(LEAD), store=home.store) if lead_id else None
+        async with await again if again else AsyncConversation(home.agent(LEAD), store=home.store) as lead:
+            lead_id = lead.id
+            async with await lead.spawn_agent("one", nickname="scout", key="k") as child:
+                ended.append(await child.run())
+                assert child.pending == ()
+                assert (await child.run("more")).text == f"more: {len(ended) + 1}", "another message is another turn"
+    assert ended[0] == ended[1]
+    assert ended[0].text == "one: 1"
+
+
+async def test_the_task_of_a_sub_agent_that_failed_is_run_again_with_its_key(lead: AsyncConversation) -> None:
+    for _ in range(2):
+        async with await lead.spawn_agent("fail", nickname="scout", key="k") as child:
+            with pytest.raises(TurnFailed):
+                await child.run()
+            tries = (await child.turns()).items
+    assert [turn.outcome for turn in tries] == ["failed", "failed"]
+
+
+async def test_the_task_of_a_sub_agent_with_another_message_beside_it_is_not_run_twice_either(
+    lead: AsyncConversation,
+) -> None:
+    async with await lead.spawn_agent("one", nickname="scout", key="k") as child:
+        await child.run()
+    async with await lead.spawn_agent("one", nickname="scout", key="k") as child:
+        with pytest.raises(KeyReused):
+            await child.run("and this")
+        assert len((await child.turns()).items) == 1
+
+
 # Waiting.
 
 

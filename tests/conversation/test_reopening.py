@@ -22,6 +22,7 @@ from tests.conversation.support.homes import Home
 from forkpoint import LLM, Agent, AsyncConversation, Conversation, Limits, TurnFailed, tool
 from forkpoint.errors import AlreadyExists, CannotResume, NoAgent, NotFound
 from forkpoint.ids import new_id
+from forkpoint.llm.key import Key
 from forkpoint.llm.model import Retries
 from forkpoint.testing import Fault, Reply, Script, ScriptedCall
 
@@ -341,7 +342,7 @@ async def test_a_literal_key_is_in_no_file_and_comes_from_the_agent_that_is_give
         assert without.agent.llm.key() is None
     async with await AsyncConversation.open(fork.id, agent=keyed, store=address) as again:
         assert again.agent is not None
-        assert again.agent.llm.key() == secret
+        assert again.agent.llm.key() == Key(secret)
 
 
 @pytest.mark.parametrize("by_name", [True, False], ids=["by name", "by id"])

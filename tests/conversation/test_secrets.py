@@ -4,16 +4,13 @@ import base64
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx2
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.agent.mcp.calling import odd
 from tests.conversation.support.agents import Watcher, call, results, scripted
@@ -99,16 +96,6 @@ def files_below(folder: Path) -> dict[Path, bytes]:
 
 def texts(found: Iterable[ToolResult]) -> list[str]:
     return ["".join(part.text for part in one.parts if isinstance(part, Text)) for one in found]
-
-
-@pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    yield exporter
-    provider.shutdown()
 
 
 async def everything(conversation: AsyncConversation) -> str:
@@ -235,6 +222,7 @@ async def test_a_turn_that_waits_has_the_value_of_the_moment_when_it_goes_on(
     async with await AsyncConversation.open(
         conversation.id, agent=home.at_hand(agent) or None, store=home.store
     ) as again:
+        await again.open_turn()
         turn = await again.approve()
         assert texts(results(turn.events)) == ["deployed with ***"]
 

@@ -544,6 +544,7 @@ async def test_somebody_approves_what_a_sub_agent_wants_and_its_parent_hears_of_
         assert "write" in waits["error"]
         (member,) = await parent.list_agents()
         async with await AsyncConversation.open(member.conversation, agent=agent, store=store) as child:
+            await child.open_turn()
             assert (await child.approve()).text == "written"
         (done,) = await answer(parent, [wait()])
         assert (done["status"], done["answer"]) == ("done", "written")
@@ -925,6 +926,7 @@ async def test_whoever_asks_a_sub_agent_it_asks_about_what_its_parent_would_have
         assert turn.outcome == "awaiting_approval"
         (member,) = await parent.list_agents()
         async with await AsyncConversation.open(member.conversation, agent=agent, store=store) as child:
+            await child.open_turn()
             assert (await child.approve()).outcome == "awaiting_approval"
             assert (await child.approve()).text == "both"
             assert (await child.run(orders([call("write")]))).outcome == "awaiting_approval"

@@ -326,7 +326,7 @@ FAILURES = {
     "a malformed stream": Reply("Half an answer", piece=2, fault=Fault("malformed", after=3)),
     "an answer without an end": Reply("Half an answer", piece=2, fault=Fault("unfinished", after=3)),
     "a refused prompt": Reply(fault=Fault("refused")),
-    "a refused answer": Reply("Half an answer", piece=2, fault=Fault("refused", after=3)),
+    "a refused answer": Reply(reasoning="Half a thought", piece=2, fault=Fault("refused", after=3)),
     "an empty answer": Reply(fault=Fault("empty")),
     "a prompt that is too long": Reply(fault=Fault("context_too_long")),
     "a script that is broken": Reply("x", calls=(call("look"),), fault=Fault("unfinished_call", after=1)),

@@ -396,11 +396,12 @@ async def test_a_retry_that_fails_can_be_retried_and_each_try_names_the_one_befo
 
 async def test_there_is_nothing_to_retry_in_a_conversation_where_nothing_failed(home: Home) -> None:
     async with AsyncConversation(home.agent(agent_of(["fine"])), store=home.store) as conversation:
-        for act in (conversation.retry, conversation.resume, conversation.discard, conversation.approve):
+        acts: list[Any] = [conversation.retry, conversation.resume, conversation.discard]
+        for act in (*acts, conversation.approve, conversation.deny):
             with pytest.raises(NoSuchTurn):
                 await act()
         await conversation.run("hello")
-        for act in (conversation.retry, conversation.resume, conversation.discard, conversation.deny):
+        for act in (*acts, conversation.approve, conversation.deny):
             with pytest.raises(NoSuchTurn):
                 await act()
 

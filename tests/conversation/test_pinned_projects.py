@@ -1,0 +1,411 @@
+"""Trust is of content: what a project runs is run only if it is what was approved."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.mcp.calling import odd, servers
+from tests.conversation.support.agents import call, results, scripted
+from tests.conversation.support.team import obedient, orders, spawn, wait
+
+from forkpoint import Agent, AsyncConversation, TurnFailed
+from forkpoint.agent.builtin import TOOLS
+from forkpoint.backend.messages import as_message
+from forkpoint.engine.engine import Engine
+from forkpoint.errors import BadSetting, TrustChanged
+from forkpoint.llm.prompt.identity import own_identity
+from forkpoint.store import open_store
+from forkpoint.testing import Heard, Reply
+from forkpoint.workspace import set_trust, standing
+from forkpoint.workspace.pins import pinned_at
+
+pytestmark = pytest.mark.anyio
+
+__all__ = ["servers"]  # a fixture
+
+GUARD = "#!/bin/sh\necho guard >> ran\nexit 0\n"
+OPEN = "#!/bin/sh\necho open >> ran\nexit 0\n"
+HOOK = ("[[hooks]]", 'moment = "before_tool"', 'command = ["tools/guard.sh"]', 'on_error = "block"')
+
+
+class Desk:
+    """A user with a settings file, and a project with a guard whose script an agent may write to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = folder / "home" / "forkpoint" / "config.toml"
+        self.project = folder / "project"
+        self.guard = self.project / "tools" / "guard.sh"
+        (self.project / ".forkpoint").mkdir(parents=True)
+        (self.project / ".git").mkdir()
+        self.guard.parent.mkdir()
+        self.writes(GUARD)
+        self.sets(*HOOK)
+        self.asked = 0
+
+    def writes(self, text: str) -> None:
+        self.guard.write_text(text)
+        self.guard.chmod(0o755)
+
+    def sets(self, *lines: str) -> None:
+        (self.project / ".forkpoint" / "config.toml").write_text("".join(f"{line}\n" for line in lines))
+
+    def trusts(self) -> None:
+        assert set_trust(self.project, "trusted", self.config).warning is None
+
+    @property
+    def digest(self) -> str:
+        return pinned_at(self.project).digest
+
+    @property
+    def ran(self) -> list[str]:
+        """What hooks have written."""
+        file = self.project / "ran"
+        return file.read_text().split() if file.exists() else []
+
+    def agent(self, **settings: Any) -> Agent:
+        def answer(heard: Heard) -> Reply:
+            self.asked += 1
+            return obedient(heard)
+
+        return Agent(scripted(answer), **{"tools": TOOLS} | settings)
+
+    def conversation(self, **options: Any) -> AsyncConversation:
+        agent = options.pop("agent", None) or self.agent()
+        return AsyncConversation(agent, workspace=self.project, **{"store": "memory:"} | options)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    desk = Desk(Path(os.path.realpath(tmp_path)))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(desk.config.parents[1]))
+    return desk
+
+
+def commit(folder: Path) -> None:
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder))
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True)
+
+
+def shell(command: str, id: str = "s") -> Any:
+    return call("shell", id, command=command)
+
+
+# Before anything runs.
+
+
+@pytest.mark.parametrize("change", ["script", "settings", "taken away"])
+async def test_a_turn_in_a_project_that_changed_is_refused_before_anything_runs(desk: Desk, change: str) -> None:
+    desk.trusts()
+    async with desk.conversation() as talk:
+        await talk.run(orders([shell("true")], say="Done."))
+        assert desk.ran == ["guard"]
+        asked = desk.asked
+        match change:
+            case "script":
+                desk.writes(OPEN)
+            case "settings":
+                desk.sets(*HOOK[:-1], 'on_error = "ignore"')
+            case _:
+                desk.sets('instructions = "no guard any more"')
+        with pytest.raises(TrustChanged) as refused:
+            await talk.run("Go on")
+        assert (desk.asked, desk.ran) == (asked, ["guard"])
+        named = {"script": "tools/guard.sh changed", "settings": "`hooks` in its settings changed"}
+        assert named.get(change, "`hooks` in its settings, tools/guard.sh changed") in str(refused.value)
+        assert f"forkpoint trust {desk.project} --trust-digest {desk.digest}" in str(refused.value)
+        assert len((await talk.turns()).items) == 1, "no turn was begun"
+        with pytest.raises(TrustChanged):
+            await talk.ask("And aside?")
+        with pytest.raises(TrustChanged):
+            await desk.conversation(store="memory:").run("A new one")
+        desk.trusts()
+        assert (await talk.run("Go on")).outcome == "committed"
+
+
+async def test_what_was_approved_once_is_approved_when_it_comes_back(desk: Desk) -> None:
+    desk.trusts()
+    desk.writes(OPEN)
+    desk.trusts()
+    assert len(standing(desk.project, desk.config).pinned) == 2
+    async with desk.conversation() as talk:
+        for script, word in ((GUARD, "guard"), (OPEN, "open"), (GUARD, "guard")):
+            desk.writes(script)
+            await talk.run(orders([shell("true")], say="Done."))
+            assert desk.ran[-1] == word
+
+
+async def test_a_retry_a_resumption_and_an_approval_are_refused_too_and_leave_the_turn_as_it_was(desk: Desk) -> None:
+    desk.sets(*HOOK, "", 'name = "guard"')
+    desk.trusts()
+    async with desk.conversation(agent=desk.agent(approval="always")) as talk:
+        waiting = await talk.run(orders([shell("echo done >> ran")], say="Done."))
+        assert waiting.outcome == "awaiting_approval"
+        desk.writes(OPEN)
+        for verb in (talk.approve, talk.resume, talk.deny, talk.retry):
+            with pytest.raises(TrustChanged):
+                await verb()
+        assert (await talk.turn(waiting.id)).outcome == "awaiting_approval"
+        desk.writes(GUARD)
+        assert (await talk.approve()).outcome == "committed"
+        assert desk.ran[-1] == "done"
+        await talk.run(orders([shell("true")]))
+        desk.writes(OPEN)
+        with pytest.raises(TrustChanged):
+            await talk.retry()
+
+
+async def test_a_project_that_was_trusted_before_anything_was_pinned_is_asked_about_once(desk: Desk) -> None:
+    desk.config.parent.mkdir(parents=True)
+    desk.config.write_text(f'[projects."{desk.project}"]\ntrust = "trusted"\n')
+    async with desk.conversation() as talk:
+        with pytest.raises(TrustChanged, match="nothing of this was approved yet: hooks"):
+            await talk.run("Hello")
+    desk.sets('instructions = "Only prose."')
+    async with desk.conversation() as talk:
+        assert (await talk.run("Hello")).outcome == "committed", "it runs nothing, so nothing changes for it"
+
+
+async def test_prose_goes_with_the_projects_trust(desk: Desk) -> None:
+    desk.trusts()
+    desk.sets('instructions = "Another text."', *HOOK)
+    (desk.project / "AGENTS.md").write_text("And this.")
+    async with desk.conversation() as talk:
+        assert (await talk.run("Hello")).outcome == "committed"
+        assert talk.agent is not None
+        assert "Another text." in talk.agent.instructions
+
+
+# Within a turn.
+
+
+async def test_a_shell_call_that_writes_a_hook_does_not_make_it_run_in_the_next_turn(desk: Desk) -> None:
+    desk.sets('instructions = "Nothing runs here."')
+    desk.trusts()
+    hook = '[[hooks]]\\nmoment = "turn_start"\\ncommand = "echo evil >> ran"\\n'
+    async with desk.conversation(agent=desk.agent(approval="risky")) as talk:
+        await talk.run(orders([shell(f"printf '{hook}' >> .forkpoint/config.toml")], say="Done."))
+        assert (await talk.approve()).outcome == "committed"
+        asked = desk.asked
+        with pytest.raises(TrustChanged, match="`hooks` in its settings"):
+            await talk.run("Go on")
+        assert (desk.ran, desk.asked) == ([], asked)
+
+
+@pytest.mark.parametrize("tool", ["write_file", "edit_file", "shell"])
+async def test_a_guard_whose_script_a_call_rewrites_is_not_run_any_more_and_the_turn_fails(
+    desk: Desk, tool: str
+) -> None:
+    desk.trusts()
+    rewrites = {
+        "write_file": call("write_file", "w", path="tools/guard.sh", content=OPEN),
+        "edit_file": call("edit_file", "w", path="tools/guard.sh", old="echo guard", new="echo open"),
+        "shell": shell("sed -i s/guard/open/ tools/guard.sh", "w"),
+    }
+    async with desk.conversation() as talk:
+        await talk.run(orders([call("read_file", "r", path="tools/guard.sh")], say="Read."))
+        with pytest.raises(TurnFailed) as failed:
+            await talk.run(orders([rewrites[tool]], [shell("echo harm >> ran", "h")], say="Done."))
+        assert isinstance(failed.value.cause, TrustChanged)
+        assert "echo open" in desk.guard.read_text(), "the call itself was let through by the guard that there was"
+        assert desk.ran == ["guard", "guard"]
+        assert [one.status for one in results(failed.value.turn.events)] == ["done", "not_run"]
+        with pytest.raises(TrustChanged):
+            await talk.resume()
+        desk.writes(GUARD)
+        assert (await talk.resume()).outcome == "committed"
+        assert "harm" not in desk.ran, "what was not run is told to the model, and not run later"
+
+
+async def test_a_hook_that_is_changed_while_it_runs_is_not_believed(desk: Desk) -> None:
+    desk.writes("#!/bin/sh\necho guard >> ran\necho >> tools/guard.sh\nexit 0\n")
+    desk.trusts()
+    async with desk.conversation() as talk:
+        with pytest.raises(TurnFailed) as failed:
+            await talk.run(orders([shell("echo harm >> ran")], say="Done."))
+        assert isinstance(failed.value.cause, TrustChanged)
+        assert desk.ran == ["guard"]
+
+
+async def test_a_server_of_the_project_is_not_started_from_a_changed_file_nor_called(desk: Desk, servers: None) -> None:
+    server = desk.project / "tools" / "server"
+    content = f"#!/bin/sh\nexec {' '.join(odd().command)}\n"
+    server.write_text(content)
+    server.chmod(0o755)
+    desk.sets("[[mcp]]", 'name = "odd"', 'command = ["tools/server"]', 'tools = ["echo", "pid"]')
+    desk.trusts()
+    async with desk.conversation() as talk:
+        first = await talk.run(orders([call("odd__pid", "p")], say="Done."))
+        assert [one.status for one in results(first.events)] == ["done"]
+        harm = "#!/bin/sh\ntouch ran\n"
+        with pytest.raises(TurnFailed) as failed:
+            await talk.run(
+                orders([call("write_file", "w", path="tools/server", content=harm)], [call("odd__pid", "p")])
+            )
+        assert isinstance(failed.value.cause, TrustChanged)
+        assert [one.status for one in results(failed.value.turn.events)] == ["done", "not_run"]
+        with pytest.raises(TrustChanged):
+            await talk.run("Go on")
+    async with desk.conversation() as other:
+        with pytest.raises(TrustChanged):
+            await other.run("Hello")
+    assert desk.ran == []
+
+
+# Everywhere.
+
+
+async def test_a_sub_agent_is_refused_as_its_parent_would_be(desk: Desk) -> None:
+    desk.trusts()
+    async with desk.conversation(agent=desk.agent(sub_agents=True)) as parent:
+        await parent.run("Hello")
+        child = await parent.spawn_agent("Work", agent=desk.agent())
+        desk.writes(OPEN)
+        with pytest.raises(TrustChanged):
+            await child.run()
+        await child.close()
+        desk.writes(GUARD)
+        task = orders([call("write_file", "w", path="tools/guard.sh", content=OPEN)], [shell("echo harm >> ran")])
+        with pytest.raises(TurnFailed) as failed:
+            await parent.run(orders([spawn(task, nickname="h")], [wait()], [shell("echo harm >> ran", "z")]))
+        assert isinstance(failed.value.cause, TrustChanged)
+    assert "harm" not in desk.ran
+
+
+async def test_an_answer_that_is_not_kept_is_refused_too(desk: Desk) -> None:
+    desk.trusts()
+    desk.writes(OPEN)
+    backend = Engine(await open_store("memory:"))
+    try:
+        with pytest.raises(TrustChanged):
+            await backend.turns.once(
+                desk.agent(),
+                [as_message("Hello")],
+                identity=own_identity("x"),
+                workspace=desk.project,
+                tell=lambda _: None,
+            )
+    finally:
+        await backend.close()
+    assert (desk.asked, desk.ran) == (0, [])
+
+
+@pytest.mark.parametrize("kind", ["copy", "worktree"])
+async def test_a_folder_made_for_a_fork_runs_no_other_file_under_a_pinned_name(
+    desk: Desk, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (desk.project / ".git").rmdir()
+    monkeypatch.setenv("FORKPOINT_WORKSPACES", str(desk.config.parents[2] / "made"))
+    desk.sets(*HOOK[:2], 'command = ["sh", "tools/guard.sh"]')  # in the folder that it runs in
+    commit(desk.project)
+    desk.trusts()
+    async with desk.conversation() as talk:
+        await talk.run("Hello")
+        fork = await talk.fork(workspace=kind)
+        assert fork.workspace is not None
+        assert (await fork.run(orders([shell("true")], say="Done."))).outcome == "committed"
+        with pytest.raises(TurnFailed) as failed:
+            await fork.run(orders([shell("sed -i s/guard/open/ tools/guard.sh", "w")], [shell("true")]))
+        assert isinstance(failed.value.cause, TrustChanged)
+        with pytest.raises(TrustChanged, match=str(fork.workspace)):
+            await fork.run("Go on")
+        assert (await talk.run(orders([shell("true")], say="Done."))).outcome == "committed", "its source is as it was"
+        await fork.close()
+
+
+async def test_a_fork_does_not_go_on_without_a_guard_that_was_taken_out_of_its_own_folder(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (desk.project / ".git").rmdir()
+    monkeypatch.setenv("FORKPOINT_WORKSPACES", str(desk.config.parents[2] / "made"))
+    desk.sets(*HOOK[:2], 'command = ["bash", "tools/guard.sh"]')  # bash fails without it, and a failure is ignored
+    commit(desk.project)
+    desk.trusts()
+    async with desk.conversation() as talk:
+        await talk.run("Hello")
+        fork = await talk.fork(workspace="worktree")
+        with pytest.raises(TurnFailed) as failed:
+            await fork.run(orders([shell("rm -r tools", "w")], [shell("echo harm >> ran")]))
+        assert isinstance(failed.value.cause, TrustChanged)
+        with pytest.raises(TrustChanged, match=r"tools/guard\.sh changed"):
+            await fork.run(orders([shell("echo harm >> ran")]))
+        assert fork.workspace is not None
+        assert "harm" not in (fork.workspace / "ran").read_text()
+        await fork.close()
+
+
+# Who approves.
+
+
+async def test_trust_given_in_python_covers_what_is_there_at_that_moment(desk: Desk) -> None:
+    async with desk.conversation(trust=True) as talk:
+        await talk.run(orders([shell("true")], say="Done."))
+        assert standing(desk.project, desk.config).pinned == (desk.digest,)
+        desk.writes(OPEN)
+        with pytest.raises(TrustChanged):
+            await talk.run("Go on")
+    async with desk.conversation(trust=True) as again:
+        assert (await again.run("Go on")).outcome == "committed"
+        assert len(standing(desk.project, desk.config).pinned) == 2
+
+
+async def test_trust_given_when_a_conversation_is_opened_covers_what_is_there_then(desk: Desk) -> None:
+    desk.trusts()
+    async with await open_store("memory:") as store:
+        async with desk.conversation(store=store, conversation_id="one") as talk:
+            await talk.run("Hello")
+        desk.writes(OPEN)
+        async with await AsyncConversation.open("one", agent=talk.agent, store=store, trust=True) as opened:
+            assert (await opened.run(orders([shell("true")], say="Done."))).outcome == "committed"
+    assert desk.ran == ["open"]
+    assert len(standing(desk.project, desk.config).pinned) == 2
+
+
+async def test_trust_that_cannot_be_kept_covers_the_same_and_no_later_content(desk: Desk) -> None:
+    desk.config.parent.mkdir(parents=True)
+    desk.config.write_text("# mine\n")
+    desk.config.chmod(0o444)
+    async with desk.conversation(trust=True) as talk:
+        await talk.run(orders([shell("true")], say="Done."))
+        assert talk.trust_warning is not None
+        assert desk.ran == ["guard"]
+        desk.writes(OPEN)
+        with pytest.raises(TrustChanged):
+            await talk.run("Go on")
+    assert desk.config.read_text() == "# mine\n"
+
+
+async def test_the_environment_approves_a_digest_and_nothing_is_written(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORKPOINT_TRUST_DIGEST", f"sha256:{'0' * 64} {desk.digest}")
+    async with desk.conversation() as talk:
+        await talk.run(orders([shell("true")], say="Done."))
+        assert desk.ran == ["guard"]
+        desk.writes(OPEN)
+        await talk.run("Go on")  # nobody has decided about this content: it is as any project that is undecided
+        assert desk.ran == ["guard"]
+    assert not desk.config.exists()
+    desk.writes(GUARD)
+    assert set_trust(desk.project, "untrusted", desk.config).written
+    async with desk.conversation() as talk:
+        assert (await talk.run(orders([shell("true")]))).outcome == "awaiting_approval"
+
+
+async def test_an_unsafe_settings_file_of_the_user_or_the_project_is_refused(desk: Desk) -> None:
+    desk.trusts()
+    desk.config.chmod(0o666)
+    async with desk.conversation() as talk:
+        with pytest.raises(BadSetting, match=f"chmod go-w {desk.config}"):
+            await talk.run("Hello")
+        desk.config.chmod(0o600)
+        settings = desk.project / ".forkpoint" / "config.toml"
+        settings.chmod(0o646)
+        with pytest.raises(BadSetting, match=f"chmod go-w {settings}") as refused:
+            await talk.run("Hello")
+        assert refused.value.code == "unsafe_settings"
+        settings.chmod(0o644)
+        assert (await talk.run("Hello")).outcome == "committed"
+        assert desk.ran == []
