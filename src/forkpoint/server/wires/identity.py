@@ -5,21 +5,21 @@ from typing import cast, get_args
 
 from msgspec import Struct
 
+from forkpoint.backend.names import check_chosen_name
 from forkpoint.engine import ForkPoint
 from forkpoint.errors import BadRequest
 from forkpoint.ids import new_id
 from forkpoint.server.settings import ConversationHeader, History
-from forkpoint.store import check_name
 
-CREATE, FORK_FROM, HISTORY, RETRIES = (
+CREATE, FORK_FROM, HISTORY, SIDE, RETRIES = (
     "X-Conversation-Create",
     "X-Fork-From",
     "X-Conversation-History",
+    "X-Conversation-Side",
     "X-Stainless-Retry-Count",
 )
-STATUS, TURN, IGNORED = "X-Conversation-Status", "X-Turn-Id", "X-Ignored-Fields"
+STATUS, BRANCH, TURN, IGNORED = "X-Conversation-Status", "X-Conversation-Branch", "X-Turn-Id", "X-Ignored-Fields"
 
-_BROKEN = {"undefined", "null"}  # what a broken client sends for all its conversations alike
 _YES, _NO = {"true", "1", "yes"}, {"", "false", "0", "no"}
 
 
@@ -31,6 +31,7 @@ class Identity(Struct, frozen=True):
     history: History
     fork_of: ForkPoint | None = None
     is_retry: bool = False  # whether the client's own library says that it sends the same request once more
+    is_side: bool | None = None  # whether it is asked beside the conversation; None: the client does not say
 
 
 def read_identity(
@@ -48,21 +49,22 @@ def read_identity(
         raise BadRequest(f"{said} name two conversations, and it can be in one only")
     fork_of = _fork_point(headers.get(FORK_FROM, "").strip())
     history = _history(headers.get(HISTORY, "").strip().lower())
-    create = _is_true(headers.get(CREATE, "").strip().lower())
+    create = _is_true(CREATE, headers.get(CREATE, "").strip().lower())
+    side = headers.get(SIDE, "").strip().lower()
+    is_side = _is_true(SIDE, side) if side else None  # checked without a conversation too, where it has no effect
     header = next(iter(given), named_by[0])
     name = given[header] if given else new_id() if create else None
     if name is None:
         if fork_of is not None:
             raise BadRequest(f"{FORK_FROM} needs a name for the fork: {header.name}, or {CREATE}: true")
         return None
-    if name in _BROKEN:
-        raise BadRequest(f"{header.name} is {name!r}, which a client sends that does not know the name itself")
     return Identity(
-        name=check_name("conversation's name", name),
+        name=check_chosen_name("conversation's name", name),
         header=header.name,
         history=history or header.history or default or "latest",
         fork_of=fork_of,
         is_retry=_count(headers.get(RETRIES, "")) > 0,
+        is_side=is_side,
     )
 
 
@@ -70,12 +72,12 @@ def _fork_point(given: str) -> ForkPoint | None:
     if not given:
         return None
     name, _, turn = given.partition("@")
-    return ForkPoint(check_name("name of a conversation to fork", name), turn or None)
+    return ForkPoint(check_chosen_name("name of a conversation to fork", name), turn or None)
 
 
-def _is_true(given: str) -> bool:
+def _is_true(header: str, given: str) -> bool:
     if given not in _YES | _NO:
-        raise BadRequest(f"{CREATE} must be true or false")
+        raise BadRequest(f"{header} must be true or false")
     return given in _YES
 
 

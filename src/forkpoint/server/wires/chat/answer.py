@@ -1,7 +1,7 @@
 """Answers: the structs that the OpenAPI document shows, whole completions and chunks made of them, as bytes."""
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -20,7 +20,9 @@ from forkpoint.events import (
     TurnStopped,
     Usage,
 )
-from forkpoint.llm.answers import Finish
+
+ChatFinish: TypeAlias = Literal["stop", "tool_calls", "length", "content_filter"]
+"""Why an answer ends, in OpenAI's words."""
 
 
 class ChatFunctionCall(Struct, frozen=True):
@@ -54,7 +56,7 @@ class ChatChoice(Struct, frozen=True):
     index: int
     message: ChatMessage
     logprobs: None
-    finish_reason: Finish
+    finish_reason: ChatFinish
 
 
 class ChatPromptDetails(Struct, frozen=True):
@@ -122,7 +124,7 @@ class ChatChunkChoice(Struct, frozen=True):
     index: int
     delta: ChatDelta
     logprobs: None
-    finish_reason: Finish | None
+    finish_reason: ChatFinish | None
 
 
 class ChatChunk(Struct, frozen=True):
@@ -140,8 +142,8 @@ class ChatChunk(Struct, frozen=True):
 
 
 class ModelDocument(Struct, frozen=True):
-    """A model that can be asked for: an agent of the server, or a model that one has. `NAME:side` is the same, always
-    without a conversation.
+    """A model that can be asked for: an agent of the server, or a model that one has. `NAME:side` is the same, for what
+    is asked beside a conversation.
     """
 
     id: str
@@ -205,7 +207,7 @@ class FinishedAnswer(Struct, frozen=True, kw_only=True):
     text: str
     reasoning: str | None = None
     calls: tuple[ToolCall, ...] = ()
-    finish: Finish = "stop"
+    finish: ChatFinish = "stop"
     usage: Usage = Usage()
 
 
@@ -257,7 +259,7 @@ class Chunks:
         """More of a call's arguments."""
         return self._chunk(_encode({"tool_calls": [{"index": index, "function": {"arguments": delta}}]}))
 
-    def finish(self, reason: Finish) -> bytes:
+    def finish(self, reason: ChatFinish) -> bytes:
         """Why the answer ends. Only a committed answer has this."""
         return b"".join((self._head, b'{},"logprobs":null,"finish_reason":', _encode(reason), b"}]", self._end))
 
@@ -316,13 +318,15 @@ def handed(events: Iterable[Event | StagedEvent]) -> tuple[ToolCall, ...]:
     return tuple(open.values())
 
 
-def finish_of(events: Iterable[Event | StagedEvent]) -> Finish:
+def finish_of(events: Iterable[Event | StagedEvent]) -> ChatFinish:
     """Why a turn's answer ends."""
     events = tuple(events)
     if handed(events):
         return "tool_calls"
     finishes = [event.body.finish for event in events if isinstance(event.body, ModelCalled)]
     stopped = any(isinstance(event.body, TurnStopped) for event in events)
+    if finishes and finishes[-1] == "filter":
+        return "content_filter"
     return "length" if stopped or (finishes and finishes[-1] == "length") else "stop"
 
 

@@ -19,6 +19,7 @@ from forkpoint.errors import (
     LimitReached,
     ModelError,
     NotFound,
+    RequestRefused,
     ShuttingDown,
     StoreDamaged,
     StoreError,
@@ -30,7 +31,7 @@ from forkpoint.errors import (
     class_of,
 )
 from forkpoint.events import ToolCall
-from forkpoint.server.http.statuses import retry_after, status_of
+from forkpoint.server.http.statuses import is_upstream, retry_after, status_of
 from forkpoint.store import TurnError
 from forkpoint.wire.problems import INTERNAL, ErrorDocument, problem_of
 
@@ -39,10 +40,16 @@ _CODES = {  # what these clients know by other names
     "error": INTERNAL,  # as a turn keeps what nobody foresaw
     "model_context_too_long": "context_length_exceeded",
     "model_refused": "content_filter",
+    "model_unknown": "model_not_found",
     "unauthorized": "invalid_api_key",
 }
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_PARAMS = {BadTool.code: "tools", NotFound.model_not_found.code: "model", ContextTooLong.code: "messages"}
+_PARAMS = {
+    BadTool.code: "tools",
+    NotFound.model_not_found.code: "model",
+    RequestRefused.model_unknown.code: "model",
+    ContextTooLong.code: "messages",
+}
 _PASSING = (TooMany, TooSlow, ShuttingDown, StoreError)
 _LASTING = (StoreUnusable, StoreDamaged)  # until somebody sees to the store
 _AS_IT_WAS = "The conversation is as it was."
@@ -63,7 +70,7 @@ def refusal(error: BaseException, request_id: str) -> tuple[int, bytes, dict[str
 
 def document(error: BaseException, request_id: str) -> dict[str, Any]:
     """An error as a client reads it: the body of a refusal, or the last frame of a stream."""
-    problem = problem_of(error, request_id=request_id)
+    problem = problem_of(error, request_id=request_id, surface="Chat")
     said, status = problem.error, _status(error)
     code, message, turn = said.code, said.message, None
     if isinstance(error, TurnFailed):
@@ -105,7 +112,7 @@ def _status(error: BaseException) -> int:
     if isinstance(cause, LimitReached) and _is_timeout(cause):
         return 504
     status = status_of(error)
-    return 400 if status == 422 else status
+    return 400 if status == 422 and not is_upstream(error) else status
 
 
 def _is_timeout(reached: LimitReached) -> bool:

@@ -16,7 +16,18 @@ from msgspec import Meta, Struct
 from forkpoint.backend.messages import Given
 from forkpoint.engine import ClientList, MessageBody, paired
 from forkpoint.errors import Invalid, TooLarge
-from forkpoint.events import AssistantMessage, File, Image, Part, SystemMessage, Text, ToolCall, ToolResult, UserMessage
+from forkpoint.events import (
+    AssistantMessage,
+    File,
+    Image,
+    Imported,
+    Part,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolResult,
+    UserMessage,
+)
 
 MOST_CALLS = 512
 """Calls that one message may have."""
@@ -352,8 +363,14 @@ def outline_of(before: Sequence[MessageBody]) -> int | None:
     return hash(tuple(texts))
 
 
+def kept(given: Sequence[Given]) -> tuple[Given, ...]:
+    """What `as_asked` gives, for a turn that is kept: all but the question at the end is history from elsewhere."""
+    before = given[:-1] if isinstance(given[-1], UserMessage) else given
+    return (Imported(SOURCE, len(before)), *given) if before else tuple(given)
+
+
 def as_asked(messages: Sequence[ClientMessage]) -> tuple[Given, ...]:
-    """A list as it is, for an answer without a conversation. Raises `Invalid` if all messages are blank.
+    """A list as it is, for an answer beside any conversation. Raises `Invalid` if all messages are blank.
 
     Some clients ask for a title with a system message alone: then that message is the question.
     """

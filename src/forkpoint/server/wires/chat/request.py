@@ -6,9 +6,8 @@ the answer and cannot be done is refused by name.
 """
 
 import hashlib
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -18,8 +17,10 @@ from msgspec.json import Decoder
 from forkpoint.agent.output import OutputSchema
 from forkpoint.errors import BadAgent, BadRequest, BadSetting, BadTool, ForkpointError, Invalid
 from forkpoint.events import JsonText
+from forkpoint.llm.catalog import BOUNDS
 from forkpoint.llm.options import Options
-from forkpoint.llm.prompt.manifest import PLAIN_NAME, ToolSchema, is_text
+from forkpoint.llm.prompt.manifest import PLAIN_NAME, ToolSchema
+from forkpoint.server.api.bad_json import NO_TEXT, TOO_DEEP, UNREADABLE, fault_of
 from forkpoint.server.wires.chat.messages import ClientMessage, NonEmpty, Sent, SentMessage, read_messages
 
 MOST_TOOLS = 512
@@ -35,6 +36,12 @@ Schema: TypeAlias = Annotated[  # the exact text that was sent
 
 def _null() -> Raw:
     return Raw(b"null")
+
+
+def _bounded(option: str) -> Meta:
+    """The bounds of a number, for the document. `Options` holds them, in words of its own."""
+    least, most = BOUNDS[option]
+    return Meta(extra_json_schema={"minimum": least, "maximum": most})
 
 
 class ChatStreamOptions(Sent, frozen=True):
@@ -120,15 +127,17 @@ class ChatRequest(Sent, frozen=True):
     parallel_tool_calls: bool | None = None
     response_format: ChatTextFormat | ChatObjectFormat | ChatSchemaFormat | None = None
     reasoning_effort: Annotated[str, Meta(pattern="^[a-z]{1,32}$")] | None = None
-    max_completion_tokens: Annotated[int, Meta(extra_json_schema={"minimum": 1})] | None = None
-    max_tokens: Annotated[int, Meta(description="The older name: `max_completion_tokens` wins.")] | None = None
-    temperature: Annotated[float, Meta(extra_json_schema={"minimum": 0})] | None = None
-    top_p: Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 1})] | None = None
-    top_k: int | None = None
-    seed: int | None = None
+    max_completion_tokens: Annotated[int, _bounded("max_tokens")] | None = None
+    max_tokens: (
+        Annotated[int, _bounded("max_tokens"), Meta(description="The older name: `max_completion_tokens` wins.")] | None
+    ) = None
+    temperature: Annotated[float, _bounded("temperature")] | None = None
+    top_p: Annotated[float, _bounded("top_p")] | None = None
+    top_k: Annotated[int, _bounded("top_k")] | None = None
+    seed: Annotated[int, _bounded("seed")] | None = None
     stop: str | list[str] | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
+    presence_penalty: Annotated[float, _bounded("presence_penalty")] | None = None
+    frequency_penalty: Annotated[float, _bounded("frequency_penalty")] | None = None
     logit_bias: dict[str, float] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     service_tier: str | None = None
@@ -247,7 +256,7 @@ def _tools(sent: ChatRequest) -> tuple[ToolSchema, ...]:
         except BadTool as error:
             raise Invalid(f"{place}.parameters", error.why) from None
         except RecursionError:
-            raise Invalid(f"{place}.parameters", _TOO_DEEP) from None
+            raise Invalid(f"{place}.parameters", TOO_DEEP) from None
         if made.name in tools:
             raise Invalid(f"{place}.name", "another tool has the same name")
         tools[made.name] = made
@@ -329,15 +338,13 @@ def _check_count(tools: int) -> None:
 
 # From bytes to fields.
 
-_MISSING, _TOO_DEEP, _NO_TEXT = "it is missing", "it is nested too deep", "its text is not valid Unicode"
+_MISSING = "it is missing"
 _DECODERS: dict[str, Callable[[Raw], Any]] = {
     field.name: Decoder(field.type).decode for field in msgspec.structs.fields(ChatRequest)
 }
 _SHOWN = 20  # how many fields that nobody knows are named
 _LONGEST = 64  # and how much of a name
 _UNPRINTABLE = re.compile(r"[^A-Za-z0-9_.\-]")  # names go into a header, where a line break would be another header
-_HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # half of a pair of surrogates, as JSON writes it
-_SMALL = 256 * 1024  # bytes of a body in which it is looked for
 _decode = Decoder(dict[str, Raw]).decode
 _count = Decoder(list[Raw]).decode
 
@@ -347,8 +354,8 @@ def _fields_of(body: bytes) -> dict[str, Raw]:
         return _decode(body)
     except msgspec.ValidationError:
         raise BadRequest("its body is JSON, but not an object") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise _not_json(body) from None
+    except UNREADABLE as error:
+        raise fault_of(body, error) from None
 
 
 def _decoded(fields: dict[str, Raw]) -> ChatRequest:
@@ -362,9 +369,9 @@ def _decoded(fields: dict[str, Raw]) -> ChatRequest:
                     _check_count(len(_count(raw)))
                 raise _refused(name, str(error)) from None
             except (msgspec.DecodeError, UnicodeDecodeError):
-                raise Invalid(name, _NO_TEXT) from None
+                raise Invalid(name, NO_TEXT) from None
             except RecursionError:
-                raise Invalid(name, _TOO_DEEP) from None
+                raise Invalid(name, TOO_DEEP) from None
         if name == "model":
             _check_model(values["model"])
     if values.get("logprobs"):
@@ -388,7 +395,7 @@ def _text_of(raw: Raw, place: str) -> JsonText | None:
     try:
         return None if _is_null(raw) else bytes(raw).decode()
     except UnicodeDecodeError:
-        raise Invalid(place, _NO_TEXT) from None
+        raise Invalid(place, NO_TEXT) from None
 
 
 def _shown(names: list[str]) -> tuple[str, ...]:
@@ -465,33 +472,3 @@ def _in_our_words(place: str, value: str | None, why: str) -> ForkpointError:
         case _:
             pass
     return Invalid(place, why[:1].lower() + why[1:200])
-
-
-def _not_json(body: bytes) -> ForkpointError:
-    """Why a body cannot be read. Half a surrogate pair is JSON and yet no text: then the error names the place."""
-    if len(body) <= _SMALL and _HALF.search(body):  # it takes a while to find the place
-        try:
-            place = next(_halves(json.loads(body), ""), None)
-        except (ValueError, RecursionError):
-            place = None
-        if place is not None:
-            return Invalid(place[:200] or "body", f"{_NO_TEXT}: it has half of a surrogate pair")
-    return BadRequest("its body is not JSON in UTF-8")
-
-
-def _halves(value: Any, place: str) -> Iterator[str]:
-    """The places of texts that cannot be written in UTF-8."""
-    match value:
-        case str() if not is_text(value):
-            yield place
-        case list():
-            for index, item in enumerate(value):
-                yield from _halves(item, f"{place}[{index}]")
-        case dict():
-            for name, item in value.items():
-                if not is_text(name):
-                    yield place
-                else:
-                    yield from _halves(item, f"{place}.{name}" if place else name)
-        case _:
-            pass

@@ -9,7 +9,7 @@ from forkpoint.server.http.call import CallMade, Calls, answer
 from forkpoint.server.wires.chat import turn
 from forkpoint.server.wires.chat.answer import ChatChunk, ChatCompletion, ModelDocument, ModelsDocument
 from forkpoint.server.wires.chat.request import ChatRequest
-from forkpoint.server.wires.identity import CREATE, FORK_FROM, HISTORY, IGNORED, RETRIES, STATUS, TURN
+from forkpoint.server.wires.identity import BRANCH, CREATE, FORK_FROM, HISTORY, IGNORED, RETRIES, SIDE, STATUS, TURN
 
 calls = Calls("chat completions")
 
@@ -32,6 +32,11 @@ ASKS = (
         "^(latest|full)?$",
     ),
     (
+        SIDE,
+        "`true`: this is asked beside the conversation, as a title is. `false`: it is not, whatever `side_rules` say.",
+        "^(true|false|1|0|yes|no)?$",
+    ),
+    (
         "Idempotency-Key",
         "In a conversation, one key is one effect: the same key and body give the same result.",
         "^[!-~]{1,255}$",
@@ -40,7 +45,12 @@ ASKS = (
 )
 SAYS = (
     (NAMED, "The conversation's name, under the header that it was named with.", True),
-    (STATUS, "`created` or `continued`, in a conversation.", False),
+    (
+        STATUS,
+        "In a conversation: `created`, `continued`, `branched` (the list goes on elsewhere than at the head), `side`.",
+        False,
+    ),
+    (BRANCH, "The branch that the answer stands on, if the conversation's name does not point there.", False),
     (TURN, "The turn, in a conversation.", True),
     (IGNORED, "Fields of the request that had no effect, if there are any.", False),
 )
@@ -49,6 +59,7 @@ SAYS = (
 @calls(
     "POST",
     "/v1/chat/completions",
+    role="use",
     openai=True,
     takes=ChatRequest,
     optional=False,
@@ -60,8 +71,8 @@ SAYS = (
     says=SAYS,
     raises=(
         "bad_name unsupported no_new_user_message call_not_open bad_tool bad_agent bad_position key_reused "
-        "model_not_found not_found exists busy turn_open turn_cancelled too_many missing_key shutting_down "
-        "outcome_unknown turn_failed"
+        "model_not_found not_found exists busy turn_open cannot_resume trust_changed broken_settings "
+        "unsafe_settings turn_cancelled turn_lost too_many missing_key shutting_down outcome_unknown turn_failed"
     ),
 )
 async def create_chat_completion(call: CallMade) -> Response:
@@ -71,16 +82,16 @@ async def create_chat_completion(call: CallMade) -> Response:
     nothing is kept. If the agent calls tools of the client's, the answer ends there, and the next request has their
     results.
     """
-    return await turn.answer(call, await call.request.body())
+    return await turn.answer(call, await call.raw_body())
 
 
-@calls("GET", "/v1/models", openai=True, gives=ModelsDocument)
+@calls("GET", "/v1/models", role="read", openai=True, gives=ModelsDocument)
 async def list_models(call: CallMade) -> Response:
     """The models that can be asked for: the server's agents, and the models that they have; each on the side too."""
     return answer({"object": "list", "data": call.services.chat.models.listed()})
 
 
-@calls("GET", "/v1/models/{model:path}", openai=True, gives=ModelDocument, raises="model_not_found")
+@calls("GET", "/v1/models/{model:path}", role="read", openai=True, gives=ModelDocument, raises="model_not_found")
 async def get_model(
     call: CallMade, model: Annotated[str, Path(description="A model's name.", examples=["gpt-5.6"], max_length=512)]
 ) -> Response:

@@ -2,7 +2,8 @@
 
 A client's ``model`` is the name of an agent. If no agent has that name, it is the name of a model that an agent has,
 so that a client which insists on ``gpt-5.6`` finds an agent that speaks with it. Each of these names exists once more
-with ``:side`` after it: the same agent, always without a conversation, for a client's own small requests (a title).
+with ``:side`` after it: the same agent, for a client's own small requests (a title), which never are turns of the
+conversation that they name.
 """
 
 import asyncio
@@ -28,9 +29,10 @@ from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.http.tenants import Tenants
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.chat.memory import Entry, HotSet, Key
+from forkpoint.server.wires.chat.side_rules import SideRules
 
 SIDE = ":side"
-"""The end of a name that always means a request without a conversation."""
+"""The end of a name that always means a request beside a conversation."""
 
 _SHOWN = 200  # characters of a name that nobody has
 
@@ -149,6 +151,9 @@ class ChatService:
         # Paths as clients saw them, by tenant and digest; and the last request of each name that did not begin.
         self.seen: Lru[tuple[str, bytes], Sequence[Seen]] = Lru(None, EXCHANGES)
         self.refused: Lru[Key, str] = Lru(settings.conversations_max)
+        # By name and digest of a request: the branch beside the conversation that answers it, and at which revision.
+        self.aside: Lru[tuple[str, str, str], tuple[str, int]] = Lru(settings.conversations_max)
+        self.side_rules = SideRules(settings.side_rules)
         self._tenants = tenants
         self._forgotten: dict[str, list[str]] = {}  # conversations to delete, by tenant
         self._forgetting: asyncio.Task[None] | None = None

@@ -19,7 +19,7 @@ from forkpoint.server.wires.chat.answer import (
     visible,
 )
 from forkpoint.server.wires.chat.errors import document
-from forkpoint.updates import Answered, CallPiece, CallStarted, ReasoningPiece, TextPiece
+from forkpoint.updates import Answered, CallPiece, CallStarted, ReasoningPiece, TextPiece, TurnStarted
 
 FIRST = 5.0
 """Seconds after which an answer begins, though no model has said anything."""
@@ -31,13 +31,16 @@ SILENCE = 10.0
 class ChunkStream:
     """What a turn tells while it runs, as chunks for a client.
 
-    An answer that must have a form is held back until it has it: a client cannot take back words that it has read.
+    An answer that must have a form is held back until it has it: a client cannot take back words that it has read. The
+    answer of a turn that is resumed is held back too, since its first words were told when it ran before.
     """
 
     def __init__(self, *, holds: bool) -> None:
         self.spoke = asyncio.Event()  # a model said something
         self.ran_tools = False  # tools of ours, whose work stays done
+        self.tried_again = False  # the model was asked again here after a failure
         self.holds = holds
+        self._is_resumed = False
         self._agent: Agent | None = None
         self._chunks: Chunks | None = None
         self._pieces: list[TextPiece | ReasoningPiece | CallPiece] = []
@@ -51,14 +54,18 @@ class ChunkStream:
     def hear(self, update: Update) -> None:
         """The callback that the turn is run with."""
         match update:
+            case TurnStarted(resumed=True):
+                self._is_resumed = True
+                return
             case TextPiece() | ReasoningPiece() | CallPiece():
-                if not self.holds:
+                if not self.holds and not self._is_resumed:
                     self._pieces.append(update)
                     self._news.set()
             case CallStarted():
                 self.ran_tools = True
                 return
-            case Answered():  # comes for failed calls too; the words came in pieces before
+            case Answered(called=called):  # comes for failed calls too; the words came in pieces before
+                self.tried_again = self.tried_again or called.attempts > 1
                 self._pieces.append(_PAUSE)
                 return
             case _:

@@ -18,12 +18,13 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.names import with_title
-from forkpoint.backend.options import How, NewTurn
+from forkpoint.backend.options import Draft, How, NewTurn
 from forkpoint.backend.results import Turn
 from forkpoint.backend.settings import Settings
 from forkpoint.engine import ClientList, NamedDraft, StartingPoint
 from forkpoint.errors import (
     AlreadyExists,
+    BadPosition,
     BadRequest,
     Busy,
     ForkpointError,
@@ -46,12 +47,13 @@ from forkpoint.server.live.stream import EventStream, until_gone
 from forkpoint.server.wires.chat.answer import Chunks, FinishedAnswer, completion, finish_of, handed, visible
 from forkpoint.server.wires.chat.errors import refusal, should_retry
 from forkpoint.server.wires.chat.memory import Entry, Key
-from forkpoint.server.wires.chat.messages import as_asked, outline_of, read_list
+from forkpoint.server.wires.chat.messages import as_asked, kept, outline_of, read_list
 from forkpoint.server.wires.chat.request import digest_of, read_request
 from forkpoint.server.wires.chat.service import Wish
+from forkpoint.server.wires.chat.side_rules import SideRule
 from forkpoint.server.wires.chat.stream import FIRST, ChunkStream
-from forkpoint.server.wires.identity import IGNORED, STATUS, TURN, Identity, read_identity
-from forkpoint.store import ConversationRecord
+from forkpoint.server.wires.identity import BRANCH, IGNORED, RETRIES, STATUS, TURN, Identity, read_identity
+from forkpoint.store import ConversationRecord, TurnRecord
 from forkpoint.updates import TurnStarted
 
 _log = logging.getLogger("forkpoint.server")
@@ -87,52 +89,88 @@ class ChatTurn:
         self._key = call.key  # a malformed key is refused, even without a conversation, where it has no effect
         self._request = read_request(body, strict=self._settings.strict)
         self._digest = digest_of(body).hex()
-        self._agent_name, on_the_side = self._chat.models.find(self._request.model)
+        self._agent_name, is_side = self._chat.models.find(self._request.model)
         key = call.request.scope["forkpoint.key"]
         default = None if key is None else key.history
-        self._named = None if on_the_side else read_identity(headers, self._settings.conversation_headers, default)
+        self._named = read_identity(headers, self._settings.conversation_headers, default)
+        self._rule: SideRule | None = None
+        if self._named is not None and not is_side:
+            if self._named.is_side is None:
+                self._rule = self._chat.side_rules.find(self._request.messages, headers)
+            is_side = self._named.is_side or self._rule is not None
+        self._is_side = is_side
         has_form = self._request.output or self._services.agents.named(self._agent_name).output
         self._stream = ChunkStream(holds=has_form is not None)
+        self._client_retries = RETRIES in headers  # OpenAI's own packages, which retry by themselves, count there
+        self._has_begun = False  # whether a stream was begun: then no package retries it
         self._feed: Feed | None = None
         self._agent: Agent | None = None  # who answers, once that is known
-        self._status: Literal["created", "continued"] = "continued"
+        self._status: Literal["created", "continued", "branched", "side"] = "side" if is_side else "continued"
         self._is_there = False  # whether the conversation was found
+        self._is_kept = self._named is not None
+        self._is_apart = False  # whether the name's own branch is taken: then the turn has a branch of its own
+        self._branch: str | None = None  # the branch that the turn stands on, if the name does not point there
         self._is_by_id = False  # whether the client names it by its id: memory has it under its name
 
     async def answer(self) -> Response:
         """The answer, or why there is none."""
         try:
-            act = self._beside() if self._named is None else self._in_conversation()
+            act = self._beside() if self._named is None or self._is_side else self._in_conversation()
             self._feed, _ = await self._services.turns.start(self._call.tenant, act)
         except ForkpointError as error:
             # A machine will send this again, and then it is not the turn that was committed before, even if equal. But
             # nobody knows of a retry whether it has begun when it was sent first.
-            if self._named is not None and not self._named.is_retry and should_retry(error):
+            is_turn = self._named is not None and not self._is_side
+            if is_turn and not self._identity.is_retry and should_retry(error):
                 self._chat.refused.put(self._place, self._digest)
             return self._refused(error)
         self._feed.waiters += 1
         return await (self._streamed(self._feed) if self._request.stream else self._whole(self._feed))
 
-    # Without a conversation.
+    # Without a conversation, or beside it.
 
     def _beside(self) -> Act:
-        """Answers once, and keeps nothing. Raises `Invalid`, `BadTool` or `BadAgent`."""
+        """Answers the list as it is. The answer is kept as a side of the conversation that the request names.
+
+        Without a name, or if nobody has said anything in that conversation yet, nothing is kept: what is asked beside
+        a conversation does not begin it. Raises `Invalid`, `BadTool` or `BadAgent`.
+        """
         given = as_asked(self._request.messages)
         wish = self._wish("")
-        self._agent, _ = agent, _ = self._chat.wardrobe.dress(wish)
+        self._agent, settings = agent, settings = self._chat.wardrobe.dress(wish)
         shared = self._request.prompt_cache_key or agent.manifest.hash
         identity = own_identity(f"{self._call.tenant}\0beside conversations\0{shared}")
         folder = self._chat.wardrobe.workspace(wish)
-        how = How(options=self._request.options, final=self._request.stream)
+        how = How(options=self._request.options, final=self._request.stream, retried=self._is_retried)
 
         async def act(tell: Callback) -> Turn:
-            workspace = None if folder is None else Path(folder)
             told = self._heard_by(tell)
+            record = None if self._named is None else await self._find(fresh=True)
+            if record is not None:
+                title = None if self._rule is None else f"{self._rule.client}: {self._rule.asks}"
+                here = replace(settings, workspace=folder)
+                draft = self._placement.side(record, here, identity, title, self._key)
+                self._branch = draft.id
+                stored = replace(how, settings=here, attended=False, request=self._digest)
+                new = NewTurn(given=kept(given), draft=draft, key=self._key, how=stored)
+                await self._until_left(draft.id)
+                return await self._backend.turns.run(draft.id, agent, new, told)
+            self._is_kept = False
+            workspace = None if folder is None else Path(folder)
             return await self._backend.turns.once(
                 agent, given, identity=identity, how=how, workspace=workspace, tell=told
             )
 
         return act
+
+    async def _until_left(self, conversation: str) -> None:
+        """Waits for the end of a turn that is being stopped because its client gave up waiting, and asks again."""
+        if self._key is not None:
+            await self._services.turns.until_left(self._call.tenant, conversation)
+
+    def _is_retried(self) -> bool:
+        """Whether the client sends this request again by itself, if the turn fails now. Each try is then one call."""
+        return self._client_retries and not self._has_begun and not self._stream.ran_tools
 
     def _wish(self, system: str) -> Wish:
         request = self._request
@@ -176,7 +214,8 @@ class ChatTurn:
             if isinstance(update, TurnStarted):
                 begun = True
                 self._chat.refused.pop(self._place)
-                self._hot(update.conversation)  # also if it fails, and leaves a draft
+                if self._branch is None:
+                    self._hot(update.conversation)  # also if it fails, and leaves a draft
             heard(update)
 
         with self._chat.hot.busy(self._place):
@@ -186,14 +225,22 @@ class ChatTurn:
                 except ForkpointError as error:
                     if begun:
                         raise
-                    if not left or not self._is_worth_another_look(error):
+                    if not left or not await self._is_worth_another_look(error):
                         raise self._by_its_name(error) from None
                     supersede = supersede or isinstance(error, TurnOpen)
         raise AssertionError("the last try returns or raises")
 
-    def _is_worth_another_look(self, error: ForkpointError) -> bool:
-        """Whether what was known of the conversation is out of date."""
+    async def _is_worth_another_look(self, error: ForkpointError) -> bool:
+        """Whether what was known of the conversation is out of date, or a branch of its own can take the request."""
         match error:
+            case Busy(turn=turn) if self._list.is_whole and not self._is_apart:
+                self._is_apart = not await self._placement.is_of(turn, self._digest)
+                return self._is_apart
+            case KeyReused() if self._list.is_whole and self._is_there and not self._is_apart:
+                self._is_apart = True  # perhaps by this very request, when it was answered on a branch of its own
+                return True
+            case BadPosition():
+                return self._is_apart  # the conversation has left the place meanwhile
             case Stale() | AlreadyExists(what="conversation"):
                 return True  # somebody was faster
             case KeyReused():
@@ -211,8 +258,8 @@ class ChatTurn:
         match error:
             case Stale():
                 return Busy(name, "after turn")  # it moves faster than it can be looked at
-            case Busy(turn=turn):
-                return Busy(name, turn)
+            case Busy():
+                return Busy(**error.fields | {"conversation": name})
             case TurnOpen(turn=turn, outcome=outcome):
                 return TurnOpen(name, turn, outcome)
             case Unpaired() if Unpaired.call_not_open.made(error):
@@ -226,18 +273,28 @@ class ChatTurn:
         if record is not None and record.draft and not is_retry:
             record = await self._find(fresh=True)
         # From here on this record decides all: if the conversation has moved since, the turn does not begin.
-        if record is not None and is_retry and (turn := await self._joined(record, tell)) is not None:
-            return turn
+        again = None if record is None or not is_retry else await self._repeated(record)
+        if record is not None and is_retry:
+            turn = await self._joined(record, again, tell) or await self._joined_aside(record, tell)
+            if turn is not None:
+                return turn
         if is_fork or (record is not None and record.draft):
             record = await self._placement.claim(self._wanted, record)
             if record is not None:
                 self._hot(record.id)
         self._is_there = record is not None
         is_new = record is None or record.draft or record.head.position is None  # sub-agents keep an empty one too
-        self._status = "created" if is_new else "continued"
         self._agent, settings = self._dressed(record)
         start = await self._start(record)
         draft = self._wanted.new(settings) if record is None else None
+        is_aside = record is not None and (self._is_apart or start.is_stranger)
+        if record is not None and is_aside:
+            draft = self._beside_head(record, start, settings)
+            start = replace(start, onto=None)
+            self._status = "branched"
+        else:
+            self._branch = None
+            self._status = "created" if is_new else "continued" if start.onto is None else "branched"
         known = draft or record
         assert known is not None
         new = NewTurn(
@@ -245,17 +302,22 @@ class ChatTurn:
             draft=draft,
             supersede=supersede,
             key=self._key,
-            if_revision=None if record is None else record.revision,
+            if_revision=None if record is None or is_aside else record.revision,
             how=How(
                 settings=settings,
                 onto=start.onto,
                 options=self._request.options,
                 attended=False,
                 final=self._request.stream,
+                retried=self._is_retried,
                 request=self._digest,
             ),
         )
-        turn = await self._backend.turns.run(known.id, self._agent, new, tell)
+        await self._until_left(known.id)
+        if again is None or again.outcome != "interrupted":
+            turn = await self._backend.turns.run(known.id, self._agent, new, tell)
+        else:
+            turn = await self._backend.turns.repeat(again, self._agent, new, tell)
         try:
             await self._remember(turn, start, record)
         except Exception:  # it is committed, and whatever this is does not change that
@@ -277,22 +339,28 @@ class ChatTurn:
             self._hot(record.id)
         return record
 
-    async def _joined(self, record: ConversationRecord, tell: Callback) -> Turn | None:
-        """The turn that this very request began when it was sent before. None if it has to be run anew.
-
-        A client that gave up waiting has gone, and its turn is being stopped: that one is not joined, but waited for.
-        """
+    async def _repeated(self, record: ConversationRecord) -> TurnRecord | None:
+        """The turn that this very request began when it was sent before. None if it has to be run anew."""
         if self._chat.refused.get(self._place) == self._digest:
             return None  # it was not even begun
         await self._backend.turns.unended.end(record.id)  # then it is known whether it was committed
-        same = await self._placement.repeated(record, self._digest)
-        if same is None:
+        return await self._placement.repeated(record, self._digest)
+
+    async def _joined(
+        self, record: ConversationRecord, same: TurnRecord | None, tell: Callback, *, is_aside: bool = False
+    ) -> Turn | None:
+        """The turn of this request, once it has ended. None if it has to be run anew, or was interrupted.
+
+        A client that gave up waiting has gone, and its turn is being stopped: that one is not joined, but waited for.
+        """
+        if same is None or same.outcome == "interrupted":
             return None
         first = record.lineage.at if record.lineage.kind == "fork" else None
-        self._status = "created" if same.base == first else "continued"
+        self._branch = record.id if is_aside else None
+        self._status = "branched" if is_aside else "created" if same.base == first else "continued"
         here = self._services.turns.feed(self._call.tenant, record.id)
         if here is not None and here.is_left:
-            await here.ended.wait()
+            await self._services.turns.until_left(self._call.tenant, record.id)
             return None
         try:
             return await self._placement.join(same, tell)
@@ -300,6 +368,28 @@ class ChatTurn:
             if here is not None:
                 raise  # it was not for want of a client
             return None
+
+    def _beside_head(self, record: ConversationRecord, start: StartingPoint, settings: Settings) -> Draft:
+        """A branch for this request alone. Raises `Busy` if the same request is being answered on one."""
+        request = (*self._place, self._digest)
+        there = self._chat.aside.get(request)
+        running = None if there is None else self._services.turns.feed(self._call.tenant, there[0])
+        if running is not None and self._key is None:
+            raise Busy(self._identity.name, running.turn or "running")
+        draft = self._placement.aside(record, start, settings, self._key)
+        self._branch = draft.id
+        self._chat.aside.put(request, (draft.id, record.revision))
+        return draft
+
+    async def _joined_aside(self, record: ConversationRecord, tell: Callback) -> Turn | None:
+        """The turn of this very request on a branch of its own, unless the conversation has gone on since."""
+        there = self._chat.aside.get((*self._place, self._digest))
+        if there is None or record.revision > there[1] + 1:  # one turn may have run beside it
+            return None
+        branch = await self._placement.by_name(there[0])
+        if branch is None:
+            return None
+        return await self._joined(branch, await self._repeated(branch), tell, is_aside=True)
 
     def _dressed(self, record: ConversationRecord | None) -> tuple[Agent, Settings]:
         """The agent as it answers here, and the settings that say so."""
@@ -347,16 +437,17 @@ class ChatTurn:
 
     async def _remember(self, turn: Turn, start: StartingPoint, record: ConversationRecord | None) -> None:
         """Keeps what the next request will want to know. ``record`` is how the conversation stood before the turn."""
-        entry = self._hot(turn.conversation)
-        if record is not None and start.onto is None:  # what it was is a part of what it is now
-            self._chat.seen.pop((self._call.tenant, record.head.digest))
-        if entry is None or not self._list.is_whole:
+        entry = self._hot(turn.conversation) if self._branch is None else None
+        if record is not None and start.onto is None and self._branch is None:
+            self._chat.seen.pop((self._call.tenant, record.head.digest))  # it is a part of what it is now
+        if not self._list.is_whole or (entry is None and self._branch is None):
             return
         now = self._placement.known(turn.conversation) or await self._placement.by_name(turn.conversation)
         if now is not None and now.head.turn == turn.id:
             path = extended(start.path, [event for event in turn.events if isinstance(event, Event)])
             self._chat.seen.put((self._call.tenant, now.head.digest), path, len(path) + 1)
-            entry.expected = self._expected(now.head.digest, turn)
+            if entry is not None:
+                entry.expected = self._expected(now.head.digest, turn)
 
     def _expected(self, head: bytes, turn: Turn) -> tuple[bytes, int] | None:
         """What a client will send next that changes nothing: its list, its message and what it was shown."""
@@ -375,6 +466,7 @@ class ChatTurn:
             return self._left(feed)
         if feed.error is not None:
             return self._refused(feed.error)
+        self._has_begun = True
         request, shown = self._request, self._settings.reasoning != "off"
         id = f"chatcmpl-{feed.turn or feed.joined}"
         chunks = Chunks(id, request.model, int(time.time()), include_usage=request.include_usage, reasoning=shown)
@@ -406,7 +498,7 @@ class ChatTurn:
 
     def _refused(self, error: BaseException) -> Response:
         status, body, headers = refusal(error, self._call.id)
-        if self._stream.ran_tools:  # no machine shall repeat what they did
+        if self._stream.ran_tools or self._stream.tried_again:  # no machine shall repeat what they did, or what we did
             headers["x-should-retry"] = "false"
         return Response(body, status, headers | self._names())
 
@@ -432,15 +524,20 @@ class ChatTurn:
         Without a conversation nobody could ever fetch the answer, so that turn always stops.
         """
         feed.waiters -= 1
-        if self._named is None or self._settings.on_disconnect == "cancel":
+        if not self._is_kept or self._settings.on_disconnect == "cancel":
             self._services.turns.abandon(self._call.tenant, feed, self._backend.turns.cancel)
 
     def _names(self) -> dict[str, str]:
-        """Headers that name the conversation and the turn, as far as they are known."""
+        """Headers that name the conversation, the branch and the turn, as far as they are known and kept."""
         if self._named is None:
             return {}
+        names = {self._named.header: self._named.name}
         turn = None if self._feed is None else self._feed.turn or self._feed.joined
-        return {self._named.header: self._named.name} | ({} if turn is None else {TURN: turn})
+        if self._is_kept and turn is not None:
+            names[TURN] = turn
+        if self._branch is not None:
+            names[BRANCH] = self._branch
+        return names
 
     def _headers(self) -> dict[str, str]:
         headers = self._names()
@@ -456,8 +553,8 @@ class ChatTurn:
         ignored = [*request.ignored]
         if self._agent is not None:
             ignored += request.options.unsent(self._agent.llm.wire)
-        if self._named is None and request.store:
+        if not self._is_kept and request.store:
             ignored.append("store")
-        if self._named is not None and request.prompt_cache_key is not None:
+        if self._named is not None and not self._is_side and request.prompt_cache_key is not None:
             ignored.append("prompt_cache_key")
         return ignored
