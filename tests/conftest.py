@@ -3,14 +3,19 @@
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests import time_limit
 
 from forkpoint.cli.commands.local import bring_library
 from forkpoint.errors import LibraryMissing
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,6 +42,22 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> "Iterator[InMemorySpanExporter]":
+    """The spans that were written in the test."""
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    yield exporter
+    provider.shutdown()
 
 
 def _restore_ctrl_c() -> None:

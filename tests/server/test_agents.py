@@ -14,6 +14,7 @@ from forkpoint.agent.arguments import json_schema
 from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.stored.document import portable_document
 from forkpoint.errors import BadAgent, BadWorkspace, CannotResume, ForkpointError, NotFound
+from forkpoint.llm.key import Key
 from forkpoint.llm.model import LLM, Price, Retries, Timeouts
 from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.server.agents.catalog import AgentItem, Catalog
@@ -531,9 +532,9 @@ def test_a_literal_key_of_the_server_serves_and_is_stored_nowhere(monkeypatch: p
     agents = Catalog({"own": own, "other": Agent(ECHO, tools=[importable.plain])})
     for name in ("mine", "other", "own"):
         made = agents.received(sent("openai/m", name=name))
-        assert made.llm.key() == SECRET
+        assert made.llm.key() == Key(SECRET)
         assert SECRET not in made.to_json()
-        assert agents.bound(made.to_json()).llm.key() == SECRET
+        assert agents.bound(made.to_json()).llm.key() == Key(SECRET)
 
 
 def test_a_key_is_never_taken_from_a_client_nor_repeated(agents: Catalog) -> None:
@@ -718,7 +719,7 @@ def test_a_stored_agent_of_another_model_has_that_model_s_key_and_its_own_functi
     keeper = Agent(LLM("openai/gpt-6", api_key=SECRET))
     here = Catalog({"worker": worker, "keeper": keeper})
     bound = here.bound(here.named("worker").but(llm=LLM("openai/gpt-6")).to_json())
-    assert bound.llm.key() == SECRET
+    assert bound.llm.key() == Key(SECRET)
     assert (bound.tools, bound.client_tools, bound.unattended) == (worker.tools, worker.client_tools, "run")
 
 

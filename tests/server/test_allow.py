@@ -126,10 +126,11 @@ def test_a_turn_that_waits_goes_on_without(place: Place, verb: str) -> None:
     _, api = place.serve(approval="always")
     before = api.get(id)
     path = f"{id}/turns/{waiting['id']}/{verb}"
-    refused = api.post(path)
+    seen: dict[str, Any] = {"calls": api.seen(id, waiting["id"])} if verb == "approve" else {}
+    refused = api.post(path, **seen)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "cannot_resume")
     assert api.get(id) == before, "the turn still waits"
-    gone_on = api.post(path, allow=["tools"])
+    gone_on = api.post(path, **seen, allow=["tools"])
     assert gone_on.status_code == 200, gone_on.text
     assert gone_on.json()["outcome"] in {"committed", "awaiting_approval"}
 

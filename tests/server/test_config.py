@@ -40,6 +40,7 @@ WHOLE: dict[str, Any] = {
     "conversation_headers": ["X-Chat=full", "X-Talk"],
     "conversations_max": 6,
     "conversation_ttl": 7,
+    "side_rules": ["open-webui"],
     "on_disconnect": "finish",
     "system": "follow",
     "strict": True,
@@ -95,6 +96,7 @@ def test_a_file_sets_everything_that_a_server_has(tmp_path: Path) -> None:
             conversation_headers=(ConversationHeader("X-Chat", "full"), ConversationHeader("X-Talk")),
             conversations_max=6,
             conversation_ttl=7,
+            side_rules=("open-webui",),
             on_disconnect="finish",
             system="follow",
             strict=True,
@@ -197,6 +199,10 @@ def test_a_header_that_cannot_name_conversations_is_refused_with_the_reason(
 
 def test_at_least_one_header_names_conversations(tmp_path: Path) -> None:
     assert "server.conversation_headers: " in wrong(tmp_path, "[server]\nconversation_headers = []")
+
+
+def test_a_side_rule_that_nobody_has_is_named(tmp_path: Path) -> None:
+    assert "server.side_rules" in wrong(tmp_path, '[server]\nside_rules = ["nobodys-chat"]')
 
 
 def test_an_absolute_store_and_one_in_memory_are_as_they_are_given(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Conversations over HTTP: made, listed, read, described, deleted; who answers in them."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -152,13 +153,60 @@ def test_lists_are_filtered_by_all_tags_and_by_status(client: httpx2.Client) -> 
 # Reading, with ETags.
 
 
-def test_the_etag_is_the_revision(client: httpx2.Client) -> None:
+def test_the_etag_is_the_revision_and_changes_with_whatever_is_shown(client: httpx2.Client) -> None:
     place = f"{PLACE}/{made(client)['id']}"
-    assert client.get(place).headers["etag"] == '"0"'
+
+    def etag() -> str:
+        found = client.get(place)
+        assert re.fullmatch(rf'"{found.json()["revision"]}-[0-9a-f]{{16}}"', found.headers["etag"])
+        assert client.get(place).headers["etag"] == found.headers["etag"]
+        return found.headers["etag"]
+
+    seen = [etag()]
     client.post(f"{place}/turns", json={"message": "Hi"})
-    client.post(f"{place}/turns", json={"message": "fail"})
-    assert client.get(place).headers["etag"] == '"1"'
-    assert client.patch(place, json={"title": "New"}).headers["etag"] == '"1"'
+    seen.append(etag())
+    for described in ({"title": "New"}, {"tags": {"a": "1"}}, {"title": ""}):
+        assert client.patch(place, json=described).headers["etag"] == etag()
+        seen.append(etag())
+    begun = client.post(f"{place}/turns", json={"message": "wait"}, headers={"Prefer": "respond-async"})
+    seen.append(etag())
+    client.post(f"{begun.headers['location']}/cancel")
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_description_that_was_changed_meanwhile_is_412_and_changes_nothing(client: httpx2.Client) -> None:
+    place = f"{PLACE}/{made(client, title='Old', tags={'a': '1'})['id']}"
+    first = client.get(place)
+    mine = client.patch(place, json={"title": "Mine"}, headers={"If-Match": first.headers["etag"]})
+    assert mine.status_code == 200
+    theirs = client.patch(place, json={"title": "Theirs"}, headers={"If-Match": first.headers["etag"]})
+    refused(theirs, 412, "stale")
+    details = theirs.json()["error"]["details"]
+    assert (details["expected"], details["actual"]) == (first.headers["etag"][1:-1], mine.headers["etag"][1:-1])
+    assert client.get(place).json() == mine.json()
+    for match in (mine.headers["etag"], "*", '"0"'):
+        assert client.patch(place, json={"tags": {"b": match}}, headers={"If-Match": match}).status_code == 200
+    refused(client.patch(place, json={"title": "Theirs"}, headers={"If-Match": '"1"'}), 412, "stale")
+
+
+@pytest.mark.parametrize(
+    "match", ["", "3", "rubbish", '"rubbish"', '"0-xyz"', 'W/"0"', '"0", "1"', '"' + "9" * 30 + '"']
+)
+def test_an_if_match_that_is_no_etag_is_400(client: httpx2.Client, match: str) -> None:
+    place = f"{PLACE}/{made(client)['id']}"
+    for method, path, body in (("PATCH", "", {"title": "New"}), ("POST", "/fork", {}), ("DELETE", "", None)):
+        answered = client.request(method, place + path, json=body, headers={"If-Match": match})
+        refused(answered, 400, "bad_request")
+        assert "If-Match" in answered.json()["error"]["message"]
+    assert client.get(place).json()["title"] is None
+
+
+def test_a_call_that_cannot_keep_an_if_match_refuses_it(client: httpx2.Client) -> None:
+    place = f"{PLACE}/{made(client)['id']}"
+    for path in (PLACE, f"{place}/ask", f"{place}/agents", f"{place}/turns/x/cancel"):
+        refused(client.post(path, json={}, headers={"If-Match": '"0"'}), 400, "bad_request")
+    assert client.post(PLACE, json={}, headers={"If-Match": "*"}).status_code == 201
+    assert client.get(place, headers={"If-Match": '"0"'}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -185,6 +233,7 @@ def test_a_change_to_what_has_moved_meanwhile_is_412_and_changes_nothing(
         refused(answered, 412, "stale")
         assert answered.json()["error"]["details"]["actual"] == now.json()["revision"]
         assert client.get(place).json() == now.json()
+    client.patch(place, json={"title": "A title is no part of the revision"})
     fresh = client.request(method, place + path, json=body, headers={"If-Match": now.headers["etag"]})
     assert fresh.status_code < 300, fresh.text
 

@@ -196,7 +196,8 @@ def test_a_page_that_may_call_can_read_every_answer_errors_and_streams_too(liste
         assert answered.headers["access-control-allow-origin"] == APP
         assert "Origin" in answered.headers["vary"]
         exposed = {name.strip() for name in answered.headers["access-control-expose-headers"].split(",")}
-        chat = {"X-Conversation-Id", "X-Conversation-Status", "X-Turn-Id", "X-Ignored-Fields", "X-Should-Retry"}
+        placed = {"X-Conversation-Id", "X-Conversation-Status", "X-Conversation-Branch", "X-Turn-Id"}
+        chat = placed | {"X-Ignored-Fields", "X-Should-Retry"}
         assert exposed == {"ETag", "Location", "Preference-Applied", "Retry-After", "X-Request-Id"} | chat
         assert "access-control-allow-credentials" not in answered.headers
 

@@ -15,7 +15,19 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.server.support.serving import Served, served
-from tests.server.support.turning import PATIENCE, Api, Gate, Visits, agents_of, holds, left_nothing, model, using
+from tests.server.support.turning import (
+    PATIENCE,
+    Api,
+    Gate,
+    SlowEnd,
+    Visits,
+    agents_of,
+    asked_for,
+    holds,
+    left_nothing,
+    model,
+    using,
+)
 
 from forkpoint.agent import Agent
 from forkpoint.llm import LLM, Retries
@@ -54,9 +66,9 @@ def visits() -> Iterator[Visits]:
 class Leaver:
     """A client that sends a request and goes before it is answered."""
 
-    def __init__(self, api: Api, path: str, **body: Any) -> None:
+    def __init__(self, api: Api, path: str, key: str | None = None, **body: Any) -> None:
         self._connection = http.client.HTTPConnection(urlsplit(str(api.http.base_url)).netloc)
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json"} | ({} if key is None else {"Idempotency-Key": key})
         self._connection.request("POST", f"/api/conversations/{path}", json.dumps(body), headers)
 
     def leave(self) -> None:
@@ -191,6 +203,22 @@ def test_a_turn_that_is_to_stop_with_its_client_is_cancelled_during_the_stream(
     left_nothing(server)
     turn = api.turn(id, started["turn"])
     assert (turn["outcome"], turn["calls"][0]["status"]) == ("cancelled", "unknown")
+
+
+def test_the_same_key_again_while_its_turn_is_being_stopped_runs_anew() -> None:
+    slow = SlowEnd()
+    with served(agents=agents_of(slow.tool)) as server, using(server.url) as api:
+        id = api.create()
+        asked = {"message": holds("x"), "cancel_on_disconnect": True}
+        client = Leaver(api, f"{id}/turns", "k", **asked)
+        slow.reached()
+        client.leave()
+        slow.stopping()
+        again = api.soon(api.post, f"{id}/turns", key="k", **asked)
+        asked_for(server, 2)
+        slow.end()
+        assert (again.result().status_code, again.result().json()["text"]) == (200, "Done: held x")
+        assert (api.outcomes(id), slow.runs) == (["cancelled", "committed"], 2)
 
 
 def test_one_who_joined_and_goes_cancels_nothing(server: Served, api: Api, gate: Gate, visits: Visits) -> None:

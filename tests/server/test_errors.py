@@ -170,7 +170,7 @@ def test_a_body_that_is_not_json_in_utf8_is_400(client: httpx2.Client, body: byt
         ("/here/turns", b'{"message": "a", "create": {"secret": true}}', "create"),
         ("/here/fork", b'{"cache": "secret"}', "cache"),
         ("/here/verify", b'{"head_digest": "secret"}', "head_digest"),
-        ("/here/turns/x/approve", b'{"calls": [{"id": "a", "tool": "b", "arguments": "{}", "response": 1e30}]}', None),
+        ("/here/turns/x/deny", b'{"calls": [{"id": "a", "digest": "secret"}]}', None),
         ("/here/turns/x/resume", b'{"limits": {"secret": 1}}', "limits"),
     ],
 )
@@ -515,4 +515,5 @@ def test_a_note_is_no_turn(client: httpx2.Client) -> None:
     (note,) = {event["turn"] for event in client.get(f"{PLACE}/noted/events").json()["items"]}
     problem(client.get(f"{PLACE}/noted/turns/{note}"), 404, "not_found")
     for verb in ("cancel", "settle", "discard", "retry", "resume", "approve", "deny"):
-        problem(client.post(f"{PLACE}/noted/turns/{note}/{verb}"), 404, "not_found")
+        seen = {"calls": [{"id": "c", "digest": f"sha256:{'0' * 64}"}]} if verb == "approve" else {}
+        problem(client.post(f"{PLACE}/noted/turns/{note}/{verb}", json=seen), 404, "not_found")

@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from forkpoint.errors import AlreadyExists, BadArgument, BadKeys, BadName, NotFound, Unauthorized
 from forkpoint.server.http.keys import (
+    ROLES,
     ApiKey,
     Keyring,
     Keys,
     KeySource,
     OneKey,
     add_key,
+    change_role,
     default_keys_file,
     list_keys,
     revoke_key,
@@ -158,7 +161,7 @@ def test_the_file_never_holds_the_secret(file: Path) -> None:
     made = add_key(file, "ann")
     text = file.read_text()
     assert made.token[12:] not in text
-    assert json.loads(text)["keys"][0].keys() == {"id", "name", "tenant", "hash", "created"}
+    assert json.loads(text)["keys"][0].keys() == {"id", "name", "tenant", "hash", "created", "role"}
     for other in file.parent.iterdir():
         assert made.token[12:] not in other.read_text()
 
@@ -226,6 +229,45 @@ def test_a_file_without_it_stays_as_it_was_and_is_read(file: Path) -> None:
     assert file.read_bytes() == before
     edit(file, lambda document: document["keys"][0].update(history=None))
     assert Keys(file).find(made.token) == made.key
+
+
+def test_a_key_says_what_it_may_do_and_a_new_one_may_use(file: Path) -> None:
+    made = {role: add_key(file, role, role=role) for role in ROLES}
+    plain = add_key(file, "plain")
+    ring = Keyring([Keys(file)])
+    for role, one in made.items():
+        assert ring.check(f"Bearer {one.token}").role == one.key.role == role
+    assert ring.check(f"Bearer {plain.token}").role == plain.key.role == "use"
+    assert [key.role for key in list_keys(file)] == ["read", "use", "operate", "use"]
+
+
+def test_a_key_that_was_made_before_there_were_roles_may_do_what_it_could(file: Path) -> None:
+    old = add_key(file, "ann")
+    edit(file, lambda document: document["keys"][0].pop("role"))
+    add_key(file, "bob")
+    assert Keyring([Keys(file)]).check(f"Bearer {old.token}").role == "operate"
+    assert [entry.get("role") for entry in json.loads(file.read_text())["keys"]] == [None, "use"]
+
+
+@pytest.mark.parametrize("how", ["id", "name", "key"])
+def test_a_key_gets_another_role_and_stays_the_same_key(file: Path, how: str) -> None:
+    made, other = add_key(file, "ann", "acme", history="full"), add_key(file, "bob")
+    named = {"id": made.key.id, "name": "ann", "key": made.token}[how]
+    assert change_role(file, named, "read") == replace(made.key, role="read")
+    assert Keys(file).find(made.token) == replace(made.key, role="read")
+    assert list_keys(file) == (replace(made.key, role="read"), other.key)
+
+
+def test_a_role_that_there_is_not_is_refused_before_anything_is_written(file: Path) -> None:
+    with pytest.raises(BadArgument, match="read, use, operate"):
+        add_key(file, "ann", role="root")  # type: ignore[arg-type]
+    assert not file.exists()
+    add_key(file, "ann")
+    with pytest.raises(BadArgument, match="read, use, operate"):
+        change_role(file, "ann", "root")  # type: ignore[arg-type]
+    with pytest.raises(NotFound):
+        change_role(file, "bob", "read")
+    assert [key.role for key in list_keys(file)] == ["use"]
 
 
 def test_a_history_that_there_is_not_is_refused_before_anything_is_written(file: Path) -> None:
@@ -377,6 +419,8 @@ BROKEN: dict[str, tuple[Callable[[Any], None] | bytes, str]] = {
     "a tenant that is none": (lambda document: document["keys"][0].update(tenant="a b"), "tenant"),
     "a name that is none": (lambda document: document["keys"][0].update(name=""), "name"),
     "a history that is none": (lambda document: document["keys"][1].update(history="all"), "key 2 of 2"),
+    "a role that is none": (lambda document: document["keys"][1].update(role="root"), "key 2 of 2"),
+    "a role that is a number": (lambda document: document["keys"][0].update(role=1), "role"),
     "a history that is a number": (lambda document: document["keys"][0].update(history=1), "history"),
     "the same key twice": (lambda document: document["keys"].append(document["keys"][0]), "key 3 of 3"),
     "two with one name": (lambda document: document["keys"][0].update(name="bob"), "another key has too"),
@@ -420,7 +464,7 @@ def test_a_broken_file_is_refused_by_everybody_with_the_reason_and_left_as_it_is
 
 def test_a_secret_that_somebody_put_into_the_file_is_not_told(file: Path) -> None:
     token = add_key(file, "ann").token
-    for field in ("id", "name", "tenant", "hash", "created", "history"):
+    for field in ("id", "name", "tenant", "hash", "created", "history", "role"):
         whole = file.read_bytes()
         edit(file, lambda document, field=field: document["keys"][0].update({field: f"{token} "}))  # type: ignore[misc]
         with pytest.raises(BadKeys) as refused:

@@ -1,6 +1,7 @@
 """A server that is killed during turns, and started again: all that was acknowledged is there, and work goes on."""
 
-from contextlib import suppress
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,11 @@ def test_what_was_acknowledged_survives_a_kill_and_what_ran_can_be_resumed_or_di
         assert {api.get(id)["status"] for id in interrupted} == {"interrupted"}
         assert interrupted[promptly] == acknowledged.json()["id"]
 
-        # Whoever repeats a request hears which turn is open, and nothing runs.
+        # Whoever asks for something else hears which turn is open, and nothing runs.
         message = steps([["note", {"line": "finished"}]], gate.step())
-        repeated = api.run(in_tool, message, key="tool")
-        assert code(repeated) == (409, "turn_open")
-        assert repeated.json()["error"]["details"] == {
+        refused = api.run(in_tool, "Something else")
+        assert code(refused) == (409, "turn_open")
+        assert refused.json()["error"]["details"] == {
             "conversation": in_tool,
             "turn": interrupted[in_tool],
             "outcome": "interrupted",
@@ -65,11 +66,86 @@ def test_what_was_acknowledged_survives_a_kill_and_what_ran_can_be_resumed_or_di
         assert api.run(in_model, "Again").json()["text"] == "You said: Again"
         assert api.run(promptly, "Instead", supersede=True).json()["text"] == "You said: Instead"
 
-        approved = api.post(f"{waits}/turns/{waiting['id']}/approve")
+        seen = api.seen(waits, waiting["id"])
+        approved = api.post(f"{waits}/turns/{waiting['id']}/approve", calls=seen)
         assert (approved.json()["outcome"], logged(tmp_path)[-1]) == ("committed", "erased x")
         verified = api.http.post("/api/verify")
         assert (verified.status_code, verified.json()["ok"]) == (200, True)
         assert server.terminate() == 0
+
+
+def test_a_request_with_its_key_gets_its_turn_after_a_kill_however_often_it_is_sent(tmp_path: Path) -> None:
+    """Native and chat, as JSON and as a stream, with tools and without: all were in the middle when the server died."""
+    gates = {name: Gate(tmp_path, name) for name in ("native", "streamed", "chat", "chat-stream", "retried")}
+    tools = {name: steps([["note", {"line": f"for {name}"}]], gate.step()) for name, gate in gates.items()}
+    hangs, erases = steps("hang"), steps([["erase", {"file": "x"}]])
+    with start(tmp_path) as server, using(server.url) as api, ExitStack() as held:
+        ids = {name: api.create() for name in ("native", "streamed", "plain", "waits")}
+        waiting = api.run(ids["waits"], erases, key="waits").json()
+        for name in ("chat", "chat-stream", "retried", "chat-plain"):
+            assert _chat(api, name, "Hello").status_code == 200
+        for name in ("native", "streamed"):
+            api.soon(_ignoring, api, ids[name], tools[name], name)
+        for name in ("chat", "chat-stream"):
+            api.soon(_chat, api, name, tools[name], key=name, stream=name == "chat-stream")
+        api.soon(_chat, api, "retried", tools["retried"])
+        api.soon(_chat, api, "chat-plain", hangs, key="chat-plain")
+        with api.stream(ids["plain"], hangs, key="plain") as stream:
+            stream.until("text")
+            for gate in gates.values():
+                held.enter_context(gate.reached())
+            while api.get("chat-plain")["open_turn"] is None:
+                time.sleep(0.01)
+            server.kill()
+    done = logged(tmp_path)
+    assert len(done) == 2 * len(gates)
+    (tmp_path / "awake").touch()
+
+    with start(tmp_path) as server, using(server.url) as api:
+        turns = {name: api.get(ids.get(name, name))["open_turn"] for name in (*ids, *gates, "chat-plain")}
+        assert api.run(ids["waits"], erases, key="waits").json() == waiting
+        assert api.run(ids["plain"], hangs, key="plain").json()["text"] == "Awake."
+        again = [api.soon(api.run, ids["native"], tools["native"], key="native") for _ in range(3)]
+        answers = [one.result().json() for one in again]
+        assert {(one["id"], one["outcome"]) for one in answers} == {(turns["native"], "committed")}
+        assert [call["status"] for call in answers[0]["calls"]] == ["done", "unknown"]
+        with api.stream(ids["streamed"], tools["streamed"], key="streamed") as stream:
+            *_, (kind, last) = list(stream)
+        assert (kind, last["id"], last["outcome"]) == ("turn", turns["streamed"], "committed")
+
+        answered = [api.soon(_chat, api, "chat", tools["chat"], key="chat") for _ in range(3)]
+        texts = {_text(one.result(), turns["chat"]) for one in answered}
+        assert len(texts) == 1
+        assert texts.pop().startswith("Done: noted for chat | ")
+        streamed = _chat(api, "chat-stream", tools["chat-stream"], stream=True, key="chat-stream")
+        assert (streamed.status_code, streamed.headers["x-turn-id"]) == (200, turns["chat-stream"]), streamed.text
+        assert '"content":"Done: noted for chat-stream | ' in streamed.text
+        assert streamed.text.endswith("data: [DONE]\n\n")
+        plain = _chat(api, "chat-plain", hangs, key="chat-plain")
+        assert _text(plain, turns["chat-plain"]) == "Awake."
+        retried = _chat(api, "retried", tools["retried"], retry=True)
+        assert _text(retried, turns["retried"]).startswith("Done: noted for retried | ")
+        assert logged(tmp_path) == done, "no tool ran again"
+        assert _text(_chat(api, "chat-plain", hangs, key="chat-plain"), turns["chat-plain"])
+        assert api.http.post("/api/verify").json()["ok"] is True
+
+
+def _chat(
+    api: Api, name: str, message: str, *, key: str | None = None, retry: bool = False, stream: bool = False
+) -> Any:
+    """A chat completion; None if the server dies before it answers."""
+    body = {"model": "doing", "messages": [{"role": "user", "content": message}], "stream": stream}
+    headers = {"X-Conversation-Id": name} | ({} if key is None else {"Idempotency-Key": key})
+    with suppress(httpx2.TransportError):
+        headers |= {"X-Stainless-Retry-Count": "1"} if retry else {}
+        return api.http.post("/v1/chat/completions", json=body, headers=headers)
+    return None
+
+
+def _text(answer: Any, turn: str) -> str:
+    """What a chat completion says, which is this turn."""
+    assert (answer.status_code, answer.headers.get("x-turn-id")) == (200, turn), answer.text
+    return str(answer.json()["choices"][0]["message"]["content"])
 
 
 def _ignoring(api: Api, id: str, message: str, key: str) -> None:

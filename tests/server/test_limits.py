@@ -1,14 +1,16 @@
 """How much a server takes: bodies, heads, messages, titles, tags and pages. What is larger is 413 or 422, and nothing
 has changed."""
 
+import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx2
 import pytest
 from tests.server.support.contract import checked
 from tests.server.support.serving import Served, served
 
+from forkpoint.server.http.protocol import LONGEST_HEAD
 from forkpoint.server.settings import ServerSettings
 from forkpoint.store.records import StoreLimits
 
@@ -77,6 +79,66 @@ def test_a_head_without_an_end_is_refused_and_the_connection_closed(server: Serv
         except ConnectionError:
             pass  # it was closed while we still spoke
     assert said == b"" or said.startswith(b"HTTP/1.1 413 ")
+
+
+def head_of(size: int, end: bytes = b"Connection: close\r\n\r\n") -> bytes:
+    """A head that has so many bytes."""
+    start = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: "
+    return start + b"a" * (size - len(start) - len(end) - 2) + b"\r\n" + end
+
+
+SMALL = b"POST /api/conversations HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+CHUNKS = SMALL + b"Transfer-Encoding: chunked\r\n\r\n6\r\n{}\r\n\r\n\r\n0\r\nX-After: 1\r\n\r\n"
+SPLITS: dict[str, Callable[[bytes], list[bytes]]] = {
+    "at once": lambda head: [head],
+    "in two": lambda head: [head[:40_000], head[40_000:]],
+    "within its end": lambda head: [head[:-2], head[-2:]],
+    "with its last byte alone": lambda head: [head[:-1], head[-1:]],
+    "byte by byte at its end": lambda head: [head[:-5], *(head[-n:][:1] for n in range(5, 0, -1))],
+    "behind a request": lambda head: [b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" + head],
+    "behind a body": lambda head: [SMALL + b"Content-Length: 8\r\n\r\n{}\r\n\r\n\r\n" + head],
+    "behind chunks": lambda head: [CHUNKS + head],
+    "behind half of the chunks": lambda head: [CHUNKS[:-2], CHUNKS[-2:] + head[:10_000], head[10_000:]],
+}
+
+
+def last_status(server: Served, pieces: list[bytes]) -> tuple[int, bytes]:
+    """The status of the last answer to what is sent in these pieces, one network packet each, and its body."""
+    said = b""
+    with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            for piece in pieces:
+                connection.sendall(piece)
+            while some := connection.recv(65536):
+                said += some
+        except ConnectionError:
+            pass  # it was closed while we still spoke
+    answers = said.split(b"HTTP/1.1 ")
+    return int(answers[-1][:3]), answers[-1].partition(b"\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
+def test_a_head_of_exactly_the_limit_is_taken_and_one_more_byte_is_not(
+    server: Served, split: Callable[[bytes], list[bytes]]
+) -> None:
+    assert last_status(server, split(head_of(LONGEST_HEAD)))[0] == 200
+    status, body = last_status(server, split(head_of(LONGEST_HEAD + 1)))
+    error = json.loads(body)["error"]
+    assert (status, error["code"]) == (413, "too_large")
+    assert (error["details"]["what"], error["details"]["limit"]) == ("head of the request", LONGEST_HEAD)
+
+
+def test_a_body_does_not_count_as_head(server: Served) -> None:
+    whole = SMALL + b"Connection: close\r\nContent-Length: 90000\r\n\r\n" + exactly(90_000)
+    assert last_status(server, [whole])[0] == 201
+
+
+def test_a_body_in_chunks_of_exactly_the_limit_is_taken_and_one_more_byte_is_not(client: httpx2.Client) -> None:
+    for size, status in ((100_000, 201), (100_001, 413)):
+        body = exactly(size)
+        for cut in (1, 50_000, size - 1):
+            assert client.post(PLACE, content=iter([body[:cut], body[cut:]]), headers=JSON).status_code == status
 
 
 def test_a_large_but_sensible_head_is_taken(client: httpx2.Client) -> None:

@@ -165,6 +165,14 @@ PROVIDERS = "sk-ant-api03-AbCdEf_0123456789"
         ),
         ("sent with bearer abcdefgh12345678", "sent with bearer ***"),
         ("postgresql://me:hunter2@host/db", "postgresql://me:***@host/db"),
+        ("used AKIAIOSFODNN7EXAMPLE here", "used AKIA*** here"),
+        ("with xoxe-0123456789ab and ghu_0123456789ab", "with xoxe-*** and ghu_***"),
+        (
+            "key: -----BEGIN EC PRIVATE KEY-----\nMHcCAQ-EE\n-----END EC PRIVATE KEY----- or so",
+            "key: -----BEGIN EC PRIVATE KEY-----***-----END EC PRIVATE KEY----- or so",
+        ),
+        ("cut: -----BEGIN PRIVATE KEY-----\nMHcCAQ", "cut: -----BEGIN PRIVATE KEY-----***"),
+        ("AKIANO and Asiatic words", None),
         ("GET /api/conversations?limit=5 in task-management-system", None),
         ("https://host:8008/api and risk-assessment-table", None),
     ],
@@ -187,7 +195,13 @@ def test_no_part_of_a_line_shows_a_key(output: io.StringIO, format: Format) -> N
 
 
 def test_masking_a_long_message_takes_no_time_to_speak_of() -> None:
-    for text in ("authorization:" + " " * 200_000, "authorization" * 20_000, "://" * 100_000, "bearer " * 50_000):
+    for text in (
+        "authorization:" + " " * 200_000,
+        "authorization" * 20_000,
+        "://" * 100_000,
+        "bearer " * 50_000,
+        "-----BEGIN PRIVATE KEY-----" * 9000,
+    ):
         started = datetime.now(UTC)
         masked(text)
         assert datetime.now(UTC) - started < timedelta(seconds=5)

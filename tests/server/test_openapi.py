@@ -12,6 +12,7 @@ import re
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 from tests.server.support.contract import Contract
@@ -29,6 +30,7 @@ from forkpoint.server.http.examples import plain
 from forkpoint.server.http.refusals import example as example_of
 from forkpoint.server.settings import ServerSettings
 from forkpoint.store.address import open_store
+from forkpoint.wire.problems import decode_problem, error_of
 
 COMMITTED = ROOT / "docs" / "openapi.json"
 SEAL = ROOT / "tests" / "server" / "openapi.txt"
@@ -101,6 +103,13 @@ def test_a_server_serves_the_same_document_whatever_its_agents_and_settings() ->
         assert answered.json() == DOCUMENT
 
 
+def test_every_call_that_runs_a_turn_may_lose_it_to_another_server() -> None:
+    runs = [call for *_, call in CALLS if "`turn_cancelled`" in call["responses"].get("409", {}).get("description", "")]
+    assert {"run_turn", "resume_turn", "tell_agent", "create_chat_completion"} < {call["operationId"] for call in runs}
+    for call in runs:
+        assert "`turn_lost`" in call["responses"]["409"]["description"], call["operationId"]
+
+
 # It is valid.
 
 
@@ -168,7 +177,7 @@ def test_every_error_that_a_call_names_is_in_the_document_under_its_status(
         status, body, _ = refusal(example_of(code), "r1", path)
         examples = call["responses"][str(status)]["content"]["application/json"]["examples"]
         assert json.loads(body)["error"]["code"] in examples
-    if not about.open:
+    if about.role is not None:
         assert {"401", "403", "500", "503"} <= set(call["responses"])
 
 
@@ -189,8 +198,9 @@ def test_examples_of_errors_are_the_messages_that_are_sent() -> None:
         error = example["value"]["error"]
         assert name.removeprefix("openai_").startswith(error["code"])
         assert "..." not in error["message"]
-        if not name.startswith("openai_") and (made := KINDS.get(error["code"])) is not None:
-            assert error["message"] == str(made(**error["details"])), "it is made otherwise than a client makes it"
+        if not name.startswith("openai_") and error["code"] in KINDS:
+            made = error_of(decode_problem(msgspec.json.encode(example["value"])))
+            assert error["message"] == made.message("HTTP"), "it is made otherwise than a client makes it"
 
 
 def test_the_document_names_no_machine_and_no_secret() -> None:

@@ -14,6 +14,7 @@ from forkpoint.agent import Agent, Role, SubAgents
 from forkpoint.agent.stored.document import portable_document
 from forkpoint.agent.team.offer import everyone
 from forkpoint.errors import BadAgent, CannotResume
+from forkpoint.llm.key import Key
 from forkpoint.llm.model import LLM, Retries
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.agents.sent import TEAM, TEAM_DEPTH, TEAM_MOST
@@ -329,7 +330,7 @@ def test_literal_keys_of_the_server_serve_agents_and_models_in_a_stored_one(agen
     made = agents.received(sent(agents={"b": {"llm": "openai/big"}}, models=["openai/big"]))
     bound = agents.bound(made.to_json())
     assert bound == made
-    assert team_of(bound).agents["b"].llm.key() == team_of(bound).models[0].key() == SECRET
+    assert team_of(bound).agents["b"].llm.key() == team_of(bound).models[0].key() == Key(SECRET)
 
 
 DEEP: dict[str, Any] = {"llm": ECHO}

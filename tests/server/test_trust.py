@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 from msgspec.json import encode
+from tests.server.support.contract import contract
 from tests.server.support.serving import ServerProcess, served
 from tests.server.support.turning import Api, two_tenants, using
 
 from forkpoint import Agent, Conversation
-from forkpoint.errors import BadArgument, BadWorkspace
+from forkpoint.agent.builtin import TOOLS
+from forkpoint.errors import BadArgument, BadWorkspace, TrustChanged
 from forkpoint.ids import new_id
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall
+from forkpoint.workspace import set_trust
 
 TOLD = "Builds are started with make."
 ALLOWS = ServerSettings(allow_trust=True, grace=0)
@@ -241,3 +244,67 @@ def test_what_could_not_be_kept_is_one_tenants_and_none_of_a_creation_that_was_r
         one.create(workspace=str(desk.project), trust=True, id=(other := new_id()))
         assert found("one")._trusting.of(desk.project, other) == "trusted"
         assert found("two")._trusting.of(desk.project, other) == "undecided"
+
+
+# What changed.
+
+
+def test_a_project_that_changed_is_refused_by_the_server_until_it_is_approved_there(desk: Desk) -> None:
+    settings = desk.project / ".forkpoint" / "config.toml"
+    settings.write_text('[[hooks]]\nmoment = "turn_start"\ncommand = ["sh", "guard.sh"]\n')
+    guard = desk.project / "guard.sh"
+    guard.write_text("echo one >> ran\n")
+    with serving(desk, ServerSettings(trust=(str(desk.project),), grace=0), workspaces={"told": desk.project}) as api:
+        id = api.create()
+        heard(api, id)
+        guard.write_text("echo two >> ran\n")
+        chat = {"model": "told", "messages": [{"role": "user", "content": "Hello"}]}
+        for refused in (
+            api.run(id),
+            api.post(f"{id}/ask", message="Hello"),
+            api.http.post("/api/conversations", json={}),
+            api.http.post("/v1/chat/completions", json=chat),
+        ):
+            error = refused.json()["error"]
+            assert (refused.status_code, error["code"]) == (409, "trust_changed"), refused.text
+            assert "guard.sh changed" in error["message"]
+            contract().check(refused)
+        with (
+            Conversation.open(id, store=str(api.http.base_url)) as there,
+            pytest.raises(TrustChanged, match=f"forkpoint trust {desk.project}"),
+        ):
+            there.run("Hello")
+        assert (desk.project / "ran").read_text() == "one\n"
+        assert set_trust(desk.project, "trusted", desk.config).written
+        assert heard(api, id) == "You help."
+        assert (desk.project / "ran").read_text() == "one\ntwo\n"
+
+
+def test_a_turn_that_waits_is_as_it_was_if_its_retry_is_refused(desk: Desk) -> None:
+    settings = desk.project / ".forkpoint" / "config.toml"
+    settings.write_text('approval = "always"\n')
+    asks = Script([Reply(calls=(ScriptedCall("list_files", "{}"),)), Reply("Done.")]).register("asks")
+    agents = Catalog({"told": Agent(asks, tools=TOOLS)}, workspaces={"told": desk.project})
+    with (
+        served(agents=agents, settings=ServerSettings(trust=(str(desk.project),), grace=0)) as server,
+        Conversation("told", store=server.url) as there,
+    ):
+        turn = there.run("Hello")
+        assert turn.outcome == "awaiting_approval"
+        settings.write_text('approval = "never"\n')
+        with pytest.raises(TrustChanged):
+            there.retry()
+        settings.write_text('approval = "always"\n')
+        assert there.approve(turn.waiting[0]).text == "Done."
+
+
+def test_a_client_that_may_say_so_trusts_what_is_there_and_no_later_content(desk: Desk) -> None:
+    settings = desk.project / ".forkpoint" / "config.toml"
+    settings.write_text('approval = "risky"\n')
+    with serving(desk) as api:
+        id = api.create(workspace=str(desk.project), trust=True)
+        assert heard(api, id) == "You help."
+        settings.write_text('approval = "never"\n')
+        assert api.run(id).json()["error"]["code"] == "trust_changed"
+        assert heard(api, api.create(workspace=str(desk.project), trust=True)) == "You help."
+        assert heard(api, id) == "You help."

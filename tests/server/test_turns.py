@@ -152,7 +152,7 @@ FAULTS = {
     "key": (Fault("authentication"), 502, "model_key_refused"),
     "quota": (Fault("quota"), 502, "model_quota"),
     "slow down": (Fault("rate_limit", retry_after=7), 429, "model_rate_limit"),
-    "too long": (Fault("context_too_long"), 422, "model_context_too_long"),
+    "too long": (Fault("context_too_long"), 400, "model_context_too_long"),
 }
 
 

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,18 +52,21 @@ def test_what_one_commits_the_other_sees(one: Api, two: Api) -> None:
     assert one.said(fork) == ["From one", "You said: From one"]
 
 
-def test_a_turn_in_one_makes_the_other_busy_and_only_the_one_that_runs_it_can_cancel_it(
-    one: Api, two: Api, folder: Path
-) -> None:
+def test_a_turn_in_one_makes_the_other_busy_and_both_can_cancel_it(one: Api, two: Api, folder: Path) -> None:
     gate, id = Gate(folder, "busy"), one.create()
     turn = one.run(id, steps(gate.step()), prefer="respond-async").json()["id"]
     with gate.reached():
-        assert code(two.run(id, "Me too")) == (409, "busy")
-        assert code(two.post(f"{id}/turns/{turn}/cancel")) == (409, "busy")
+        refused = two.run(id, "Me too")
+        assert code(refused) == (409, "busy")
+        said = refused.json()["error"]
+        assert (said["details"]["host"], said["details"]["turn"]) == (socket.gethostname(), turn)
+        assert f"process {said['details']['process']} on host {socket.gethostname()} since 20" in said["message"]
         assert code(two.post(f"{id}/turns/{turn}/discard")) == (409, "busy")
         assert code(two.post(f"{id}/turns/{turn}/resume")) == (409, "busy")
         assert one.turn(id, turn)["outcome"] == "running"
-        assert one.post(f"{id}/turns/{turn}/cancel").json()["outcome"] == "cancelled"
+        cancelled = two.post(f"{id}/turns/{turn}/cancel")
+        assert (cancelled.status_code, cancelled.json()["outcome"]) == (200, "cancelled")
+        assert one.turn(id, turn) == cancelled.json() == two.post(f"{id}/turns/{turn}/cancel").json()
     assert two.run(id, "Now me").json()["text"] == "You said: Now me"
     assert one.said(id) == ["Now me", "You said: Now me"]
 

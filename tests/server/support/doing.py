@@ -1,8 +1,9 @@
 """An agent for servers that are processes of their own: what it does, and where it waits, is in the messages.
 
 A message is JSON, a list of steps, each a list of ``[TOOL, ARGUMENTS]``; the model asks for one step after the other.
-``hang`` as a step is a model that never answers. Tools write to ``log`` in the server's folder when they run. Gates are
-named pipes there: `hold` waits until somebody opens the other end.
+``hang`` as a step is a model that never answers, unless there is a file ``awake`` in the server's folder. Tools write
+to ``log`` in the server's folder when they run. Gates are named pipes there: `hold` waits until somebody opens the
+other end.
 """
 
 import json
@@ -32,6 +33,8 @@ def obedient(heard: Heard) -> Reply:
     results = [message["content"] for message in since if message["role"] == "tool"]
     if done >= len(steps):
         return Reply(f"Done: {' | '.join(results)}" if steps else f"You said: {heard.text}")
+    if steps[done] == "hang" and Path("awake").exists():
+        return Reply("Awake.")
     if steps[done] == "hang":
         return Reply("Well", fault=Fault("hang", after=1))
     calls = enumerate(steps[done])

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Self, TypeAlias
 
+import anyio
 import httpx2
 from tests.server.support.serving import Served
 
@@ -83,6 +84,11 @@ class Api:
         assert found.status_code == 200, found.text
         return found.json()
 
+    def seen(self, id: str, turn: str) -> list[dict[str, str]]:
+        """The calls that wait in a turn, with the digests of what was seen, as ``approve`` takes them."""
+        waiting = [call for call in self.turn(id, turn)["calls"] if call["status"] == "waiting"]
+        return [{"id": call["id"], "digest": call["digest"]} for call in waiting]
+
     def turn(self, id: str, turn: str, *, wait: float = 0) -> dict[str, Any]:
         found: dict[str, Any] = self.get(f"{id}/turns/{turn}", wait=wait)
         return found
@@ -135,6 +141,14 @@ def stopping(api: Api) -> None:
         assert time.monotonic() < deadline, "the server does not stop"
 
 
+def asked_for(server: Served, requests: int) -> None:
+    """Waits until so many requests for turns are there at once, those that wait for others too."""
+    deadline = time.monotonic() + PATIENCE
+    while server.services.turns._count.total() < requests:
+        assert time.monotonic() < deadline, "nothing was asked for"
+        time.sleep(0.002)
+
+
 def left_nothing(server: Served) -> None:
     """Waits until nothing runs there, and looks for what may be left of it."""
     turns = server.services.turns
@@ -166,6 +180,46 @@ class Gate:
             self.runs.append(line)
             self._reached.release()
             assert self._open.wait(PATIENCE)
+            return f"held {line}"
+
+        return hold
+
+
+class SlowEnd:
+    """A tool that waits, the first time that it runs, and that takes its time to stop if it is cancelled."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self._reached = threading.Event()
+        self._stopping = threading.Event()
+        self._end = threading.Event()
+
+    def reached(self) -> None:
+        """Returns when the first call has come here."""
+        assert self._reached.wait(PATIENCE), "nobody came here"
+
+    def stopping(self) -> None:
+        """Returns when the first call was cancelled, and has not stopped yet."""
+        assert self._stopping.wait(PATIENCE), "nobody cancelled it"
+
+    def end(self) -> None:
+        """Lets it stop."""
+        self._end.set()
+
+    @property
+    def tool(self) -> Tool:
+        @tool(name="hold")
+        async def hold(line: str) -> str:
+            """Waits."""
+            self.runs += 1
+            if self.runs == 1:
+                self._reached.set()
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    self._stopping.set()
+                    with anyio.CancelScope(shield=True):
+                        await anyio.to_thread.run_sync(self._end.wait, PATIENCE)
             return f"held {line}"
 
         return hold
