@@ -132,7 +132,7 @@ def test_an_answer_that_got_lost_is_given_again(servers: World, sent: Counting, 
 
 def test_a_client_that_loses_patience_tries_again(talk: OpenAI, servers: World, sent: Counting, name: str) -> None:
     say(talk, "Hello")
-    answer = say(talk, orders(fails("hang"), Reply("At last.")), timeout=0.6)
+    answer = say(talk, orders(fails("hang"), Reply("At last.")), timeout=2)
     assert answer.choices[0].message.content == "At last."
     assert sent.tries == ["0", "0", "1"]
     assert servers.api.outcomes(name) == ["committed", "cancelled", "committed"]

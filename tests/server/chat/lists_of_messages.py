@@ -200,6 +200,11 @@ class Chat:
         family, id = self.get(f"/{name}/tree")["items"], self.get(f"/{name}")["id"]
         return [one["id"] for one in family if (one["lineage"]["kind"], one["lineage"]["source"]) == ("aside", id)]
 
+    def sides(self, name: str) -> list[str]:
+        """What was asked beside it."""
+        family, id = self.get(f"/{name}/tree")["items"], self.get(f"/{name}")["id"]
+        return [one["id"] for one in family if (one["lineage"]["kind"], one["lineage"]["source"]) == ("side", id)]
+
     def events(self, name: str, *kinds: str) -> list[dict[str, Any]]:
         found = self.get(f"/{name}/events", limit=1000)["items"]
         return [event["body"] for event in found if not kinds or event["kind"] in kinds]

@@ -277,6 +277,8 @@ def test_an_answer_that_was_cut_by_its_limit_says_so() -> None:
     assert finish_of(events(whole, (1, words("a")), cut, (2, words("b")))) == "length"
     assert finish_of(events(cut, (1, words("a")), whole, (2, words("b")))) == "stop"
     assert finish_of([]) == "stop"
+    filtered = ModelCalled("m", "p", USAGE, finish="filter")
+    assert finish_of(events(filtered, (1, words("a")))) == "content_filter"
 
 
 def test_a_turn_that_was_stopped_at_a_limit_ends_like_an_answer_that_was_cut_off() -> None:

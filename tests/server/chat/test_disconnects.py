@@ -1,7 +1,9 @@
 """A client that goes, at each point of an answer: its turn is cancelled, unless its commit has begun by then."""
 
+import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,24 @@ from tests.server.chat.chatting import (
     post,
     said,
     streamed,
+    until,
     user,
     writing,
 )
 from tests.server.support.doing import start, steps
 from tests.server.support.serving import Served, served
-from tests.server.support.turning import Api, Gate, Visits, agents_of, holds, left_nothing, using
+from tests.server.support.turning import (
+    PATIENCE,
+    Api,
+    Gate,
+    SlowEnd,
+    Visits,
+    agents_of,
+    asked_for,
+    holds,
+    left_nothing,
+    using,
+)
 
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Fault, ModelServer, Reply, Script
@@ -151,6 +165,22 @@ def test_a_client_that_goes_while_a_tool_runs_takes_its_turn_with_it() -> None:
         assert said(post(api.http, "After", conversation="c")) == "You said: After"
 
 
+@pytest.mark.parametrize("model", ["helper", "helper:side"])
+def test_the_same_key_again_while_its_turn_is_being_stopped_runs_anew(model: str) -> None:
+    slow, asked, key = SlowEnd(), {**body(holds("x")), "model": model}, {"Idempotency-Key": "k"}
+    with served(agents=agents_of(slow.tool)) as server, using(server.url) as api:
+        said(post(api.http, "Before", conversation="c"))
+        client = Leaver(api, asked, named("c") | key)
+        slow.reached()
+        client.leave()
+        slow.stopping()
+        again = api.soon(api.http.post, PATH, json=asked, headers=named("c") | key)
+        asked_for(server, 2)
+        slow.end()
+        assert said(again.result()) == "Done: held x"
+        assert slow.runs == 2
+
+
 def test_a_first_turn_whose_client_goes_leaves_a_draft(here: Place) -> None:
     here.models.script = stops_after(1)
     with streamed(here.api.http, "Hello", conversation="never-begun") as stream:
@@ -249,7 +279,9 @@ def test_a_turn_that_died_with_its_server_is_no_hindrance(tmp_path: Path) -> Non
                 said(post(api.http, "Before", conversation=name, model="doing"))
         for name in names:
             asked: dict[str, Any] = {"conversation": name, "model": "doing", "headers": headers.get(name)}
-            open.enter_context(streamed(api.http, steps("hang"), **asked)).until_text()
+            earlier = [user("Before"), assistant("You said: Before")] if name == "full" else []
+            hang = [*earlier, user(steps("hang"))]
+            open.enter_context(streamed(api.http, hang, **asked)).until_text()
         server.kill()
     headers["retried"] = {"X-Stainless-Retry-Count": "2"}
     with start(tmp_path) as server, using(server.url) as api:
@@ -268,3 +300,38 @@ def test_a_turn_that_died_with_its_server_is_no_hindrance(tmp_path: Path) -> Non
             before = [] if name == "new" else ["Before", "You said: Before"]
             assert history(api, name) == [*before, "After", "You said: After"]
             assert api.outcomes(name)[-2:] == ["cancelled", "committed"]
+
+
+def test_a_branch_and_a_side_that_died_with_their_server_are_run_anew_by_the_same_request(tmp_path: Path) -> None:
+    full, earlier = {"X-Conversation-History": "full"}, [user("Before"), assistant("You said: Before")]
+    hang = [*earlier, user(steps("hang"))]
+    beside = {
+        "branched": full | {"Idempotency-Key": "branch"},
+        "side": full | {"Idempotency-Key": "side", "X-Conversation-Side": "true"},
+    }
+    with start(tmp_path) as server, using(server.url) as api:
+        said(post(api.http, "Before", conversation="c", model="doing"))
+        waiting = [Leaver(api, body(hang, model="doing"), named("c", full))]
+        until(partial(is_running, tmp_path, 1))
+        for number, headers in enumerate(beside.values(), start=2):
+            waiting.append(Leaver(api, body(hang, model="doing", stream=True, seed=number), named("c", headers)))
+            until(partial(is_running, tmp_path, number))
+        server.kill()
+        for client in waiting:
+            client.leave()
+    with start(tmp_path) as server, using(server.url) as api:
+        for number, (status, headers) in enumerate(beside.items(), start=2):
+            asked: dict[str, Any] = {"conversation": "c", "model": "doing", "headers": headers, "seed": number}
+            with streamed(api.http, hang, **asked) as stream:
+                assert stream.response.status_code == 200, stream.response.read()
+                assert stream.response.headers["x-conversation-status"] == status
+                assert stream.until_text() == ["Well"], "it runs anew"
+        assert history(api, "c") == ["Before", "You said: Before"]
+
+
+def is_running(folder: Path, turns: int) -> bool:
+    """Whether so many turns run, as the store has it."""
+    (file,) = folder.glob("*.db")
+    with closing(sqlite3.connect(file, timeout=PATIENCE)) as db:
+        (count,) = db.execute("SELECT count(*) FROM turn WHERE outcome = 'running'").fetchone()
+    return bool(count == turns)

@@ -33,7 +33,7 @@ each_error = pytest.mark.parametrize("made", ALL, ids=lambda made: made.code)
 
 def sample(made: ErrorKind, text: str = "sample", **fields: Any) -> ForkpointError:
     """An error whose fields are all filled in."""
-    samples: dict[Any, Any] = {str: text, int: 1234567, float: 12.5, bool: False}
+    samples: dict[Any, Any] = {str: text, int: 1234567, float: 12.5, bool: False, int | str: 1234567}
     typed = {name: field.annotation for name, field in fields_of(made).items()}
     return made(**{name: samples[kind] for name, kind in typed.items() if kind in samples} | fields)
 

@@ -158,7 +158,7 @@ def test_an_eviction_then_a_failure_then_a_retry(here: Place, stream: bool) -> N
 
 def test_a_failed_first_turn_then_an_eviction_then_a_retry(here: Place) -> None:
     here.models.script = Script([Reply(fault=Fault("overloaded"))])
-    assert problem(post(here.api.http, "First", conversation="draft")) == (502, "model_overloaded")
+    assert problem(post(here.api.http, "First", conversation="draft")) == (503, "model_overloaded")
     here.models.script = Script(obedient)
     for other in ("other-1", "other-2"):
         said(post(here.api.http, "Hello", conversation=other))

@@ -238,8 +238,8 @@ def test_a_fork_without_a_name_is_400(chat: Chat) -> None:
 
 
 def test_a_source_that_is_not_there_is_404(chat: Chat) -> None:
-    refused(chat.post([user("one")], "fork-of-none", {"X-Fork-From": "none"}), 404, "not_found")
-    assert "fork-of-none" not in chat.names()
+    refused(chat.post([user("one")], "fork-of-nobody", {"X-Fork-From": "nobody"}), 404, "not_found")
+    assert "fork-of-nobody" not in chat.names()
 
 
 def test_a_draft_is_no_source(chat: Chat) -> None:
@@ -326,7 +326,7 @@ def test_a_name_whose_conversation_was_deleted_begins_anew(chat: Chat) -> None:
 
 def test_what_was_set_aside_can_be_named_by_its_id(chat: Chat) -> None:
     chat.say([user("one")], "whole", FULL)
-    chat.say([user("edited")], "whole", FULL)
+    chat.say([user("one")], "whole", FULL)
     (aside,) = chat.aside("whole")
     response = chat.post([user("two")], aside)
     assert (response.headers[NAME], response.headers[STATUS]) == (aside, "continued")

@@ -59,7 +59,7 @@ def test_the_title_is_asked_for_while_the_first_answer_is_on_its_way(chat: Chat,
     chat.gates.reached(id)
     response = chat.post(title, id, model="helper:side", **ALWAYS)
     assert "Provide a concise title" in answer(response)["content"]
-    assert NAME not in response.headers
+    assert (response.headers[NAME], response.headers["X-Conversation-Status"]) == (id, "side")
     chat.gates.open(id)
     finished = running.result(20)
     assert finished.headers["X-Conversation-Status"] == "created"
@@ -67,6 +67,8 @@ def test_the_title_is_asked_for_while_the_first_answer_is_on_its_way(chat: Chat,
     users = [line for line in chat.history(id) if line.startswith("user")]
     assert users == ['user: use hold {"at":"' + id + '"}']
     assert len(chat.get(f"/{id}/turns")["items"]) == 1
+    (side,) = chat.sides(id)
+    assert "title" in chat.history(side)[-2]
 
 
 @pytest.mark.parametrize("name", ["", "{{LIBRECHAT_BODY_CONVERSATIONID}}", "undefined", "a2f7f1a5"])

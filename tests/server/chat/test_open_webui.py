@@ -33,12 +33,12 @@ class WebUI:
         assert finish == "stop"
         return str(message["content"])
 
-    def task(self) -> str:
+    def task(self, status: str = "side") -> str:
         """A title: one message, not streamed, with the same header."""
         headers = {HEADER: self.id, "X-OpenWebUI-User-Id": "u1"}
         body: dict[str, Any] = {"model": "helper:side", "stream": False, "max_completion_tokens": 1000}
         response = self.chat.post([user(TITLE)], headers=headers, **body)
-        assert "x-conversation-status" not in response.headers
+        assert response.headers["x-conversation-status"] == status
         return str(answer(response)["content"])
 
     @property
@@ -79,6 +79,7 @@ def test_a_whole_session(webui: WebUI) -> None:
     assert chat.history(id) == ["user: one", f"assistant: {again}"]
     (aside,) = chat.aside(id)
     assert chat.history(aside) == old
+    assert len(chat.sides(id)) == 1
 
     # The first message edited, and on from there.
     edited = webui.ask([user("one, edited")])
@@ -118,7 +119,7 @@ def test_a_title_can_be_asked_for_while_an_answer_is_on_its_way(webui: WebUI) ->
     assert webui.id in webui.chat.names()
 
 
-def test_two_models_asked_at_once_in_one_chat_are_one_answer_and_one_409(webui: WebUI) -> None:
+def test_the_very_same_request_twice_at_once_is_one_answer_and_one_409(webui: WebUI) -> None:
     asked = [user('use hold {"at":"both"}')]
     running = webui.chat.soon(asked, headers={HEADER: webui.id}, stream=True)
     webui.chat.gates.reached("both")
@@ -178,8 +179,11 @@ def test_to_continue_an_answer_is_400_and_changes_nothing(webui: WebUI) -> None:
     assert webui.chat.standing(webui.id) == before
 
 
-def test_an_answer_that_somebody_edited_there_is_no_branch_here(webui: WebUI) -> None:
-    webui.ask([user("one")])
-    webui.ask([user("one"), assistant("<details>Thought for 1 second</details>\nEdited."), user("two")])
-    assert webui.chat.aside(webui.id) == []
-    assert not any("Edited" in line for line in webui.heard)
+def test_an_answer_that_somebody_edited_there_is_what_the_model_gets(webui: WebUI) -> None:
+    first = webui.ask([user("one")])
+    thought = '<details type="reasoning" done="true" duration="1">\n<summary>Thought</summary>\n> Hm\n</details>\n'
+    second = webui.ask([user("one"), assistant(thought + first), user("two")])
+    assert webui.chat.aside(webui.id) == [], "how it shows thoughts is no edit"
+    webui.ask([user("one"), assistant("Edited."), user("two"), assistant(second), user("three")])
+    assert webui.heard == ["user: one", "assistant: Edited.", "user: two", f"assistant: {second}", "user: three"]
+    assert len(webui.chat.aside(webui.id)) == 1

@@ -248,8 +248,8 @@ FORK = {"X-Fork-From": "source"}
 @pytest.mark.parametrize(
     ("owner", "step", "after", "headers"),
     [
-        (ChatTurn, "_joined", False, {}),
-        (ChatTurn, "_joined", True, {}),
+        (ChatTurn, "_repeated", False, {}),
+        (ChatTurn, "_repeated", True, {}),
         (ChatTurn, "_start", False, {}),
         (ChatTurn, "_start", False, FORK),
     ],

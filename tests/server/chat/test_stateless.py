@@ -181,16 +181,15 @@ def test_a_role_that_nobody_knows_is_400(chat: Chat) -> None:
 # On the side.
 
 
-@pytest.mark.parametrize(
-    "headers", [{NAME: "beside"}, {NAME: "{{CHAT_ID}}"}, {NAME: ""}, {NAME: "x", "X-Fork-From": "y"}]
-)
-def test_a_side_request_never_is_in_a_conversation_whatever_its_headers_say(
-    chat: Chat, headers: dict[str, str]
-) -> None:
+@pytest.mark.parametrize("headers", [{}, {NAME: ""}, {NAME: "beside"}, {NAME: "beside", "X-Fork-From": "y"}], ids=str)
+def test_a_side_request_begins_no_conversation_whatever_its_headers_say(chat: Chat, headers: dict[str, str]) -> None:
+    before = chat.get("", limit=1000, sides=True)["items"]
     response = chat.post([user("title")], headers=headers, model="helper:side")
     assert response.json()["model"] == "helper:side"
-    assert not {name for name in response.headers if name.startswith(("x-conversation", "x-turn"))}
-    assert "beside" not in chat.names()
+    expected = {NAME: "beside", "X-Conversation-Status": "side"} if headers.get(NAME) else {}
+    names = (NAME, "X-Conversation-Status", "X-Conversation-Branch", "X-Turn-Id")
+    assert {name: response.headers[name] for name in names if name in response.headers} == expected
+    assert chat.get("", limit=1000, sides=True)["items"] == before
     assert heard(chat) == ["system: Be kind.", "user: title"]
 
 

@@ -182,7 +182,7 @@ LOOKS = ScriptedCall("look", '{"at": "it"}')
 FAILURES = {
     "an upstream failure": Failure(Reply(fault=Fault("status", status=500)), 502, "model_overloaded"),
     "an upstream rate limit": Failure(Reply(fault=Fault("rate_limit", retry_after=7)), 429, "model_rate_limit"),
-    "a spent quota": Failure(Reply(fault=Fault("quota")), 502, "model_quota", retry="false"),
+    "a spent quota": Failure(Reply(fault=Fault("quota")), 429, "model_quota", retry="false"),
     "a model that never speaks": Failure(Reply(fault=Fault("hang")), 504, "model_timeout", model="hasty"),
     "a model that falls silent": Failure(
         Reply("Half an answer", piece=2, fault=Fault("hang", after=2)), 504, "model_timeout", True, model="restless"
@@ -202,7 +202,7 @@ FAILURES = {
     ),
     "a refused prompt": Failure(Reply(fault=Fault("refused")), 400, "content_filter", retry="false"),
     "a refused answer": Failure(
-        Reply("Half an answer", piece=2, fault=Fault("refused", after=3)),
+        Reply(reasoning="Half a thought", piece=2, fault=Fault("refused", after=3)),
         400,
         "content_filter",
         True,
@@ -240,7 +240,7 @@ def test_after_each_failure_a_retry_is_the_same_request_against_the_last_good_st
         assert answer.headers["x-conversation-id"] == name
         if not begun:
             assert answer.headers["x-should-retry"] == failure.retry
-            assert answer.headers.get("retry-after") == ("7" if status == 429 else None)
+            assert answer.headers.get("retry-after") == ("7" if code == "model_rate_limit" else None)
         turn = here.api.turn(name, answer.headers["x-turn-id"])
         assert (turn["outcome"], bool(turn["usage"]["input"])) == ("failed", failure.costs)
 
@@ -320,7 +320,7 @@ def test_instead_of_a_retry_another_message_may_come(here: Place) -> None:
     client = Client(here.api, "instead", stream=False)
     said(client.ask("One"))
     here.answers(Reply(fault=Fault("overloaded")))
-    assert client.ask("Two").status_code == 502
+    assert client.ask("Two").status_code == 503
     here.answers()
     said(client.ask("Something else"))
     assert history(here.api, "instead") == ["One", "You said: One", "Something else", "You said: Something else"]
@@ -372,7 +372,7 @@ def test_a_first_request_that_brings_a_history_and_fails_brings_it_again(here: P
     earlier = [system("Be brief."), user("Before"), assistant("Indeed.")]
     names = ("brings", "brings-control")
     here.answers(Reply(fault=Fault("overloaded")))
-    assert post(here.api.http, [*earlier, user("Now")], conversation="brings").status_code == 502
+    assert post(here.api.http, [*earlier, user("Now")], conversation="brings").status_code == 503
     here.answers()
     count = len(here.models.requests)
     for name in names:
