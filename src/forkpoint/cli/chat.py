@@ -5,7 +5,7 @@ It reads from a pipe too, without prompts; with ``--json`` it answers each line 
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 import typer
@@ -19,9 +19,11 @@ from forkpoint.cli.common import AgentPath, Allow, Approval, Instructions, Model
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import INTERRUPTED, command, document
 from forkpoint.cli.output import clean, console, grid, menu, one_line
+from forkpoint.cli.questions.approval import ApprovalQuestion
+from forkpoint.cli.questions.project import TrustGiven, Workspace, ask_trust, in_approved_project, place_of
 from forkpoint.cli.talk import Talk, here_for
-from forkpoint.cli.trust_question import TrustGiven, Workspace, asked, place_of
 from forkpoint.conversation import Conversation, Info, Turn, TurnStarted, Update
+from forkpoint.conversation.call_view import ViewLine, print_view, reason_view, turn_view
 from forkpoint.conversation.visualizer import TerminalVisualizer
 from forkpoint.errors import ForkpointError, TurnFailed, TurnOpen
 from forkpoint.wire.documents import info_document, plain, usage_document
@@ -29,6 +31,9 @@ from forkpoint.wire.documents import info_document, plain, usage_document
 _FAILED = "/retry runs it again from the last good state, /resume goes on after its last finished step."
 _INTERRUPTED = "/resume goes on after its last finished step, /retry runs it again, /discard ends it."
 _WAITS = "/approve lets it run, /deny refuses it, /discard ends the turn."
+_LATER = f"Nothing was decided, and the turn goes on waiting. /decide asks again, {_WAITS}"
+
+T = TypeVar("T")
 
 
 def chat(
@@ -65,7 +70,7 @@ def chat(
     """
     workspace = here_for(agent, workspace, conversation, store)
     if trust is None and not json:
-        trust = asked(workspace, store, say=_say_aside)
+        trust = ask_trust(workspace, store, say=_say_aside)
     store = place_of(workspace, store, trust)
     talk = Talk(conversation, model, instructions, agent, approval, workspace, trust, allow, store)
     with _Chat(talk, as_json=json) as begun:
@@ -84,10 +89,12 @@ class _Chat:
         self._typed = sys.stdin.isatty()
         self._out = console()
         self._out.quiet = as_json
-        self._screen = TerminalVisualizer(self._out, show_input=False)
+        self._screen = TerminalVisualizer(self._out, show_input=False, store=talk.store)
         self._told = _Following(self._repeat)
         self._kept = False  # whether the conversation is in the store, so that the user can come back to it
         self._ends = False
+        self._asks = self._typed and sys.stdout.isatty() and not as_json  # whether somebody sees what is shown
+        self._is_waiting = False  # whether calls waited for an approval when the user came here
         self._commands: dict[str, tuple[str, str, Callable[[str], dict[str, Any]]]] = {
             "fork": ("[TITLE]", "go on in a fork; this conversation stays as it is", self._fork),
             "switch": ("CONVERSATION", "go to another conversation, by its name or id", self._switch),
@@ -97,6 +104,7 @@ class _Chat:
             "discard": ("", "end a turn that waits or was interrupted", self._discard),
             "approve": ("[CALL]", "let a call run that waits for an approval, by default all of them", self._approve),
             "deny": ("[REASON]", "refuse what waits; the model is told the reason", self._deny),
+            "decide": ("", "look again at what waits, and decide on each call", self._decide),
             "ask": ("QUESTION", "ask aside: nothing of it is kept but what it cost", self._ask),
             "turns": ("", "show the turns of this conversation", self._turns),
             "tree": ("", "show its family: forks, and what was set aside", self._tree),
@@ -134,6 +142,8 @@ class _Chat:
 
     def go(self) -> None:
         """Reads and answers lines until there are no more."""
+        if self._asks and self._is_waiting:
+            self._do("/decide")
         while not self._ends:
             try:
                 line = self._read()
@@ -160,7 +170,7 @@ class _Chat:
             self._say(_FAILED)
             answer = _error(failed) if failed.turn is None else document(failed.turn, self._this.name)
         except ForkpointError as error:
-            self._complain(str(error))
+            self._complain(error.message("Command line"))
             if isinstance(error, TurnOpen):
                 self._say(_WAITS if error.outcome == "awaiting_approval" else _INTERRUPTED)
             answer = _error(error)
@@ -172,18 +182,27 @@ class _Chat:
 
     def _answer(self, line: str) -> dict[str, Any]:
         if not line.startswith("/"):
-            return self._ran(self._this.run(line))
+            return self._ran(self._in_project(lambda: self._this.run(line)))
         if line.startswith("//"):
-            return self._ran(self._this.run(line[1:]))
+            return self._ran(self._in_project(lambda: self._this.run(line[1:])))
         name, _, rest = line[1:].partition(" ")
         if name not in self._commands:
             return self._refuse(f"There is no command /{name}. /help shows those that there are; //{name} says /{name}")
         return self._commands[name][2](rest.strip())
 
-    def _ran(self, turn: Turn) -> dict[str, Any]:
+    def _ran(self, turn: Turn, *, shown: bool = True) -> dict[str, Any]:
+        """Tells of a turn. If calls wait, it asks about them, or says how to decide. ``shown``: they just were."""
+        if turn.outcome == "awaiting_approval" and self._asks:
+            self._screen.end_line()
+            waits, question = turn, ApprovalQuestion(self._out, self._this)
+            turn = self._in_project(lambda: question.ask(self._this.open_turn() or waits, shown=shown))
         if turn.outcome == "awaiting_approval":
-            self._say(_WAITS)
+            self._say(_LATER if self._asks else _WAITS)
         return document(turn, self._this.name)
+
+    def _in_project(self, act: Callable[[], T]) -> T:
+        """Runs a turn. If the project changed, it shows that and asks first."""
+        return in_approved_project(act, self._this.workspace, self._store, asks=not self._json)
 
     def _interrupted(self) -> dict[str, Any]:
         """Shows how the turn ended that Ctrl-C should stop."""
@@ -211,6 +230,8 @@ class _Chat:
         self._go_to(opened(given, self._store, bind=True, agent=agent, allow=allow, **self._options))
         self._announce(self._this.info(), all_turns(self._this))
         self._say(f"Back: /switch {before}")
+        if self._asks and self._is_waiting:
+            return self._decide("")
         return {"conversation": self._this.id, "name": self._this.name}
 
     def _rewind(self, given: str) -> dict[str, Any]:
@@ -228,12 +249,12 @@ class _Chat:
     def _retry(self, _: str) -> dict[str, Any]:
         self._told.repeats = True
         try:
-            return self._ran(self._this.retry())
+            return self._ran(self._in_project(self._this.retry))
         finally:
             self._told.repeats = False
 
     def _resume(self, _: str) -> dict[str, Any]:
-        return self._ran(self._this.resume())
+        return self._ran(self._in_project(self._this.resume))
 
     def _discard(self, _: str) -> dict[str, Any]:
         turn = self._this.discard()
@@ -241,15 +262,22 @@ class _Chat:
         return document(turn, self._this.name)
 
     def _approve(self, calls: str) -> dict[str, Any]:
-        return self._ran(self._this.approve(*calls.split()))
+        return self._ran(self._in_project(lambda: self._this.approve(*calls.split())))
 
     def _deny(self, reason: str) -> dict[str, Any]:
-        return self._ran(self._this.deny(reason=reason or None))
+        return self._ran(self._in_project(lambda: self._this.deny(reason=reason or None)))
+
+    def _decide(self, _: str) -> dict[str, Any]:
+        turn = self._this.open_turn()
+        if turn is None or turn.outcome != "awaiting_approval":
+            return self._refuse("Nothing waits for an approval")
+        self._show(reason_view(turn.text) if self._asks else turn_view(turn))
+        return self._ran(turn, shown=not self._asks)
 
     def _ask(self, question: str) -> dict[str, Any]:
         if not question:
             return self._usage("ask")
-        answer = self._this.ask(question)
+        answer = self._in_project(lambda: self._this.ask(question))
         self._kept = True
         self._screen.end_line()
         self._say(f"asked aside, not kept · {figures.tokens(answer.usage)} · {figures.money(answer.cost)}")
@@ -298,7 +326,8 @@ class _Chat:
         before.close()
 
     def _announce(self, info: Info, turns: list[Turn]) -> None:
-        """Shows how the conversation stands that the user has come to."""
+        """Shows how the conversation stands that the user has come to. Whoever can be asked is asked what waits."""
+        self._is_waiting = info.status == "awaiting_approval"
         committed = [turn for turn in turns if turn.outcome == "committed"]
         told = [f"conversation {info.name}", one_line(info.title or "", 60), info.model or ""]
         told += [figures.counted(len(committed), "turn"), "/help shows what you can do"]
@@ -311,10 +340,10 @@ class _Chat:
                 self._warn(f"Turn {info.open_turn} was interrupted: its process ended.")
                 self._say(_INTERRUPTED)
             case "awaiting_approval":
-                for call in next((turn.waiting for turn in turns if turn.id == info.open_turn), ()):
-                    waits = f"{call.tool}({one_line(call.arguments, 200)}) waits for an approval"
-                    self._warn(f"{waits} ({call.reason}), as {call.id}")
-                self._say(_WAITS)
+                if not self._asks:
+                    for turn in turns:
+                        self._show(turn_view(turn) if turn.id == info.open_turn else ())
+                    self._say(_WAITS)
             case "running":
                 self._warn(f"Turn {info.open_turn} is running, in another process.")
             case "idle":
@@ -355,6 +384,10 @@ class _Chat:
     def _say(self, text: str) -> None:
         self._out.print(clean(text), style="dim")
 
+    def _show(self, lines: Iterable[ViewLine]) -> None:
+        """Shows what somebody decides on, to the character."""
+        print_view(self._out, lines, before="  ")
+
     def _warn(self, text: str) -> None:
         self._out.print(clean(text), style="yellow")
 
@@ -387,7 +420,7 @@ def _asked(turn: Turn | TurnStarted) -> str:
 
 
 def _error(error: ForkpointError) -> dict[str, Any]:
-    return {"error": {"code": error.code, "message": str(error)}}
+    return {"error": {"code": error.code, "message": error.message("Command line")}}
 
 
 def _set_up_readline(commands: Iterable[str], said: Iterable[str]) -> None:

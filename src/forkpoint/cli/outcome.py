@@ -14,6 +14,7 @@ import typer
 
 from forkpoint.cli.commands.local import bring_library_for
 from forkpoint.cli.output import WAITING, console, menu, one_line, print_error, print_json, summary
+from forkpoint.cli.questions.project import in_approved_project
 from forkpoint.conversation import Conversation, Turn, TurnStarted, Update
 from forkpoint.conversation.visualizer import TerminalVisualizer
 from forkpoint.errors import TurnFailed, TurnOpen
@@ -25,7 +26,7 @@ INTERRUPTED = 130
 _RETRY = ("retry", "the same input again, from the last good state")
 _RESUME = ("resume", "on after the last finished step")
 _DISCARD = ("discard", "end it, and go on without it")
-_DECIDE = (("approve", "let what waits run, and go on"), ("deny", "refuse it, and go on"), _DISCARD)
+_DECIDE = (("approve", "look at what waits, let it run, and go on"), ("deny", "refuse it, and go on"), _DISCARD)
 
 
 class Telling:
@@ -38,7 +39,7 @@ class Telling:
         self._aside = console(stderr=True)
         self._aside.quiet = quiet
         self._screen = TerminalVisualizer(
-            self._aside, answers=console(), stream=sys.stdout.isatty(), show_input=False, show_end=False
+            self._aside, answers=console(), stream=sys.stdout.isatty(), show_input=False, show_end=False, store=store
         )
 
     @property
@@ -51,7 +52,7 @@ class Telling:
         name = conversation.name
         bring_library_for(conversation, self._store)
         try:
-            turn = act()
+            turn = in_approved_project(act, conversation.workspace, self._store, asks=not self._as_json)
         except KeyboardInterrupt:
             self._interrupted(conversation)
             raise typer.Exit(INTERRUPTED) from None
@@ -94,9 +95,7 @@ class Telling:
                 print_json(document(failed.turn, name))
             print_error(failed, as_json=True)
             return
-        verb = "was cancelled" if failed.code == "turn_cancelled" else "did not commit"
-        told = f"error: Turn {failed.id} {verb}, and the conversation is as it was: {failed.why} {failed.tools}"
-        print(one_line(told), file=sys.stderr)
+        print(f"error: {one_line(failed.fact('Command line'))}", file=sys.stderr)
         self._suggest(name, _RETRY, _RESUME)
 
     def _interrupted(self, conversation: Conversation) -> None:
@@ -117,10 +116,10 @@ class Telling:
         console(stderr=True).print(menu(rows))
 
 
-def command(verb: str, name: str, store: str | None) -> str:
+def command(verb: str, name: str, store: str | None, *more: str) -> str:
     """A command line that does something with a conversation."""
     there = [] if store is None else ["--store", store]
-    return shlex.join(["forkpoint", verb, name, *there])
+    return shlex.join(["forkpoint", verb, name, *more, *there])
 
 
 def document(turn: Turn, name: str) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from forkpoint.backend.results import Turn
 from forkpoint.cli.options import option
-from forkpoint.conversation.visualizer import clean as clean
+from forkpoint.conversation.call_view import print_view
+from forkpoint.conversation.screen_text import clean as clean
 from forkpoint.conversation.visualizer import figures
 from forkpoint.errors import ForkpointError, TurnFailed
 
@@ -44,16 +45,20 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def display(*parts: Any) -> None:
-    """Prints what rich can render to stdout, one below the other. Without a screen no line ends in blanks."""
+    """Prints what rich can render to stdout, one below the other. Without a screen no line ends in blanks.
+
+    A tuple of `ViewLine` is printed to the character, everywhere.
+    """
     out = console()
-    if out.is_terminal:
-        for part in parts:
+    for part in parts:
+        if isinstance(part, tuple):
+            print_view(out, part)
+        elif out.is_terminal:
             out.print(part)
-        return
-    with out.capture() as captured:
-        for part in parts:
-            out.print(part)
-    print("\n".join(line.rstrip(" ") for line in captured.get().split("\n")), end="")
+        else:
+            with out.capture() as captured:
+                out.print(part)
+            print("\n".join(line.rstrip(" ") for line in captured.get().split("\n")), end="")
 
 
 def grid(*, header: bool = False) -> Table:
@@ -89,13 +94,13 @@ def print_json(document: Any) -> None:
 def print_error(error: ForkpointError, *, as_json: bool) -> None:
     """What went wrong, on stderr, on one line."""
     if as_json:
-        told: dict[str, Any] = {"code": error.code, "message": str(error)}
+        told: dict[str, Any] = {"code": error.code, "message": error.message("Command line")}
         if isinstance(error, TurnFailed):
             told["turn"] = error.id
             told["cause"] = error.turn.error.code if error.turn is not None and error.turn.error is not None else None
         print(msgspec.json.encode({"error": told}).decode(), file=sys.stderr)
     else:
-        print(f"error: {one_line(str(error))}", file=sys.stderr)
+        print(f"error: {one_line(error.message('Command line'))}", file=sys.stderr)
 
 
 def aside(line: str) -> None:

@@ -18,9 +18,12 @@ SECTIONS: dict[str, Rows] = {
     "Look": {
         "list": ("commands.conversations:list_conversations", "Show the conversations of a store."),
         "show": ("commands.show:show", "Show a conversation: origin, cost, cache key, turns, events."),
-        "tree": ("commands.tree:tree", "Draw a conversation's forks, its sub-agents, and what was set aside."),
+        "tree": (
+            "commands.tree:tree",
+            "Draw a conversation's forks, its sub-agents, its sides, and what was set aside.",
+        ),
         "request": ("commands.request:request", "Show what was sent to the model, or would be."),
-        "usage": ("commands.usage:usage", "Show what was spent in all."),
+        "usage": ("commands.conversations:usage", "Show what was spent in all."),
         "skills": ("", "Skills: yours, and those of the project here if you trust it."),
     },
     "Branch": {
@@ -31,8 +34,10 @@ SECTIONS: dict[str, Rows] = {
     "Steer": {
         "retry": ("commands.turns:retry", "Run a turn that did not commit again."),
         "resume": ("commands.turns:resume", "Go on with a turn after its last finished step."),
-        "approve": ("commands.turns:approve", "Let calls run that wait for an approval."),
+        "approve": ("commands.turns:approve", "Look at calls that wait for an approval, and let them run."),
         "deny": ("commands.turns:deny", "Refuse calls that wait for an approval."),
+        "approvals": ("commands.approvals:approvals", "Show what a conversation may do without a question."),
+        "cancel": ("commands.turns:cancel", "Cancel the turn that runs, in whichever process."),
         "discard": ("commands.turns:discard", "End an open turn that nobody runs."),
         "condense": ("commands.turns:condense", "Have the older part of a conversation summed up."),
     },
@@ -41,7 +46,7 @@ SECTIONS: dict[str, Rows] = {
         "delete": ("commands.conversations:delete", "Delete a conversation."),
         "verify": ("commands.doctor:verify", "Check that history is as it was written."),
         "doctor": ("commands.doctor:doctor", "Check settings, store, keys and models."),
-        "trust": ("commands.trust:trust", "Trust the project that a folder belongs to."),
+        "trust": ("commands.trust:trust", "Trust the project that a folder belongs to, with what it runs now."),
         "local": ("", "The model that runs on this machine: local/smollm2."),
     },
     "Serve": {
@@ -62,6 +67,7 @@ GROUPS: dict[str, Rows] = {
     "keys": {
         "add": ("commands.keys:add", "Make a key, and print it."),
         "list": ("commands.keys:list_", "Show the keys that there are, without their secrets."),
+        "role": ("commands.keys:role", "Give a key another role."),
         "revoke": ("commands.keys:revoke", "Remove a key."),
     },
     "local": {

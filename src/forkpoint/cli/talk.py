@@ -10,7 +10,7 @@ from forkpoint.backend.allowance import allows_models
 from forkpoint.backend.settings import as_workspace
 from forkpoint.cli.common import BUILT_IN, agent_from, allowed, answerer_from, is_built_in, opened
 from forkpoint.cli.output import one_line
-from forkpoint.cli.trust_question import model_of
+from forkpoint.cli.questions.project import model_of
 from forkpoint.conversation import Conversation
 from forkpoint.conversation.look import is_remote
 from forkpoint.errors import NotFound

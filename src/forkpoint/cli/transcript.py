@@ -37,6 +37,7 @@ from forkpoint.events import (
     TurnStopped,
     UserMessage,
 )
+from forkpoint.llm.answers import cut_of
 
 _SPOKEN = {"user": "bold cyan", "assistant": "bold green", "tool": "bold magenta", "system": "bold yellow"}
 
@@ -86,8 +87,9 @@ def told(body: Content) -> tuple[str, str]:
             return "hook", f"{hook} ({moment.replace('_', ' ')}){did}" + _because(reason)
         case ApprovalAsked(call_id=id, tool=tool, reason=reason):
             return "approval", f"asked for {tool} {id}" + _because(reason)
-        case ApprovalGiven(call_id=id, tool=tool, by=by):
-            return "approval", f"given for {tool} {id}{f' by {by}' if by else ''}"
+        case ApprovalGiven(call_id=id, tool=tool, by=by, arguments=changed):
+            instead = f", with these arguments instead: {changed}" if changed is not None else ""
+            return "approval", f"given for {tool} {id}{f' by {by}' if by else ''}" + _standing(body) + instead
         case ApprovalDenied(call_id=id, tool=tool, by=by, reason=reason):
             return "approval", f"denied for {tool} {id}{f' by {by}' if by else ''}" + _because(reason)
         case SubAgentSpawned(conversation=conversation, task=task):
@@ -110,6 +112,13 @@ def told(body: Content) -> tuple[str, str]:
             assert_never(never)
 
 
+def _standing(given: ApprovalGiven) -> str:
+    """How an approval is connected with a standing approval, if it is."""
+    if given.standing is not None:
+        return f", without a question: {given.standing} allows {given.allows}"
+    return f", and from then on without a question: {given.allows} ({given.always})" if given.always is not None else ""
+
+
 def _because(reason: str | None) -> str:
     return f": {reason}" if reason else ""
 
@@ -121,5 +130,5 @@ def _called(called: ModelCalled) -> str:
     parts.append(figures.seconds(called.duration))
     if called.attempts > 1:
         parts.append(f"{called.attempts} attempts")
-    parts.append(f"failed: {called.error}" if called.error else called.finish or "")
+    parts.append(f"failed: {called.error}" if called.error else cut_of(called) or called.finish or "")
     return " · ".join(part for part in parts if part)

@@ -13,6 +13,7 @@ from forkpoint.cli.common import Id, Store, Tags, Tools, imported_agent, opened,
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import Telling, document
 from forkpoint.cli.output import WAITING, Json, aside, clean, display, grid, one_line, print_json, standing, summary
+from forkpoint.conversation.call_view import turn_view
 from forkpoint.conversation.sub_agents import part_of_key
 from forkpoint.history.roster import find
 from forkpoint.wire.documents import info_document, member_document
@@ -156,7 +157,9 @@ def wait(
     if json:
         print_json(document(turn, member.nickname))
     else:
-        if turn.text:
+        if turn.waiting:
+            display(turn_view(turn, digests=True))
+        elif turn.text:
             print(clean(turn.text), flush=True)
         aside(f"{one_line(member.path)} · {summary(turn)}")
     if turn.outcome != "committed":

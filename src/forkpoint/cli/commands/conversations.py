@@ -1,4 +1,4 @@
-"""``forkpoint list``, ``describe`` and ``delete``: the conversations of a store."""
+"""``forkpoint list``, ``usage``, ``describe`` and ``delete``: the conversations of a store and their cost."""
 
 from typing import Annotated, Literal
 
@@ -11,11 +11,13 @@ from forkpoint.cli import figures
 from forkpoint.cli.commands.tree import walk
 from forkpoint.cli.common import Id, Store, Tags, listed, opened, short_names, tags_from
 from forkpoint.cli.options import option
-from forkpoint.cli.output import Json, aside, console, display, grid, one_line, print_json, standing
-from forkpoint.conversation import Info
-from forkpoint.wire.documents import info_document
+from forkpoint.cli.output import Json, aside, console, display, facts, grid, one_line, print_json, standing
+from forkpoint.conversation import Conversations, Info, Spending
+from forkpoint.conversation.look import is_there
+from forkpoint.events import Usage
+from forkpoint.wire.documents import info_document, spending_document
 
-_KINDS = {"root": "root", "fork": "fork", "aside": "set aside", "sub_agent": "sub-agent"}
+_KINDS = {"root": "root", "fork": "fork", "aside": "set aside", "side": "side", "sub_agent": "sub-agent"}
 _TITLE = 20  # columns of the screen that a title gets before others do
 
 
@@ -26,6 +28,7 @@ def list_conversations(
         option("--status STATUS", "Only conversations that are idle, running, awaiting_approval or interrupted."),
     ] = None,
     agents: Annotated[bool, option("--agents", "Show sub-agents too.")] = False,
+    sides: Annotated[bool, option("--sides", "Show sides too: what clients asked beside conversations.")] = False,
     limit: Annotated[int, option("--limit N", "How many at most.", min=1, max=1000)] = 50,
     cursor: Annotated[str | None, option("--cursor CURSOR", "Go on where an earlier list ended.")] = None,
     store: Store = None,
@@ -33,13 +36,13 @@ def list_conversations(
 ) -> None:
     """Show the conversations of a store.
 
-    The newest come first. Sub-agents are left out unless you ask for them.
+    The newest come first. Sub-agents and sides are left out unless you ask for them.
 
     \b
     Example:
       forkpoint list --tag kind=debug --status idle
     """
-    page = listed(store, tags=tags_from(tag), status=status, limit=limit, cursor=cursor, sub_agents=agents)
+    page = listed(store, tags=tags_from(tag), status=status, limit=limit, cursor=cursor, sub_agents=agents, sides=sides)
     if json:
         print_json({"items": [info_document(info) for info in page.items], "next": page.next})
         return
@@ -48,7 +51,26 @@ def list_conversations(
     else:
         aside("No conversations.")
     if page.next is not None:
-        aside(f"More: forkpoint list{' --agents' if agents else ''} --cursor {page.next}")
+        asked = (" --agents" if agents else "") + (" --sides" if sides else "")
+        aside(f"More: forkpoint list{asked} --cursor {page.next}")
+
+
+def usage(store: Store = None, json: Json = False) -> None:
+    """Show what was spent in all.
+
+    Each token is counted once, however many forks share it, and those of deleted conversations too. What chat
+    completions without a conversation have spent stands apart as well. A server says what your key's tenant has spent.
+
+    \b
+    Example:
+      forkpoint usage --json
+    """
+    spent = _spent(store)
+    if json:
+        print_json(spending_document(spent.total, spent.beside))
+    else:
+        rows = [("in all", figures.used(spent.total)), ("of it beside conversations", figures.used(spent.beside))]
+        display(facts(rows))
 
 
 def describe(
@@ -141,3 +163,11 @@ def _table(infos: list[Info]) -> Table:
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     return table
+
+
+def _spent(store: str | None) -> Spending:
+    """What was spent. Nothing if the store does not exist; the store is not made."""
+    if not is_there(store):
+        return Spending(Usage(), Usage())
+    with Conversations(store) as conversations:
+        return conversations.usage()

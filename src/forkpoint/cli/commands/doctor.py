@@ -20,6 +20,7 @@ from forkpoint.cli.commands.trust import instructions_here
 from forkpoint.cli.common import Store, known_names, opened
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, clean, console, display, grid, print_json
+from forkpoint.cli.questions.pin_view import PinView
 from forkpoint.cli.reach import address_of, is_address, reached
 from forkpoint.conversation import Conversations, Verification
 from forkpoint.conversation.look import is_there, look
@@ -32,6 +33,7 @@ from forkpoint.system import extras
 from forkpoint.version import __version__
 from forkpoint.workspace import settings_at, standing
 from forkpoint.workspace.defaults import named_model, settings_file
+from forkpoint.workspace.pins import digest_of
 
 _VARIABLES = (
     "OPENAI_API_KEY",
@@ -182,7 +184,7 @@ def _found(what: str, check: Callable[[], tuple[State, str]]) -> Check:
     try:
         state, said = check()
     except ForkpointError as error:
-        state, said = "bad", str(error)
+        state, said = "bad", error.message("Command line")
     return Check(what, state, said)
 
 
@@ -216,10 +218,13 @@ def _flaw_of(projects: Any) -> str | None:
     if not isinstance(projects, dict):
         return "projects must be a table"
     for root, entry in projects.items():
-        if not isinstance(entry, dict) or entry.keys() - {"trust"}:
-            return f'projects."{root}" must be a table with trust in it'
+        if not isinstance(entry, dict) or entry.keys() - {"trust", "pinned"}:
+            return f'projects."{root}" must be a table with trust, and perhaps pinned, in it'
         if entry.get("trust", "trusted") not in ("trusted", "untrusted"):
             return f'projects."{root}": trust must be "trusted" or "untrusted"'
+        digests = entry.get("pinned", [])
+        if not isinstance(digests, list) or not all(isinstance(one, str) and digest_of(one) for one in digests):
+            return f'projects."{root}": pinned must be a list of digests, as sha256:...'
     return None
 
 
@@ -233,6 +238,13 @@ def _trust() -> tuple[State, str]:
     settings = settings_at(Path(found.root))
     names = [name for name in settings.__struct_fields__ if getattr(settings, name) is not None]
     said = f"{found.root} is trusted, and sets {', '.join(names) or 'nothing'}"
+    view = PinView(".", found, settings_file())
+    if not view.is_approved:
+        return "bad", f"{said}; what it runs is not approved ({view.changed}): forkpoint trust"
+    if not view.is_empty:
+        said += "; what it runs is approved"
+    if view.prose:
+        said += f"; changed since you trusted it: {', '.join(view.prose)}"
     told = instructions_here(".")
     if told.sources:
         said += f"; agents are told {', '.join(told.sources)}"

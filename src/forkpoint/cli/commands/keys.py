@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 from forkpoint.cli import figures
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, aside, display, grid, print_json, tell
-from forkpoint.server.http.keys import ApiKey, add_key, default_keys_file, list_keys, revoke_key
+from forkpoint.server.http.keys import ApiKey, Role, add_key, change_role, default_keys_file, list_keys, revoke_key
 
 File: TypeAlias = Annotated[
     Path | None,
@@ -17,6 +17,13 @@ File: TypeAlias = Annotated[
 def add(
     name: Annotated[str, argument("NAME", "Whose key it is, or what it is for.")],
     tenant: Annotated[str, option("--tenant TENANT", "Whose conversations it opens, and no others.")] = "default",
+    role: Annotated[
+        Role,
+        option(
+            "--role ROLE",
+            "What it may do. read: see and verify. use: also run, fork, rewind, approve. operate: also delete.",
+        ),
+    ] = "use",
     history: Annotated[
         Literal["latest", "full"] | None,
         option(
@@ -34,17 +41,19 @@ def add(
     \b
     Examples:
       forkpoint keys add ann
+      forkpoint keys add dashboard --role read
       forkpoint keys add ci --tenant builds --file /etc/forkpoint/keys.json
       forkpoint keys add open-webui --history full
       export FORKPOINT_API_KEY=$(forkpoint keys add laptop)
     """
     path = file or default_keys_file()
-    made = add_key(path, name, tenant, history=history)
+    made = add_key(path, name, tenant, role=role, history=history)
     if json:
         print_json(_document(made.key) | {"key": made.token, "file": str(path)})
         return
     print(made.token, flush=True)
-    tell(f"Key {made.key.id} ({made.key.name}) for tenant {made.key.tenant} is in {path}. It is not shown again.")
+    about = f"{made.key.name}, role {made.key.role}"
+    tell(f"Key {made.key.id} ({about}) for tenant {made.key.tenant} is in {path}. It is not shown again.")
 
 
 def list_(file: File = None, json: Json = False) -> None:
@@ -64,12 +73,35 @@ def list_(file: File = None, json: Json = False) -> None:
         return
     table = grid(header=True)
     said = any(key.history is not None for key in found)
-    for column in ("id", "name", "tenant", *(["history"] if said else []), "created"):
-        table.add_column(column, no_wrap=column in ("id", "history", "created"), overflow="fold")
+    for column in ("id", "name", "tenant", "role", *(["history"] if said else []), "created"):
+        table.add_column(column, no_wrap=column in ("id", "role", "history", "created"), overflow="fold")
     for key in found:
         made = "" if key.created is None else figures.ago(key.created)
-        table.add_row(key.id, key.name, key.tenant, *([key.history or ""] if said else []), made)
+        table.add_row(key.id, key.name, key.tenant, key.role, *([key.history or ""] if said else []), made)
     display(table)
+
+
+def role(
+    key: Annotated[str, argument("KEY", "Its id or its name, or the key itself.")],
+    role: Annotated[Role, argument("ROLE", "read, use or operate.")],
+    file: File = None,
+    json: Json = False,
+) -> None:
+    """Give a key another role. A server that is running knows it within a second.
+
+    The key itself stays as it is: its client need not be told.
+
+    \b
+    Examples:
+      forkpoint keys role ci read
+      forkpoint keys role k3v9x2mq operate
+    """
+    path = file or default_keys_file()
+    changed = change_role(path, key, role)
+    if json:
+        print_json({"changed": _document(changed), "file": str(path)})
+    else:
+        print(f"Key {changed.id} ({changed.name}) of tenant {changed.tenant} has the role {changed.role} now.")
 
 
 def revoke(
@@ -95,5 +127,5 @@ def revoke(
 
 
 def _document(key: ApiKey) -> dict[str, str | int | None]:
-    document = {"id": key.id, "name": key.name, "tenant": key.tenant, "created": key.created}
+    document = {"id": key.id, "name": key.name, "tenant": key.tenant, "role": key.role, "created": key.created}
     return document | ({} if key.history is None else {"history": key.history})

@@ -9,8 +9,8 @@ from forkpoint.cli.common import AgentPath, Allow, Approval, Instructions, Model
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import Telling
 from forkpoint.cli.output import Json
+from forkpoint.cli.questions.project import TrustGiven, Workspace, place_of
 from forkpoint.cli.talk import Talk, here_for
-from forkpoint.cli.trust_question import TrustGiven, Workspace, place_of
 
 
 def run(

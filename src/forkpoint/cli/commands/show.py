@@ -4,6 +4,7 @@ Tests: tests/cli/test_conversations.py."""
 from typing import Annotated, Any
 
 import typer
+from msgspec.structs import replace
 from rich.text import Text
 
 from forkpoint.backend.messages import split
@@ -12,9 +13,12 @@ from forkpoint.cli import figures
 from forkpoint.cli.commands.tree import folder_of, origin, own_events
 from forkpoint.cli.common import Id, Store, all_turns, only_one, opened
 from forkpoint.cli.options import option
+from forkpoint.cli.outcome import command
 from forkpoint.cli.output import Json, display, facts, one_line, print_json
 from forkpoint.cli.transcript import transcript
 from forkpoint.conversation import Call, Conversation, Info, Stats, Turn
+from forkpoint.conversation.call_view import call_line, turn_view
+from forkpoint.conversation.screen_text import cut
 from forkpoint.conversation.visualizer import figures as told
 from forkpoint.errors import NotFound
 from forkpoint.llm.prompt.identity import CacheIdentity
@@ -22,6 +26,9 @@ from forkpoint.wire.documents import event_document, info_document, stats_docume
 
 MOST = 50
 """How many turns or events are shown without ``--limit``."""
+
+LONGEST = 300
+"""How many characters of a message or a call are shown in the row of a turn."""
 
 OUTCOMES = {"committed": "green", "failed": "red", "cancelled": "yellow", "interrupted": "red"}
 
@@ -54,6 +61,7 @@ def show(
         if turn is not None:
             return _print_turn(this.turn(turn), json)
         info, stats = this.info(), this.stats()
+        waiting = this.open_turn() if info.status == "awaiting_approval" and not turns else None
         names = names_of(info, store)
         its_turns = all_turns(this)[-most:] if turns else None
         its_events = this.events(after=max(info.events - most, 0)) if events else None
@@ -65,9 +73,12 @@ def show(
             document["events"] = [event_document(event) for event in its_events]
         return print_json(document)
     parts: list[Any] = [_heading(info), facts(_facts(info, stats, names))]
+    if waiting is not None:
+        parts += ["", turn_view(waiting, digests=True)]
     for one in its_turns or ():
-        said = ((f"  {who}", one_line(what, 300)) for who, what in _said(one))
-        parts += ["", _turn_heading(one), facts(said)]
+        parts += ["", _turn_heading(one), facts(_rows(one, command("show", info.name, store, "--turn", one.id)))]
+        if one.waiting:
+            parts += [tuple(replace(line, text=f"  {line.text}") for line in turn_view(one, digests=True))]
     if its_events is not None:
         parts += ["", transcript(its_events)]
     return display(*parts)
@@ -136,27 +147,40 @@ def _turn_heading(turn: Turn) -> Text:
     return heading.append(f" · {figures.ago(turn.started)} · {told(turn, took)}", style="default")
 
 
+def _rows(turn: Turn, whole: str) -> list[tuple[str, str]]:
+    """A turn in rows of one line. If one leaves something out, it says how much, and the last row shows the command."""
+    said = [(f"  {who}", one_line(what)) for who, what in _said(turn)]
+    rows = [(who, cut(what, LONGEST)) for who, what in said]
+    return rows if rows == said else [*rows, ("  whole in", whole)]
+
+
 def _said(turn: Turn) -> list[tuple[str, str]]:
     rows = [("turn", turn.id)]
     rows += [("result", f"{result.call_id}: {words(result.parts)}") for result in split(turn.given)[0].values()]
     rows += [("user", words(message.parts)) for message in turn.input]
-    rows += [("call", _call(call)) for call in turn.calls]
-    if turn.text:
+    rows += [("call", _call(call)) for call in turn.calls if call.status != "waiting"]
+    if turn.text and not turn.waiting:  # what is said beside calls that wait is shown whole, with them
         rows.append(("assistant", turn.text))
+    if turn.cut is not None:
+        rows.append(("finish", turn.cut))
     if turn.error is not None:
         rows.append(("error", turn.error.message))
     if turn.retry_of is not None:
         rows.append(("retry of", turn.retry_of))
+    if turn.by is not None:
+        rows.append(("by", turn.by))
     return rows
 
 
 def _call(call: Call) -> str:
-    told = f"{call.tool}({one_line(call.arguments, 100)}): {call.status.replace('_', ' ')}"
+    told = call.status.replace("_", " ")
     if call.duration is not None:
         told += f", {figures.seconds(call.duration)}"
     if call.reason:
         told += f", {call.reason}"
-    return told + (f" [{call.id}]" if call.status in {"waiting", "unknown", "handed"} else "")
+    told += f" [{call.id}]" if call.status in {"unknown", "handed"} else ""
+    changed = f", approved with {one_line(call.approved_arguments)}" if call.approved_arguments is not None else ""
+    return f"{told}: {call_line(call)}{changed}"
 
 
 def _print_turn(turn: Turn, as_json: bool) -> None:
@@ -168,8 +192,13 @@ def _print_turn(turn: Turn, as_json: bool) -> None:
     if turn.ended is not None:
         rows += [("ended", figures.moment(turn.ended))]
     rows += [("used", figures.used(turn.usage))]
+    if turn.cut is not None:
+        rows += [("finish", turn.cut)]
     if turn.retry_of is not None:
         rows += [("retry of", turn.retry_of)]
+    if turn.by is not None:
+        rows += [("by", turn.by)]
     if turn.error is not None:
         rows += [("error", f"{turn.error.code}: {turn.error.message}")]
-    return display(_turn_heading(turn), facts(rows), "", transcript(turn.events))
+    waiting = ["", turn_view(turn, digests=True)] if turn.waiting else []
+    return display(_turn_heading(turn), facts(rows), "", transcript(turn.events), *waiting)

@@ -1,6 +1,8 @@
 """``forkpoint trust``: whether the project here may say how Forkpoint works in it."""
 
 import os
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,10 +13,13 @@ from forkpoint.backend.settings import as_workspace
 from forkpoint.cli.commands.skills import places
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, display, facts, one_line, print_json, tell
+from forkpoint.cli.questions.keyboard import says_yes
+from forkpoint.cli.questions.pin_view import PinView
 from forkpoint.errors import ForkpointError, NotKept
 from forkpoint.workspace import Decision, TrustStand, set_trust, standing
 from forkpoint.workspace.defaults import settings_file
 from forkpoint.workspace.folders import origin_of
+from forkpoint.workspace.pins import Pinned, digest_of, pinned_at, trust_changed
 from forkpoint.workspace.project import settings_at, settings_of
 from forkpoint.workspace.roots import checkout_and_root
 
@@ -24,13 +29,24 @@ def trust(
     revoke: Annotated[bool, option("--revoke", "Do not trust it: remember it as untrusted.")] = False,
     forget: Annotated[bool, option("--forget", "Decide nothing: forget what was said of it.")] = False,
     show: Annotated[bool, option("--show", "Change nothing: show how it stands, and why.")] = False,
+    yes: Annotated[bool, option("--yes", "Trust it without a question.")] = False,
+    trust_digest: Annotated[
+        str | None, option("--trust-digest DIGEST", "Trust it if this is the digest of what it runs, and fail if not.")
+    ] = None,
+    print_digest: Annotated[
+        bool, option("--print-digest", "Change nothing: print the digest of what it runs.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Trust the project that a folder belongs to.
+    """Trust the project that a folder belongs to, with what it runs now.
 
     A trusted project's settings are used (.forkpoint/config.toml), its skills (.forkpoint/skills), and what it tells
     agents (AGENTS.md). An untrusted one's are not, and tools that can do harm ask first there. Nothing of a project is
     read that is undecided.
+
+    Every command that the project would run is shown, with the project's files that it names, and then you are asked.
+    If any of that changes later, nothing of it runs until you approve the change, with this command. Without a
+    terminal, say --yes, or --trust-digest for exactly what you have seen.
 
     The project is the repository that the folder is in, with all its worktrees, or the folder itself. What you say is
     kept in your settings file, and the exit status is 1 if it cannot be.
@@ -40,19 +56,26 @@ def trust(
       forkpoint trust
       forkpoint trust ~/work/builds --revoke
       forkpoint trust --show
+      forkpoint trust --trust-digest "$(forkpoint trust --print-digest)"
     """
-    if revoke + forget + show > 1:
-        raise typer.BadParameter("--revoke, --forget and --show are three things to do; choose one")
+    _check_options(revoke + forget + show + print_digest, yes, trust_digest)
     folder = as_workspace(path or ".")
     assert folder is not None
     config = settings_file()
+    if print_digest:
+        digest = pinned_at(folder).digest
+        print_json({"digest": digest}) if json else print(digest)
+        return
     if show:
         _show(standing(folder, config), config, json, folder)
         return
     decision: Decision | None = "untrusted" if revoke else None if forget else "trusted"
-    if path is None and decision == "trusted":
-        _check_not_home(folder)
-    kept = set_trust(folder, decision, config)
+    pinned = None
+    if decision == "trusted":
+        if path is None:
+            _check_not_home(folder)
+        pinned = _seen(folder, config, trust_digest, is_agreed=yes, as_json=json)
+    kept = set_trust(folder, decision, config, pinned)
     if kept.warning is not None:
         raise NotKept(kept.warning)
     now = standing(folder, config)
@@ -66,6 +89,41 @@ def trust(
         tell(f"Its settings: {one_line(_project_file(now))}")
         for what, said in _told(folder):
             tell(f"Its {what}: {one_line(', '.join(said))}")
+
+
+def _check_options(others: int, yes: bool, trust_digest: str | None) -> None:
+    """Raises `typer.BadParameter` if the options do not go together. ``others``: how many do another thing."""
+    if others > 1:
+        raise typer.BadParameter("--revoke, --forget, --show and --print-digest are four things to do; choose one")
+    if others and (yes or trust_digest is not None):
+        raise typer.BadParameter("--yes and --trust-digest are for trusting a project; leave the other option out")
+    if trust_digest is not None and digest_of(trust_digest) is None:
+        why = "it is not a digest, as `forkpoint trust --print-digest` prints it"
+        raise typer.BadParameter(why, param_hint="--trust-digest")
+
+
+def _seen(folder: str, config: Path, digest: str | None, *, is_agreed: bool, as_json: bool) -> Pinned:
+    """What the user trusts: it was shown, and the user has agreed, or the digest is its own."""
+    view = PinView(folder, standing(folder, config), config)
+    if digest is not None:
+        if digest.strip() != view.digest:
+            what = f"its digest is {view.digest}, and not {digest.strip()}"
+            raise trust_changed(view.pinned.root, folder, what, view.digest)
+        return view.pinned
+    if view.is_approved:
+        return view.pinned
+    for line in () if as_json else view.lines():
+        tell(line)
+    if is_agreed:
+        return view.pinned
+    if as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        exactly = f"forkpoint trust {shlex.quote(folder)} --trust-digest {view.digest}"
+        why = f"nobody can be asked here. Pass --yes, or trust exactly what there is now: {exactly}"
+        raise typer.BadParameter(one_line(why))
+    if not says_yes(f"Do you trust {one_line(view.pinned.root)} with this?"):
+        tell("Nothing was changed.")
+        raise typer.Exit(1)
+    return view.pinned
 
 
 def instructions_here(folder: str) -> ProjectText:
@@ -107,11 +165,16 @@ def _show(now: TrustStand, config: Path, json: bool, folder: str) -> None:
             why = f"{config} says so{other}"
         shown = [("project", now.root), ("trust", now.trust), ("why", why), ("settings", _project_file(now))]
         told = _told(folder) if now.trust == "trusted" else []
+        if (view := _view(now, config, folder)) is not None:
+            shown.append(("pinned", view.summary))
+            shown += [("changed", one_line(name)) for name in view.prose]
         display(facts(shown + [(what, ", ".join(said)) for what, said in told]))
 
 
 def _document(now: TrustStand, config: Path, folder: str) -> dict[str, Any]:
-    told = dict(_told(folder)) if now.trust == "trusted" else {}
+    told: dict[str, Any] = dict(_told(folder)) if now.trust == "trusted" else {}
+    if (view := _view(now, config, folder)) is not None:
+        told["pinned"] = view.document()
     return told | {
         "root": now.root,
         "trust": now.trust,
@@ -120,6 +183,16 @@ def _document(now: TrustStand, config: Path, folder: str) -> dict[str, Any]:
         "project_file": str(settings_of(Path(now.root))),
         "warning": now.warning,
     }
+
+
+def _view(now: TrustStand, config: Path, folder: str) -> PinView | None:
+    """How what a trusted project runs stands to what was approved; None if its settings cannot be used."""
+    if now.trust != "trusted":
+        return None
+    try:
+        return PinView(folder, now, config)
+    except ForkpointError:  # its settings say why
+        return None
 
 
 def _project_file(now: TrustStand) -> str:

@@ -1,8 +1,9 @@
-"""``forkpoint retry``, ``resume``, ``approve``, ``deny``, ``discard``, ``ask``, ``condense``: to steer turns."""
+"""``forkpoint retry``, ``resume``, ``approve``, ``deny``, ``cancel``, ``discard``, ``ask``, ``condense``."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
 
+import typer
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Limits
@@ -12,11 +13,15 @@ from forkpoint.cli.figures import money, tokens
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import Telling
 from forkpoint.cli.output import Json, aside, clean, print_json, tell
+from forkpoint.cli.questions import decision
+from forkpoint.cli.questions.decision import ApprovalOptions, ChosenCalls
+from forkpoint.cli.questions.project import in_approved_project
 from forkpoint.conversation import Conversation, Turn
 from forkpoint.wire.documents import condensed_document, usage_document
 
 TurnId = Annotated[str | None, option("--turn ID", "Which turn. Default: the last one that did not commit.")]
-Calls = Annotated[list[str] | None, argument("CALL", "Which calls. Default: all that wait.")]
+NamedCalls = Annotated[list[str] | None, option("--call ID", "Which call; repeatable. Default: all that wait.")]
+Digests = Annotated[list[str] | None, option("--digest D", "The digest of the --call before it, as it was shown.")]
 By = Annotated[str | None, option("--by NAME", "Who decides; it is recorded.")]
 
 
@@ -79,28 +84,54 @@ def resume(
 
 def approve(
     conversation: Id,
-    calls: Calls = None,
+    call: NamedCalls = None,
+    digest: Digests = None,
+    arguments: Annotated[
+        str | None, option("--arguments JSON", "Run the call with these arguments instead. The model is told.")
+    ] = None,
+    always: Annotated[
+        str | None,
+        option(
+            "--always WHAT",
+            "Allow more without a question from now on: call (exactly this one), tool (every call of it), or "
+            "prefix:WORDS (shell commands that begin so).",
+        ),
+    ] = None,
     by: By = None,
     agent: Tools = None,
     allow: Allow = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Let calls run that wait for an approval.
+    """Look at calls that wait for an approval, and let them run.
 
-    Then the turn goes on. This works from any process, also long after the one that began the turn has ended.
+    Shows what the model says, and each call whole; then asks. Without a terminal, nobody can be asked: name each call
+    with the digest of what you saw. Then the turn goes on. This works from any process, also long after the one that
+    began the turn has ended.
 
     \b
     Examples:
       forkpoint approve build-1234
-      forkpoint approve build-1234 call_7 --by ann
+      forkpoint approve build-1234 --call call_7 --by ann
+      forkpoint approve build-1234 --call call_7 --digest sha256:dddff1ee...
+      forkpoint approve build-1234 --call call_7 --arguments '{"build": 1235}'
+      forkpoint approve build-1234 --call call_7 --always "prefix:git status"
     """
-    _steer(conversation, lambda this: this.approve(*(calls or ()), by=by), store, json, agent=agent, allow=allow)
+    chosen = ChosenCalls(call, digest)
+    _steer(
+        conversation,
+        lambda this: decision.approve(this, chosen, ApprovalOptions(arguments, always, by), store=store, as_json=json),
+        store,
+        json,
+        agent=agent,
+        allow=allow,
+    )
 
 
 def deny(
     conversation: Id,
-    calls: Calls = None,
+    call: NamedCalls = None,
+    digest: Digests = None,
     reason: Annotated[str | None, option("--reason TEXT", "Why; the model is told.")] = None,
     by: By = None,
     agent: Tools = None,
@@ -110,20 +141,33 @@ def deny(
 ) -> None:
     """Refuse calls that wait for an approval.
 
-    Then the turn goes on: the model is told, with the reason.
+    Nobody is asked. Then the turn goes on: the model is told, with the reason.
+
+    \b
+    Examples:
+      forkpoint deny build-1234 --reason "not on a Friday" --by ann
+      forkpoint deny build-1234 --call call_7
+    """
+    chosen = ChosenCalls(call, digest)
+    _steer(conversation, lambda this: decision.deny(this, chosen, by, reason), store, json, agent=agent, allow=allow)
+
+
+def cancel(conversation: Id, store: Store = None, json: Json = False) -> None:
+    """Cancel the turn that runs, in whichever process.
+
+    It waits until that process has stopped the turn, and shows how the turn ended. The exit status is 1 if the turn was
+    faster, and is committed. A turn whose process has died ends as cancelled at once. If its process is stopped or
+    hangs, this takes until the process counts as dead: a minute.
 
     \b
     Example:
-      forkpoint deny build-1234 --reason "not on a Friday" --by ann
+      forkpoint cancel build-1234
     """
-    _steer(
-        conversation,
-        lambda this: this.deny(*(calls or ()), by=by, reason=reason),
-        store,
-        json,
-        agent=agent,
-        allow=allow,
-    )
+    with opened(conversation, store) as this:
+        turn = this.cancel()
+        Telling(store=store, as_json=json).ended(turn, this.name)
+    if turn.outcome != "cancelled":
+        raise typer.Exit(1)
 
 
 def discard(
@@ -163,7 +207,7 @@ def ask(
     """
     with opened(conversation, store, bind=True, agent=agent, allow=allow) as this:
         bring_library_for(this, store)
-        answer = this.ask(question)
+        answer = in_approved_project(lambda: this.ask(question), this.workspace, store, asks=not json)
     if json:
         print_json({"text": answer.text, "usage": usage_document(answer.usage)})
     else:
