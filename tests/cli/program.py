@@ -111,6 +111,12 @@ class Program:
         assert done.returncode == status, done.stderr
         return json.loads(done.stdout)
 
+    def seen(self, name: str, *options: str) -> list[str]:
+        """The options of ``approve`` that name each call that waits, with the digest of what was seen."""
+        turn = self.json("show", name, "--turns", *options)["turns"][-1]
+        waiting = [call for call in turn["calls"] if call["status"] == "waiting"]
+        return [part for call in waiting for part in ("--call", call["id"], "--digest", call["digest"])]
+
     def python(self, code: str) -> str:
         """What a program of the user's prints, in the same folder."""
         code = f"import builds\nfrom forkpoint import Conversation\n{code}"

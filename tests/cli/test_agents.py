@@ -94,7 +94,9 @@ def test_an_agent_of_ones_own_code_asks_whenever_the_parent_would(forkpoint: Pro
     (member,) = forkpoint.json("agents", "build-1234")["items"]
     assert member["status"] == "awaiting_approval"
     assert f"forkpoint approve {member['conversation']}" in one_line(done.stderr)
-    assert forkpoint.run("agents", "wait", "build-1234", "doer").returncode == 3
+    waits = forkpoint.run("agents", "wait", "build-1234", "doer")
+    assert waits.returncode == 3
+    assert "restart(build=7) waits for an approval" in waits.stdout
     assert not (forkpoint.folder / "restarted").exists()
 
 

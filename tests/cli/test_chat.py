@@ -183,7 +183,7 @@ def test_what_waits_is_announced_when_somebody_comes_back(forkpoint: Program) ->
     forkpoint.script(Reply(calls=(RESTART,)))
     chat(forkpoint, "Do it.", options=("talk", *AGENT))
     shown = chat(forkpoint, "/discard", options=("talk",))
-    assert shown[1].startswith('restart({"build": 1234}) waits for an approval (the tool is risky), as call_7')
+    assert shown[1] == "  restart(build=1234) waits for an approval (the tool is risky), as call_7"
     assert shown[2] == "/approve lets it run, /deny refuses it, /discard ends the turn."
     assert [turn.outcome for turn in turns(forkpoint, "talk")] == ["cancelled"]
 

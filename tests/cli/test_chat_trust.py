@@ -111,7 +111,7 @@ def test_an_explicit_untrusted_is_not_overridden_and_stderr_says_how_to_change_i
     assert done.returncode == 0
     assert f"`forkpoint trust {desk.project}`" in one_line(done.stderr)
     assert (desk.settings.read_bytes(), desk.instructions("one")) == (said, "")
-    desk.text("trust", "project")
+    desk.text("trust", "project", "--yes")
     desk.text("run", "-c", "two", "--workspace", "project", *ECHO, "Hello")
     assert desk.instructions("two") == TOLD
 
@@ -167,3 +167,104 @@ def test_an_answer_is_kept_though_nothing_was_said_then(desk: Desk) -> None:
         terminal.wait_for(PROMPT)
         assert terminal.end_with(CTRL_D) == 0
     assert desk.kept == "untrusted"
+
+
+def test_only_what_was_shown_is_trusted_and_not_what_is_there_when_the_answer_comes(desk: Desk) -> None:
+    guarded(desk, "echo one >> ran\n")
+    with Terminal(desk, "chat", "one", "--workspace", "project", *ECHO) as terminal:
+        terminal.wait_for(QUESTION)
+        guarded(desk, "echo two >> ran\n")
+        terminal.type("y\n")
+        terminal.wait_for(PROMPT)
+        terminal.type("Hello\n")
+        terminal.wait_for("+echo two >> ran")
+        terminal.wait_for("Approve it? [y/n]")
+        terminal.type("n\n")
+        terminal.wait_for(PROMPT)
+        assert terminal.end_with(CTRL_D) == 0
+    assert not (desk.project / "ran").exists()
+
+
+# What changed.
+
+
+def guarded(desk: Desk, script: str) -> None:
+    desk.brings("[[hooks]]", 'moment = "turn_start"', 'command = ["sh", "guard.sh"]')
+    (desk.project / "guard.sh").write_text(script)
+
+
+def test_a_changed_project_runs_nothing_where_nobody_can_be_asked(desk: Desk) -> None:
+    guarded(desk, "echo one >> ran\n")
+    desk.text("trust", "project", "--yes")
+    desk.text("run", "-c", "one", "--workspace", "project", *ECHO, "Hello")
+    guarded(desk, "echo two >> ran\n")
+    for arguments in (("run", "-c", "one", "Hello"), ("run", "--workspace", "project", *ECHO, "Hello")):
+        done = desk.run(*arguments)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "guard.sh changed" in done.stderr
+    asked = desk.run("chat", "one", stdin="Hello\n")
+    assert f"forkpoint trust {desk.project}" in one_line(asked.stdout)
+    assert (desk.project / "ran").read_text() == "one\n"
+    digest = desk.text("trust", "project", "--print-digest").strip()
+    desk.run("run", "-c", "one", "Hello", FORKPOINT_TRUST_DIGEST=digest)
+    assert (desk.project / "ran").read_text() == "one\ntwo\n"
+
+
+def test_on_a_terminal_the_change_is_shown_and_the_same_message_runs_once_it_is_approved(desk: Desk) -> None:
+    guarded(desk, "echo one >> ran\n")
+    desk.text("trust", "project", "--yes")
+    desk.text("run", "-c", "one", "--workspace", "project", *ECHO, "Hello")
+    guarded(desk, "echo two >> ran\n")
+    with Terminal(desk, "run", "-c", "one", "Again") as terminal:
+        terminal.wait_for("-echo one >> ran")
+        terminal.wait_for("+echo two >> ran")
+        terminal.wait_for("Approve it? [y/n]")
+        assert terminal.end_with("n\n") == 1
+    assert (desk.project / "ran").read_text() == "one\n"
+    with Terminal(desk, "chat", "one") as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Again\n")
+        terminal.wait_for("Approve it? [y/n]")
+        terminal.type("y\n")
+        terminal.wait_for("You said: Again")
+        terminal.wait_for(PROMPT)
+        assert terminal.end_with(CTRL_D) == 0
+    assert (desk.project / "ran").read_text() == "one\ntwo\n"
+    with Conversation.open("one", store=desk.store, bind=False) as found:
+        assert len(found.turns().items) == 2
+
+
+def test_a_change_that_cannot_be_kept_as_approved_holds_for_the_command_with_a_warning(desk: Desk) -> None:
+    guarded(desk, "echo one >> ran\n")
+    desk.text("trust", "project", "--yes")
+    guarded(desk, "echo two >> ran\n")
+    desk.settings.chmod(0o444)
+    said = desk.settings.read_bytes()
+    with Terminal(desk, "run", "-c", "one", "--workspace", "project", *ECHO, "Hello") as terminal:
+        terminal.wait_for("Approve it? [y/n]")
+        assert terminal.end_with("y\n") == 0
+        assert "could not be kept" in one_line(terminal.text)
+    assert desk.settings.read_bytes() == said
+    assert (desk.project / "ran").read_text() == "two\n"
+
+
+def test_a_call_that_waits_is_decided_again_after_a_change_was_approved(desk: Desk) -> None:
+    guarded(desk, "echo one >> ran\n")
+    desk.text("trust", "project", "--yes")
+    desk.script(Reply(calls=(ScriptedCall("restart", '{"build": 1}'),)), Reply("Done."))
+    waits = ("--agent", "builds:agent", "--workspace", "project")
+    assert desk.run("run", "-c", "one", *waits, "Restart it").returncode == 3
+    guarded(desk, "echo two >> ran\n")
+    with Terminal(desk, "chat", "one", "--agent", "builds:agent") as terminal:
+        terminal.wait_for("Run restart?")
+        terminal.type("y")
+        terminal.wait_for("Approve it? [y/n]")
+        terminal.type("y\n")
+        terminal.wait_for("Run restart?")
+        terminal.type("y")
+        terminal.wait_for("1 restarted")
+        terminal.wait_for("Run restart?")  # the script of the model begins anew in another process
+        terminal.type("\n")
+        terminal.wait_for(PROMPT)
+        assert terminal.end_with(CTRL_D) == 0
+    assert (desk.folder / "restarted").read_text() == "1\n"

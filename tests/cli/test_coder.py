@@ -28,7 +28,7 @@ def test_it_works_here_with_the_model_that_is_named_and_asks_first(forkpoint: Pr
     assert waits.returncode == 3
     assert not (forkpoint.folder / "a.txt").exists()
     forkpoint.script(Reply("Written."))  # a process of its own begins with the first
-    done = forkpoint.run("approve", "job")
+    done = forkpoint.run("approve", "job", *forkpoint.seen("job"))
     assert (done.returncode, done.stdout) == (0, "Written.\n")
     assert (forkpoint.folder / "a.txt").read_text() == "one"
     with Conversation.open("job", bind=False, store=forkpoint.store) as conversation:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,11 @@ def build(forkpoint: Program, model: str) -> str:
         return made.id
 
 
+def soon(text: str) -> str:
+    """The text as it would be if the machine had nothing else to do."""
+    return re.sub(r"\d+ (s|min) ago", "just now", text)
+
+
 # list
 
 
@@ -65,7 +71,7 @@ def test_list_shows_each_conversation_on_a_line_the_newest_first(forkpoint: Prog
     assert heading.split() == ["conversation", "title", "status", "events", "model", "updated", "kind"]
     assert fork.split()[-1] == "fork"
     assert newer.split()[:3] == [other.id[:13], "Other", "idle"]
-    assert one_line(older) == "build-1234 Why did it fail? idle 10 scripted/list just now root"
+    assert soon(one_line(older)) == "build-1234 Why did it fail? idle 10 scripted/list just now root"
 
 
 def test_list_filters_by_tag_and_status(forkpoint: Program) -> None:
@@ -158,10 +164,10 @@ def test_show_says_that_a_price_is_not_known(forkpoint: Program) -> None:
 def test_show_turns_has_those_that_failed_and_what_tools_did(forkpoint: Program) -> None:
     build(forkpoint, "show_turns")
     first, failed, again = forkpoint.text("show", "build-1234", "--turns").split("\n\n")[1:]
-    assert first.startswith("committed · just now · 2,000 tokens in, 75 % cached · 40 out · $0.0246 · ")
-    assert 'call       read_log({"build": 1234}): done, ' in first
+    assert soon(first).startswith("committed · just now · 2,000 tokens in, 75 % cached · 40 out · $0.0246 · ")
+    assert re.search(r"call       done, .*: read_log\(build=1234\)", first)
     assert "assistant  The disk was full." in first
-    assert failed.startswith("failed · just now · 1,000 tokens in")
+    assert soon(failed).startswith("failed · just now · 1,000 tokens in")
     assert "error  The provider of scripted/show_turns could not answer now" in failed
     assert "assistant  Free some space." in again
     assert f"retry of   {failed.splitlines()[1].split()[-1]}" in again

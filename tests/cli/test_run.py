@@ -10,7 +10,7 @@ from tests.cli.program import Program, one_line
 from tests.cli.terminal import CTRL_C, Terminal
 
 from forkpoint import Conversation, Turn
-from forkpoint.events import Text
+from forkpoint.events import Text, Usage
 from forkpoint.testing import Fault, Reply, ScriptedCall
 
 READ = ScriptedCall("read_log", '{"build": 1234}')
@@ -44,6 +44,18 @@ def test_the_answer_is_on_stdout_and_all_the_rest_on_stderr(forkpoint: Program) 
     assert "$0 · " in lines[3]
     assert lines[3].endswith(f" · turn {turn.id}")
     assert len(lines) == 4
+
+
+def test_an_answer_that_was_cut_says_so_in_words_and_in_json(forkpoint: Program) -> None:
+    cut = Reply("The disk", finish="length", usage=Usage(1, output=256))
+    forkpoint.script(cut, cut)
+    done = forkpoint.run("run", "Why?", "-c", "build", "--agent", "builds:agent")
+    assert (done.returncode, done.stdout) == (0, "The disk\n")
+    assert "the answer was cut at the limit of 256 tokens" in done.stderr
+    again = forkpoint.json("run", "Why?", "-c", "build")
+    assert again["finish"] == "length"
+    for shown in (["--events"], ["--turns"], ["--turn", again["id"]]):
+        assert "cut at the limit of 256 tokens" in one_line(forkpoint.run("show", "build", *shown).stdout), shown
 
 
 def test_without_a_name_each_run_is_a_conversation_of_its_own(forkpoint: Program) -> None:
@@ -157,7 +169,7 @@ def test_a_turn_that_waits_exits_with_3_and_goes_on_when_approved(forkpoint: Pro
     assert "is open (awaiting_approval)" in again.stderr
     assert "  forkpoint approve build " in again.stderr
     forkpoint.script(Reply("Restarted."))
-    assert forkpoint.text("approve", "build") == "Restarted.\n"
+    assert forkpoint.text("approve", "build", *forkpoint.seen("build")) == "Restarted.\n"
     assert (forkpoint.folder / "restarted").read_text() == "1234\n"
 
 

@@ -53,8 +53,9 @@ def test_what_a_conversation_was_told_already_is_left_out(forkpoint: Program) ->
 def test_trust_and_doctor_name_what_agents_come_to_here(forkpoint: Program) -> None:
     repo = forkpoint.folder / "repo"
     (repo / "AGENTS.md").write_text("Builds are started with make.")
-    done = forkpoint.run("trust", "repo")
-    assert done.stderr.splitlines()[1:] == [
+    done = forkpoint.run("trust", "repo", "--yes")
+    assert done.stderr.splitlines()[:2] == ["It runs nothing.", "It tells agents: AGENTS.md, .forkpoint/skills/sql.md"]
+    assert done.stderr.splitlines()[-2:] == [
         f"Its instructions: {repo}/AGENTS.md",
         f"Its skills: {repo}/.forkpoint/skills/sql.md",
     ]

@@ -16,8 +16,9 @@ from forkpoint.conversation.portal import wait_for
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.address import open_store
-from forkpoint.store.records import Lineage, NewConversation
+from forkpoint.store.records import Lineage, NewConversation, OpenTurn
 from forkpoint.testing import Reply
+from forkpoint.testing.samples import exchange
 
 
 @pytest.fixture
@@ -188,6 +189,35 @@ def test_sub_agents_are_listed_only_if_one_asks_for_them_and_opened_by_the_start
     assert [info["id"] for info in forkpoint.json("list", "--agents")["items"]] == [child, source.id]
     assert "/root/scout" in forkpoint.text("list", "--agents")
     assert forkpoint.json("show", child[:18])["conversation"]["id"] == child
+
+
+def test_sides_are_listed_only_if_one_asks_for_them_and_drawn_with_all_their_events(forkpoint: Program) -> None:
+    with root(forkpoint, "beside") as source:
+        side = asked_beside(forkpoint, source)
+    assert [info["id"] for info in forkpoint.json("list")["items"]] == [source.id]
+    assert [info["id"] for info in forkpoint.json("list", "--sides")["items"]] == [side, source.id]
+    assert "side" in forkpoint.text("list", "--sides").splitlines()[1]
+    assert forkpoint.json("show", side[:18])["conversation"]["lineage"]["kind"] == "side"
+    drawn = one_line(forkpoint.text("tree", "root"))
+    assert "side after 7 events · 2 own events" in drawn
+    assert "side of root after 7 events" in forkpoint.text("show", side)
+
+
+def asked_beside(forkpoint: Program, source: Conversation) -> str:
+    """A side of a conversation, as a server makes it."""
+    id = new_id()
+
+    async def make() -> None:
+        async with await open_store(forkpoint.store) as store:
+            stood = await store.read(source.id)
+            lineage = Lineage("side", stood.id, stood.head.position)
+            new = NewConversation(id=id, family=stood.family, lineage=lineage)
+            turn = await store.begin(id, new_id(), create=new)
+            assert isinstance(turn, OpenTurn)
+            await store.commit(turn, exchange("a title"))
+
+    wait_for("made", make)
+    return id
 
 
 # fork

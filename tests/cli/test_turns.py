@@ -1,11 +1,15 @@
 """``forkpoint retry``, ``resume``, ``approve``, ``deny``, ``discard`` and ``ask``."""
 
 import json
+import re
+import shlex
 import signal
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.cli.program import Program, one_line
+from tests.cli.terminal import CTRL_D, Terminal
 
 from forkpoint.testing import Fault, Reply, ScriptedCall
 
@@ -79,7 +83,7 @@ def test_a_turn_that_fails_is_two_documents_for_programs(forkpoint: Program) -> 
 def test_resume_goes_on_without_running_a_finished_tool_again(forkpoint: Program) -> None:
     begun(forkpoint, RESTARTS)
     forkpoint.script(Reply("x", fault=Fault("overloaded")))
-    assert forkpoint.run("approve", "it").returncode == 1
+    assert forkpoint.run("approve", "it", *forkpoint.seen("it")).returncode == 1
     forkpoint.script(Reply("Both are up."))
     document = forkpoint.json("resume", "it")
     assert (document["outcome"], document["text"], document["name"]) == ("committed", "Both are up.", "it")
@@ -132,9 +136,9 @@ def test_a_turn_that_waits_exits_with_3_and_shows_what_waits(forkpoint: Program)
 def test_approve_lets_calls_run_in_another_process(forkpoint: Program) -> None:
     begun(forkpoint, RESTARTS)
     forkpoint.script(Reply("Both are up."))
-    first = forkpoint.json("approve", "it", "call_b", "--by", "ann", status=3)
+    first = forkpoint.json("approve", "it", *forkpoint.seen("it")[4:], "--by", "ann", status=3)
     assert (first["waiting"], restarted(forkpoint)) == (["call_a"], ["8"])
-    assert forkpoint.text("approve", "it") == "Both are up.\n"
+    assert forkpoint.text("approve", "it", *forkpoint.seen("it")) == "Both are up.\n"
     assert restarted(forkpoint) == ["8", "7"]
     shown = forkpoint.text("show", "it", "--events")
     assert "approval   given for restart call_b by ann" in shown
@@ -144,10 +148,129 @@ def test_approve_lets_calls_run_in_another_process(forkpoint: Program) -> None:
 
 def test_approve_refuses_a_call_that_does_not_wait(forkpoint: Program) -> None:
     begun(forkpoint, RESTARTS)
-    done = forkpoint.run("approve", "it", "call_x")
+    done = forkpoint.run("approve", "it", "--call", "call_x")
     assert done.returncode == 1
     assert "has no turn to approve: call 'call_x' does not wait" in done.stderr
     assert "call_a, call_b" in done.stderr
+
+
+def test_without_a_terminal_approve_shows_what_waits_and_the_command_that_approves_it(forkpoint: Program) -> None:
+    begun(forkpoint, replace(RESTARTS, text="Both hang."))
+    forkpoint.script(Reply("Both are up."))
+    looked = forkpoint.run("approve", "it", "--by", "ann")
+    assert (looked.returncode, looked.stdout) == (2, "")
+    assert "| Both hang." in looked.stderr
+    assert "restart(build=8) waits for an approval (the tool is risky), as call_b" in looked.stderr
+    line = next(line for line in looked.stderr.splitlines() if line.startswith("  forkpoint approve it "))
+    command = shlex.split(line)[1:]
+    assert command == ["approve", "it", *forkpoint.seen("it"), "--by", "ann"]
+    assert all(digest in looked.stderr for digest in command if digest.startswith("sha256:"))
+    assert restarted(forkpoint) == []
+    program = forkpoint.json("approve", "it", status=2)
+    assert [call["digest"] for call in program["calls"]] == [part for part in command if part.startswith("sha256:")]
+    assert forkpoint.text(*command) == "Both are up.\n"
+    assert sorted(restarted(forkpoint)) == ["7", "8"]
+
+
+def test_approve_and_deny_refuse_a_digest_of_other_content(forkpoint: Program) -> None:
+    begun(forkpoint, RESTARTS)
+    a, b = (part for part in forkpoint.seen("it") if part.startswith("sha256:"))
+    for verb in ("approve", "deny"):
+        done = forkpoint.run(verb, "it", "--call", "call_a", "--digest", b, "--json")
+        assert (done.returncode, json.loads(done.stderr)["error"]["code"]) == (1, "call_changed")
+    alone = forkpoint.run("approve", "it", "--call", "call_a", "--call", "call_b", "--digest", a)
+    assert (alone.returncode, "each --call needs a --digest" in one_line(alone.stderr)) == (2, True)
+    assert forkpoint.json("show", "it")["conversation"]["status"] == "awaiting_approval"
+    assert restarted(forkpoint) == []
+
+
+def test_approve_allows_such_calls_for_good_if_somebody_says_so(forkpoint: Program) -> None:
+    begun(forkpoint, RESTARTS)
+    shown = forkpoint.run("approve", "it", "--call", "call_a", "--always", "tool")
+    assert "--always tool" in shown.stderr, "the command that approves it where nobody can be asked"
+    refused = forkpoint.run(*shlex.split(shown.stderr.splitlines()[-1])[1:-1], "prefix:ls")
+    assert (refused.returncode, restarted(forkpoint)) == (1, [])
+    assert "no shell command" in refused.stderr
+    forkpoint.script(Reply("Restarted."))
+    assert forkpoint.run(*shlex.split(shown.stderr.splitlines()[-1])[1:]).returncode == 0
+    assert sorted(restarted(forkpoint)) == ["7", "8"], "what waits beside it is allowed too"
+    (rule,) = forkpoint.json("approvals", "it")["items"]
+    assert (rule["kind"], rule["tool"]) == ("tool", "restart")
+
+
+def test_a_call_is_approved_with_other_arguments(forkpoint: Program) -> None:
+    begun(forkpoint, RESTARTS)
+    forkpoint.script(Reply("9 is up."))
+    both = forkpoint.seen("it")
+    instead = ("--arguments", '{"build": 9}')
+    refused = forkpoint.run("approve", "it", *both, *instead)
+    assert (refused.returncode, "it is for one call" in one_line(refused.stderr)) == (2, True)
+    wrong = forkpoint.run("approve", "it", *both[:4], "--arguments", '{"house": 9}')
+    assert (wrong.returncode, "house" in wrong.stderr) == (1, True)
+    shown = forkpoint.run("approve", "it", "--call", "call_a", *instead)
+    assert (shown.returncode, shown.stderr.count("restart(build=")) == (2, 2)
+    assert "approved with these arguments instead: restart(build=9)" in shown.stderr
+    assert forkpoint.run("approve", "it", *both[:4], *instead).returncode == 3
+    assert restarted(forkpoint) == ["9"]
+    assert "7" not in forkpoint.text("deny", "it", "--call", "call_b")
+    assert 'with these arguments instead: {"build": 9}' in forkpoint.text("show", "it", "--events")
+    assert 'restart(build=7), approved with {"build": 9}' in forkpoint.text("show", "it", "--turns")
+
+
+def test_on_a_terminal_approve_shows_what_waits_and_asks(forkpoint: Program) -> None:
+    begun(forkpoint, replace(RESTARTS, text="Both hang."))
+    forkpoint.script(Reply("Both are up."))
+    with Terminal(forkpoint, "approve", "it") as user:
+        user.wait_for("| Both hang.")
+        user.wait_for("restart(build=8) waits for an approval (the tool is risky), as call_b")
+        user.wait_for("May these 2 calls run? [y/n] ")
+        user.type("what?\n")
+        user.wait_for("[y/n] ")
+        user.type("n\n")
+        user.wait_for("Nothing was approved. To refuse: forkpoint deny it")
+        assert user.end() == 3
+    assert restarted(forkpoint) == []
+    with Terminal(forkpoint, "approve", "it", "--call", "call_b") as user:
+        user.wait_for("May it run? [y/n] ")
+        user.type("y\n")
+        assert user.end() == 3, "the other call still waits"
+    assert restarted(forkpoint) == ["8"]
+
+
+def test_a_command_of_48_kb_is_shown_whole_wherever_somebody_could_approve_it(forkpoint: Program) -> None:
+    command = f"echo {'a ' * 12_000} \t; rm -rf ~/everything ;   echo {'b ' * 12_000}"
+    shell = ScriptedCall("shell", json.dumps({"command": command}), "call_s")
+    forkpoint.script(Reply("I tidy up.", calls=(shell,)))
+    coder = ("--agent", "coder", "--model", "scripted/script.json")
+    ran = forkpoint.run("run", "Tidy up.", "-c", "job", *coder)
+    turn = forkpoint.json("show", "job", "--turns")["turns"][-1]["id"]
+    shows = [forkpoint.run("show", "job", *more) for more in ((), ("--turns",), ("--turn", turn))]
+    for done in (ran, *shows, forkpoint.run("approve", "job")):
+        shown = done.stdout + done.stderr
+        assert f"$ {command}\n" in shown, done.args
+        assert "I tidy up." in shown
+    with Terminal(forkpoint, "chat", "talk", *coder) as user:
+        user.type("Tidy up.\n")
+        user.wait_for(f"$ {command}\n")
+        user.type(CTRL_D)
+    with Terminal(forkpoint, "approve", "job") as user:
+        user.wait_for(f"$ {command}\n")
+        user.wait_for("scroll up to see all of it")
+        user.wait_for("May it run? [y/n] ")
+        user.type(CTRL_D)
+        assert user.end() == 3
+
+
+def test_rows_of_show_that_leave_something_out_say_how_much_and_what_shows_it(forkpoint: Program) -> None:
+    reads = Reply(calls=(ScriptedCall("read_log", json.dumps({"build": 7, "note": "x" * 1_000}), "call_r"),))
+    begun(forkpoint, reads, Reply("y" * 1_000))
+    turn = forkpoint.json("show", "it", "--turns")["turns"][-1]
+    shown = one_line(forkpoint.text("show", "it", "--turns"))
+    assert len(re.findall(r"[xy]+… \[[0-9,]+ more characters\]", shown)) == 2
+    assert f"whole in forkpoint show it --turn {turn['id']}" in shown
+    whole = "".join(forkpoint.text("show", "it", "--turn", turn["id"]).split())
+    assert "x" * 1_000 in whole
+    assert "y" * 1_000 in whole
 
 
 def test_deny_tells_the_model_why(forkpoint: Program) -> None:

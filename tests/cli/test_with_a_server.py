@@ -1,7 +1,9 @@
 """Every command works with a server's address as ``--store``, and says what it says of a store of one's own."""
 
 import itertools
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import typer.main
 from tests.cli.program import Program, agent, one_line
 from tests.conversation.support.homes import RemoteHome
 
-from forkpoint import Agent, Conversation, SubAgents, Window, tool
+from forkpoint import Agent, Conversation, SubAgents, TurnCancelled, Window, tool
 from forkpoint.cli.app import app
 from forkpoint.errors import ForkpointError
 from forkpoint.testing import Fault, Reply, ScriptedCall
@@ -34,7 +36,9 @@ TRIED = {
     "resume": "test_retry_and_resume",
     "approve": "test_approve_deny_and_discard",
     "deny": "test_approve_deny_and_discard",
+    "approvals": "test_approvals_are_given_listed_and_revoked",
     "discard": "test_approve_deny_and_discard",
+    "cancel": "test_cancel_stops_a_turn_that_the_server_runs",
     "describe": "test_describe_and_delete",
     "delete": "test_describe_and_delete",
     "request": "test_request_shows_what_is_sent",
@@ -166,6 +170,17 @@ def test_retry_and_resume(forkpoint: Program, server: RemoteHome, at: tuple[str,
         assert verb in one_line(refused.stderr)
 
 
+def test_approvals_are_given_listed_and_revoked(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    answerer = agent(fresh("allowed"), RESTARTS, Reply("Up."), tools=[restart], approval="risky")
+    name = talk(server, answerer, "Do it.")
+    first = forkpoint.seen(name, *at)[:4]
+    assert forkpoint.json("approve", name, *first, "--always", "tool", *at)["outcome"] == "committed"
+    (rule,) = forkpoint.json("approvals", name, *at)["items"]
+    assert rule["id"] in forkpoint.text("approvals", name, *at)
+    assert forkpoint.json("approvals", name, "--revoke", rule["id"], "--by", "ann", *at)["revoked_by"] == "ann"
+    assert forkpoint.json("approvals", name, *at) == {"items": []}
+
+
 def test_approve_deny_and_discard(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
     def waiting() -> str:
         answerer = agent(fresh("cli-waits"), RESTARTS, Reply("Done."), tools=[restart], approval="risky")
@@ -173,15 +188,35 @@ def test_approve_deny_and_discard(forkpoint: Program, server: RemoteHome, at: tu
 
     name = waiting()
     assert "call_a" in forkpoint.text("show", name, "--turns", *at)
-    approved = forkpoint.json("approve", name, "--by", "ann", *at)
+    approved = forkpoint.json("approve", name, "--by", "ann", *forkpoint.seen(name, *at), *at)
     assert (approved["text"], [call["status"] for call in approved["calls"]]) == ("Done.", ["done", "done"])
     name = waiting()
-    assert forkpoint.json("approve", name, "call_a", *at, status=3)["outcome"] == "awaiting_approval"
+    first = forkpoint.seen(name, *at)[:4]
+    assert forkpoint.json("approve", name, *first, *at, status=3)["outcome"] == "awaiting_approval"
     denied = forkpoint.json("deny", name, "--reason", "Not now.", *at)
     assert [call["status"] for call in denied["calls"]] == ["done", "denied"]
     name = waiting()
     assert forkpoint.json("discard", name, *at)["outcome"] == "cancelled"
     assert texts(server, name) == []
+
+
+def test_cancel_stops_a_turn_that_the_server_runs(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    name, hangs = fresh("talk"), Reply("x", piece=1, fault=Fault("hang", after=1))
+    answerer = server.agent(agent(fresh("cli-hangs"), hangs))
+    with (
+        ThreadPoolExecutor() as threads,
+        Conversation(answerer, conversation_id=name, store=server.store) as conversation,
+    ):
+        conversation.describe(title="It hangs")
+        running = threads.submit(conversation.run, "go")
+        while conversation.info().status != "running":
+            time.sleep(0.01)
+        cancelled = forkpoint.json("cancel", name, *at)
+        assert (cancelled["outcome"], cancelled["name"]) == ("cancelled", name)
+        with pytest.raises(TurnCancelled):
+            running.result()
+    refused = forkpoint.run("cancel", name, *at)
+    assert (refused.returncode, "none is running" in one_line(refused.stderr)) == (1, True)
 
 
 def test_describe_and_delete(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
