@@ -561,7 +561,7 @@ async def test_a_projects_hooks_run_for_as_long_as_it_is_trusted_and_are_stored_
         assert [one.result for one in turn.calls] == ["This call was not run: no work here"]
         assert project.ran == 1, "it is found in the project's root, and runs in the workspace"
         async with await home.opened() as store:
-            assert "guard" not in (await store.read(talk.id)).settings
+            assert "guard.sh" not in (await store.read(talk.id)).settings
         project.trusted("untrusted")
         waiting = await talk.run("untrusted")
         assert (waiting.outcome, project.ran) == ("awaiting_approval", 1)
@@ -583,7 +583,7 @@ async def test_a_projects_hooks_hold_for_sub_agents_and_for_answers_that_are_not
             async with await AsyncConversation.open(member.conversation, bind=False, store=store) as child:
                 events = await child.events()
                 assert [result.status for result in results(events)] == ["denied"]
-                assert "guard" not in (await store.read(child.id)).settings
+                assert "guard.sh" not in (await store.read(child.id)).settings
             before = project.ran
         backend = Engine(store)
         turn = await backend.turns.once(

@@ -1,6 +1,7 @@
 """Trust is of content: what a project runs is run only if it is what was approved."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,10 @@ def commit(folder: Path) -> None:
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder))
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
         subprocess.run([*git, *words], check=True)
+
+
+def add_worktree(project: Path, folder: Path) -> None:
+    subprocess.run(["git", "-C", project, "worktree", "add", "-q", folder], check=True)
 
 
 def shell(command: str, id: str = "s") -> Any:
@@ -385,13 +390,35 @@ async def test_the_environment_approves_a_digest_and_nothing_is_written(
         await talk.run(orders([shell("true")], say="Done."))
         assert desk.ran == ["guard"]
         desk.writes(OPEN)
-        await talk.run("Go on")  # nobody has decided about this content: it is as any project that is undecided
+        with pytest.raises(TrustChanged, match="nobody has decided about what is there now"):
+            await talk.run("Go on")
+        assert desk.ran == ["guard"]
+    async with desk.conversation() as talk:
+        await talk.run("Hello")  # a new conversation never had the guard: the project is undecided, as any other
         assert desk.ran == ["guard"]
     assert not desk.config.exists()
     desk.writes(GUARD)
     assert set_trust(desk.project, "untrusted", desk.config).written
     async with desk.conversation() as talk:
         assert (await talk.run(orders([shell("true")]))).outcome == "awaiting_approval"
+
+
+async def test_digests_of_other_projects_in_the_environment_do_not_refuse_a_project_that_runs_nothing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.sets('instructions = "Be brief."')
+    desk.trusts()
+    monkeypatch.setenv("FORKPOINT_TRUST_DIGEST", f"sha256:{'0' * 64}")
+    async with desk.conversation() as talk:
+        await talk.run("Hello")
+        desk.sets(*HOOK)
+        with pytest.raises(TrustChanged):
+            await talk.run("Go on")
+        desk.trusts()
+        await talk.run("Go on")
+        desk.sets('instructions = "no guard any more"')
+        with pytest.raises(TrustChanged):  # of this project something was approved, so nothing is another content
+            await talk.run("Go on")
 
 
 async def test_an_unsafe_settings_file_of_the_user_or_the_project_is_refused(desk: Desk) -> None:
@@ -409,3 +436,90 @@ async def test_an_unsafe_settings_file_of_the_user_or_the_project_is_refused(des
         settings.chmod(0o644)
         assert (await talk.run("Hello")).outcome == "committed"
         assert desk.ran == []
+
+
+# The guards that were there.
+
+
+@pytest.mark.parametrize("loses", ["a repository inside", "a link", "the user's file", "the worktree's link"])
+async def test_a_folder_that_leaves_its_guarded_project_is_refused_and_does_not_go_on_without_guards(
+    desk: Desk, tmp_path: Path, loses: str
+) -> None:
+    inner, other = desk.project / "inner", tmp_path / "other"
+    inner.mkdir()
+    other.mkdir()
+    folder, command = {
+        "a repository inside": (inner, "mkdir .git"),
+        "a link": (tmp_path / "link", f"ln -sfn {other} {tmp_path}/link"),
+        "the user's file": (desk.project, f"rm {desk.config}"),
+        "the worktree's link": (tmp_path / "tree", "rm .git"),
+    }[loses]
+    (tmp_path / "link").symlink_to(desk.project)
+    shutil.rmtree(desk.project / ".git")
+    commit(desk.project)
+    add_worktree(desk.project, tmp_path / "tree")
+    desk.trusts()
+    async with AsyncConversation(desk.agent(), workspace=folder, store="memory:") as talk:
+        await talk.run(orders([shell(command)], say="Done."))
+        asked = desk.asked
+        with pytest.raises(TrustChanged) as refused:
+            await talk.run(orders([shell("touch unguarded")], say="Done."))
+        assert desk.asked == asked, "the model was asked"
+        assert refused.value.project == str(desk.project)
+        with pytest.raises(TrustChanged):
+            await talk.ask("And aside?")
+        async with await talk.fork() as fork:
+            with pytest.raises(TrustChanged):
+                await fork.run("In a fork")
+        set_trust(folder, "untrusted", desk.config)  # a decision is one: risky tools ask now
+        assert (await talk.run(orders([shell("true")], say="Done."))).outcome == "awaiting_approval"
+
+
+async def test_one_turn_does_not_lose_its_guards_by_what_its_own_calls_did(desk: Desk) -> None:
+    desk.sets('approval = "always"', *HOOK)
+    inner = desk.project / "inner"
+    inner.mkdir()
+    desk.trusts()
+    async with AsyncConversation(desk.agent(), workspace=inner, store="memory:") as talk:
+        await talk.run(orders([shell("mkdir .git", "a")], [shell("touch unguarded", "b")], say="Done."))
+        assert (await talk.approve()).outcome == "awaiting_approval"
+        await talk.open_turn()
+        with pytest.raises(TrustChanged):
+            await talk.approve()
+        assert not (inner / "unguarded").exists()
+        turn = await talk.open_turn()
+        assert turn is not None
+        assert turn.outcome == "awaiting_approval", "the turn is as it was"
+
+
+async def test_a_sub_agent_is_guarded_as_its_parent_is(desk: Desk) -> None:
+    inner = desk.project / "inner"
+    inner.mkdir()
+    desk.trusts()
+    agent = desk.agent(sub_agents=True)
+    async with AsyncConversation(agent, workspace=inner, store="memory:") as talk:
+        task = orders([shell("touch unguarded", "c")], say="Done.")
+        turn = await talk.run(orders([shell("mkdir .git", "a")], [spawn(task, nickname="kid")], [wait()], say="Done."))
+        assert "trust_changed" in str(results(turn.events)) or "not what was approved" in str(results(turn.events))
+        assert not (inner / "unguarded").exists()
+
+
+async def test_somebody_who_trusts_what_the_folder_belongs_to_now_goes_on(desk: Desk) -> None:
+    inner = desk.project / "inner"
+    inner.mkdir()
+    desk.trusts()
+    async with AsyncConversation(desk.agent(), workspace=inner, store="memory:") as talk:
+        await talk.run(orders([shell("mkdir .git")], say="Done."))
+        set_trust(inner, "trusted", desk.config)
+        assert (await talk.run("Go on")).outcome == "committed"
+        async with await talk.fork(workspace=desk.config.parent) as elsewhere:
+            assert (await elsewhere.run("In a folder that was chosen")).outcome == "committed"
+
+
+async def test_a_conversation_of_a_project_without_guards_goes_on_when_the_project_is_forgotten(desk: Desk) -> None:
+    desk.sets('instructions = "Be brief."')
+    desk.trusts()
+    async with desk.conversation() as talk:
+        await talk.run("Hello")
+        set_trust(desk.project, None, desk.config)
+        assert (await talk.run("Go on")).outcome == "committed"

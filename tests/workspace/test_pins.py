@@ -94,9 +94,17 @@ def test_every_other_setting_is_pinned(project: Project, line: str) -> None:
         '["sh", "-c", "sh guard.sh", ".forkpoint"]',
         '"$(git rev-parse --show-toplevel)/.forkpoint/guard.sh"',
         '"sh ${ROOT}/.forkpoint/guard.sh"',
+        '"ROOT=$(git rev-parse --show-toplevel); $ROOT/.forkpoint/guard.sh"',
+        '"sh \\"$ROOT/.forkpoint/guard.sh\\""',
+        '"D=.forkpoint; $D/guard.sh"',
+        '"sh $ABOVE/project/.forkpoint/guard.sh"',
+        '["sh", "-c", "sh ${ABOVE}/project/.forkpoint/guard.sh"]',
     ],
 )
-def test_a_file_of_the_project_that_a_command_names_is_pinned(project: Project, command: str) -> None:
+def test_a_file_of_the_project_that_a_command_names_is_pinned(
+    project: Project, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ABOVE", str(project.root.parent))
     script = project.has(".forkpoint/guard.sh")
     project.hook(command)
     before = project.pinned()

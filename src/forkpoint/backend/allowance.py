@@ -96,7 +96,7 @@ def going_on(stored: Settings, agent: Agent | None, allow: frozenset[str]) -> Se
     if agent is not None and is_stand_in(agent) and stored.agent_json not in (None, agent.to_json()):
         settings = replace(settings, agent=msgspec.Raw(agent.to_json().encode()))
     if allow and any(allows(allow, item) for item in missing_workspace(stored)):
-        settings = replace(settings, workspace=None, made=None, placed=None)
+        settings = settings.at(Settings())
     return settings
 
 

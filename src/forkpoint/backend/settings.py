@@ -42,6 +42,9 @@ class Settings(Struct, frozen=True, omit_defaults=True):
 
     ``made`` says how the folder was made, if that was for a fork: forks that share it and sub-agents have it too, and
     the last that works there takes it along. ``placed`` is the id of the fork that was given this folder.
+
+    ``guarded_by`` is the root of the trusted project whose hooks and approval policy hold in the folder. A turn that
+    would go on without them is refused, whatever became of the folder or of the trust in the project.
     """
 
     agent: msgspec.Raw = msgspec.Raw()
@@ -51,6 +54,7 @@ class Settings(Struct, frozen=True, omit_defaults=True):
     project: str | None = None
     made: Made | None = None
     placed: str | None = None
+    guarded_by: str | None = None
 
     @classmethod
     def of(cls, agent: Agent | str | None, workspace: str | None, *, remote: bool = False) -> "Settings":
@@ -71,6 +75,11 @@ class Settings(Struct, frozen=True, omit_defaults=True):
 
     def to_json(self) -> JsonText:
         return msgspec.json.encode(self).decode()
+
+    def at(self, other: "Settings") -> "Settings":
+        """The same settings in the folder of others, with all that goes with that folder."""
+        place = {"workspace": other.workspace, "made": other.made, "placed": other.placed}
+        return msgspec.structs.replace(self, **place, guarded_by=other.guarded_by)
 
     @property
     def agent_json(self) -> JsonText | None:

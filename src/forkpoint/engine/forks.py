@@ -130,7 +130,8 @@ class Forks:
             document = now.agent if options.agent is None else Settings.of(options.agent, None).agent
             other = replace(now, agent=document)
             if folder is not None:
-                other = replace(other, workspace=folder, made=made, placed=options.id)
+                guarded_by = None if made is None else now.guarded_by  # whoever names a folder has chosen its project
+                other = replace(other, workspace=folder, made=made, placed=options.id, guarded_by=guarded_by)
         new = NewFork(
             id=options.id,
             name=options.name,

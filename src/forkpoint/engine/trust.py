@@ -40,15 +40,17 @@ from forkpoint.errors import BadAgent, BadArgument, BadSetting
 from forkpoint.lru import Lru
 from forkpoint.workspace import Decision, ProjectSettings, Trust, TrustStand, set_trust, settings_at, standing
 from forkpoint.workspace.defaults import settings_file
-from forkpoint.workspace.folders import origin_of
+from forkpoint.workspace.folders import origin_of, printable
 from forkpoint.workspace.pins import (
     APPROVED,
+    NOTHING,
     Pinned,
     PinnedCommand,
-    approved_in_environment,
     is_approved,
+    is_approved_here,
     pinned_at,
     pinned_of,
+    trust_changed,
 )
 from forkpoint.workspace.project import settings_of
 from forkpoint.workspace.roots import checkout_and_root
@@ -79,6 +81,11 @@ class _Project(Struct, frozen=True):
     hooks: tuple[Hook, ...] = ()
     servers: tuple[Offered, ...] = ()
     pinned: Pinned | None = None
+
+    @property
+    def guarded_by(self) -> str | None:
+        """The root of the project, if it is trusted and sets anything that somebody had to approve."""
+        return None if self.pinned is None or self.pinned.digest == NOTHING else self.pinned.root
 
 
 class Trusting:
@@ -156,15 +163,16 @@ class Trusting:
             folder, trusted, family = draft.settings.workspace, draft.trust, draft.id
             await anyio.to_thread.run_sync(self.keep, folder, trusted, family)
 
-    def check(self, folder: str | os.PathLike[str] | None, family: str | None = None, wish: bool | None = None) -> None:
-        """Raises `TrustChanged` if the folder's project is trusted, and is not what was approved.
+    def check(self, settings: Settings, family: str | None = None, wish: bool | None = None) -> None:
+        """Raises `TrustChanged` if the folder's project is trusted, and is not what was approved; or if the folder has
+        lost the guards of its project.
 
         Whoever says now that it is trusted (``wish``) means what is there. Settings that cannot be used are no change:
         the turn that meets them says so. Raises `BadSetting` if others can write the settings.
         """
         try:
-            if folder is not None:
-                self._project(folder, family, wish)
+            if settings.workspace is not None:
+                self._project(settings.workspace, family, wish, settings.guarded_by)
         except BadSetting as error:
             if error.code == BadSetting.unsafe_settings.code:
                 raise
@@ -178,12 +186,25 @@ class Trusting:
         if folder is None:
             check_trust(draft.trust, None)
         elif draft.asked is None and agent is not None and draft.settings.agent_json is not None:
-            told = self._told(folder, draft.id, draft.trust)
-            if told:
+            project = self._project(folder, draft.id, draft.trust)
+            settings = replace(draft.settings, guarded_by=project.guarded_by)
+            if told := _told(project, folder):
                 agent = with_project(agent, told)
-                settings = replace(draft.settings, agent=msgspec.Raw(agent.to_json().encode()), project=told)
-                return replace(draft, settings=settings, asked=draft.settings), agent
+                settings = replace(settings, agent=msgspec.Raw(agent.to_json().encode()), project=told)
+            return replace(draft, settings=settings, asked=draft.settings), agent
         return replace(draft, asked=draft.asked or draft.settings), agent
+
+    def guarded(self, settings: Settings, family: str | None) -> Settings:
+        """The settings as they hold from here on: they name the project that guards their folder now.
+
+        Raises `BadSetting` or `TrustChanged`.
+        """
+        if settings.workspace is None:
+            return settings
+        project = self._project(settings.workspace, family, guarded_by=settings.guarded_by)
+        if project.guarded_by in (None, settings.guarded_by):
+            return settings
+        return replace(settings, guarded_by=project.guarded_by)
 
     def projects(self, folder: str | os.PathLike[str] | None, family: str | None = None) -> tuple[Path, ...]:
         """The folders of the project that a folder belongs to, if it is trusted: its checkout, then its root."""
@@ -191,25 +212,21 @@ class Trusting:
             return ()
         return tuple(dict.fromkeys(checkout_and_root(origin_of(folder))))
 
-    def _told(self, folder: str, family: str | None, wish: bool | None) -> str:
-        """What a trusted project tells: in its settings, and in its ``AGENTS.md``."""
-        project = self._project(folder, family, wish)
-        if project.pinned is None:
-            return ""
-        here = origin_of(folder)  # what agents wrote in a folder that was made for a fork tells them nothing
-        found = instructions_in(checkout_and_root(here)[0], here)
-        for problem in found.problems:
-            _log.warning("%s", problem)
-        return joined((project.settings.instructions or "").strip(), found.text)
-
-    def strict(self, agent: Agent, folder: str | os.PathLike[str] | None, family: str | None = None) -> Agent:
+    def strict(
+        self,
+        agent: Agent,
+        folder: str | os.PathLike[str] | None,
+        family: str | None = None,
+        guarded_by: str | None = None,
+    ) -> Agent:
         """The agent as it may work in a folder: it asks before what the folder's trust, or its project, wants asked.
 
-        The hooks of a trusted project run after its own. Raises `BadSetting` or `TrustChanged`.
+        The hooks of a trusted project run after its own. Raises `BadSetting`; and `TrustChanged` if the project is not
+        what was approved, or if the project that the conversation is guarded by guards the folder no more.
         """
         if folder is None:
             return agent
-        project = self._project(folder, family)
+        project = self._project(folder, family, guarded_by=guarded_by)
         trust = project.trust
         asks: Policy = "risky" if trust == "untrusted" else project.settings.approval or "never"
         if asks == "never" and not project.hooks:
@@ -284,7 +301,6 @@ class Trusting:
         approved = tuple(digest for one in kept if one is not None for digest in one.pinned)
         if is_named:
             found = standing(folder, config)  # what the environment approves depends on what is there
-            approved += tuple(sorted(approved_in_environment()))
         elif signature is not None:
             found = self._standing((here, checkout, root), config, signature)
         else:
@@ -294,15 +310,33 @@ class Trusting:
             approved += found.pinned
         return "untrusted" if "untrusted" in said else "trusted" if "trusted" in said else "undecided", root, approved
 
-    def _project(self, folder: str | os.PathLike[str], family: str | None, wish: bool | None = None) -> _Project:
+    def _project(
+        self,
+        folder: str | os.PathLike[str],
+        family: str | None,
+        wish: bool | None = None,
+        guarded_by: str | None = None,
+    ) -> _Project:
         """What the folder's project sets, if it is trusted. Raises `BadSetting` if its file cannot be used, and
-        `TrustChanged` if it is not what was approved."""
+        `TrustChanged` if it is not what was approved.
+
+        If the conversation was ``guarded_by`` a project, a folder that nobody has decided about is a change too: then
+        its guards would be gone without a word. Somebody has to trust or to distrust what the folder belongs to now.
+        """
         trust, root, approved = self._look(folder, family, wish)
+        if trust == "undecided" and guarded_by is not None:
+            belongs = str(checkout_and_root(origin_of(folder))[1]) == guarded_by
+            what = (
+                "nobody has decided about what is there now"
+                if belongs
+                else f"{printable(folder)} does not belong to it any more"
+            )
+            raise trust_changed(guarded_by, os.fspath(folder), what, digest=None)
         if trust != "trusted":
             return _Project(trust)
         project = self._project_at(root, os.path.realpath(folder))
         assert project.pinned is not None
-        if wish is not True and not is_approved(project.pinned.digest, approved):
+        if wish is not True and not is_approved_here(project.pinned.digest, approved):
             raise unapproved(project.pinned, approved, self._config())
         return project
 
@@ -365,6 +399,17 @@ def taken_over(settings: Settings, agent: Agent) -> tuple[Settings, Agent]:
     """
     agent = with_project(agent, settings.project)
     return replace(settings, agent=Settings.of(agent, None).agent), agent
+
+
+def _told(project: _Project, folder: str) -> str:
+    """What a trusted project tells: in its settings, and in its ``AGENTS.md``."""
+    if project.pinned is None:
+        return ""
+    here = origin_of(folder)  # what agents wrote in a folder that was made for a fork tells them nothing
+    found = instructions_in(checkout_and_root(here)[0], here)
+    for problem in found.problems:
+        _log.warning("%s", problem)
+    return joined((project.settings.instructions or "").strip(), found.text)
 
 
 def _hooks(said: ProjectSettings, root: Path) -> tuple[Hook, ...]:

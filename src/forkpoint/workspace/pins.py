@@ -46,7 +46,7 @@ MISSING, UNREADABLE = "missing", "unreadable"
 _FORMAT = b"forkpoint-pinned-1"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _PROSE = ("instructions",)
-_BREAKS = re.compile(r"[\s;&|<>()\"'`$={},:@]+")
+_BREAKS = re.compile(r"(?:\$\w+|[\s;&|<>()\"'`$={},:@])+")  # a variable too: $ROOT/guard.sh may be guard.sh
 _WRITTEN = re.compile(
     r"(?<![<>=-])(?:&|\b[0-9]+)?>{1,2}\|?[ \t]*(?:\"[^\"$`]*\"|'[^']*'|[^\s;&|<>()\"'`$]+)(?![\w$`\"'/])"
 )
@@ -167,10 +167,16 @@ def approved_in_environment() -> frozenset[str]:
 
 
 def is_approved(digest: str, approved: Iterable[str]) -> bool:
-    """Whether content is among what was approved. If nothing ever was, a project that runs nothing needs no approval.
-    If something was, nothing is another content: a guard may have been taken away."""
+    """Whether content is among what was ``approved`` of its project. If nothing ever was, a project that runs nothing
+    needs no approval. If something was, nothing is another content: a guard may have been taken away."""
     known = set(approved)
     return digest in known or (digest == NOTHING and not known)
+
+
+def is_approved_here(digest: str, approved: Iterable[str]) -> bool:
+    """The same, if the environment may approve it too. What the environment names may be of other projects, so it
+    does not make nothing another content. Raises `BadSetting`."""
+    return is_approved(digest, approved) or digest in approved_in_environment()
 
 
 def trust_changed(root: str, folder: str, what: str, digest: str | None) -> TrustChanged:
@@ -226,6 +232,7 @@ class _Search:
             yield os.path.normpath(os.path.join(one.cwd, program)), True
         elif program is not None:
             yield from ((path, False) for path in self._on_path(program, one))
+        texts += [os.path.expandvars(text) for text in texts]  # a shell may see our variables: $HOME/project/guard.sh
         words = sorted(_words([*texts, *(value for _, value in one.env)], one.cwd))
         bases = dict.fromkeys((str(self._root), one.cwd))
         named = [os.path.normpath(os.path.join(base, word)) for word in words for base in bases]

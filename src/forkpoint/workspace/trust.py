@@ -34,7 +34,7 @@ from forkpoint.workspace.pins import (
     Pinned,
     approved_in_environment,
     digest_of,
-    is_approved,
+    is_approved_here,
     pinned_at,
     trust_changed,
 )
@@ -96,7 +96,7 @@ def check_approved(path: str | os.PathLike[str], config: Path) -> None:
     found = standing(path, config)
     if found.trust == "trusted":
         pinned = pinned_at(path)
-        if not is_approved(pinned.digest, {*found.pinned, *approved_in_environment()}):
+        if not is_approved_here(pinned.digest, found.pinned):
             raise unapproved(pinned, found.pinned, config)
 
 

@@ -12,7 +12,7 @@ import msgspec
 from forkpoint.cli.output import one_line
 from forkpoint.conversation.screen_text import visible, visible_line
 from forkpoint.workspace.pin_records import PinRecord, differences, prose_changed, prose_of, recall, what_changed
-from forkpoint.workspace.pins import NOTHING, Pinned, approved_in_environment, is_approved, pinned_at
+from forkpoint.workspace.pins import NOTHING, Pinned, is_approved_here, pinned_at
 from forkpoint.workspace.trust import TrustStand
 
 _TABLES = ("hooks", "mcp")
@@ -26,8 +26,7 @@ class PinView:
         self._approved = found.pinned
         self._was_trusted = found.trust == "trusted"
         self._before: PinRecord | None = recall(self.pinned.root, found.pinned, config)
-        digests = {*found.pinned, *approved_in_environment()}
-        self.is_approved = found.trust == "trusted" and is_approved(self.pinned.digest, digests)
+        self.is_approved = found.trust == "trusted" and is_approved_here(self.pinned.digest, found.pinned)
 
     @property
     def digest(self) -> str:

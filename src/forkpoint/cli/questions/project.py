@@ -96,16 +96,23 @@ def in_approved_project(
     """
     try:
         return act()
-    except TrustChanged:
+    except TrustChanged as error:
         folder = None if workspace is None else os.fspath(workspace)
         is_seen = asks and sys.stdin.isatty() and sys.stderr.isatty()
         if folder is None or not is_seen or not is_here(folder, store):
             raise
         folder, config = os.path.expanduser(folder), settings_file()
-        view = PinView(folder, standing(folder, config), config)
+        found = standing(folder, config)
+        view = PinView(folder, found, config)
         for line in view.lines():
             tell(line)
-        if not says_yes(f"{one_line(view.pinned.root)} is trusted, but this is not what you approved. Approve it?"):
+        root = one_line(view.pinned.root)
+        if found.trust == "trusted":
+            question = f"{root} is trusted, but this is not what you approved. Approve it?"
+        else:  # the folder has lost the guards of its project
+            tell(one_line(error.fact("Command line")))
+            question = f"Do you trust {root} with this?"
+        if not says_yes(question):
             raise
         if (warning := set_trust(folder, "trusted", config, view.pinned).warning) is not None:
             tell(one_line(f"{warning} It is approved until this command ends."))

@@ -145,7 +145,7 @@ class Children:
         path, depth = place_of(settings)
         ours = replace(place, parent=parent, path=f"{path}/{one.nickname}", depth=depth + 1)
         # It works where its parent does, which may be a fork with a folder of its own.
-        here = replace(theirs, workspace=settings.workspace, made=settings.made, placed=settings.placed)
+        here = theirs.at(settings)
         id = new_id()
         new = NewConversation(
             id=id,

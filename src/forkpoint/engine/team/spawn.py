@@ -132,9 +132,8 @@ def child_of(parent: Parent, id: str, task: Task, team: Mapping[str, Known], *, 
     system = parent.settings.system if agent is parent.agent else None
     project = parent.settings.project
     agent = agent if agent is parent.agent else with_project(agent, project)
-    settings = Settings.of(agent, parent.settings.workspace)
-    made, placed = parent.settings.made, parent.settings.placed  # it works in its parent's folder
-    settings = replace(settings, system=system, project=project, sub_agent=place, made=made, placed=placed)
+    settings = Settings.of(agent, None).at(parent.settings)  # it works in its parent's folder
+    settings = replace(settings, system=system, project=project, sub_agent=place)
     return Child(agent, settings, _identity(parent, id, agent, inherits=fork != "none" and not role.guardian))
 
 

@@ -146,7 +146,7 @@ class Planner:
     def check_trust(self, settings: Settings, family: str | None, wish: bool | None = None) -> None:
         """Raises `TrustChanged` if the project that a turn works in is not what was approved. It costs a look or two at
         the disk unless something has changed."""
-        self._trusting.check(settings.workspace, family, wish)
+        self._trusting.check(settings, family, wish)
 
     async def plan(
         self, turn: OpenTurn, agent: Agent, given: Sequence[Given], already: Sequence[StagedEvent], how: How
@@ -165,7 +165,7 @@ class Planner:
         context = self.context(record, agent, at=turn.base)
         dropped = context.identity.to_json() if context.identity != identity_of(record) else None
         folder, branch = stands.folder, new_id()
-        strict = self._trusting.strict(agent, folder, record.family)
+        strict = self._trusting.strict(agent, folder, record.family, stands.guarded_by)
         if stands.sub_agent is not None:
             strict = await beneath(self._store, stands, strict, how.above)
         skills = await self.skills.of(agent, folder, record.family)
@@ -232,6 +232,8 @@ class Planner:
             if (gone_on := going_on(stored, agent, how.allow)) is not stored:
                 settings, agent = self._as_strict_as_there(stored, gone_on, agent, record.family)
         stands = Settings.from_json(record.settings) if settings is None else settings
+        if (guarded := self._trusting.guarded(stands, record.family)) is not stands:
+            settings = stands = guarded
         served, pinned = await self.served(agent, stands.folder, record.family, begins=begins)
         if served is not agent:
             agent = served

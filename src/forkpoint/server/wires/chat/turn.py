@@ -402,7 +402,7 @@ class ChatTurn:
         agent, settings = self._chat.wardrobe.dress(wish)
         if stored is None:
             return agent, replace(settings, workspace=self._chat.wardrobe.workspace(wish))
-        return agent, replace(settings, workspace=stored.workspace, made=stored.made, placed=stored.placed)
+        return agent, settings.at(stored)
 
     async def _start(self, record: ConversationRecord | None) -> StartingPoint:
         """Where the turn stands, and with what it begins. Raises `Unpaired`."""
