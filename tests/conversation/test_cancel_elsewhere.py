@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +153,28 @@ async def test_a_cancel_that_comes_too_late_says_committed(tmp_path: Path) -> No
                 await until(lambda: store.stops([turn]))
                 await store.commit(turn, [says("hi")])
         assert ended[0].outcome == "committed"
+
+
+async def test_a_turn_that_somebody_resumes_after_it_was_cancelled_is_not_cancelled_again(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "a.db")
+    async with store, engine_on(tmp_path / "a.db", SqliteSettings()) as engine:
+        id = new_id()
+        await store.create(NewConversation(id=id))
+        turn = await store.begin(id, new_id())
+        assert isinstance(turn, OpenTurn)
+
+        async def cancel() -> None:
+            with suppress(Busy):  # it says so if it finds the turn resumed
+                assert (await engine.turns.cancel(id)).outcome == "cancelled"
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(cancel)
+                await until(lambda: store.stops([turn]))
+                await store.cancel(turn)  # the wish is fulfilled, and then somebody goes on
+                resumed = await store.resume(turn.id)
+        assert await store.stops([resumed]) == {}
+        await store.commit(resumed, [says("hi")])
 
 
 async def test_a_turn_whose_process_was_killed_is_cancelled_at_once(tmp_path: Path) -> None:

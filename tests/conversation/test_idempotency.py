@@ -215,6 +215,53 @@ async def test_a_retry_may_have_a_key(home: Home) -> None:
         assert len((await conversation.turns()).items) == 2
 
 
+async def test_a_retry_that_names_no_turn_is_repeated_with_its_key(home: Home) -> None:
+    agent = agent_of([OVERLOADED, "retried", "other"])
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        with pytest.raises(TurnFailed):
+            await conversation.run("go")
+        turn = await conversation.retry(key="r")
+        assert await conversation.retry(key="r") == turn
+        await conversation.run("more")
+        assert await conversation.retry(key="r") == turn, "also after the conversation went on"
+        assert len((await conversation.turns()).items) == 3
+
+
+async def test_a_killed_retry_is_resumed_by_the_same_retry_and_runs_no_finished_tool_again(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'a.db'}"
+    asked = shared.steps([("write", {"line": "once"})], [("wait", {})], [("write", {"line": "after"})])
+    for verb, given, key in (("run", [asked], "k"), ("retry", [], "r")):
+        with start(store, "killed", verb, *given, workspace=tmp_path, key=key) as process:
+            assert process.stdout.readline() == "waits\n"
+            process.kill()
+    async with await AsyncConversation.open("killed", store=store) as conversation:
+        before = (await conversation.turns()).items[-1]
+        turn = await conversation.retry(key="r")
+        assert (turn.id, turn.outcome) == (before.id, "committed"), "the retry's own turn goes on"
+        assert shared.logged(tmp_path) == ["once", "waits", "once", "waits", "after"]
+
+
+async def test_a_retry_takes_over_the_key_of_its_turn(home: Home) -> None:
+    agent = agent_of([OVERLOADED, "retried", "other"])
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        with pytest.raises(TurnFailed):
+            await conversation.run("go", key="k")
+        turn = await conversation.retry()
+        assert await conversation.run("go", key="k") == turn
+        with pytest.raises(KeyReused):
+            await conversation.run("something else", key="k")
+
+
+async def test_a_retry_leaves_a_key_to_whoever_has_used_it_since(home: Home) -> None:
+    agent = agent_of([OVERLOADED, "sent again", "retried"])
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        with pytest.raises(TurnFailed) as failed:
+            await conversation.run("go", key="k")
+        again = await conversation.run("go", key="k")
+        assert (await conversation.retry(failed.value.id)).text == "retried"
+        assert await conversation.run("go", key="k") == again
+
+
 async def test_a_first_run_that_is_repeated_with_its_key_is_not_refused_as_taken(home: Home) -> None:
     agent = Agent(scripted(["once"]))
     async with AsyncConversation(home.agent(agent), conversation_id="mine", store=home.store) as conversation:

@@ -1,6 +1,7 @@
 """A conversation and its sub-agents, for whoever uses them from Python: the same in a store and on a server."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -334,6 +335,53 @@ async def test_the_task_of_a_sub_agent_that_failed_is_run_again_with_its_key(lea
                 await child.run()
             tries = (await child.turns()).items
     assert [turn.outcome for turn in tries] == ["failed", "failed"]
+
+
+async def test_the_retry_of_a_task_with_a_key_is_the_answer_to_the_same_request(home: Home) -> None:
+    agent = agent_of([Reply("", fault=Fault("overloaded")), "at last", "once more"], sub_agents=True)
+    async with AsyncConversation(home.agent(agent), store=home.store) as lead:
+        async with await lead.spawn_agent("one", nickname="scout", key="k") as child:
+            with pytest.raises(TurnFailed):
+                await child.run()
+            retried = await child.retry()
+        async with await lead.spawn_agent("one", nickname="scout", key="k") as child:
+            assert await child.run() == retried
+            assert [turn.outcome for turn in (await child.turns()).items] == ["failed", "committed"]
+
+
+async def test_a_sub_agent_that_was_deleted_is_made_anew_with_its_key_and_works(lead: AsyncConversation) -> None:
+    async with await lead.spawn_agent("one", nickname="scout", key="k") as child:
+        await child.run()
+        await child.delete()
+    async with await lead.spawn_agent("one", nickname="other", key="l") as child:
+        await child.run()
+    async with await lead.spawn_agent("one", nickname="scout", key="k") as child:
+        assert (await child.run()).text == "one: 1"
+
+
+async def test_equal_requests_at_once_make_one_sub_agent_while_its_parent_moves(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'a.db'}"
+    async with AsyncConversation(Agent(scripted(counts), sub_agents=True), store=store) as lead:
+        await lead.run("hello")
+        for round in range(5):
+            made: list[str] = []
+
+            async def spawn(key: str = f"k{round}", made: list[str] = made) -> None:
+                async with await lead.spawn_agent("one", key=key) as child:
+                    await child.run()
+                    made.append(child.id)
+
+            async def move() -> None:
+                for step in range(5):
+                    await lead.update_state({"step": str(step)})
+
+            async with anyio.create_task_group() as tasks:
+                for _ in range(4):
+                    tasks.start_soon(spawn)
+                tasks.start_soon(move)
+            assert len(made) == 4
+            assert len(set(made)) == 1
+            assert len(await lead.list_agents()) == round + 1
 
 
 async def test_the_task_of_a_sub_agent_with_another_message_beside_it_is_not_run_twice_either(

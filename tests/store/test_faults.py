@@ -25,6 +25,7 @@ from forkpoint.errors import ForkpointError, NotFound, OutcomeUnknown, StoreUnav
 from forkpoint.events import NewEvent, Usage
 from forkpoint.ids import new_id
 from forkpoint.store.records import (
+    Announcement,
     IdempotencyKey,
     Lineage,
     NewConversation,
@@ -198,6 +199,7 @@ class Story:
         yield self.commit(with_tools, answers("Seen.", response=2))
         yield self.fork_of(root, fork, key=IdempotencyKey("key of a fork", b"digest"))
         yield self.note(root)
+        yield self.announce(new_id(), fork, root)
         yield self.begin(on_fork, fork)
         yield self.commit(on_fork, *exchange("And here?"))
         rewind = NewFork(id=self.aside, cache="{}")
@@ -351,6 +353,19 @@ class Story:
             return bool(children)
 
         return Step("spawn", call, there)
+
+    def announce(self, child: str, parent: str, family: str) -> Step:
+        """A sub-agent that nobody's call has spawned: its parent has a note of it."""
+        new = NewConversation(id=child, family=family, lineage=Lineage("sub_agent", parent))
+        told = Announcement(conversation=parent, events=(remembers("announced", "true"),))
+
+        async def there() -> bool:
+            is_made = await self.exists(child)
+            is_noted = child in [turn.id for turn in (await self.store.turns(parent)).items]
+            assert is_made == is_noted, "a sub-agent and the note of it are not one"
+            return is_made
+
+        return Step("announce", lambda: self.store.create(new, announced=told), there)
 
     def wait(self, turn: str, *events: NewEvent) -> Step:
         return Step(
@@ -626,6 +641,7 @@ def test_a_second_fault_while_the_store_finds_out_about_the_first_is_never_taken
         "commit",
         "commit elsewhere",
         "spawn",
+        "announce",
         "fork",
         "rewind",
         "resume",

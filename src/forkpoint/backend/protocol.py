@@ -76,6 +76,10 @@ class BackendTurns(Protocol):
         that is open, wherever it stands."""
         ...
 
+    async def made_with(self, id: str, key: str) -> Turn | None:
+        """The turn of a conversation that a request with this idempotency key began; None if there is none."""
+        ...
+
 
 class BackendQuestions(Protocol):
     """Questions beside a conversation's turns, and a look at what is sent to models. None of it becomes history."""

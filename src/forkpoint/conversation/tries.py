@@ -99,6 +99,9 @@ class Tries:
     async def retry(self, turn: str | Turn | None, key: str | None) -> Turn:
         """Runs the input of a turn again."""
         handle = self._handle
+        if key is not None and turn is None and handle.draft is None:  # the key's own turn is not what is retried
+            made = await (await handle.backend()).turns.made_with(handle.id, key)
+            turn = None if made is None else made.retry_of
         failed = await self.find("retry", turn)
         if failed.outcome == "committed":
             why = f"turn {failed.id} is committed; rewind before it, and run its message"

@@ -27,7 +27,7 @@ from forkpoint.history.client_view import ClientExchange, Match, Seen, after, cu
 from forkpoint.ids import id_beside, new_id
 from forkpoint.llm.prompt.identity import CacheIdentity
 from forkpoint.paging import every
-from forkpoint.store.records import ConversationRecord, Onto, TurnRecord
+from forkpoint.store.records import ConversationRecord, IdempotencyKey, Onto, TurnRecord
 
 MessageBody: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolCall | ToolResult
 PathOf: TypeAlias = Callable[[ConversationRecord], Awaitable[Sequence[Seen]]]
@@ -112,6 +112,8 @@ class Placement:
         if wanted.fork_of is None:
             if record is None or not record.draft or _is_root_as(wanted, record):
                 return record
+            if await self.set_aside(record.id):
+                return record  # what was answered beside it is found through it
             await self._unname(record)
             return None
         source = await self.by_name(wanted.fork_of.name)
@@ -184,6 +186,18 @@ class Placement:
         return False
 
     # Whether the request came before.
+
+    async def made_with(self, key: str, request: str) -> ConversationRecord | None:
+        """The conversation in which a request with this key began its turn; None if the key is free.
+
+        ``request`` is a digest. The name that the request has may point elsewhere by now. Raises `KeyReused`.
+        """
+        made = await self._store.made_with(IdempotencyKey(key, bytes.fromhex(request)), "turn")
+        if not isinstance(made, TurnRecord):
+            return None
+        with suppress(NotFound):
+            return self._records.know(await self._store.read(made.conversation))
+        return None
 
     async def repeated(self, record: ConversationRecord, request: str) -> TurnRecord | None:
         """The turn of this very request, if it runs, was interrupted, or was committed last. ``request`` is a digest.

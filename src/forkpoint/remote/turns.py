@@ -202,6 +202,10 @@ class RemoteTurns:
     async def tries(self, id: str) -> tuple[Turn, ...]:
         return (await self._turns(id, [("tries", "true"), ("events", "true")])).items
 
+    async def made_with(self, id: str, key: str) -> Turn | None:
+        found = (await self._turns(id, [("key", key), ("events", "true")])).items
+        return found[0] if found else None
+
     async def _turns(self, id: str, query: Sequence[tuple[str, str]]) -> Page[Turn]:
         request = ServerRequest(method="GET", path=f"{path_of(id)}/turns", query=query)
         return await self._connection.read(request, PageDocument[TurnDocument], page_of(turn_of))

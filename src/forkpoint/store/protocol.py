@@ -28,6 +28,7 @@ from forkpoint.history.paths import Path
 from forkpoint.history.state import State
 from forkpoint.paging import Page
 from forkpoint.store.records import (
+    Announcement,
     Capabilities,
     Collected,
     Committed,
@@ -72,7 +73,12 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
     # Conversations.
 
     async def create(
-        self, new: NewConversation, events: Sequence[NewEvent] = (), *, key: IdempotencyKey | None = None
+        self,
+        new: NewConversation,
+        events: Sequence[NewEvent] = (),
+        *,
+        key: IdempotencyKey | None = None,
+        announced: Announcement | None = None,
     ) -> ConversationRecord:
         """Makes a conversation, and its first note with ``events`` in the same transaction. Raises `AlreadyExists`.
 
@@ -83,6 +89,9 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         was spent up to there is inherited. The place is on the branch's path, or is the base of the branch's open turn.
         Raises `NotFound` if the branch is a draft or not of ``new.family``, and `BadPosition` as `fork` does. If
         ``new.lineage`` names the branch as its source without saying where the two part, the store fills that in.
+
+        ``announced`` is a note in another conversation, written in the same transaction. Whatever refuses that note
+        (`Stale`, `Busy`, `TurnOpen`) refuses the new conversation too.
         """
         ...
 
@@ -99,8 +108,9 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
     ) -> ConversationRecord | TurnRecord | None:
         """The turn or conversation that an earlier request with this key made, as it is now; None if the key is free.
 
-        ``source`` is the conversation that was forked or that the turn runs in; None for `create`. Raises `KeyReused`
-        if the key was used for another operation, source or request, and `NotFound` if ``source`` is not an id.
+        ``source`` is the conversation that was forked or that the turn runs in; None for `create`, and for a turn in
+        whichever conversation it runs. Raises `KeyReused` if the key was used for another operation, source or request,
+        and `NotFound` if ``source`` is not an id.
 
         Changes nothing and reserves nothing: between this call and the operation another request may take the key, so
         the operation has to be called with the same key. It does not wait for a running turn.
@@ -250,6 +260,9 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         by: str | None = None,
     ) -> OpenTurn | TurnRecord:
         """Takes the conversation for a new turn with this id. ``by`` is who asked for it.
+
+        A retry (``retry_of``) takes over the keys of the tries before it, as far as they are free: the same request
+        again gets the retry.
 
         With ``create`` a conversation that does not exist is made as a draft: it is not listed until its first turn
         commits. If the key was used for the same request, returns that request's turn as it is now. Raises `Busy` while

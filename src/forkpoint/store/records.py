@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from forkpoint.errors import BadName, Busy
-from forkpoint.events import Event, JsonText, Position, Usage
+from forkpoint.events import Event, JsonText, NewEvent, Position, Usage
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.state import EMPTY, State
 from forkpoint.ids import id_to_bytes
@@ -99,6 +99,16 @@ class HeldBy(Struct, frozen=True):
     since: int | None  # when the turn began, or its process if that is later; microseconds since 1970, UTC
 
 
+class IdempotencyKey(Struct, frozen=True):
+    """A caller's name for one request, and the digest of the request that it named.
+
+    Without a digest a key can only be looked up, whatever it was used for: `Store.made_with`.
+    """
+
+    key: str
+    request: bytes | None
+
+
 class TurnRecord(Struct, frozen=True):
     """One try at answering, or one note."""
 
@@ -118,6 +128,8 @@ class TurnRecord(Struct, frozen=True):
     ended: int | None
     held_by: HeldBy | None = None  # None unless it runs
     by: str | None = None  # who asked for it: the name of a key, or what a program said; None: nobody said it
+    key: IdempotencyKey | None = None  # of the request that began it; the key is free again if the turn did not commit
+    cancel_asked: int | None = None  # when somebody asked its holder to cancel it; resuming the turn forgets that
 
     def busy(self) -> Busy:
         """The error for whoever has to leave this turn alone, since a process runs it."""
@@ -183,6 +195,18 @@ class NewConversation(Struct, frozen=True, kw_only=True):
     tags: Tags = ()
 
 
+class Announcement(Struct, frozen=True, kw_only=True):
+    """A note in another conversation that tells of a new one: both are written, or neither is.
+
+    The note's id is that of the new conversation. ``by`` is who asked for it.
+    """
+
+    conversation: str
+    events: tuple[NewEvent, ...]
+    if_revision: int | None = None
+    by: str | None = None
+
+
 class NewFork(Struct, frozen=True, kw_only=True):
     """A fork to be made. If ``settings`` is None, it gets those that the source has now."""
 
@@ -193,13 +217,6 @@ class NewFork(Struct, frozen=True, kw_only=True):
     title: str | None = None
     tags: Tags = ()
     carries_metrics: bool = False
-
-
-class IdempotencyKey(Struct, frozen=True):
-    """A caller's name for one request, and the digest of the request that it named."""
-
-    key: str
-    request: bytes
 
 
 class Capabilities(Struct, frozen=True):

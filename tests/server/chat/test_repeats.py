@@ -10,7 +10,19 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.server.chat.chatting import agents_at, held, history, post, problem, said, tries, until, user, writing
+from tests.server.chat.chatting import (
+    agents_at,
+    held,
+    history,
+    post,
+    problem,
+    said,
+    streamed,
+    tries,
+    until,
+    user,
+    writing,
+)
 from tests.server.chat.lists_of_messages import answer, assistant, function, result
 from tests.server.support.serving import Served, served
 from tests.server.support.turning import Api, left_nothing, using
@@ -309,3 +321,73 @@ def test_a_turn_that_commits_between_two_reads_of_its_retry_is_joined(
         retried = post(api.http, "two", conversation="between", headers=FIRST)
     assert retried.headers["x-turn-id"] == first.result().headers["x-turn-id"]
     assert history(api, "between").count("two") == 1
+
+
+# A key finds its turn, wherever the name points by then.
+
+FULL = {"X-Conversation-History": "full"}
+HANGS = Reply("slowly", piece=1, fault=Fault("hang", after=1))
+
+
+def test_a_key_finds_its_turn_after_the_name_has_moved_to_another_branch(place: Place) -> None:
+    keyed = FULL | {"Idempotency-Key": "moved-1"}
+    first = place.ask("moved", [user("A")], **keyed)
+    other = place.ask("moved", [user("B")], **FULL)
+    said(place.ask("moved", [user("B"), assistant(said(other)), user("C")], **FULL))
+    again = place.ask("moved", [user("A")], **keyed)
+    assert (said(again), again.headers["x-turn-id"]) == (said(first), first.headers["x-turn-id"])
+    assert history(place.api, "moved")[0] == "B", "the name stays where it is"
+
+
+@pytest.mark.parametrize("headers", [{}, {"X-Fork-From": "origin"}], ids=["new", "a fork"])
+def test_a_request_that_leaves_its_name_to_the_server_gets_the_same_name_again(
+    place: Place, headers: dict[str, str]
+) -> None:
+    if not history(place.api, "origin"):
+        said(place.ask("origin"))
+    asked = headers | {"X-Conversation-Create": "true", "Idempotency-Key": f"made-up-{len(headers)}"}
+    answers = [post(place.api.http, "Hello", headers=asked) for _ in range(3)]
+    assert len({(said(one), one.headers["x-turn-id"], one.headers["x-conversation-id"]) for one in answers}) == 1
+    name = answers[0].headers["x-conversation-id"]
+    assert history(place.api, name)[-2:] == ["Hello", said(answers[0])]
+
+
+def test_a_request_whose_conversation_was_deleted_begins_it_anew_with_its_key(place: Place) -> None:
+    keyed = {"Idempotency-Key": "deleted-1"}
+    first = place.ask("soon-deleted", "Hello", **keyed)
+    assert place.api.http.delete("/api/conversations/soon-deleted").status_code == 204
+    again = place.ask("soon-deleted", "Hello", **keyed)
+    assert said(again) != said(first)
+    assert again.headers["x-conversation-status"] == "created"
+
+
+def test_a_side_with_a_key_is_found_after_the_name_has_moved(place: Place) -> None:
+    aside = {"X-Conversation-Side": "true", "Idempotency-Key": "side-1"}
+    said(place.ask("sided", [user("A")], **FULL))
+    first = place.ask("sided", "A title, please", **aside)
+    other = place.ask("sided", [user("B")], **FULL)
+    said(place.ask("sided", [user("B"), assistant(said(other)), user("C")], **FULL))
+    again = place.ask("sided", "A title, please", **aside)
+    assert (said(again), again.headers["x-turn-id"]) == (said(first), first.headers["x-turn-id"])
+
+
+def test_what_was_answered_beside_a_first_message_that_never_committed_is_found_by_its_key(
+    stored: tuple[Path, Served, Api, ModelServer],
+) -> None:
+    _, server, api, models = stored
+    before, keyed = models.script, FULL | {"Idempotency-Key": "beside-left"}
+    models.script = Script(lambda heard: HANGS if heard.text == "A" else Reply("beside"))
+    try:
+        with streamed(api.http, [user("A")], conversation="left", headers=FULL, metadata={"m": "1"}) as stream:
+            stream.until_text()
+            first = post(api.http, [user("B")], conversation="left", headers=keyed)
+            assert first.headers["x-conversation-status"] == "branched"
+        until(lambda: server.services.turns._count.total() == 0)
+        again = post(api.http, [user("B")], conversation="left", headers=keyed)
+        assert (said(again), again.headers["x-turn-id"]) == (said(first), first.headers["x-turn-id"])
+        more = post(api.http, [user("B"), assistant("beside"), user("C")], conversation="left", headers=FULL)
+        said(more)
+        events = api.http.get("/api/conversations/left/events").json()["items"]
+        assert "imported" not in [one["kind"] for one in events], "the branch is found, and not copied"
+    finally:
+        models.script = before

@@ -1,7 +1,7 @@
 """Children: the sub-agents beneath a conversation, as its path knows them, and how they are made and reached.
 Tests: tests/conversation/test_sub_agents.py, test_team_faults.py, test_team_properties.py."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -32,7 +32,15 @@ from forkpoint.history.roster import Known, roster
 from forkpoint.ids import new_id
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.paging import every
-from forkpoint.store.records import ConversationRecord, Head, IdempotencyKey, Lineage, NewConversation, Onto
+from forkpoint.store.records import (
+    Announcement,
+    ConversationRecord,
+    Head,
+    IdempotencyKey,
+    Lineage,
+    NewConversation,
+    Onto,
+)
 
 _KINDS = ("sub_agent_spawned", "sub_agent_finished")
 
@@ -130,10 +138,12 @@ class Children:
         turn: str | None,
         call: str | None,
         key: IdempotencyKey | None = None,
+        announce: Callable[[NewConversation], Announcement] | None = None,
     ) -> ConversationRecord:
         """The conversation to talk to from here when a sub-agent is meant: itself, or a fork of it.
 
         A sub-agent of another branch, or that another branch has moved on, is forked where this path knows it.
+        ``announce`` says what its parent notes of that fork, in the same transaction.
         """
         there = await self._store.read(one.conversation)
         at, is_known = await self._where(there, one, parent)
@@ -154,9 +164,10 @@ class Children:
             lineage=Lineage("sub_agent", parent, turn=turn, call=call),
             family=there.family,
         )
+        announced = None if announce is None else announce(new)
         for branch in (there.id, *await self._asides_of(there)):  # somebody may have rewound it since
             with suppress(BadPosition, NotFound):
-                return await self._store.create(replace(new, onto=Onto(branch, at)), key=key)
+                return await self._store.create(replace(new, onto=Onto(branch, at)), key=key, announced=announced)
         raise SpawnRefused(f"what {one.nickname} said in this branch was deleted; spawn another one")
 
     async def _where(self, there: ConversationRecord, one: Known, parent: str) -> tuple[Position | None, bool]:

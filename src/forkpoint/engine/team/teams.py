@@ -2,6 +2,7 @@
 Tests: tests/conversation/test_sub_agents.py, test_team_faults.py, test_team_properties.py."""
 
 from contextlib import suppress
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -24,11 +25,11 @@ from forkpoint.engine.turns.reader import read_turn
 from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.engine.turns.transaction import Plan
 from forkpoint.engine.views import identity_of, info_of, stored_tags
-from forkpoint.errors import ForkpointError, NotFound, OutcomeUnknown, SpawnRefused, Stale
+from forkpoint.errors import ForkpointError, NotFound, SpawnRefused, Stale
 from forkpoint.events import NewEvent, SubAgentFinished, SubAgentSpawned
 from forkpoint.history.roster import Known, find
 from forkpoint.ids import new_id
-from forkpoint.store.records import ConversationRecord, IdempotencyKey, Lineage
+from forkpoint.store.records import Announcement, ConversationRecord, IdempotencyKey, Lineage, NewConversation
 
 
 class Teams:
@@ -54,17 +55,14 @@ class Teams:
         once = spawn_key(key, parent, options)
         record = await self._records.find(parent)
         made = None if once is None else await self._made_before(once)
-        if made is not None:
-            await self._note(record.id, made, _spawned_as(made))
-        elif as_fork(options.task.fork) != "none":
+        if made is None and as_fork(options.task.fork) != "none":
             raise SpawnRefused(NO_CALL)
         await self._turns.unended.end(record.id)
         while made is None:
             record = await self._idle(record.id)
-            child = await self._spawned(record, options, agent, once)
             with suppress(Stale):  # somebody else's came first: nicknames and how many there are are another matter now
-                await self._note(record.id, child, _spawned_as(child), if_revision=record.revision)
-                made = child
+                made = await self._spawned(record, options, agent, once)
+        self._records.forget(record.id)
         return info_of(made), Settings.from_json(made.settings)
 
     async def members(self, id: str) -> tuple[Member, ...]:
@@ -86,14 +84,14 @@ class Teams:
             if one.closed:
                 raise SpawnRefused.agent_closed(one.nickname)
             settings = Settings.from_json(record.settings)
-            reached = await self._beneath.reached(record.id, settings, one, turn=None, call=None, key=once)
-            if reached.id == one.conversation:
-                break
-            told = replace(_spawned_as(reached), task=one.task, turn=one.turn, replaces=one.conversation)
             with suppress(Stale):
-                await self._note(record.id, reached, told, if_revision=record.revision)
+                announce = partial(_announced, record, in_place_of=one)
+                reached = await self._beneath.reached(
+                    record.id, settings, one, turn=None, call=None, key=once, announce=announce
+                )
                 break
             record = await self._store.read(record.id)
+        self._records.forget(record.id)
         return info_of(reached), Settings.from_json(reached.settings)
 
     async def close(self, id: str, agent: str) -> Member:
@@ -120,7 +118,8 @@ class Teams:
         child = child_of(parent, options.id, options.task, await self._beneath.roster_now(record), given=options.agent)
         new = new_child(options.id, child, Lineage("sub_agent", record.id), record.family, None)
         new = replace(new, title=options.title, tags=stored_tags(options.tags))
-        return await self._store.create(new, as_in_the_shell_of(await self._store.state(record.id)), key=once)
+        events = as_in_the_shell_of(await self._store.state(record.id))
+        return await self._store.create(new, events, key=once, announced=_announced(record, new))
 
     async def _made_before(self, key: IdempotencyKey) -> ConversationRecord | None:
         """The sub-agent that an earlier request with this key made; None if the key is free."""
@@ -133,24 +132,6 @@ class Teams:
         record = await self._store.read(id)
         await check_idle(self._store, record)
         return await self._store.admit(id) if record.draft else record
-
-    async def _note(
-        self, parent: str, child: ConversationRecord, told: SubAgentSpawned, *, if_revision: int | None = None
-    ) -> None:
-        """Records a sub-agent on its parent's path, under the sub-agent's own id: so that it is there once.
-
-        Raises `Stale` if the parent has moved since it was decided. A sub-agent that is not recorded is deleted.
-        """
-        try:
-            await self._store.note(parent, child.id, [NewEvent(told)], if_revision=if_revision, by=actor())
-        except OutcomeUnknown:
-            raise  # it may well be recorded
-        except ForkpointError:
-            with suppress(ForkpointError):
-                await self._store.delete(child.id, if_revision=child.revision)
-            raise
-        finally:
-            self._records.forget(parent)
 
     async def _last_of(self, one: Known) -> Turn | None:
         """The newest turn of a sub-agent, whoever asked for it."""
@@ -192,8 +173,14 @@ class Teams:
             return True
 
 
-def _spawned_as(child: ConversationRecord) -> SubAgentSpawned:
-    """What its parent records of a sub-agent that no call asked for."""
+def _announced(parent: ConversationRecord, child: NewConversation, in_place_of: Known | None = None) -> Announcement:
+    """What its parent records of a sub-agent that no call asked for, while the parent is where it was read.
+
+    ``in_place_of`` is the sub-agent of another branch that the child is a fork of.
+    """
     place = Settings.from_json(child.settings).sub_agent
     assert place is not None, "a sub-agent says whose it is"
-    return SubAgentSpawned(None, child.id, place.task, nickname=place.nickname, agent_role=place.role, path=place.path)
+    told = SubAgentSpawned(None, child.id, place.task, nickname=place.nickname, agent_role=place.role, path=place.path)
+    if in_place_of is not None:
+        told = replace(told, task=in_place_of.task, turn=in_place_of.turn, replaces=in_place_of.conversation)
+    return Announcement(conversation=parent.id, events=(NewEvent(told),), if_revision=parent.revision, by=actor())

@@ -44,6 +44,7 @@ from forkpoint.errors import (
     CannotResume,
     ContextTooLong,
     ForkpointError,
+    KeyReused,
     NoSuchTurn,
     NotFound,
     NotResumable,
@@ -239,16 +240,19 @@ class TurnRunner:
         found = await self.reader.own(id, turn, "cancel")
         if found.outcome == "awaiting_approval":
             raise NoSuchTurn(id, "cancel", f"turn {turn} waits for an approval and does not run; discard it")
+        found = await self.store.ask_cancel(turn)
         for wait in pauses(*POLL):
-            asked = await self.store.ask_cancel(turn)  # each time: another process may have taken it over since
-            match asked.outcome:
+            match found.outcome:
                 case "running":
+                    if found.cancel_asked is None:  # it was stopped, or its process died, and somebody resumed it
+                        raise found.busy()
                     await anyio.sleep(wait)
                 case "interrupted":
                     with suppress(Busy):  # somebody has just resumed it
                         return await self.discard(id, turn)
                 case _:
                     return await read_turn(self.store, turn)
+            found = await self.store.turn(turn)
         raise AssertionError("pauses have no end")
 
     async def discard(self, id: str, turn: str) -> Turn:
@@ -284,6 +288,14 @@ class TurnRunner:
     async def tries(self, id: str) -> tuple[Turn, ...]:
         """The turns at the head that are not history."""
         return await self.reader.tries(id)
+
+    async def made_with(self, id: str, key: str) -> Turn | None:
+        """The turn of a conversation that a request with this key began; None if there is none."""
+        try:
+            made = await self._of_key(id, IdempotencyKey(key, None))
+        except KeyReused:  # for something else than a turn of this conversation
+            return None
+        return None if made is None else await read_turn(self.store, made.id)
 
     async def stop(self) -> None:
         """Cancels what still runs here, and counts what it cost."""

@@ -1,6 +1,6 @@
 """Turns: run, read and steered. Each as JSON, as a stream, or asynchronously."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -118,11 +118,19 @@ async def list_turns(
     limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 50,
     events: Annotated[bool, Query(description="With the events of each turn.")] = False,
     tries: Annotated[bool, Query(description="Only those at the head that are not history.")] = False,
+    key: Annotated[
+        str | None, Query(description="Only the turn of the request with this `Idempotency-Key`.", max_length=255)
+    ] = None,
 ) -> Response:
     """Its turns in order, with the tries that did not commit: what they cost and what their tools did."""
     info, _ = await call.found(id)
-    if tries:
-        items, after = await call.backend.turns.tries(info.id), None
+    items: Sequence[TurnResult]
+    after = None
+    if key is not None:
+        made = await call.backend.turns.made_with(info.id, key)
+        items = [] if made is None else [made]
+    elif tries:
+        items = await call.backend.turns.tries(info.id)
     else:
         page = await call.backend.turns.list(info.id, cursor=cursor, limit=limit)
         items, after = page.items, page.next

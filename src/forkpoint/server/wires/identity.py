@@ -30,6 +30,7 @@ class Identity(Struct, frozen=True):
     header: str  # the header that names it, which the answer repeats
     history: History
     fork_of: ForkPoint | None = None
+    is_made_up: bool = False  # whether the client leaves the name to the server
     is_retry: bool = False  # whether the client's own library says that it sends the same request once more
     is_side: bool | None = None  # whether it is asked beside the conversation; None: the client does not say
 
@@ -63,6 +64,7 @@ def read_identity(
         header=header.name,
         history=history or header.history or default or "latest",
         fork_of=fork_of,
+        is_made_up=not given,
         is_retry=_count(headers.get(RETRIES, "")) > 0,
         is_side=is_side,
     )

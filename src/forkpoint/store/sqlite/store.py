@@ -25,6 +25,7 @@ from forkpoint.ids import new_id
 from forkpoint.paging import Page
 from forkpoint.store.records import (
     DEFAULT_TENANT,
+    Announcement,
     Capabilities,
     Collected,
     Committed,
@@ -99,11 +100,17 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
     # Conversations.
 
     async def create(
-        self, new: NewConversation, events: Sequence[NewEvent] = (), *, key: IdempotencyKey | None = None
+        self,
+        new: NewConversation,
+        events: Sequence[NewEvent] = (),
+        *,
+        key: IdempotencyKey | None = None,
+        announced: Announcement | None = None,
     ) -> ConversationRecord:
         self._view.file.checks.new(new)
         self._view.file.checks.key(key)
         note = new_id(self._view.file.clock())
+        limits = self._view.file.settings.limits
         told = new.id
 
         def run(db: Database, scope: Scope) -> ConversationRecord:
@@ -113,13 +120,15 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
             if made is not None:
                 return made
             made = conversations.create(db, scope, new, draft=False, key=key)
+            if announced is not None:
+                commits.announce(db, scope, new.id, announced, limits=limits)
             if not events:
                 return made
-            commits.note(db, scope, new.id, note, events, limits=self._view.file.settings.limits)
+            commits.note(db, scope, new.id, note, events, limits=limits)
             return conversations.read(db, scope, new.id)
 
         def landed(db: Database, scope: Scope) -> bool:
-            return conversations.exists(db, scope, told)  # and with it its note, which is of the same transaction
+            return conversations.exists(db, scope, told)  # and with it the notes, which are of the same transaction
 
         return await self._view.write("conversation", new.id, run, landed=landed)
 

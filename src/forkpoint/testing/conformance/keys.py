@@ -104,6 +104,48 @@ class KeyConformance(Conformance):
         await store.commit(again, exchange("one"))
         assert await store.made_with(KEY, "turn", made.id) == await store.turn(again.id)
 
+    async def test_a_turn_is_found_by_its_key_wherever_it_runs_and_whatever_it_was_asked(self, store: Store) -> None:
+        made = await create(store)
+        turn = await store.begin(made.id, new_id(), key=KEY)
+        assert isinstance(turn, OpenTurn)
+        there = await store.turn(turn.id)
+        assert there.key == KEY
+        assert await store.made_with(KEY, "turn") == there
+        assert await store.made_with(IdempotencyKey(KEY.key, None), "turn", made.id) == there
+        with pytest.raises(KeyReused):
+            await store.made_with(IdempotencyKey(KEY.key, b"another body"), "turn")
+        with pytest.raises(KeyReused):
+            await store.made_with(IdempotencyKey(KEY.key, None), "create")
+
+    async def test_a_retry_takes_over_the_keys_of_the_tries_before_it_that_are_free(self, store: Store) -> None:
+        made, second, third = await create(store), IdempotencyKey("second", b"s"), IdempotencyKey("third", b"t")
+        tries: list[str] = []
+        for key in (KEY, second, third):
+            turn = await store.begin(made.id, new_id(), key=key, retry_of=tries[-1] if tries else None)
+            assert isinstance(turn, OpenTurn)
+            await store.fail(turn, TurnError("x", "y"))
+            tries.append(turn.id)
+        assert await store.made_with(KEY, "turn") is None, "a retry that failed frees what it took over"
+        other = await store.begin(made.id, new_id(), key=second)
+        assert isinstance(other, OpenTurn)
+        await store.commit(other, exchange("by itself"))
+        retry = await store.begin(made.id, new_id(), retry_of=tries[-1])
+        assert isinstance(retry, OpenTurn)
+        await store.commit(retry, exchange("retried"))
+        found = [await store.made_with(key, "turn", made.id) for key in (KEY, second, third)]
+        assert found == [await store.turn(id) for id in (retry.id, other.id, retry.id)]
+
+    async def test_the_keys_of_a_deleted_conversations_turns_are_free(self, store: Store) -> None:
+        made, other = await create(store), await create(store)
+        turn = await store.begin(made.id, new_id(), key=KEY)
+        assert isinstance(turn, OpenTurn)
+        await store.commit(turn, exchange("one"))
+        await store.fork(made.id, fork_of(), key=IdempotencyKey("fork", b"f"))
+        await store.delete(made.id)
+        again = await store.begin(other.id, new_id(), key=IdempotencyKey(KEY.key, b"another body"))
+        assert isinstance(again, OpenTurn), "nobody can be given the turn of the deleted conversation"
+        assert await store.made_with(IdempotencyKey("fork", b"f"), "fork", made.id) is not None, "the fork is there"
+
     async def test_a_key_of_another_request_operation_or_source_is_refused(self, store: Store) -> None:
         made, other = await create(store), await create(store)
         await run(store, made.id, "one")

@@ -7,12 +7,13 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from forkpoint.errors import AlreadyExists, BadArgument, BadPosition, NotFound, TooLarge, Unpaired
+from forkpoint.errors import AlreadyExists, BadArgument, BadPosition, Busy, NotFound, Stale, TooLarge, Unpaired
 from forkpoint.events import NewEvent, Position, Usage
 from forkpoint.ids import new_id
 from forkpoint.paging import every
 from forkpoint.store.protocol import Store
 from forkpoint.store.records import (
+    Announcement,
     Collected,
     ConversationRecord,
     IdempotencyKey,
@@ -27,6 +28,35 @@ from forkpoint.testing.samples import answers, calls, exchange, remembers, retur
 
 
 class SubAgentConformance(Conformance):
+    async def test_a_conversation_and_what_another_notes_of_it_are_written_together_or_not_at_all(
+        self, store: Store
+    ) -> None:
+        parent = await create(store)
+        key = IdempotencyKey("k", b"r")
+
+        def child() -> NewConversation:
+            return NewConversation(id=new_id(), family=parent.family, lineage=Lineage("sub_agent", parent.id))
+
+        def told(revision: int | None) -> Announcement:
+            return Announcement(conversation=parent.id, events=(says("a child"),), if_revision=revision, by="ann")
+
+        with pytest.raises(Stale):
+            await store.create(child(), [says("hello")], key=key, announced=told(parent.revision + 7))
+        turn = await begin(store, parent.id)
+        with pytest.raises(Busy):
+            await store.create(child(), key=key, announced=told(None))
+        await store.cancel(turn)
+        assert await store.made_with(key, "create") is None
+        assert [one async for one in every(partial(store.conversations, parent=parent.id))] == []
+        assert await store.events(parent.id) == []
+        made = await store.create(child(), [says("hello")], key=key, announced=told(parent.revision))
+        again = await store.create(child(), [says("hello")], key=key, announced=told(parent.revision))
+        assert again == made, "a repeat makes nothing and notes nothing"
+        assert texts(await store.events(parent.id)) == ["a child"]
+        assert (await store.turn(made.id)).by == "ann", "the note has the id of what was made"
+        assert texts(await store.events(made.id)) == ["hello"]
+        assert (await store.verify()).ok
+
     async def test_a_sub_agent_begins_where_its_parents_turn_stands_and_has_its_first_note(self, store: Store) -> None:
         parent = await create(store)
         one = await run(store, parent.id, [*exchange("one"), remembers("k", "1")], Usage(calls=1, input=5))

@@ -149,12 +149,14 @@ class ChatTurn:
             if record is not None:
                 title = None if self._rule is None else f"{self._rule.client}: {self._rule.asks}"
                 here = replace(settings, workspace=folder)
-                draft = self._placement.side(record, here, identity, title, self._key)
-                self._branch = draft.id
                 stored = replace(how, settings=here, attended=False, request=self._digest)
-                new = NewTurn(given=kept(given), draft=draft, key=self._key, how=stored)
-                await self._until_left(draft.id)
-                return await self._backend.turns.run(draft.id, agent, new, told)
+                new = NewTurn(given=kept(given), key=self._key, how=stored)
+                if (there := await self._of_key(record)) is None:
+                    draft = self._placement.side(record, here, identity, title, self._key)
+                    new = replace(new, draft=draft)
+                self._branch = draft.id if there is None else there.id
+                await self._until_left(self._branch)
+                return await self._backend.turns.run(self._branch, agent, new, told)
             self._is_kept = False
             workspace = None if folder is None else Path(folder)
             return await self._backend.turns.once(
@@ -236,9 +238,6 @@ class ChatTurn:
             case Busy(turn=turn) if self._list.is_whole and not self._is_apart:
                 self._is_apart = not await self._placement.is_of(turn, self._digest)
                 return self._is_apart
-            case KeyReused() if self._list.is_whole and self._is_there and not self._is_apart:
-                self._is_apart = True  # perhaps by this very request, when it was answered on a branch of its own
-                return True
             case BadPosition():
                 return self._is_apart  # the conversation has left the place meanwhile
             case Stale() | AlreadyExists(what="conversation"):
@@ -278,7 +277,10 @@ class ChatTurn:
             turn = await self._joined(record, again, tell) or await self._joined_aside(record, tell)
             if turn is not None:
                 return turn
-        if is_fork or (record is not None and record.draft):
+        there = await self._of_key(record)
+        if there is not None:
+            record = there
+        elif is_fork or (record is not None and record.draft):
             record = await self._placement.claim(self._wanted, record)
             if record is not None:
                 self._hot(record.id)
@@ -287,14 +289,16 @@ class ChatTurn:
         self._agent, settings = self._dressed(record)
         start = await self._start(record)
         draft = self._wanted.new(settings) if record is None else None
-        is_aside = record is not None and (self._is_apart or start.is_stranger)
+        is_aside = there is None and record is not None and (self._is_apart or start.is_stranger)
         if record is not None and is_aside:
             draft = self._beside_head(record, start, settings)
             start = replace(start, onto=None)
             self._status = "branched"
         else:
-            self._branch = None
-            self._status = "created" if is_new else "continued" if start.onto is None else "branched"
+            is_elsewhere = there is not None and there.name != self._identity.name and not self._is_by_id
+            self._branch = there.id if there is not None and is_elsewhere else None
+            is_branch = is_elsewhere or (start.onto is not None and not is_new)
+            self._status = "branched" if is_branch else "created" if is_new else "continued"
         known = draft or record
         assert known is not None
         new = NewTurn(
@@ -338,6 +342,21 @@ class ChatTurn:
         else:
             self._hot(record.id)
         return record
+
+    async def _of_key(self, record: ConversationRecord | None) -> ConversationRecord | None:
+        """The conversation in which this very request began its turn with its key; None if it has to begin one.
+
+        ``record`` is what has the name now: that may be another branch of the family since. A request that leaves its
+        name to the server gets the name that it was given. Raises `KeyReused`.
+        """
+        there = None if self._key is None else await self._placement.made_with(self._key, self._digest)
+        if there is None:
+            return None
+        if self._identity.is_made_up:
+            self._named = replace(self._identity, name=there.name)
+        elif record is None or record.family != there.family:
+            return None
+        return there
 
     async def _repeated(self, record: ConversationRecord) -> TurnRecord | None:
         """The turn that this very request began when it was sent before. None if it has to be run anew."""

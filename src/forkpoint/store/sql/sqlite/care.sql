@@ -43,6 +43,24 @@ SELECT tenant, key, 'turn', conversation, id, request, :now FROM turn WHERE tena
 -- the branch that it set aside be deleted.
 DELETE FROM idempotency WHERE tenant = :tenant AND target = :target AND operation <> 'rewind';
 
+-- name: take_over_keys
+-- A retry answers the requests of the tries before it too, as far as nobody has used their keys since.
+WITH RECURSIVE tried (id, key, request, retry_of, number) AS (
+  SELECT id, key, request, retry_of, 1 FROM turn
+  WHERE id = :retry_of AND tenant = :tenant AND conversation = :subject
+  UNION ALL
+  SELECT turn.id, turn.key, turn.request, turn.retry_of, number + 1 FROM tried JOIN turn ON turn.id = tried.retry_of
+  WHERE turn.tenant = :tenant AND turn.conversation = :subject AND number < 100
+)
+INSERT INTO idempotency (tenant, key, operation, subject, target, request, created)
+SELECT :tenant, key, 'turn', :subject, :target, request, :now FROM tried
+WHERE key IS NOT NULL AND request IS NOT NULL
+ON CONFLICT DO NOTHING;
+
+-- name: free_keys_of_a_conversation
+-- The conversation is deleted, and nobody can be given its turns any more.
+DELETE FROM idempotency WHERE tenant = :tenant AND subject = :id AND operation = 'turn';
+
 -- name: families
 -- The families of a tenant that have events.
 SELECT DISTINCT family FROM segment WHERE tenant = :tenant;

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from forkpoint.errors import KeyReused, NotWhole, Stale
 from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
 from forkpoint.ids import id_to_bytes
-from forkpoint.store.records import Committed, Head, NewFork, OpenTurn, StoreLimits
+from forkpoint.store.records import Announcement, Committed, Head, NewFork, OpenTurn, StoreLimits
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations
 from forkpoint.store.sqlite.operations.conversations import Spend
@@ -138,6 +138,20 @@ def note(
         cache=cache,
     )
     return Committed(base.conversation, base.id, base.revision + 1, head, first, last)
+
+
+def announce(db: Database, scope: Scope, made: str, announced: Announcement, *, limits: StoreLimits) -> None:
+    """Notes a conversation that was made in this transaction in another one. Raises if that must not be written."""
+    note(
+        db,
+        scope,
+        announced.conversation,
+        made,
+        announced.events,
+        limits=limits,
+        if_revision=announced.if_revision,
+        by=announced.by,
+    )
 
 
 def _same_note(db: Database, scope: Scope, conversation: str, id: str, events: Sequence[NewEvent]) -> Committed | None:

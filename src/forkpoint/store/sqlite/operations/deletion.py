@@ -48,4 +48,5 @@ def _delete_one(db: Database, scope: Scope, row: sqlite3.Row) -> None:
         db.execute(SQL["delete_turn"], {"id": key})
         idempotency.free(db, scope, key)
     idempotency.free(db, scope, row["id"])
+    db.execute(SQL["free_keys_of_a_conversation"], parameters)
     db.execute(SQL["delete_conversation"], parameters)

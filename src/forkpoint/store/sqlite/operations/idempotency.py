@@ -8,13 +8,18 @@ from forkpoint.store.sqlite.rows import Scope
 
 
 def find(db: Database, scope: Scope, key: IdempotencyKey | None, operation: str, subject: bytes | None) -> bytes | None:
-    """The id of what an earlier request with this key made; None if the key is free. Raises `KeyReused`."""
+    """The id of what an earlier request with this key made; None if the key is free. Raises `KeyReused`.
+
+    A turn without a ``subject`` is found in whichever conversation it runs.
+    """
     if key is None:
         return None
     row = db.execute(SQL["find_key"], {"tenant": scope.tenant, "key": key.key}).fetchone()
     if row is None:
         return None
-    if (row["operation"], row["subject"], row["request"]) != (operation, subject, key.request):
+    is_there = row["subject"] == subject or (operation == "turn" and subject is None)
+    is_same = key.request is None or key.request == row["request"]
+    if row["operation"] != operation or not is_there or not is_same:
         raise KeyReused(key.key)
     target: bytes = row["target"]
     return target
@@ -35,6 +40,18 @@ def take(
             "now": scope.now,
         }
         db.execute(SQL["insert_key"], parameters)
+
+
+def take_over(db: Database, scope: Scope, subject: bytes, turn: str, retry_of: str) -> None:
+    """Gives a retry the keys of the tries before it that are free: the same request again is answered by the retry."""
+    parameters = {
+        "tenant": scope.tenant,
+        "subject": subject,
+        "target": id_to_bytes(turn),
+        "retry_of": id_to_bytes(retry_of),
+        "now": scope.now,
+    }
+    db.execute(SQL["take_over_keys"], parameters)
 
 
 def free(db: Database, scope: Scope, target: bytes) -> None:

@@ -97,6 +97,8 @@ def begin(
     except sqlite3.IntegrityError:  # ids are its only constraint
         raise AlreadyExists("turn", turn) from None
     idempotency.take(db, scope, key, "turn", subject, turn)
+    if retry_of is not None:
+        idempotency.take_over(db, scope, subject, turn, retry_of)
     if onto is None or base is None:
         return open_turn(db, row, turn, token, started=scope.now, by=by)
     return open_turn(db, row, turn, token, started=scope.now, by=by, base=base, branch=onto.branch)
