@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkpoint.agent.secrets.masking import Masking
+from forkpoint.agent.secrets.masking import GAP, Masking
 
 VALUE = "p<a&ss'w\"ord-\\4711$x Zq"  # with all that anybody escapes
 MASKING = Masking([VALUE])
@@ -129,6 +129,7 @@ def test_a_value_of_few_letters_is_found_in_the_usual_spellings_and_nowhere_else
 
 PIECES = st.one_of(
     st.sampled_from([*SPELLINGS.values(), "\n", " ", "%3", "&l", "\\u00", "\\", "00000010: 7061", "0000", "before"]),
+    st.sampled_from(["\n" + "." * (GAP - 2), "\n" + "." * (GAP - 1), "\n" + "%20" * (GAP - 2), "\n" + " " * 70]),
     st.integers(0, len(VALUE)).map(lambda n: VALUE[:n]),
     st.integers(0, 200).map(
         lambda n: "00000000: 7068 656c 703c 6126 7373 2777 226f 7264  ph\n00000010: 2d5c 3437 3131 2478 205a 71 xx\n"[
@@ -160,3 +161,27 @@ def test_ten_times_the_text_is_ten_times_the_work_and_not_more() -> None:
         stream.feed(line)
         held = max(held, len(stream._held))
     assert held < 2 * len(line), "what is held back does not grow"
+
+
+@pytest.mark.parametrize("before", ["", "p"], ids=["at the start of a line", "after a letter that begins a value"])
+@pytest.mark.parametrize(
+    "piece", [".", " ", "\t", "\n", "\u0436", "\u4e2d", "%20", "\\n", "&nbsp;", "\\u002e", "'\\''"]
+)
+def test_what_has_no_letters_is_let_go_soon_though_it_decides_nothing(before: str, piece: str) -> None:
+    stream = MASKING.stream()
+    shown = stream.feed(before)
+    held = 0
+    for _ in range(4 * GAP):
+        shown += stream.feed(piece)
+        held = max(held, len(stream._held))
+    assert held <= len(before) + GAP * len(piece), "what is held is read again with each piece, so it must not grow"
+    assert len(shown) >= 2 * GAP * len(piece), "whoever waits for it sees that it goes on"
+    assert shown + stream.end() == before + piece * (4 * GAP)
+
+
+def test_letters_of_a_value_are_found_across_less_than_a_gap_and_not_across_a_gap() -> None:
+    head, tail = VALUE[:5], VALUE[5:]
+    for sign in (".", "\u0436", "%20"):
+        assert MASKING.text(f"a {head}{sign * (GAP - 1)}{tail} z") == "a *** z"
+        apart = f"a {head}{sign * GAP}{tail} z"
+        assert MASKING.text(apart) == apart

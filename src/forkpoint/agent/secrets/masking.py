@@ -3,9 +3,13 @@
 Programs print a value in many spellings: quoted for a shell, escaped for JSON, HTML, CSV or an address, folded into
 lines. So texts are not searched for spellings but compared by what all spellings share: a text is **reduced** to its
 ASCII letters and digits, after escapes (`\\u003c`, `&lt;`, `%3C`) are resolved, and so is the value. Quotes, blanks,
-backslashes and line breaks are gone then, however many there were. Of hex and base64 the reduced form is searched for
-as well, also of base64 in base64, and the bytes that a dump (`xxd`, `hexdump -C`) shows are read. A value with fewer
-than eight letters and digits would be found everywhere in that way, and is looked for in a list of spellings instead.
+backslashes and line breaks are gone then. Of hex and base64 the reduced form is searched for as well, also of base64
+in base64, and the bytes that a dump (`xxd`, `hexdump -C`) shows are read. A value with fewer than eight letters and
+digits would be found everywhere in that way, and is looked for in a list of spellings instead.
+
+A **gap** of `GAP` signs between two letters ends a value. Without that bound a stream could never let go of a letter
+that may begin a value: dots after it decide nothing, and each further piece would be held, and read again, with all of
+them.
 
 Each step is a pass over the text, so the cost grows with its length alone, and with the number of values. What masking
 can and cannot do is said in docs/secrets.md. Tests: tests/agent/test_secrets.py, tests/agent/test_masking.py.
@@ -33,12 +37,16 @@ STARS = "***"
 SHORTEST = 4
 """Characters of the shortest value that is masked: a shorter one would be found everywhere."""
 
+GAP = 256
+"""Signs between two letters of a text from which on they do not belong to one value. No program indents so far."""
+
 _LINE = 16  # characters of a line of a longer value from which it is found on its own
 _ENCODED = 8  # characters of an encoded form from which it is found: shorter ones are in many words
 _REDUCED = 8  # letters and digits of a value from which they are enough to find it
 _ROW = 16  # bytes that a line of a dump shows
 
-_DROPPED = bytes(code for code in range(128) if not chr(code).isalnum())
+_SIGN, _GAP_SIGN = b" ", b"\n"  # what stands for any sign, and for one of a gap, where a text is reduced
+_SIGNS = bytes(code if chr(code).isalnum() else _SIGN[0] for code in range(128)).ljust(256, _SIGN)
 _ESCAPE = re.compile(
     r"\\(?:u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[0-3][0-7]{2}|[nrtbfv])"
     r"|%(?:25)*[0-9a-fA-F]{2}"
@@ -51,10 +59,10 @@ _HALF_ESCAPE = re.compile(
 )
 _LONGEST_ESCAPE = 32
 _DUMP = re.compile(
-    r"[ \t]*0[0-9a-fA-F]{3,15}:?[ \t]+((?:[0-9a-fA-F]{2,8}[ \t]{1,2}){0,15}[0-9a-fA-F]{2,8})(?![^ \t\n])"
+    r"[ \t]{0,64}0[0-9a-fA-F]{3,15}:?[ \t]+((?:[0-9a-fA-F]{2,8}[ \t]{1,2}){0,15}[0-9a-fA-F]{2,8})(?![^ \t\n])"
 )
 _DUMP_LINE = re.compile(rf"^{_DUMP.pattern}.*$", re.MULTILINE)
-_HALF_DUMP = re.compile(r"[ \t]*(?:0[0-9a-fA-F]{0,15}:?(?:[ \t].{0,120})?)?")
+_HALF_DUMP = re.compile(r"[ \t]{0,64}(?:0[0-9a-fA-F]{0,15}:?(?:[ \t].{0,120})?)?")
 
 
 class Masking:
@@ -165,7 +173,7 @@ class Masking:
         earliest = half.start() if half is not None else len(text)
         ends = [data]
         if half is not None:
-            ends.append(data[: len(data) - len(_letters(half[0]))])
+            ends.append(_Reduced(text[: half.start()]).data)
         for end in ends:
             for needles, letters in ((self._reduced, end), (self._hex, end.lower())):
                 if (at := needles.undecided(letters)) < len(letters):
@@ -321,7 +329,10 @@ class _Needles(Generic[S]):
 
 
 class _Reduced:
-    """The ASCII letters and digits of a text, its escapes resolved, and where in the text each of them stands."""
+    """The ASCII letters and digits of a text, its escapes resolved, and where in the text each of them stands.
+
+    Each gap among them is a line break, or several: no value has one, so none is found, or begins, across a gap.
+    """
 
     _BLOCK = 4096
 
@@ -331,8 +342,8 @@ class _Reduced:
         self._ends: list[int] = []  # the same, behind what they mean
         self._escapes: list[tuple[int, int]] = []  # of escapes, in the text
         has_escapes = "\\" in text or "%" in text or "&" in text
-        self._resolved = self._resolve(text) if has_escapes else text
-        self.data = _letters(self._resolved)
+        self._resolved = _with_gaps(self._resolve(text) if has_escapes else text)
+        self.data = _without_signs(self._resolved)
         self._blocks: list[int] | None = None  # how many letters there are before each block
         self._block: tuple[int, list[int]] = (-1, [])  # the block that was looked at last: where its letters are
 
@@ -369,11 +380,11 @@ class _Reduced:
         if self._blocks is None:
             self._blocks = [0]
             for start in range(0, len(self._resolved), size):
-                self._blocks.append(self._blocks[-1] + len(_letters(self._resolved[start : start + size])))
+                self._blocks.append(self._blocks[-1] + len(_without_signs(self._resolved[start : start + size])))
         block = bisect_right(self._blocks, number) - 1
         if self._block[0] != block:
             start = block * size
-            letters = [start + i for i, one in enumerate(self._resolved[start : start + size]) if _is_letter(one)]
+            letters = [start + i for i, one in enumerate(self._resolved[start : start + size]) if one != _SIGN[0]]
             self._block = block, letters
         return self._block[1][number - self._blocks[block]]
 
@@ -397,7 +408,7 @@ class _Spellings:
         data = plain.encode(errors="surrogateescape")
         self.exact |= {plain, json.dumps(plain)[1:-1]}  # the second has the signs at its ends, too
         self.data.add(data)
-        if len(letters := _Reduced(plain).data) >= _REDUCED:
+        if len(letters := _Reduced(plain).data.replace(_GAP_SIGN, b"")) >= _REDUCED:
             self.reduced.add(letters)
         else:
             self.exact.update(_escaped(plain))
@@ -417,29 +428,38 @@ class _Spellings:
 
 
 def _letters(text: str) -> bytes:
-    return text.encode("ascii", "ignore").translate(None, _DROPPED)
+    return _without_signs(_only_signs_and_letters(text))
 
 
-def _is_letter(one: str) -> bool:
-    return one.isascii() and one.isalnum()
+def _only_signs_and_letters(text: str) -> bytes:
+    """The text as ASCII, a byte for each character: letters and digits as they are, and all else as one sign."""
+    return text.encode("ascii", "replace").translate(_SIGNS)
+
+
+def _with_gaps(text: str) -> bytes:
+    return _only_signs_and_letters(text).replace(_SIGN * GAP, _GAP_SIGN + _SIGN * (GAP - 1))
+
+
+def _without_signs(data: bytes) -> bytes:
+    return data.translate(None, _SIGN)
 
 
 @functools.lru_cache(maxsize=4096)
 def _meaning(escape: str) -> str:
-    """The letter or digit that an escape stands for; nothing if it is another character."""
+    """The letter or digit that an escape stands for; a blank if it is another character, to count in a gap."""
     match escape[0], escape[1]:
         case "\\", "u" | "U" | "x":
             meant = int.from_bytes(bytes.fromhex(escape[2:]))
         case "\\", digit if digit.isdigit():
             meant = int(escape[1:], 8)
         case "\\", _:
-            return ""
+            return " "
         case "%", _:
             meant = int(escape[-2:], 16)
         case _:
             one = html.unescape(escape)
             meant = ord(one) if len(one) == 1 else 0
-    return chr(meant) if meant < 128 and chr(meant).isalnum() else ""
+    return chr(meant) if meant < 128 and chr(meant).isalnum() else " "
 
 
 def _row(groups: str, swapped: bool) -> bytes:
