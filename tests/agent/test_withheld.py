@@ -3,12 +3,15 @@
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
+from forkpoint.agent import Agent, Condenser, Secret, SubAgents
 from forkpoint.agent.builtin.environment import base
 from forkpoint.agent.secrets.masking import Masking
 from forkpoint.agent.secrets.withheld import is_telling, is_withheld, looks_secret, masking_of_withheld
+from forkpoint.llm.model import LLM
 
 RANDOM = "q7Zr2Xw9Lk4Tb8"
 
@@ -108,6 +111,33 @@ def test_a_variable_with_a_known_secret_in_it_is_withheld_whatever_its_name(monk
     given = base(Masking([RANDOM]))
     assert "ORDINARY" not in given
     assert "PATH" in given, "without it no command would run"
+
+
+@pytest.mark.parametrize(
+    ("name", "where"), [("CFG_A", "secrets"), ("CFG_B", "llm"), ("CFG_C", "condenser"), ("CFG_D", "sub_agents")]
+)
+def test_a_variable_that_any_agent_of_the_process_names_is_withheld_from_all(
+    name: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, RANDOM)
+    assert base()[name] == RANDOM
+    keyed = LLM("openai/m", api_key_env=name)
+    settings: dict[str, Any] = {
+        "secrets": {"BUILD": Secret(env=name)},
+        "llm": keyed,
+        "condenser": Condenser(llm=keyed),
+        "sub_agents": SubAgents(models=[keyed]),
+    }
+    Agent(**{"llm": "scripted/echo", where: settings[where]})
+    assert name not in base()
+    assert masking_of_withheld().text(f"it is {RANDOM}") == "it is ***"
+    monkeypatch.setenv("FORKPOINT_SHELL_ENV", name)
+    assert base()[name] == RANDOM, "whoever runs the process decides"
+
+
+def test_an_agent_that_names_the_path_as_a_secret_leaves_commands_their_path() -> None:
+    Agent("scripted/echo", secrets={"ODD": Secret(env="PATH")})
+    assert "PATH" in base()
 
 
 def test_withheld_values_are_hidden_in_results(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -243,6 +244,33 @@ async def test_a_sub_agent_has_the_secrets_of_its_own_agent() -> None:
         assert answers == {"same": "; ".join(["***"] * len(FORMS)), "other": "another: ***"}
     with pytest.raises(BadAgent, match="its tool publish needs the secret API_TOKEN"):
         other.but(secrets={})
+
+
+@tool
+def read_build() -> str:
+    """Finds the value of BUILD without being given it."""
+    return f"found {os.environ['LEADS_BUILD_CFG']}"
+
+
+async def test_a_sub_agents_shell_is_not_given_the_variable_behind_its_parents_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEADS_BUILD_CFG", "q7Zr2Xw9Lk4Tb8")  # neither the name nor the value looks like a secret
+    reader = Agent(scripted(obedient), tools=[shell, read_build])
+    agent = lead(
+        SubAgents(roles={"reader": Role(agent=reader)}),
+        tools=[shell],
+        secrets={"BUILD": Secret(env="LEADS_BUILD_CFG", shell=True)},
+    )
+    look = call("shell", command='echo "<$LEADS_BUILD_CFG|$BUILD>"')
+    asked = orders([spawn(orders([look, call("read_build")]), role="reader")], [wait()], [look])
+    async with AsyncConversation(agent, store="memory:", workspace=tmp_path) as conversation:
+        turn = await conversation.run(asked)
+        _, waited, own = texts(results(turn.events))
+        assert own.startswith("<|***>"), "the agent has its secret, under the name of the secret"
+        (done,) = json.loads(waited)
+        assert done["answer"].startswith("<|>"), "the sub-agent has no secrets, and its command neither"
+        assert done["answer"].endswith("found ***"), "the value is masked for the sub-agent, too"
 
 
 async def test_a_client_sends_no_secrets(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -11,11 +11,12 @@ from msgspec import Struct
 
 from forkpoint.agent.approval import Approval, approval_of, why_asked
 from forkpoint.agent.arguments import json_schema
-from forkpoint.agent.condense.condenser import Condenses, is_condenser
+from forkpoint.agent.condense.condenser import Condenser, Condenses, is_condenser
 from forkpoint.agent.hooks.hook import Hook, hooks_of
 from forkpoint.agent.mcp import McpServer, Offered, mcp_tools, names_for, offered_of, without_served
 from forkpoint.agent.output import OutputSchema
 from forkpoint.agent.secrets.secret import Secret, Secrets, secrets_of
+from forkpoint.agent.secrets.withheld import withhold
 from forkpoint.agent.skills.skill import Skill, skills_of
 from forkpoint.agent.team.offer import SubAgents, check_free, sub_agents_of, with_team
 from forkpoint.agent.tool import Tool, as_tool
@@ -165,6 +166,7 @@ class Agent:
         ):
             object.__setattr__(self, field, value)
         _ = self.manifest  # says now what is wrong with its tools or its output
+        withhold(_variables_of(self))
 
     @functools.cached_property
     def manifest(self) -> Manifest:
@@ -216,6 +218,15 @@ def _check_secrets(tools: Iterable[Tool], secrets: Mapping[str, Secret]) -> None
         for name in () if tool.secrets == "shell" else tool.secrets:
             if name not in secrets:
                 raise BadAgent(f"its tool {tool.name} needs the secret {name}, which is not among its secrets")
+
+
+def _variables_of(agent: Agent) -> Iterator[str]:
+    """The environment variables that hold its secrets and the keys of its models."""
+    yield from (secret.env for secret in agent.secrets.values() if secret.env is not None)
+    models = [agent.llm, *(agent.sub_agents.models if agent.sub_agents is not None else ())]
+    if isinstance(agent.condenser, Condenser):
+        models.append(agent.condenser.model(agent.llm))
+    yield from (llm.key_variable for llm in models if llm.key_variable is not None)
 
 
 def _as_schema(given: Any) -> ToolSchema:

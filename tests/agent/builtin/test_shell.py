@@ -8,7 +8,7 @@ import anyio
 import pytest
 from tests.agent.builtin.calls import Calls
 
-from forkpoint.agent import ToolContext
+from forkpoint.agent import Agent, Secret, ToolContext
 from forkpoint.agent.builtin import list_files, read_file, shell
 from forkpoint.agent.builtin.environment import base
 from forkpoint.agent.builtin.output import FILE_LIMIT, FILES, FOLDER, HEAD, TAIL
@@ -59,6 +59,14 @@ async def test_folder_and_variables_carry_over(calls: Calls, tmp_path: Path) -> 
 async def test_they_carry_over_after_exit_too(calls: Calls) -> None:
     await calls(shell, command="export A=1; exit 9")
     assert calls.kept()["env"] == {"A": "1"}
+
+
+async def test_a_variable_that_a_command_sets_carries_over_though_an_agent_has_a_secret_of_that_name(
+    calls: Calls,
+) -> None:
+    Agent("scripted/echo", secrets={"BUILD": Secret(env="CFG_OF_AN_AGENT")})
+    await calls(shell, command="export CFG_OF_AN_AGENT=1")
+    assert "<1>" in await calls(shell, command='echo "<$CFG_OF_AN_AGENT>"')
 
 
 @pytest.mark.parametrize("command", ["export A=2; exec true", "export A=2; kill -9 $$", "export A=2; echo 'open"])

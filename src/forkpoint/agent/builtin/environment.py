@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from forkpoint.agent.secrets.masking import Masking
-from forkpoint.agent.secrets.withheld import is_withheld, without_known
+from forkpoint.agent.secrets.withheld import is_withheld, let_through, looks_secret, without_known
 from forkpoint.system.process import MARK
 
 VALUE_LIMIT = 8_000
@@ -118,7 +118,9 @@ def _git_settings(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _may_be_kept(name: str, value: str, masking: Masking) -> bool:
-    if is_withheld(name, value) or masking.spans(value) or masking.spans(name):
+    if looks_secret(name, value) and name not in let_through():
+        return False
+    if masking.spans(value) or masking.spans(name):
         return False
     return len(value) <= VALUE_LIMIT and _is_text(name) and _is_text(value)
 

@@ -2,8 +2,11 @@
 
 A variable is withheld if its name says that it is a credential, or its value does: a key of a known form, an address
 with a password in it, a private key. A name is read word by word (`SENTRY_DSN`, `slackWebhook`), and so are short words
-that people write together (`DBPW`, `PGPASSWORD`). A variable that is meant for commands although it looks so is named
-in ``FORKPOINT_SHELL_ENV`` (names with commas between), or given as a `Secret` with ``shell=True``.
+that people write together (`DBPW`, `PGPASSWORD`). A variable is withheld, too, if an agent of this process has it as a
+secret or as its model's key: the commands of all other agents, of its sub-agents first, would have it otherwise.
+
+A variable that is meant for commands although it looks so is named in ``FORKPOINT_SHELL_ENV`` (names with commas
+between), or given as a `Secret` with ``shell=True``.
 Tests: tests/agent/test_withheld.py.
 """
 
@@ -11,7 +14,7 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import unquote, urlsplit
 
 from forkpoint.agent.secrets.masking import Masking
@@ -44,12 +47,21 @@ _VALUE = re.compile(
 )
 _PATH = re.compile(r"(?:~|\.{1,2})?/[\w.@ +-]*(?:/[\w.@ +-]*)*")
 _GIT_KEY = "GIT_CONFIG_KEY_"  # what such a variable holds is the name of a setting of git
+_of_agents: set[str] = set()  # of the process and not of a turn: the turns of all its agents share one environment
+
+
+def withhold(names: Iterable[str]) -> None:
+    """Withholds these variables from now on, whatever they look like. An agent that is made says so of its own.
+
+    A name stays withheld when its agent is gone, since nobody can tell when its last turn has ended. Variables that no
+    command can do without are given as before.
+    """
+    _of_agents.update(set(names) - _ESSENTIAL)
 
 
 def withheld() -> dict[str, str]:
     """The variables that commands are not given, with their values."""
-    through = let_through()
-    return {name: value for name, value in os.environ.items() if name not in through and looks_secret(name, value)}
+    return {name: value for name, value in os.environ.items() if is_withheld(name, value)}
 
 
 def let_through() -> frozenset[str]:
@@ -59,7 +71,7 @@ def let_through() -> frozenset[str]:
 
 def is_withheld(name: str, value: str) -> bool:
     """Whether a variable of our environment is kept from commands."""
-    return name not in let_through() and looks_secret(name, value)
+    return (name in _of_agents or looks_secret(name, value)) and name not in let_through()
 
 
 def masking_of_withheld(further: frozenset[str] = frozenset()) -> Masking:
