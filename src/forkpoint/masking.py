@@ -1,7 +1,10 @@
 """Secrets are not to be read where errors and logs are: what looks like one is masked.
-Tests: tests/server/test_logs.py."""
+Tests: tests/server/test_logs.py, tests/llm/test_keys.py."""
 
+import logging
 import re
+from collections.abc import Callable
+from contextlib import suppress
 
 
 def masked(text: str) -> str:
@@ -11,6 +14,30 @@ def masked(text: str) -> str:
         if any(sign in lower for sign in signs):  # hardly any line has one, and this is much faster
             text = pattern.sub(instead, text)
     return text
+
+
+class HiddenInLogs(logging.Filter):
+    """Hides what ``hide`` knows in all that a logger says. It is for the loggers of packages that have seen a secret.
+
+    An exception is logged as the text of its traceback, and not as the object: that holds frames, and they hold
+    requests.
+    """
+
+    def __init__(self, hide: Callable[[str], str]) -> None:
+        super().__init__()
+        self._hide = hide
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        with suppress(Exception):  # what cannot be put together is said by whoever writes it down
+            said = record.getMessage()
+            if (hidden := self._hide(said)) != said:
+                record.msg, record.args = hidden, None
+        if record.exc_info:
+            record.exc_text = record.exc_text or logging.Formatter().formatException(record.exc_info)
+            record.exc_info = None
+        if record.exc_text:  # also if another filter of this kind has made it, which hides another secret
+            record.exc_text = self._hide(record.exc_text)
+        return True
 
 
 # A header or a setting by its name, however it is written: `name: value`, {'name': 'value'}, (b'name', b'value').

@@ -26,6 +26,7 @@ from forkpoint.errors import BadSetting, ModelError, TurnFailed
 from forkpoint.llm import LLM, Models, Retries
 from forkpoint.llm.key import Key
 from forkpoint.llm.scripts import Fault, Reply, Script
+from forkpoint.masking import HiddenInLogs
 from forkpoint.testing.model_server import ModelServer
 
 SECRET = "q7Zr-very-own-key-4711"  # without a prefix by which it could be told for a key
@@ -91,6 +92,36 @@ def test_a_server_that_repeats_all_that_it_hears_shows_nobody_the_key(
     hidden("the traceback of rich", console.file.getvalue())  # type: ignore[attr-defined]
     hidden("the log", caplog.text)
     assert "x-heard" in caplog.text, "the HTTP client logs the headers of an answer, so that this is a test"
+
+
+@pytest.mark.parametrize("wire", ["chat", "messages"])
+def test_a_server_that_repeats_the_key_in_a_broken_header_shows_it_in_no_traceback_of_the_log(
+    wire: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with RepeatingServer(broken=True) as address:
+        failed = fails(tmp_path, llm_at(address, wire, "literal"))
+    look_through(failed)
+    hidden("the log", caplog.text)
+    for record in caplog.records:
+        hidden("a record of the log", record.__dict__)
+    assert "illegal header line: bytearray(b'no header *** at all')" in caplog.text
+    if wire == "messages":
+        assert "Traceback (most recent call last)" in caplog.text, (
+            "the SDK of Anthropic logs it, so that this is a test"
+        )
+
+
+def test_two_secrets_of_two_clients_are_both_hidden_in_one_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("tests.two_clients")
+    for secret in ("first-of-4711", "second-of-4711"):
+        logger.addFilter(HiddenInLogs(Key(secret).hide))
+    try:
+        raise ValueError("first-of-4711 and second-of-4711")
+    except ValueError:
+        logger.warning("failed", exc_info=True)
+    assert caplog.records[0].exc_info is None, "the object has frames, and their variables"
+    assert str(caplog.records[0].exc_text).endswith("ValueError: *** and ***")
 
 
 def test_a_call_that_is_cancelled_leaves_no_key_in_the_frames_it_was_cancelled_in(tmp_path: Path) -> None:
@@ -299,12 +330,24 @@ def printed(value: Any) -> str:
 
 
 class RepeatingServer:
-    """A server that refuses every request, and repeats all of it in the headers and the body of its answer."""
+    """A server that refuses every request, and repeats all of it in the headers and the body of its answer.
+
+    One that is ``broken`` answers with a line that is no header, and repeats the key in it.
+    """
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self._broken = broken
 
     def __enter__(self) -> str:
+        broken = self._broken
+
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["content-length"]))
+                if broken:
+                    key = self.headers["authorization"].removeprefix("Bearer ")
+                    self.wfile.write(f"HTTP/1.1 200 OK\r\nno header {key} at all\r\n\r\n".encode())
+                    return
                 said = msgspec.json.encode({"error": {"message": str(self.headers), "param": str(self.headers)}})
                 self.send_response(400)
                 self.send_header("x-heard", self.headers["authorization"])

@@ -13,7 +13,7 @@ import pytest
 from _pytest.logging import LogCaptureHandler
 from opentelemetry.sdk.trace import TracerProvider
 
-from forkpoint.masking import masked
+from forkpoint.masking import HiddenInLogs, masked
 from forkpoint.server.http.logs import Format, JsonLines, bind, bound, configure
 
 pytestmark = pytest.mark.anyio
@@ -112,6 +112,22 @@ def test_an_exception_is_logged_with_its_kind_and_its_stack(output: io.StringIO,
         assert first.endswith("ERROR   forkpoint.server: it broke")
         assert all(line.startswith("    | ") for line in stack)
         assert stack[-1] == "    | ValueError: no such thing"
+
+
+@pytest.mark.parametrize("format", ["json", "text"])
+def test_a_stack_in_which_a_secret_was_hidden_is_logged_too(output: io.StringIO, format: Format) -> None:
+    configure(format=format, stream=output)
+    hidden = HiddenInLogs(lambda text: text.replace("thing", "***"))
+    log.addFilter(hidden)
+    try:
+        raise ValueError("no such thing")
+    except ValueError:
+        log.exception("it broke")
+    finally:
+        log.removeFilter(hidden)
+    said = lines(output)[0]["stack"] if format == "json" else output.getvalue()
+    assert "test_logs.py" in said
+    assert said.strip().endswith("ValueError: no such ***")
 
 
 FORGED = 'x\n{"level": "info", "message": "forged"}\r\n\x1b[2J\u2028y\u202ez\x85\x00\ud800'

@@ -14,6 +14,7 @@ from typing import Any
 from forkpoint.agent.mcp.processes import MESSAGE
 from forkpoint.agent.mcp.servers import Start
 from forkpoint.agent.secrets.masking import Masking
+from forkpoint.masking import HiddenInLogs
 
 CONNECTING = 30.0
 """Seconds to reach a server, or to send it something."""
@@ -45,29 +46,14 @@ async def address(start: Start) -> AsyncIterator[Any]:
 def _masked_logs(masking: Masking) -> Iterator[None]:
     """Hides values in what is logged of requests, as long as there are any."""
     found = [logging.getLogger(name) for name in _LOGGERS] if masking else []
-    hides = _Hides(masking)
+    hidden = HiddenInLogs(masking.text)
     for logger in found:
-        logger.addFilter(hides)
+        logger.addFilter(hidden)
     try:
         yield
     finally:
         for logger in found:
-            logger.removeFilter(hides)
-
-
-class _Hides(logging.Filter):
-    def __init__(self, masking: Masking) -> None:
-        super().__init__()
-        self._masking = masking
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        said = record.getMessage()
-        if (masked := self._masking.text(said)) != said:
-            record.msg, record.args = masked, None
-        if record.exc_info:
-            trace = record.exc_text or logging.Formatter().formatException(record.exc_info)
-            record.exc_text, record.exc_info = self._masking.text(trace), None
-        return True
+            logger.removeFilter(hidden)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import importlib
 import logging
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ import anyio.lowlevel
 from forkpoint.llm.key import Key
 from forkpoint.llm.model import LLM
 from forkpoint.lru import Lru
+from forkpoint.masking import HiddenInLogs
 
 MOST = 64
 """How many clients stay open though nobody uses them. A server with more keys opens some of them anew."""
@@ -94,7 +95,8 @@ class _SharedClient:
     def __init__(self, client: Any, key: Key) -> None:
         self.client = client
         self.users = 0
-        self._hidden = None if key.is_blank else _HiddenInLogs(key)
+        # A server may repeat the key in its headers, and those are logged where somebody debugs the HTTP client.
+        self._hidden = None if key.is_blank else HiddenInLogs(key.hide)
         if self._hidden is not None:
             for name in _LOGGERS:
                 logging.getLogger(name).addFilter(self._hidden)
@@ -108,21 +110,6 @@ class _SharedClient:
         if self._hidden is not None:
             for name in _LOGGERS:
                 logging.getLogger(name).removeFilter(self._hidden)
-
-
-class _HiddenInLogs(logging.Filter):
-    """Hides a key that a server repeats in its headers: they are logged where somebody debugs the HTTP client."""
-
-    def __init__(self, key: Key) -> None:
-        super().__init__()
-        self._key = key
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        with suppress(Exception):  # what cannot be put together is said by whoever writes it down
-            said = record.getMessage()
-            if (hidden := self._key.hide(said)) != said:
-                record.msg, record.args = hidden, None
-        return True
 
 
 @cache

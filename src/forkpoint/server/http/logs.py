@@ -158,7 +158,11 @@ def _plain(value: object) -> Any:
 
 
 def _stack(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    told = [formatter.formatException(record.exc_info)] if record.exc_info and record.exc_info[0] else []
+    told = []
+    if record.exc_info and record.exc_info[0]:
+        told.append(formatter.formatException(record.exc_info))
+    elif record.exc_text:  # a filter that hides secrets has left the text alone
+        told.append(record.exc_text)
     if record.stack_info:
         told.append(formatter.formatStack(record.stack_info))
     return "\n".join(told)
