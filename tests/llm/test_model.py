@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import pickle
+import re
 import traceback
 from typing import Any
 
@@ -191,6 +192,22 @@ def test_a_price_that_nobody_can_pay_is_refused_before_a_call_is_made(price: Pri
 def test_retries_that_cannot_be_done_are_refused(retries: Retries) -> None:
     with pytest.raises(BadSetting, match="retries"):
         LLM("openai/gpt-5", retries=retries)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "advice"),
+    [
+        *(("retries", value, "Retries(attempts=1) for one try") for value in (0, 3, None, {"attempts": 1})),
+        *(("timeouts", value, "Timeouts(total=60)") for value in (0, 30.0, None)),
+        *(("price", value, "Price(input=1, output=5)") for value in (0, 1.5, (1, 5))),
+    ],
+)
+def test_a_number_in_the_place_of_several_settings_is_refused_by_name(setting: str, value: Any, advice: str) -> None:
+    with pytest.raises(
+        BadSetting, match=re.escape(f"of the class {setting.capitalize()}, such as {advice}")
+    ) as refused:
+        LLM("openai/gpt-5", **{setting: value})
+    assert refused.value.setting == setting
 
 
 # A literal key is nowhere to be read.
