@@ -3,6 +3,7 @@
 import grp
 import os
 import pwd
+import struct
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,20 @@ def test_the_folder_of_a_link_counts_and_that_of_the_file_too(file: Path, tmp_pa
     file.parent.chmod(0o755)
     other.chmod(0o777)
     assert str(other) in (flaw(link) or "")
+
+
+def test_a_file_whose_access_control_list_lets_another_user_write_does_not_count(file: Path) -> None:
+    nobody, (owner, user, group, mask, others) = 0xFFFFFFFF, (0x01, 0x02, 0x04, 0x10, 0x20)
+    entries = [(owner, 6, nobody), (user, 6, STRANGER), (group, 4, nobody), (mask, 6, nobody), (others, 4, nobody)]
+    packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(file, "system.posix_acl_access", packed)
+    except (AttributeError, OSError) as error:
+        pytest.skip(f"files have no such lists here ({error})")
+    said = flaw(file)
+    assert said == f"somebody of its access control list can write it, by its mode 0664 (chmod go-w {file})"
+    file.chmod(0o644)  # as the message says: now the list lets nobody write
+    assert flaw(file) is None
 
 
 @root_only

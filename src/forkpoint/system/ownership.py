@@ -2,7 +2,8 @@
 
 A file counts if it belongs to this user or to root, and if nobody else can write it or put another file into its place.
 A group may write if its only member is the owner of the file: many systems give each user such a group, and a umask of
-002 with it. Windows has other rights, which are not looked at.
+002 with it. That does not hold for a file with an access control list, whose mode shows in the place of the group what
+any user of the list may do at most. Windows has other rights, which are not looked at.
 """
 
 import functools
@@ -13,6 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 _OTHERS, _GROUP = 0o002, 0o020
+_LIST = "system.posix_acl_access"
 
 
 def flaw_of(path: Path, found: os.stat_result, owners: Collection[int] = ()) -> str | None:
@@ -43,11 +45,30 @@ def _flaw(what: str, path: Path, found: os.stat_result, allowed: Collection[int]
     if found.st_uid not in allowed:
         why = f"{what} belongs to user {found.st_uid}, and neither to you nor to root"
         return f"{why} (if you know what is in it: chown {os.geteuid()} {name})"
-    is_open = found.st_mode & _OTHERS
-    if is_open or (found.st_mode & _GROUP and not _is_private(found.st_gid, found.st_uid)):
-        who = "everybody" if is_open else f"group {found.st_gid}"
+    if (who := _further_writer(path, found)) is not None:
         return f"{who} can write {what}, by its mode {stat.S_IMODE(found.st_mode):04o} (chmod go-w {name})"
     return None
+
+
+def _further_writer(path: Path, found: os.stat_result) -> str | None:
+    """Who else than its owner can write a file, or None."""
+    if found.st_mode & _OTHERS:
+        return "everybody"
+    if not found.st_mode & _GROUP:
+        return None
+    if _has_list(path):
+        return "somebody of its access control list"
+    return None if _is_private(found.st_gid, found.st_uid) else f"group {found.st_gid}"
+
+
+def _has_list(path: Path) -> bool:
+    """Whether a file has an access control list. Only Linux says so; a file system without lists has none."""
+    if not hasattr(os, "getxattr"):
+        return False
+    try:
+        return bool(os.getxattr(path, _LIST))
+    except OSError:
+        return False
 
 
 @functools.lru_cache(maxsize=64)
