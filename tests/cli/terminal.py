@@ -29,9 +29,11 @@ _PATIENCE = 5  # seconds after which a user presses a key again
 class Terminal:
     """Types and reads. Whatever is waited for and does not come fails the test, with all that came instead."""
 
-    def __init__(self, program: Program, *arguments: str, width: int = 100, **environment: str) -> None:
+    def __init__(
+        self, program: Program, *arguments: str, width: int = 100, height: int = 40, **environment: str
+    ) -> None:
         self._here, there = pty.openpty()
-        fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+        fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         clean = {name: value for name, value in program.environment.items() if name not in {"COLUMNS", "NO_COLOR"}}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, *arguments],
@@ -45,6 +47,7 @@ class Terminal:
         os.close(there)
         self._heard = b""
         self._ended = False
+        self._size = width, height
         self._seen = 0  # how much of the text was waited for already
 
     def __enter__(self) -> Self:
@@ -65,6 +68,18 @@ class Terminal:
     def text(self) -> str:
         """What was shown so far, without colours."""
         return _STYLES.sub("", self.raw).replace("\r\n", "\n")
+
+    @property
+    def rows(self) -> list[str]:
+        """What was shown so far, in the rows in which a screen of this width shows it. All of it must be ASCII."""
+        width, _ = self._size
+        lines = self.text.split("\n")
+        return [line[start : start + width] for line in lines for start in range(0, max(len(line), 1), width)]
+
+    @property
+    def screen(self) -> list[str]:
+        """The rows that are on the screen now."""
+        return self.rows[-self._size[1] :]
 
     def type(self, keys: str) -> None:
         os.write(self._here, keys.encode())

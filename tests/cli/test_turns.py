@@ -255,7 +255,7 @@ def test_a_command_of_48_kb_is_shown_whole_wherever_somebody_could_approve_it(fo
         user.type(CTRL_D)
     with Terminal(forkpoint, "approve", "job") as user:
         user.wait_for(f"$ {command}\n")
-        user.wait_for("scroll up to see all of it")
+        user.wait_for("lines are above the screen: scroll up before you decide.")
         user.wait_for("May it run? [y/n] ")
         user.type(CTRL_D)
         assert user.end() == 3

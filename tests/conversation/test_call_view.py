@@ -12,7 +12,7 @@ from rich.console import Console
 
 from forkpoint.backend.results import Turn
 from forkpoint.conversation.call_view import call_line, call_view, print_view, reason_view, turn_view, waiting_view
-from forkpoint.conversation.screen_text import cut, visible
+from forkpoint.conversation.screen_text import cut, screen_rows, visible
 from forkpoint.events import ApprovalAsked, AssistantMessage, NewEvent, StagedEvent, Text, ToolCall, Usage, seal
 
 
@@ -190,3 +190,25 @@ def test_a_turn_that_waits_is_shown_with_its_reason_and_all_its_calls() -> None:
         f"    digest {b.digest}",
     ]
     assert len(turn_view(turn, calls=[b])) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "rows"),
+    [
+        ("", 1),
+        ("a" * 10, 1),
+        ("a" * 11, 2),
+        ("a" * 9 + "\u65e5", 2),  # it needs two columns, and one is left
+        ("\u65e5" * 5, 1),
+        ("a" * 9 + "\u65e5" + "a" * 8, 2),
+        ("a" * 9 + "\u65e5" + "a" * 9, 3),
+        ("e\u0301" * 10, 1),
+        ("\ta", 1),
+        ("\t\t\t\ta", 1),  # a terminal moves to its last column, and no further
+        ("\t\taa", 2),
+        ("a" * 12 + "\taa", 2),
+        ("a" * 12 + "\taaa", 3),
+    ],
+)
+def test_a_line_takes_the_rows_that_a_terminal_of_ten_columns_breaks_it_into(line: str, rows: int) -> None:
+    assert screen_rows(line, 10) == rows

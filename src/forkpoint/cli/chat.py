@@ -22,10 +22,11 @@ from forkpoint.cli.output import clean, console, grid, menu, one_line
 from forkpoint.cli.questions.approval import ApprovalQuestion
 from forkpoint.cli.questions.project import TrustGiven, Workspace, ask_trust, in_approved_project, place_of
 from forkpoint.cli.talk import Talk, here_for
-from forkpoint.conversation import Conversation, Info, Turn, TurnStarted, Update
-from forkpoint.conversation.call_view import ViewLine, print_view, reason_view, turn_view
+from forkpoint.conversation import Conversation, Info, Turn, TurnStarted, Update, Visualizer
+from forkpoint.conversation.call_view import ViewLine, print_view, turn_view
 from forkpoint.conversation.visualizer import TerminalVisualizer
 from forkpoint.errors import ForkpointError, TurnFailed, TurnOpen
+from forkpoint.updates import CallWaits
 from forkpoint.wire.documents import info_document, plain, usage_document
 
 _FAILED = "/retry runs it again from the last good state, /resume goes on after its last finished step."
@@ -138,7 +139,8 @@ class _Chat:
 
     @property
     def _options(self) -> dict[str, Any]:
-        return {"callbacks": [self._told], "visualizer": self._screen}
+        shows = _WithoutWaiting(self._screen) if self._asks else self._screen
+        return {"callbacks": [self._told], "visualizer": shows}
 
     def go(self) -> None:
         """Reads and answers lines until there are no more."""
@@ -190,12 +192,12 @@ class _Chat:
             return self._refuse(f"There is no command /{name}. /help shows those that there are; //{name} says /{name}")
         return self._commands[name][2](rest.strip())
 
-    def _ran(self, turn: Turn, *, shown: bool = True) -> dict[str, Any]:
-        """Tells of a turn. If calls wait, it asks about them, or says how to decide. ``shown``: they just were."""
+    def _ran(self, turn: Turn) -> dict[str, Any]:
+        """Tells of a turn. If calls wait, it asks about them, or says how to decide."""
         if turn.outcome == "awaiting_approval" and self._asks:
             self._screen.end_line()
             waits, question = turn, ApprovalQuestion(self._out, self._this)
-            turn = self._in_project(lambda: question.ask(self._this.open_turn() or waits, shown=shown))
+            turn = self._in_project(lambda: question.ask(self._this.open_turn() or waits))
         if turn.outcome == "awaiting_approval":
             self._say(_LATER if self._asks else _WAITS)
         return document(turn, self._this.name)
@@ -271,8 +273,9 @@ class _Chat:
         turn = self._this.open_turn()
         if turn is None or turn.outcome != "awaiting_approval":
             return self._refuse("Nothing waits for an approval")
-        self._show(reason_view(turn.text) if self._asks else turn_view(turn))
-        return self._ran(turn, shown=not self._asks)
+        if not self._asks:
+            self._show(turn_view(turn))
+        return self._ran(turn)
 
     def _ask(self, question: str) -> dict[str, Any]:
         if not question:
@@ -394,6 +397,20 @@ class _Chat:
     def _complain(self, text: str) -> None:
         self._screen.end_line()
         self._out.print(f"error: {one_line(text)}", style="red")
+
+
+class _WithoutWaiting:
+    """Shows turns while they run, all but the calls that wait: the question shows those, directly above itself."""
+
+    def __init__(self, screen: Visualizer) -> None:
+        self._screen = screen
+
+    def __call__(self, update: Update, /) -> None:
+        if not isinstance(update, CallWaits):
+            self._screen(update)
+
+    def for_fork(self) -> "_WithoutWaiting":
+        return _WithoutWaiting(self._screen.for_fork())
 
 
 class _Following:

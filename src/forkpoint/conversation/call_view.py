@@ -100,10 +100,14 @@ def reason_view(text: str) -> tuple[ViewLine, ...]:
     return (ViewLine("the model says:", "dim"), *(ViewLine(f"  {line.text}") for line in _quoted(text)))
 
 
-def print_view(console: "Console", lines: Iterable[ViewLine], *, before: str = "") -> None:
-    """Prints lines to the character: nothing is wrapped, cut or coloured by what stands there, and tabs stay tabs."""
+def print_view(console: "Console", lines: Iterable[ViewLine], *, before: str = "") -> list[str]:
+    """Prints lines to the character: nothing is wrapped, cut or coloured by what stands there, and tabs stay tabs.
+
+    Returns the lines as they were printed, for whoever has to know how much of a screen they take.
+    """
     from rich.segment import Segment, Segments
 
+    printed = []
     for line in lines:
         text = before + line.text
         try:
@@ -112,6 +116,8 @@ def print_view(console: "Console", lines: Iterable[ViewLine], *, before: str = "
             text = text.encode(console.encoding, "backslashreplace").decode(console.encoding)
         style = console.get_style(line.style) if line.style else None
         console.print(Segments([Segment(text, style), Segment("\n")]), soft_wrap=True, end="")
+        printed.append(text)
+    return printed
 
 
 def diff_view(old: str, new: str) -> tuple[ViewLine, ...]:

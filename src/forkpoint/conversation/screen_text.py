@@ -46,6 +46,22 @@ def cut(text: str, room: int) -> str:
         shown = shown[:-1]
 
 
+def screen_rows(line: str, width: int) -> int:
+    """How many rows of a screen a line takes that the terminal itself breaks at the right edge."""
+    from rich.cells import cell_len
+
+    rows, column = 1, 0
+    for character in line:
+        if character == "\t":  # a terminal does not break a line for a tab
+            column = max(column, min(column // 8 * 8 + 8, width - 1))
+            continue
+        cells = cell_len(character)
+        if column + cells > width:
+            rows, column = rows + 1, 0
+        column += cells
+    return rows
+
+
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # all but tab and line feed
     "\u2028\u2029"  # line and paragraph separators

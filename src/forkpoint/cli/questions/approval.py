@@ -1,6 +1,8 @@
 """The question about calls that wait for an approval: one key decides on one call, which stands whole above it.
 
-Enter, Ctrl-C, Ctrl-D and Esc decide nothing: the turn goes on waiting. Tests: tests/cli/test_approval_question.py.
+What the model says and the whole call stand directly above the question, each time that it is asked: only so is it
+certain how much of them is on the screen. Enter, Ctrl-C, Ctrl-D and Esc decide nothing: the turn goes on waiting.
+Tests: tests/cli/test_approval_question.py.
 """
 
 import getpass
@@ -20,10 +22,10 @@ from forkpoint.agent.arguments import BadArguments
 from forkpoint.agent.standing_approval import Always, command_in, offered_for
 from forkpoint.agent.tool import Tool
 from forkpoint.cli.output import menu, one_line
-from forkpoint.cli.questions.decision import tell_rows
 from forkpoint.cli.questions.keyboard import read_key, read_line
+from forkpoint.cli.questions.whole_view import print_above
 from forkpoint.conversation import Call, Conversation, Turn
-from forkpoint.conversation.call_view import ViewLine, diff_view, print_view, waiting_view
+from forkpoint.conversation.call_view import ViewLine, diff_view, print_view, turn_view, waiting_view
 from forkpoint.errors import BadArgument, CallChanged
 from forkpoint.events import ToolCall
 
@@ -58,22 +60,24 @@ class ApprovalQuestion:
         self._this = conversation
         self._by = _user()
 
-    def ask(self, turn: Turn, *, shown: bool) -> Turn:
-        """The turn after all decisions; it still waits if somebody decides nothing. ``shown``: its calls just were."""
+    def ask(self, turn: Turn) -> Turn:
+        """The turn after all decisions; it still waits if somebody decides nothing."""
+        shown: set[str] = set()
         while turn.outcome == "awaiting_approval" and turn.waiting:
-            call = turn.waiting[0]
-            view = waiting_view(call, call.reason)
-            if not shown or len(turn.waiting) > 1:
-                print_view(self._out, view, before="  ")
-            tell_rows(self._out, view)
-            answer = self._answer(call)
+            call, *others = turn.waiting
+            # Whoever decides nothing here may say /approve, which means all that waits: so all of it is shown.
+            for other in others:
+                if other.digest not in shown:
+                    print_view(self._out, waiting_view(other, other.reason), before="  ")
+            shown.update(other.digest for other in turn.waiting)
+            answer = self._answer(call, turn_view(turn, calls=[call]))
             if answer is None:
                 return turn
             try:
-                turn, shown = self._decided(call, answer), True
+                turn = self._decided(call, answer)
             except (BadArgument, CallChanged) as refused:  # nothing was decided
                 self._complain(refused.message("Command line"))
-                turn, shown = self._this.open_turn() or turn, False
+                turn = self._this.open_turn() or turn
         return turn
 
     def _decided(self, call: Call, answer: Verdict) -> Turn:
@@ -82,26 +86,28 @@ class ApprovalQuestion:
         changed = None if answer.arguments is None else {call.id: answer.arguments}
         return self._this.approve(call, arguments=changed, by=self._by, always=answer.always)
 
-    def _answer(self, call: Call) -> Verdict | None:
-        """What somebody says to a call; None: nothing yet."""
+    def _answer(self, call: Call, view: Sequence[ViewLine]) -> Verdict | None:
+        """What somebody says to a call, which is shown as this view; None: nothing yet."""
         tool = None if self._this.agent is None else self._this.agent.tool(call.tool)  # None: a server has it
         offered = {_ALWAYS[Always.of(way).kind]: way for way in offered_for(_asked(call), tool)}
         arguments = call.arguments
         while True:
             is_changed = arguments != call.arguments
             keys = ["y", "n", "e", *(() if is_changed else offered), "?"]
-            match self._key(f"Run {one_line(call.tool, 40)}?", keys, f"[{'/'.join(keys)}, Enter: decide later]"):
+            lines = [*view, *_changes(call, arguments)] if is_changed else view
+            asked = f"Run {one_line(call.tool, 40)}? [{'/'.join(keys)}, Enter: decide later] "
+            match self._key(lines, asked, keys):
                 case "y":
                     return Verdict(True, arguments=arguments if is_changed else None)
                 case "n":
                     said = read_line("Why not? (Enter: no reason) ")
                     return None if said is None else Verdict(False, reason=said.strip() or None)
                 case "e":
-                    arguments = self._edited(call, arguments, tool)
+                    arguments = self._edited(arguments, tool)
                 case "a" | "t" as key:
                     return Verdict(True, always=offered[key])
                 case "p":
-                    if (prefix := self._prefix(call, Always.of(offered["p"]).prefix)) is not None:
+                    if (prefix := self._prefix(call, view, Always.of(offered["p"]).prefix)) is not None:
                         return Verdict(True, always=prefix)
                 case "?":
                     rows = [(f"  {key}", _MEANINGS[key]) for key in keys]
@@ -111,8 +117,8 @@ class ApprovalQuestion:
 
     # Other arguments.
 
-    def _edited(self, call: Call, before: str, tool: Tool | None) -> str:
-        """The arguments that somebody wants instead, shown as what they change; as they were, if they are of no use."""
+    def _edited(self, before: str, tool: Tool | None) -> str:
+        """The arguments that somebody wants instead; as they were, if they are of no use."""
         text = self._typed(before)
         if text is None or not text.strip() or _lines(text) == _lines(before):
             self._say("The arguments stay as they are.")
@@ -125,8 +131,6 @@ class ApprovalQuestion:
         except (ValueError, RecursionError, BadArguments) as error:
             self._complain(f"These arguments cannot be used, and stay as they are: {error}")
             return before
-        print_view(self._out, [ViewLine(f"{one_line(call.tool)}, with these changes:", "yellow")], before="  ")
-        print_view(self._out, diff_view(_lines(call.arguments), _lines(given)), before="    ")
         return given
 
     def _typed(self, arguments: str) -> str | None:
@@ -146,7 +150,7 @@ class ApprovalQuestion:
 
     # A prefix.
 
-    def _prefix(self, call: Call, proposed: Sequence[str]) -> str | None:
+    def _prefix(self, call: Call, view: Sequence[ViewLine], proposed: Sequence[str]) -> str | None:
         """The first words of commands that somebody allows, as `Always.of` takes them; None: none."""
         words = command_prefix.plain_words(command_in(call.arguments) or "") or ()
         length = len(proposed)
@@ -159,7 +163,7 @@ class ApprovalQuestion:
             ways |= {"+": "one word more"} if length < len(words) else {}
             ways |= {"-": "one word less"} if length > 1 else {}
             told = ", ".join([*(f"{key}: {does}" for key, does in ways.items()), "Enter: back"])
-            match self._key(f"Always allow commands that begin with: {' '.join(prefix)}", [*ways], f"[{told}]"):
+            match self._key(view, f"Always allow commands that begin with: {' '.join(prefix)} [{told}] ", [*ways]):
                 case "y":
                     return str(Always("prefix", prefix))
                 case "+":
@@ -171,10 +175,11 @@ class ApprovalQuestion:
 
     # Asking and telling.
 
-    def _key(self, question: str, keys: Sequence[str], meaning: str) -> str:
-        """The key that somebody presses, one of these; "" if that decides nothing."""
+    def _key(self, view: Sequence[ViewLine], question: str, keys: Sequence[str]) -> str:
+        """The key that somebody presses below what is shown, one of these; "" if that decides nothing."""
         while True:
-            pressed = read_key(f"{question} {meaning} ").lower()
+            print_above(self._out, view, question, before="  ")
+            pressed = read_key(question).lower()
             if pressed in keys:
                 return pressed
             if pressed in _LATER:
@@ -190,6 +195,12 @@ class ApprovalQuestion:
 
 def _asked(call: Call) -> ToolCall:
     return ToolCall(call.id, call.tool, call.arguments)
+
+
+def _changes(call: Call, arguments: str) -> list[ViewLine]:
+    """The lines that show what a call is to run with instead."""
+    below = [ViewLine(f"  {line.text}", line.style) for line in diff_view(_lines(call.arguments), _lines(arguments))]
+    return [ViewLine(f"{one_line(call.tool)}, with these changes:", "yellow"), *below]
 
 
 def _lines(arguments: str) -> str:

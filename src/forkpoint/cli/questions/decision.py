@@ -5,18 +5,16 @@ Tests: tests/cli/test_turns.py.
 """
 
 import sys
-from collections.abc import Sequence
 from typing import NoReturn
 
 import typer
 from msgspec import Struct
 from msgspec.structs import replace
-from rich.cells import cell_len
-from rich.console import Console
 
 from forkpoint.cli.outcome import command, document
 from forkpoint.cli.output import WAITING, clean, console, print_json, tell
 from forkpoint.cli.questions.keyboard import says_yes
+from forkpoint.cli.questions.whole_view import print_above
 from forkpoint.conversation import Call, Conversation, Turn
 from forkpoint.conversation.call_view import ViewLine, call_view, print_view, turn_view
 from forkpoint.errors import CallChanged
@@ -82,28 +80,21 @@ def deny(this: Conversation, chosen: ChosenCalls, by: str | None, reason: str | 
     return this.deny(*([] if turn is None else chosen.among(turn)), by=by, reason=reason)
 
 
-def tell_rows(screen: Console, lines: Sequence[ViewLine]) -> None:
-    """Says how much of what was shown is not on the screen any more, if there is any."""
-    rows = sum(max(1, -(-cell_len(line.text.expandtabs()) // screen.width)) for line in lines)
-    if screen.is_terminal and rows >= screen.height:
-        tell(f"That is {rows:,} lines of the screen, which has {screen.height}: scroll up to see all of it.")
-
-
 def _look(
     this: Conversation, turn: Turn, calls: list[Call], how: ApprovalOptions, *, store: str | None, as_json: bool
 ) -> None:
     """Shows calls and asks. Returns if the user says yes."""
     screen = console(stderr=True)
+    lines = [*turn_view(turn, calls=calls, digests=True), *_instead(calls[0], how.arguments)]
     if as_json:
         print_json(document(turn, this.name))
-    else:
-        lines = [*turn_view(turn, calls=calls, digests=True), *_instead(calls[0], how.arguments)]
+        _refuse(this, calls, how, store)
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
         print_view(screen, lines)
-        tell_rows(screen, lines)
-    if as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         _refuse(this, calls, how, store)
     always = "" if how.always is None else f", and from now on without a question ({clean(how.always)})"
-    if not says_yes(f"May it run{always}?" if len(calls) == 1 else f"May these {len(calls)} calls run{always}?"):
+    question = f"May it run{always}?" if len(calls) == 1 else f"May these {len(calls)} calls run{always}?"
+    if not says_yes(question, show=lambda question: print_above(screen, lines, question)):
         tell(f"Nothing was approved. To refuse: {command('deny', this.name, store)}")
         raise typer.Exit(WAITING)
 

@@ -3,7 +3,7 @@ Tests: tests/cli/test_approval_question.py, tests/cli/test_trust.py."""
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 
@@ -52,11 +52,16 @@ def read_line(question: str, text: str = "") -> str | None:
             return None
 
 
-def says_yes(question: str) -> bool:
-    """Asks until the user says yes or no. The end of the input is no. The question is on standard error."""
+def says_yes(question: str, *, show: Callable[[str], None] = lambda _: None) -> bool:
+    """Asks until the user says yes or no. The end of the input is no. The question is on standard error.
+
+    ``show`` prints what the question is about. It is called with the question, each time before that is asked.
+    """
     forget_typed()
+    asked = f"{question} [y/n] "
     while True:
-        print(f"{question} [y/n] ", end="", file=sys.stderr, flush=True)
+        show(asked)
+        print(asked, end="", file=sys.stderr, flush=True)
         said = sys.stdin.readline()
         if not said:
             print(file=sys.stderr)
