@@ -100,6 +100,24 @@ async def test_a_call_that_was_allowed_for_good_runs_without_a_question_and_hist
         assert tools.ran == ["x", "x"]
 
 
+async def test_an_approval_that_names_a_call_twice_is_refused_and_the_turn_still_waits(home: Home) -> None:
+    tools = Tools()
+    async with AsyncConversation(home.agent(tools.agent()), store=home.store) as conversation:
+        turn = await conversation.run("x\ny")
+        first, second = turn.waiting
+        for verb, calls, more in (
+            ("approve", (first, first), {"always": "call"}),
+            ("approve", (first.id, second, first), {}),
+            ("deny", (first.id, first.id), {}),
+        ):
+            with pytest.raises(BadArgument, match="it stands there twice"):
+                await getattr(conversation, verb)(*calls, **more)
+            assert await conversation.turn(turn) == turn
+        assert await conversation.approvals() == ()
+        assert tools.ran == []
+        assert (await conversation.approve(*turn.waiting, always="call")).outcome == "committed"
+
+
 async def test_a_tool_may_be_allowed_as_a_whole_and_a_shell_never(home: Home) -> None:
     tools = Tools()
     async with AsyncConversation(home.agent(tools.agent()), store=home.store) as conversation:

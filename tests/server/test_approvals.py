@@ -148,6 +148,19 @@ def test_other_arguments_that_do_not_fit_are_refused_and_nothing_is_recorded(api
     assert erased == []
 
 
+@pytest.mark.parametrize(("verb", "more"), [("approve", {}), ("approve", {"always": "call"}), ("deny", {})])
+def test_a_call_that_is_named_twice_is_refused_and_the_turn_still_waits(
+    api: Api, verb: str, more: dict[str, Any]
+) -> None:
+    id, turn, calls = waiting(api, "a", "b")
+    twice = seen(calls) + seen(calls[:1], **({"arguments": {"file": "c"}} if verb == "approve" and not more else {}))
+    refused = api.post(f"{id}/turns/{turn}/{verb}", calls=twice, **more)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "bad_argument")
+    assert "it stands there twice" in refused.json()["error"]["message"]
+    assert api.get(id)["status"] == "awaiting_approval"
+    assert erased == []
+
+
 def test_another_turn_than_the_open_one_cannot_be_approved(api: Api) -> None:
     id, turn, calls = waiting(api, "a")
     then = api.run(id, asks(("erase", {"file": "b"})), supersede=True).json()

@@ -413,7 +413,8 @@ def decided(
 ) -> tuple[list[NewEvent], set[str]]:
     """The events of a decision on calls that wait, and which calls may run now for the first time.
 
-    Raises `NoSuchTurn` if a call does not wait, and `CallChanged` if it waits with other content than was seen.
+    Raises `NoSuchTurn` if a call does not wait, `CallChanged` if it waits with other content than was seen, and
+    `BadArgument` if the decision names a call twice: it might say something else each time.
     """
     if decision is None:
         return [], set()
@@ -421,7 +422,11 @@ def decided(
     verb = "approve" if decision.approved else "deny"
     if not waiting or not decision.calls:
         raise NoSuchTurn(id, verb, "no call waits for an approval")
+    named: set[str] = set()
     for seen in decision.calls:
+        if seen.id in named:
+            raise BadArgument(f"{verb}()", f"call {seen.id!r}", "it stands there twice")
+        named.add(seen.id)
         now = waiting.get(seen.id)
         if now is None:
             raise NoSuchTurn(id, verb, f"call {seen.id!r} does not wait; these do: {', '.join(waiting)}")
