@@ -82,6 +82,7 @@ async def test_the_same_arguments_are_no_change(home: Home) -> None:
         ({"d": {"folder": "x"}}, "folder"),
         ({"d": "not JSON"}, "malformed"),
         ({"d": ""}, "not JSON"),
+        ({"d": '{"version": "a", "version": "b"}'}, "'version' stands there twice"),
         ({"d": {"version": 7}}, "version"),
         ({"d": {"version": object()}}, "no JSON form"),
         ({"other": {"version": "1"}}, "not among the calls"),

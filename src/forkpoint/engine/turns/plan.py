@@ -1,6 +1,7 @@
 """Planning a turn: who answers, with which identity, and what is written down before anything runs.
 Tests: tests/conversation/test_turns.py."""
 
+import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.approval import Approval
-from forkpoint.agent.arguments import BadArguments
+from forkpoint.agent.arguments import BadArguments, object_of
 from forkpoint.agent.mcp import Offered, offered_now
 from forkpoint.agent.run import Run
 from forkpoint.agent.skills.skill import Skill
@@ -140,7 +141,8 @@ class Planner:
                 raise BadArgument("approve()", what, "they are not JSON")
             try:
                 tool.arguments.read(call.arguments)
-            except BadArguments as error:
+                json.loads(call.arguments, object_pairs_hook=object_of)  # no name stands there twice
+            except (BadArguments, ValueError, RecursionError) as error:
                 raise BadArgument("approve()", what, str(error)) from None
 
     def check_trust(self, settings: Settings, family: str | None, wish: bool | None = None) -> None:
