@@ -97,11 +97,23 @@ def test_a_diff_has_every_line_of_both_texts_in_order(old: list[str], new: list[
     assert "\n".join(line[2:] for line in shown if line[0] in " +") == after
 
 
-def test_an_edit_that_is_too_long_to_compare_is_shown_whole_all_the_same() -> None:
-    old, new = "a\nb\n" * 2_000, "b\na\n" * 2_000
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("a\nb\n" * 2_000, "b\na\n" * 2_000),
+        ("a\nb\n" * 499, "b\na\nc\n" * 333),  # few lines, and each is compared with half of the others
+    ],
+)
+def test_an_edit_that_would_take_long_to_compare_is_shown_as_its_two_texts(old: str, new: str) -> None:
     shown = lines("edit_file", {"old": old, "new": new})[1:]
-    assert "\n".join(line[2:] for line in shown if line[0] == "-") == old
-    assert "\n".join(line[2:] for line in shown if line[0] == "+") == new
+    whole = [f"- {line}" for line in old.split("\n")] + [f"+ {line}" for line in new.split("\n")]
+    assert shown == whole
+
+
+def test_a_long_edit_of_lines_that_differ_is_compared() -> None:
+    old = "\n".join(f"line {n}" for n in range(900))
+    shown = lines("edit_file", {"old": old, "new": old.replace("line 450", "another")})[1:]
+    assert [line for line in shown if line[0] != " "] == ["- line 450", "+ another"]
 
 
 @pytest.mark.parametrize(

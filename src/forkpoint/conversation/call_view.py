@@ -7,6 +7,7 @@ arguments. Each line of a text of several lines has a sign before it, so that no
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ SHORT = 80
 
 _LONG = 2_000  # characters from which on a view says how much it shows
 _MOST_COMPARED = 2_000  # lines of an edit in which common lines are looked for; beyond that it would take too long
+_MOST_EQUAL = 20_000  # pairs of equal lines in an edit, for the same reason: a line that repeats has very many
 
 
 class ViewLine(Struct, frozen=True):
@@ -147,7 +149,7 @@ def _command(command: str) -> Iterator[ViewLine]:
 def _diff(old: str, new: str) -> Iterator[ViewLine]:
     """All lines of both texts. Those that both have stand there once, if there are not too many to compare."""
     before, after = _lines(old), _lines(new)
-    if len(before) + len(after) > _MOST_COMPARED:
+    if len(before) + len(after) > _MOST_COMPARED or _equal_pairs(before, after) > _MOST_EQUAL:
         yield from (ViewLine(f"- {line}", "red") for line in before)
         yield from (ViewLine(f"+ {line}", "green") for line in after)
         return
@@ -157,6 +159,12 @@ def _diff(old: str, new: str) -> Iterator[ViewLine]:
         else:
             yield from (ViewLine(f"- {line}", "red") for line in before[a:b])
             yield from (ViewLine(f"+ {line}", "green") for line in after[c:d])
+
+
+def _equal_pairs(before: Sequence[str], after: Sequence[str]) -> int:
+    """How many pairs of a line of one text and the same line of the other there are."""
+    there = Counter(after)
+    return sum(count * there[line] for line, count in Counter(before).items())
 
 
 def _named(arguments: dict[str, Raw], but: Iterable[str] = ()) -> list[ViewLine]:
