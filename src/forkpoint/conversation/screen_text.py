@@ -19,7 +19,11 @@ def visible(text: str) -> str:
     Blanks, tabs and line feeds stay as they are. A character that has no picture, or that of a blank, is shown by its
     number, as <U+202E>.
     """
-    return _UNSEEN.sub(_numbered, text)
+    text = _UNSEEN.sub(_numbered, text)
+    if text.isprintable():
+        return text
+    # It is also false for what Unicode has not assigned, or leaves to fonts: who knows what a screen makes of that.
+    return "".join(char if char.isprintable() or char in "\t\n" else _number(char) for char in text)
 
 
 def visible_line(text: str) -> str:
@@ -70,20 +74,26 @@ _CONTROL = re.compile(
 )
 
 _UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u070f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u2800\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffc\U0001d173-\U0001d17a"
-    "\U00013430-\U00013438\U0001bca0-\U0001bca3\U000e0000-\U000e0fff"
-    "\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]"  # they look like a blank, and a program does not take them for one
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\ufffc\U00016fe4\U0001d159"
+    "\U000e0100-\U000e01ef]"
 )
+"""What has no picture, or that of a blank, although Python calls it printable."""
 
 
 def _seen(found: "re.Match[str]") -> str:
     code = ord(found[0])
-    if code < 0x20:
-        return chr(0x2400 + code)  # pictures of control characters
-    return "\u2421" if code == 0x7F else "\ufffd"
+    return _picture(code) if code < 0x80 else "\ufffd"
 
 
 def _numbered(found: "re.Match[str]") -> str:
-    code = ord(found[0])
-    return _seen(found) if code < 0x80 else f"<U+{code:04X}>"
+    return _number(found[0])
+
+
+def _number(char: str) -> str:
+    code = ord(char)
+    return _picture(code) if code < 0x80 else f"<U+{code:04X}>"
+
+
+def _picture(code: int) -> str:
+    """The picture of a control character."""
+    return "\u2421" if code == 0x7F else chr(0x2400 + code)
