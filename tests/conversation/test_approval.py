@@ -346,6 +346,18 @@ async def test_a_call_that_came_to_wait_after_what_was_shown_is_not_approved_wit
         assert (await conversation.approve()).outcome == "committed"
 
 
+async def test_an_approval_of_the_same_content_counts_in_a_later_turn(home: Home) -> None:
+    tools = Tools()
+    asked = asks(call("delete", "d", what="x"))
+    agent = agent_of([asked, asked, "done"], tools=tools.both, approval="risky")
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        (seen,) = (await conversation.run("go")).waiting
+        await conversation.discard()
+        await conversation.run("go again")
+        assert (await conversation.approve(seen)).outcome == "committed"
+        assert tools.ran == ["delete x"]
+
+
 async def test_a_call_that_was_made_up_is_not_approved(home: Home) -> None:
     tools = Tools()
     agent = agent_of([asks(call("delete", "d", what="x")), "done"], tools=tools.both, approval="risky")
