@@ -30,6 +30,12 @@ def asked(of: str, /, **arguments: Any) -> ToolCall:
     return ToolCall("c1", of, json.dumps(arguments))
 
 
+def offer_of(name: str, argument: str) -> OfferedTool:
+    """What an MCP server offers: a tool with one argument."""
+    schema = {"type": "object", "properties": {argument: {"type": "string"}}}
+    return OfferedTool(name, name, "Does it.", json.dumps(schema))
+
+
 def standing(always: str, call: ToolCall, of: Tool, workspace: str | None = None) -> StandingApproval:
     way = Always.of(always)
     arguments, tool_digest = way.checked(call, of)
@@ -100,6 +106,50 @@ def test_nothing_that_runs_commands_is_allowed_as_a_whole() -> None:
         assert runs_commands(runner)
         assert "never allowed as a whole" in refusal("tool", asked(runner.name), runner)
     assert not runs_commands(write)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "run_terminal_cmd(shell_command)",
+        "execute_python(source)",
+        "bash_tool(input)",
+        "run_process(command_line)",
+        "run_process(what)",
+        "process(what)",
+        "query(sql_query)",
+        "executeSQL(text)",
+        "runCommand(text)",
+        "run-python3(text)",
+        "files__bash_(text)",
+        "helper(jsSnippet)",
+        "helper(source)",
+        "helper(python_code)",
+        "helper(cmdline)",
+    ],
+)
+def test_a_word_in_the_name_of_a_tool_or_argument_says_that_it_runs_commands(named: str) -> None:
+    name, argument = named.rstrip(")").split("(")
+    assert "tool" not in offered_for(asked(name, **{argument: "x"}), None)
+    (served,) = mcp_tools(McpServer("it", command=["one"]), [offer_of(name, argument)])
+    assert runs_commands(served)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "search(query)",
+        "read_file(path)",
+        "write_file(content)",
+        "process_order(number)",
+        "open_pull_request(source_branch)",
+        "python-docs__search(text)",
+        "describe(description)",
+    ],
+)
+def test_a_tool_whose_names_say_nothing_of_commands_may_be_allowed_as_a_whole(named: str) -> None:
+    name, argument = named.rstrip(")").split("(")
+    assert offered_for(asked(name, **{argument: "x"}), None) == ("call", "tool")
 
 
 def test_a_rule_for_a_tool_that_turns_out_to_run_commands_allows_nothing() -> None:

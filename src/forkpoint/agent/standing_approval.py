@@ -17,6 +17,7 @@ from msgspec import Struct
 from forkpoint.agent import command_prefix
 from forkpoint.agent.arguments import object_of
 from forkpoint.agent.mcp.tools import McpCall
+from forkpoint.agent.name_words import name_words
 from forkpoint.agent.tool import Tool
 from forkpoint.errors import BadArgument
 from forkpoint.events import ToolCall
@@ -28,27 +29,21 @@ LARGEST = 16_384
 
 _COMMANDS = frozenset(
     {
-        "command",
-        "commands",
-        "cmd",
-        "cmds",
-        "shell",
-        "bash",
-        "script",
-        "scripts",
-        "code",
-        "program",
-        "argv",
-        "exec",
-        "sql",
+        *("argv", "bash", "cmd", "cmds", "cmdline", "code", "command", "commandline"),
+        *("commands", "eval", "exec", "executable", "javascript", "js", "powershell", "program"),
+        *("python", "script", "scripts", "shell", "snippet", "sql", "statement", "statements"),
     }
 )
-"""Names of arguments that hold something to run. A tool that has one is taken to run commands."""
+"""Words in the name of an argument that holds something to run. A tool that has one is taken to run commands."""
 
 _RUNNERS = frozenset(
-    {"shell", "bash", "sh", "terminal", "exec", "execute", "eval", "run_command", "run_shell", "python", "repl"}
+    {
+        *("bash", "cmd", "code", "command", "commandline", "commands", "eval", "exec"),
+        *("execute", "interpreter", "javascript", "js", "powershell", "pwsh", "python", "repl"),
+        *("script", "scripts", "sh", "shell", "sql", "subprocess", "terminal", "zsh"),
+    }
 )
-"""Names of tools that run commands, whatever their arguments are called."""
+"""Words in the name of a tool that runs commands, whatever its arguments are called."""
 
 
 class StandingApproval(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -243,11 +238,16 @@ def _names_in(arguments: str) -> list[str]:
 
 
 def _is_runner(tool: str, arguments: Iterable[str]) -> bool:
-    return _plain(tool).rsplit("__", 1)[-1] in _RUNNERS or any(_plain(name) in _COMMANDS for name in arguments)
+    name = _words(tool.strip("_").rsplit("__", 1)[-1])  # without the MCP server's own name
+    if not _RUNNERS.isdisjoint(name) or "process" in name[1:] or name == ["process"]:  # process_order runs none
+        return True
+    given = [_words(argument) for argument in arguments]
+    return any(not _COMMANDS.isdisjoint(words) or words == ["source"] for words in given)  # source_branch is none
 
 
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "_")
+def _words(name: str) -> list[str]:
+    """The words of a name, whatever their version: python3 is python."""
+    return [word.rstrip("0123456789") for word in name_words(name)]
 
 
 def _refused(said: Any, why: str) -> BadArgument:

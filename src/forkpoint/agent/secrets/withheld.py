@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import unquote, urlsplit
 
+from forkpoint.agent.name_words import name_words
 from forkpoint.agent.secrets.masking import Masking
 from forkpoint.masking import masked
 
@@ -40,7 +41,6 @@ _ENDS = ("auth", "creds", "dsn", "pass", "pw", "pwd", "token", "tokens")  # of a
 _ORDINARY = frozenset({"askpass", "bypass", "compass"})
 _NAMES = frozenset({"PWD", "OLDPWD", "SSH_CLIENT", "GIT_ASKPASS", "SSH_ASKPASS"})
 _ESSENTIAL = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "PWD", "OLDPWD"})
-_SPLIT = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])|[A-Z0-9]+")
 _VALUE = re.compile(
     r"://[^\s/:@]{16,}@"  # a token in the place of a user
     r"|(?i:\b(?:pwd|password|accountkey|sharedaccesskey|sig|client_secret)=[^;&\s]{4,})"
@@ -109,7 +109,7 @@ def is_telling(value: str) -> bool:
 
 
 def _is_named_so(name: str) -> bool:
-    words = [word.lower() for word in _SPLIT.findall(name)]
+    words = name_words(name)
     if any(word in _WORDS or _WITHIN.search(word) for word in words) or _WITHIN.search(name.lower()):
         return True
     if any(pair in _PAIRS for pair in itertools.pairwise(words)):
