@@ -135,12 +135,44 @@ def test_a_shell_hands_plain_words_on_exactly_as_they_are_read_here(command: str
         ("--config-file=/tmp/x", "mypy"),
         ("-f", "uv run make test"),
         ("-c", "poetry run git status"),
+        ("--directory=/tmp/x", "make test"),
+        ("--dir=/tmp/x", "make test"),
+        ("--include-dir=/tmp/x", "make test"),
+        ("--manifest-path", "cargo test"),
+        ("-fplugin=/tmp/x", "ld"),
     ],
 )
 def test_an_option_that_runs_or_writes_something_else_is_asked_about(option: str, prefix: str) -> None:
     words = tuple(prefix.split())
     assert allows(words, prefix)
     assert not allows(words, f"{prefix} {option} x")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "further"),
+    [
+        ("unheard-of", "bash -c id"),
+        ("unheard-of", "-v /bin/sh"),
+        ("unheard-of", "--with=sh"),
+        ("unheard-of", "x python3.12 y"),
+        ("unheard-of", "sudo id"),
+        ("make test", "env ./x"),
+        ("pytest tests", "xargs"),
+    ],
+)
+def test_a_program_that_may_start_another_one_is_asked_about(prefix: str, further: str) -> None:
+    words = tuple(prefix.split())
+    assert allows(words, prefix)
+    assert not allows(words, f"{prefix} {further}")
+    assert why_refused((*words, *further.split())) is not None
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["grep -n select src", "cat src/time", "pytest tests/env.py", "npm run start", "npm start", "npm run watch x"],
+)
+def test_a_word_that_no_program_starts_is_allowed(command: str) -> None:
+    assert allows(proposed(command), command)
 
 
 @pytest.mark.parametrize("command", ["grep -on x src", "go test -count=1 ./...", "git log --oneline -p", "ls -lo"])
@@ -181,6 +213,26 @@ def test_what_would_allow_anything_is_refused_as_a_prefix() -> None:
         ("read x", "changes what later commands mean"),
         ("uniq a b", "can change or remove anything"),
         ("ld-linux-x86-64.so.2 /bin/ls", "starts other programs"),
+        ("ssh-agent", "starts other programs"),
+        ("setarch", "starts other programs"),
+        ("linux64", "starts other programs"),
+        ("choom", "starts other programs"),
+        ("fakeroot", "starts other programs"),
+        ("xvfb-run", "starts other programs"),
+        ("dbus-run-session", "starts other programs"),
+        ("hyperfine", "starts other programs"),
+        ("coverage", "starts other programs"),
+        ("cmake -P x", "starts other programs"),
+        ("cmake -E env ./x", "starts other programs"),
+        ("gcc-12 -fplugin=x", "starts other programs"),
+        ("ssh-something", "starts other programs"),
+        ("vim.tiny", "runs whatever it is given"),
+        ("busybox.static", "runs whatever it is given"),
+        ("perl5.36-x86_64-linux-gnu", "runs whatever it is given"),
+        ("runghc", "runs whatever it is given"),
+        ("mkfs.ext4", "can change or remove anything"),
+        ("unheard-of bash", "may start bash"),
+        ("pipenv run", "must say which"),
         ("X=1 ls", "plain words"),
         ("ls *", "plain words"),
         (". x", "names no program"),

@@ -23,7 +23,8 @@ INTERPRETERS = _named(
     sh bash dash ash zsh ksh mksh fish csh tcsh rbash busybox toybox pwsh powershell cmd python pypy ipython
     perl ruby irb node nodejs deno bun php lua luajit tclsh wish expect guile racket julia rscript r java jshell
     scala groovy clojure elixir iex erl swift osascript awk gawk mawk nawk sed gsed ed ex vi vim nvim view emacs
-    nano less more man gdb lldb dlv sqlite3 psql mysql mongosh redis-cli bc dc m4 tsx ts-node
+    nano less more man gdb lldb dlv sqlite3 psql mysql mongosh redis-cli bc dc m4 tsx ts-node runghc runhaskell
+    ghc ghci
     """
 )
 """Programs that run whatever they are given."""
@@ -36,7 +37,10 @@ LAUNCHERS = _named(
     scp sftp rsync mosh telnet nc ncat socat entr direnv dotenv npx pnpx bunx uvx pipx tar gtar bsdtar zip cpio
     rpm dpkg start-stop-daemon run-parts ld.so ld-linux.so ld-linux-x86-64.so ld-linux-aarch64.so xdg-open open
     start wsl wine prlimit numactl catchsegv rbenv mise asdf compgen complete fc if while until for case function
-    select then do else
+    select then do else ssh-agent setarch linux32 linux64 i386 uname26 choom fakeroot fakechroot proot faketime
+    xvfb-run dbus-run-session dbus-launch hyperfine coverage cmake ctest gcc g++ cc c++ clang clang++ tcc tini
+    dumb-init gosu su-exec chpst cgexec aa-exec capsh runcon sg newgrp unbuffer rlwrap systemd-inhibit
+    systemd-nspawn xterm watchexec nodemon concurrently cross-env qemu rr
     """
 )
 """Programs and words of the shell that start other programs, which a prefix says nothing of."""
@@ -61,7 +65,7 @@ CHANGES = _named(
 _PARTED = _named(
     """
     git hg svn jj npm pnpm yarn cargo go docker podman nerdctl kubectl helm pip pip3 uv poetry pdm hatch rye
-    conda mamba make gmake just task rake bundle gradle gradlew mvn ant dotnet bazel nix brew apt apt-get dnf
+    pipenv conda mamba make gmake just task rake bundle gradle gradlew mvn ant dotnet bazel nix brew apt apt-get dnf
     yum pacman snap systemctl service gh glab aws gcloud az terraform tofu ansible vagrant heroku fly tox nox
     pre-commit composer mix rustup nvm pyenv busctl dbus-send gem zig forkpoint
     """
@@ -127,7 +131,8 @@ _OPTIONS = _named(
     exec exec-batch exec-path execdir ok okdir upload-pack receive-pack open-files-in-pager ext-diff extcmd
     textconv to-command checkpoint-action use-compress-program rsh rsync-path command eval config config-env
     init-command pager editor output output-directory file makefile require load-path plugin script-shell prefix
-    shell web-browser template hook-command interpreter loader import-module wrapper target-directory
+    shell web-browser template hook-command interpreter loader import-module wrapper target-directory directory
+    include-dir manifest-path fplugin
     """
 )
 """Long options that run a program, read one from elsewhere, or write to a file that they name."""
@@ -147,7 +152,12 @@ _SHORT |= {"sort": "oT", "gradle": "Ib", "gradlew": "Ib", "mvn": "f", "docker": 
 _PRINTS = frozenset({"grep", "egrep", "fgrep", "rg", "ag", "ls", "ps"})
 """Programs whose ``-o`` names no file that is written."""
 
-_KNOWN = INTERPRETERS | LAUNCHERS | HARMS | CHANGES | _PARTED
+_READERS = _PRINTS | _named("cat head tail wc echo stat file du diff cmp")
+"""Programs that start none of the words that follow them: those are texts or files."""
+
+_STARTERS = INTERPRETERS | LAUNCHERS
+_REFUSED = _STARTERS | HARMS | CHANGES
+_KNOWN = _REFUSED | _PARTED
 
 
 def plain_words(command: str) -> tuple[str, ...] | None:
@@ -177,7 +187,7 @@ def why_refused(words: tuple[str, ...]) -> str | None:
     if program in CHANGES:
         return f"{words[0]} changes what later commands mean; approve its calls one by one"
     if program not in _PARTED:
-        return _why_option(program, words[1:])
+        return _why_doubtful(program, words[1:])
     if len(words) < 2 or words[1].startswith("-") or "=" in words[1]:
         return f"{words[0]} does many things; the prefix must say which one, directly after {words[0]}"
     part = (program, words[1])
@@ -186,9 +196,11 @@ def why_refused(words: tuple[str, ...]) -> str | None:
     if part in _RUNS:
         unnamed = f"{words[0]} {words[1]} starts other programs; the prefix must say which"
         return why_refused(words[2:]) if len(words) > 2 else unnamed
-    if part in _WITHIN and (len(words) < 3 or words[2].startswith("-")):
+    if part not in _WITHIN:
+        return _why_doubtful(program, words[2:])
+    if len(words) < 3 or words[2].startswith("-"):
         return f"{words[0]} {words[1]} runs what the project names; the prefix must say which"
-    return _why_option(program, words[2:])
+    return _why_doubtful(program, words[3:])
 
 
 def allows(prefix: tuple[str, ...], command: str) -> bool:
@@ -196,9 +208,12 @@ def allows(prefix: tuple[str, ...], command: str) -> bool:
     words = plain_words(command)
     if words is None or not prefix or words[: len(prefix)] != prefix:
         return False
-    programs = {_program(word) for word in prefix}  # one may start another
+    first = _program(prefix[0])
+    programs = {first} if first in _READERS else {_program(word) for word in prefix}  # one may start another
     further = words[len(prefix) :]
-    return not any(_is_assignment(word) or any(_is_option(program, word) for program in programs) for word in further)
+    if any(_is_assignment(word) for word in further):
+        return False
+    return all(_why_doubtful(program, further) is None for program in programs)
 
 
 def proposed(command: str) -> tuple[str, ...]:
@@ -211,15 +226,31 @@ def proposed(command: str) -> tuple[str, ...]:
 
 
 def _program(word: str) -> str:
-    """The name of a program, whatever its folder, version, case or ending: python3.12 is python."""
+    """The name of a program, whatever its folder, version, case or ending: python3.12 is python, vim.tiny is vim."""
+    name = _bare(word)
+    begins = re.split(r"[-.0-9]", name, maxsplit=1)[0]
+    return begins if name not in _KNOWN and begins in _REFUSED else name
+
+
+def _bare(word: str) -> str:
+    """A name without its folder, version, case and ending. What follows a dot stays: env.py is a file, and not env."""
     name = word.rsplit("/", 1)[-1].lower()
     name = name.removesuffix(".exe")
     return name if name in _KNOWN else re.sub(r"[-.]?[0-9][0-9.]*$", "", name)
 
 
-def _why_option(program: str, words: tuple[str, ...]) -> str | None:
-    doubtful = (word for word in words if _is_option(program, word))
-    return next((f"the option {word} could run or overwrite anything" for word in doubtful), None)
+def _why_doubtful(program: str, words: tuple[str, ...]) -> str | None:
+    """Why words that follow a program could make it run anything; None if they are not in doubt.
+
+    A program that is not known here may start what it is given, as sudo does. So the name of an interpreter or a
+    launcher is in doubt behind every program, unless it is known to start nothing.
+    """
+    for word in words:
+        if _is_option(program, word):
+            return f"the option {word} could run or overwrite anything"
+        if program not in _READERS and _bare(word.split("=", 1)[-1]) in _STARTERS:
+            return f"{program} may start {word}, which runs whatever it is given"
+    return None
 
 
 def _is_option(program: str, word: str) -> bool:
