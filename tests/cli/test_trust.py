@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -241,6 +242,21 @@ def test_on_a_terminal_the_user_is_asked_and_no_changes_nothing(forkpoint: Progr
         terminal.wait_for("with this? [y/n]")
         assert terminal.end_with("y\n") == 0
     assert kept(forkpoint) == {str(root): "trusted"}
+
+
+def test_what_a_project_runs_that_is_above_the_screen_is_said_before_the_question(forkpoint: Program) -> None:
+    folder = forkpoint.folder / "repo" / ".forkpoint"
+    folder.mkdir()
+    hooks = [f'[[hooks]]\nmoment = "turn_start"\ncommand = "echo {number}"\n' for number in range(20)]
+    (folder / "config.toml").write_text("".join(hooks))
+    with Terminal(forkpoint, "trust", "repo", height=12) as terminal:
+        terminal.wait_for("of these 21 lines are above the screen: scroll up before you decide.")
+        terminal.wait_for("with this? [y/n]")
+        said = re.search(r"The first (\d+) of these 21", terminal.text)
+        assert said is not None
+        first = next(int(row.split()[-1]) for row in terminal.screen if row.startswith("It runs a hook"))
+        assert first == int(said[1]), "the first line on the screen is another one than it says"
+        assert terminal.end_with("n\n") == 1
 
 
 def test_a_command_is_shown_to_the_character(forkpoint: Program) -> None:

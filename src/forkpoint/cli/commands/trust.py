@@ -112,15 +112,16 @@ def _seen(folder: str, config: Path, digest: str | None, *, is_agreed: bool, as_
         return view.pinned
     if view.is_approved:
         return view.pinned
-    for line in () if as_json else view.lines():
+    asks = not is_agreed and not as_json and sys.stdin.isatty() and sys.stderr.isatty()
+    for line in () if as_json or asks else view.lines():
         tell(line)
     if is_agreed:
         return view.pinned
-    if as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not asks:
         exactly = f"forkpoint trust {shlex.quote(folder)} --trust-digest {view.digest}"
         why = f"nobody can be asked here. Pass --yes, or trust exactly what there is now: {exactly}"
         raise typer.BadParameter(one_line(why))
-    if not says_yes(f"Do you trust {one_line(view.pinned.root)} with this?"):
+    if not says_yes(f"Do you trust {one_line(view.pinned.root)} with this?", show=view.above):
         tell("Nothing was changed.")
         raise typer.Exit(1)
     return view.pinned

@@ -9,7 +9,9 @@ from typing import Any
 
 import msgspec
 
-from forkpoint.cli.output import one_line
+from forkpoint.cli.output import console, one_line
+from forkpoint.cli.questions.whole_view import print_above
+from forkpoint.conversation.call_view import ViewLine
 from forkpoint.conversation.screen_text import visible, visible_line
 from forkpoint.workspace.pin_records import PinRecord, differences, prose_changed, prose_of, recall, what_changed
 from forkpoint.workspace.pins import NOTHING, Pinned, is_approved_here, pinned_at
@@ -67,6 +69,10 @@ class PinView:
             yield "What changed since you approved it:"
             yield from (f"  {visible(line)}" for line in differences(self._before, self.pinned))
         yield f"Pinned: {self.digest}"
+
+    def above(self, question: str, *further: str) -> None:
+        """Prints all of it on standard error, and ``further`` lines, directly above a question."""
+        print_above(console(stderr=True), [ViewLine(line) for line in (*self.lines(), *further)], question)
 
     def document(self) -> dict[str, Any]:
         """The same, for programs."""

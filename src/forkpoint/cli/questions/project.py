@@ -61,18 +61,18 @@ def ask_trust(workspace: str | None, store: str | None, *, say: Callable[[str], 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         say(_UNDECIDED.format(root=root, quoted=shlex.quote(found.root)))
         return None
+    question = _QUESTION.format(root=root)
+    view = None
     try:
         view = PinView(folder, found, config)
-        pinned = view.pinned
-        for line in view.lines():
-            tell(line)
     except BadSetting as error:  # whoever says yes all the same hears of it again
-        pinned = None
         tell(one_line(str(error)))
     forget_typed()
     while True:
+        if view is not None:
+            view.above(question)
         try:
-            said = input(_QUESTION.format(root=root)).strip().lower()
+            said = input(question).strip().lower()
         except EOFError:
             print()
             return None
@@ -82,7 +82,8 @@ def ask_trust(workspace: str | None, store: str | None, *, say: Callable[[str], 
             trusted = said.startswith("y")
             # At once: the user may leave without a message, and what was shown may have changed by then. If this
             # fails, the conversation tries again, and warns.
-            kept = set_trust(folder, "trusted" if trusted else "untrusted", config, pinned if trusted else None)
+            pinned = view.pinned if view is not None and trusted else None
+            kept = set_trust(folder, "trusted" if trusted else "untrusted", config, pinned)
             return None if kept.warning is None else trusted
 
 
@@ -104,15 +105,13 @@ def in_approved_project(
         folder, config = os.path.expanduser(folder), settings_file()
         found = standing(folder, config)
         view = PinView(folder, found, config)
-        for line in view.lines():
-            tell(line)
-        root = one_line(view.pinned.root)
+        root, further = one_line(view.pinned.root), list[str]()
         if found.trust == "trusted":
             question = f"{root} is trusted, but this is not what you approved. Approve it?"
         else:  # the folder has lost the guards of its project
-            tell(one_line(error.fact("Command line")))
+            further.append(one_line(error.fact("Command line")))
             question = f"Do you trust {root} with this?"
-        if not says_yes(question):
+        if not says_yes(question, show=lambda asked: view.above(asked, *further)):
             raise
         if (warning := set_trust(folder, "trusted", config, view.pinned).warning) is not None:
             tell(one_line(f"{warning} It is approved until this command ends."))

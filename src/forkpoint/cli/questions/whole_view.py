@@ -20,7 +20,7 @@ def print_above(out: Console, lines: Sequence[ViewLine], question: str, *, befor
         return
     width, height = _size(out)
     rows = sum(screen_rows(line, width) for line in printed)
-    asked = screen_rows(f"{question}y", width)  # with the key that answers it
+    asked = sum(screen_rows(line, width) for line in f"{question}y".split("\n"))  # with the key that answers it
     gone = rows + asked - height
     while gone > 0:
         note = _note(gone, rows)
