@@ -280,6 +280,11 @@ class Visits(logging.Handler):
         while self._lines.get(timeout=PATIENCE) != line:
             pass
 
+    def until_begins(self, start: str) -> None:
+        """Returns when the server has said something that begins like this."""
+        while not self._lines.get(timeout=PATIENCE).startswith(start):
+            pass
+
     def __enter__(self) -> Self:
         logger = logging.getLogger("forkpoint.server")
         self._level = logger.level

@@ -1,7 +1,8 @@
 """HTTP as it comes from the socket. Bytes that are not HTTP, and a head that does not end, are refused here.
 
 The refusal has the one envelope. It comes before there is a request, so the door does not see it; its line in the log
-has the same request id. Tests: tests/server/test_patience.py, test_limits.py.
+has the same request id. While a request before it is still being answered, the refusal is not written: the client would
+take it for that answer. Tests: tests/server/test_patience.py, test_limits.py, test_pipelining.py.
 """
 
 import asyncio
@@ -37,6 +38,7 @@ class HttpProtocol(HttpToolsProtocol):
     _tail: bytes = b""  # the last bytes that came, in which half of an end may stand
     _left: int | None = None  # how many bytes of the body are to come; None if its head does not say it
     _late: asyncio.TimerHandle | None = None  # what ends a connection that says nothing
+    _is_over: bool = False  # whether the connection closes after the requests that came whole; it is not read any more
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -48,7 +50,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         start = 0
-        while start < len(data) and not self.transport.is_closing():
+        while start < len(data) and not self._is_over and not self.transport.is_closing():
             if self._head is None:
                 start += self._receive_body(data[start:] if start else data)
             else:
@@ -107,6 +109,11 @@ class HttpProtocol(HttpToolsProtocol):
         self._head, self._tail, self._left = 0, b"", None
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        if self._is_over and (not self.pipeline or self.pipeline[-1][0].more_body):  # the rest of a body never comes
+            self.transport.close()
+        super().on_response_complete()
+
     def send_400_response(self, msg: str) -> None:
         said = f" ({error})" if (error := sys.exception()) is not None else ""  # the parser's words have no values
         self._refuse(BadRequest(f"it is not HTTP/1.1 as this server understands it{said}"))
@@ -125,10 +132,24 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(TooSlow("head", SLOWEST_HEAD))
 
     def _refuse(self, error: ForkpointError) -> None:
+        """Answers with an error and closes the connection; or only closes it, after the answers that are under way."""
         id = new_id()
         status, body, headers = refusal(error, id)
-        _log.info("%s", error, extra={"fields": {"request_id": id, "status": status}})
+        fields: dict[str, object] = {"request_id": id}
+        if self._is_answering:
+            self._is_over = True
+            self.cycle.keep_alive = False  # so that the last answer says that the connection closes
+            _log.info("%s", error, extra={"fields": fields})
+            return
+        _log.info("%s", error, extra={"fields": fields | {"status": status}})
         headers |= {"Content-Length": str(len(body)), "Connection": "close", "X-Request-Id": id}
         lines = b"".join(f"{name.lower()}: {value}\r\n".encode() for name, value in headers.items())
         self.transport.write(STATUS_LINE[status] + lines + b"\r\n" + body)
         self.transport.close()
+
+    @property
+    def _is_answering(self) -> bool:
+        """Whether an answer is under way. A request whose body has not come whole has none, unless it has begun."""
+        if self.cycle is None or self.cycle.response_complete:  # type: ignore[redundant-expr]  # None at first
+            return False
+        return bool(self.pipeline) or self.cycle.response_started or not self.cycle.more_body
