@@ -83,6 +83,23 @@ def started(server: Served) -> None:
         time.sleep(0.002)
 
 
+def waiting(server: Served, conversation: str, requests: int) -> None:
+    """Waits until so many requests wait for the turn that runs there."""
+    feed = server.services.turns.feed("default", conversation)
+    assert feed is not None
+    deadline = time.monotonic() + PATIENCE
+    while feed._waiters < requests:
+        assert time.monotonic() < deadline, "nobody waits for the turn"
+        time.sleep(0.002)
+
+
+def _last(api: Api, method: str, path: str, **options: Any) -> dict[str, Any]:
+    """The turn as a stream tells it at its end."""
+    with api.streamed(method, path, **options) as stream:
+        *_, (_, turn) = stream.until("turn", "error")
+    return turn
+
+
 @contextmanager
 def taking_nothing(file: Path) -> Iterator[None]:
     """Within the block the disk takes nothing."""
@@ -229,6 +246,64 @@ def test_one_who_joined_and_goes_cancels_nothing(server: Served, api: Api, gate:
         joined.until("snapshot")
     visits.until(f"{RUN} 200")
     assert api.turn(id, turn)["outcome"] == "running"
+    gate.open()
+    assert api.turn(id, turn, wait=PATIENCE)["outcome"] == "committed"
+    left_nothing(server)
+
+
+@pytest.mark.parametrize("how", ["the same key", "the same key as a stream", "its stream", "its end"])
+def test_a_turn_that_is_to_stop_with_its_client_goes_on_while_others_wait_for_it(
+    server: Served, api: Api, gate: Gate, visits: Visits, how: str
+) -> None:
+    id = api.create()
+    asked = {"message": holds("x"), "cancel_on_disconnect": True}
+    client = Leaver(api, f"{id}/turns", "k", **asked)
+    gate.reached()
+    turn = api.get(id)["open_turn"]
+    match how:
+        case "the same key":
+            other = api.soon(api.post, f"{id}/turns", key="k", **asked)
+        case "the same key as a stream":
+            other = api.soon(_last, api, "POST", f"{id}/turns", key="k", **asked)
+        case "its stream":
+            other = api.soon(_last, api, "GET", f"{id}/turns/{turn}")
+        case _:
+            other = api.soon(api.turn, id, turn, wait=PATIENCE)
+    waiting(server, id, 2)
+    client.leave()
+    visits.until(f"{RUN} 499")
+    gate.open()
+    heard = other.result()
+    document = heard.json() if how == "the same key" else heard
+    assert (document["id"], document["outcome"]) == (turn, "committed")
+    assert (api.outcomes(id), gate.runs) == (["committed"], ["x"])
+    left_nothing(server)
+
+
+def test_the_last_of_those_who_wait_stops_a_turn_that_is_to_stop_with_its_client(
+    server: Served, api: Api, gate: Gate, visits: Visits
+) -> None:
+    id = api.create()
+    first = Leaver(api, f"{id}/turns", "k", message=holds("x"), cancel_on_disconnect=True)
+    gate.reached()
+    with api.streamed("GET", f"{id}/turns/{api.get(id)['open_turn']}") as last:
+        last.until("snapshot")
+        first.leave()
+        visits.until(f"{RUN} 499")
+        assert api.get(id)["status"] == "running"
+    left_nothing(server)
+    assert api.outcomes(id) == ["cancelled"]
+
+
+def test_a_turn_that_was_answered_at_once_is_not_stopped_by_those_who_look_at_it(
+    server: Served, api: Api, gate: Gate, visits: Visits
+) -> None:
+    id = api.create()
+    turn = api.run(id, holds("x"), prefer="respond-async", cancel_on_disconnect=True).json()["id"]
+    gate.reached()
+    with api.streamed("GET", f"{id}/turns/{turn}") as looks:
+        looks.until("snapshot")
+    visits.until("GET /api/conversations/{id}/turns/{turn} 200")
     gate.open()
     assert api.turn(id, turn, wait=PATIENCE)["outcome"] == "committed"
     left_nothing(server)

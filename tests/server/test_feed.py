@@ -158,13 +158,13 @@ async def test_writing_waits_for_a_client_that_does_not_read() -> None:
         await gone.wait()
         return {"type": "http.disconnect"}
 
-    stream = EventStream(frames(), gone=lambda: ended.append("gone"), left=lambda: ended.append("left"))
+    stream = EventStream(frames(), left=lambda: ended.append("left"))
     following = asyncio.create_task(stream.follow(receive, send))
     for _ in range(40):
         await asyncio.sleep(0)
     assert sent == [b"0", b"1"], "what a client does not take is not read either"
     gone.set()
     await following
-    assert ended == ["gone", "left"]
+    assert ended == ["left"]
     assert not following.cancelled()
     assert not [task for task in asyncio.all_tasks() if "until_gone" in repr(task)]

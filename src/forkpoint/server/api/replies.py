@@ -4,7 +4,8 @@ The turn runs apart from the request either way; what differs is who waits for w
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
+from functools import partial
 
 from fastapi import Response
 
@@ -23,18 +24,18 @@ async def run(call: ApiCall, act: Act, *, stop: bool, is_turn: bool = True) -> R
     """Runs a turn or a side question apart from this request, and answers in the way that the client asked for."""
     turns, backend = call.services.turns, call.backend
     feed, joined = await turns.start(call.tenant, act, is_turn=is_turn)
-    cancel = (lambda: turns.abandon(call.tenant, feed, backend.turns.cancel)) if stop and not joined else None
     if call.wants_async and (turn := feed.turn or feed.joined) is not None and feed.conversation is not None:
         found = await backend.turns.read(feed.conversation, turn)
         if found.outcome == "running":  # or it is answered at once, as it ended
             place = f"/api/conversations/{feed.conversation}/turns/{turn}"
             return answer(public_turn(found, events=True), 202, Location=place, Preference_Applied="respond-async")
+    if stop and not joined:
+        feed.stop = partial(turns.abandon, call.tenant, feed, backend.turns.cancel)
     if call.wants_stream:
-        return stream(call, feed, late=joined, gone=cancel)
-    await while_there(call, feed.ended.wait())
+        return stream(call, feed, late=joined)
+    with feed.awaited():
+        await while_there(call, feed.ended.wait())
     if not feed.ended.is_set():
-        if cancel is not None:
-            cancel()
         return Response(status_code=GONE)
     if feed.error is not None:
         raise feed.error
@@ -44,11 +45,12 @@ async def run(call: ApiCall, act: Act, *, stop: bool, is_turn: bool = True) -> R
     return answer(public_turn(feed.result, events=True))
 
 
-def stream(call: ApiCall, feed: Feed, *, late: bool, gone: Callable[[], None] | None = None) -> Response:
+def stream(call: ApiCall, feed: Feed, *, late: bool) -> Response:
     """The updates of a turn, as a stream."""
     settings = call.services.settings
     frames = feed.frames(most=settings.buffer, heartbeat=settings.heartbeat, request_id=call.id, late=late)
-    return EventStream(frames, gone=gone)
+    feed.enter()
+    return EventStream(frames, left=feed.leave)
 
 
 async def first_of(*waits: Awaitable[object]) -> None:

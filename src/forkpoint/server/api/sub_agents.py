@@ -211,7 +211,8 @@ async def _at_rest(call: ApiCall, conversation: str) -> None:
     """Waits until no turn runs in a conversation, in any process; or until this server stops."""
     while (info := (await call.backend.find(conversation))[0]).status == "running" and info.open_turn is not None:
         if (feed := call.services.turns.feed(call.tenant, conversation)) is not None:
-            await feed.ended.wait()
+            with feed.awaited():
+                await feed.ended.wait()
         else:
             await ended(call, conversation, info.open_turn)
         if call.services.turns.draining:

@@ -159,8 +159,11 @@ async def get_turn(
             return stream(call, feed, late=True)
         await call.backend.turns.read(info.id, turn)  # raises if there is no such turn
         return EventStream(from_elsewhere(call, info.id, turn))
-    if wait:
-        await while_there(call, feed.ended.wait() if feed is not None else ended(call, info.id, turn), wait)
+    if wait and feed is not None:
+        with feed.awaited():
+            await while_there(call, feed.ended.wait(), wait)
+    elif wait:
+        await while_there(call, ended(call, info.id, turn), wait)
     return answer(public_turn(await call.backend.turns.read(info.id, turn), events=True))
 
 

@@ -6,7 +6,8 @@ never loses committed events, because followers read those from the store.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import msgspec
@@ -122,10 +123,11 @@ class Feed:
         self.conversation: str | None = None
         self.result: Turn | SideAnswer | None = None
         self.error: Exception | None = None
-        self.waiters = 0  # requests that wait for it, and without which it would be stopped
-        self.is_left = False  # its client has gone, and the turn is being stopped
+        self.stop: Callable[[], None] | None = None  # called when the last client has gone; None: the turn goes on
+        self.is_left = False  # all its clients have gone, and the turn is being stopped
         self.begun = asyncio.Event()  # or ended without having begun
         self.ended = asyncio.Event()
+        self._waiters = 0  # requests that wait for its end
         self._watchers = watchers  # those who watch the conversation, whatever turn runs
         self._listeners: set[Mailbox] = set()
         self._told = CatchUp()
@@ -160,6 +162,25 @@ class Feed:
             tell_end(turn, self._watchers())
         for mailbox in self._listeners:
             mailbox.put(None)
+
+    def enter(self) -> None:
+        """A request waits for the end. It must call `leave` when it waits no more, even if the turn has ended."""
+        self._waiters += 1
+
+    def leave(self) -> None:
+        """A request waits no more. The last one to go before the end stops the turn, if whoever began it wants that."""
+        self._waiters -= 1
+        if self.stop is not None and not self._waiters and not self.ended.is_set():
+            self.stop()
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Within the block a request waits for the end."""
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
 
     @property
     def outcome(self) -> Turn | None:

@@ -107,12 +107,7 @@ class Turns:
         return counting.__enter__()
 
     def abandon(self, tenant: str, feed: Feed, cancel: Callable[[str, str], Awaitable[object]]) -> None:
-        """Stops a turn or a side question whose client has gone, unless other clients wait for it.
-
-        ``cancel`` cancels a turn of a conversation.
-        """
-        if feed.waiters:
-            return
+        """Stops a turn or a side question whose clients have gone. ``cancel`` cancels a turn of a conversation."""
         feed.is_left = True
 
         async def stop() -> None:

@@ -39,20 +39,12 @@ class EventStream(Response):
     done: most of a stream's memory would be what the framework keeps for each request.
     """
 
-    def __init__(
-        self,
-        frames: AsyncIterator[bytes],
-        *,
-        gone: Callable[[], None] | None = None,
-        left: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, frames: AsyncIterator[bytes], *, left: Callable[[], None] | None = None) -> None:
         self.status_code = 200
         self.background = None
         self.body = b""
         self._frames = frames
-        self._gone = gone  # called if the client went before the end
         self._left = left  # called at the end, however it came
-        self._is_refused = False  # whether its reader lost the right to read it
         self.raw_headers = list(_HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,9 +61,7 @@ class EventStream(Response):
         concerned.
         """
         try:
-            is_there = await _while_there(self._write(send, is_allowed), receive)
-            if (not is_there or self._is_refused) and self._gone is not None:
-                self._gone()
+            await _while_there(self._write(send, is_allowed), receive)
         finally:
             with suppress(Exception):
                 await _closed(self._frames)
@@ -83,7 +73,6 @@ class EventStream(Response):
         with suppress(OSError):  # the client has gone, or takes nothing (a timeout is one of these): it can come back
             async for some in self._frames:
                 if not is_allowed():
-                    self._is_refused = True
                     break
                 if some:
                     async with asyncio.timeout(STALLED):
@@ -100,8 +89,8 @@ async def until_gone(receive: Receive) -> None:
             return
 
 
-async def _while_there(work: Coroutine[Any, Any, None], receive: Receive) -> bool:
-    """Does some work while the client is there. Returns whether the work came to its end."""
+async def _while_there(work: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Does some work, to its end or until the client has gone."""
     worker = asyncio.current_task()
     assert worker is not None
     stopped = False
@@ -117,11 +106,9 @@ async def _while_there(work: Coroutine[Any, Any, None], receive: Receive) -> boo
     watch.add_done_callback(stop)
     try:
         await work
-        return True
     except asyncio.CancelledError:
         if not stopped or worker.uncancel() > 0:
             raise  # somebody else wants it to stop
-        return False
     finally:
         done = True
         watch.cancel()

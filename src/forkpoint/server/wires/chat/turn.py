@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -124,8 +125,12 @@ class ChatTurn:
             if is_turn and not self._identity.is_retry and should_retry(error):
                 self._chat.refused.put(self._place, self._digest)
             return self._refused(error)
-        self._feed.waiters += 1
-        return await (self._streamed(self._feed) if self._request.stream else self._whole(self._feed))
+        if not self._is_kept or self._settings.on_disconnect == "cancel":
+            # Without a conversation nobody could ever fetch the answer, so that turn always stops with its client.
+            cancel = self._backend.turns.cancel
+            self._feed.stop = partial(self._services.turns.abandon, self._call.tenant, self._feed, cancel)
+        with self._feed.awaited():
+            return await (self._streamed(self._feed) if self._request.stream else self._whole(self._feed))
 
     # Without a conversation, or beside it.
 
@@ -482,7 +487,7 @@ class ChatTurn:
     async def _streamed(self, feed: Feed) -> Response:
         """A stream. Until a model speaks, or for a few seconds, it can still be refused with a status of its own."""
         if await self._is_gone(feed, self._stream.spoke.wait(), feed.ended.wait(), asyncio.sleep(FIRST)):
-            return self._left(feed)
+            return Response(status_code=GONE)
         if feed.error is not None:
             return self._refused(feed.error)
         self._has_begun = True
@@ -490,13 +495,14 @@ class ChatTurn:
         id = f"chatcmpl-{feed.turn or feed.joined}"
         chunks = Chunks(id, request.model, int(time.time()), include_usage=request.include_usage, reasoning=shown)
         frames = self._stream.frames(feed, chunks, self._agent, self._call.id, usage=request.include_usage)
-        made = EventStream(frames, gone=lambda: self._leave(feed))
+        feed.enter()
+        made = EventStream(frames, left=feed.leave)
         made.raw_headers += [(name.lower().encode(), value.encode()) for name, value in self._headers().items()]
         return made
 
     async def _whole(self, feed: Feed) -> Response:
         if await self._is_gone(feed, feed.ended.wait()):
-            return self._left(feed)
+            return Response(status_code=GONE)
         if feed.error is not None:
             return self._refused(feed.error)
         turn = feed.result
@@ -532,19 +538,6 @@ class ChatTurn:
 
         await first_of(*waits, watch())
         return gone and not feed.ended.is_set()
-
-    def _left(self, feed: Feed) -> Response:
-        self._leave(feed)
-        return Response(status_code=GONE)
-
-    def _leave(self, feed: Feed) -> None:
-        """The client has gone. The last client to go stops the turn, unless the server finishes turns for nobody.
-
-        Without a conversation nobody could ever fetch the answer, so that turn always stops.
-        """
-        feed.waiters -= 1
-        if not self._is_kept or self._settings.on_disconnect == "cancel":
-            self._services.turns.abandon(self._call.tenant, feed, self._backend.turns.cancel)
 
     def _names(self) -> dict[str, str]:
         """Headers that name the conversation, the branch and the turn, as far as they are known and kept."""
