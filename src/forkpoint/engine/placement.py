@@ -134,9 +134,14 @@ class Placement:
     async def is_abandoned(self, id: str) -> bool:
         """Whether a conversation is only what a request left whose first turn did not commit.
 
-        It is there for the next request of its name, and for nobody else.
+        It is there for the next request of its name, and for nobody else. While a turn is open there it is not
+        abandoned: whoever reads that the name is busy can read and cancel that turn. Raises `NotFound`.
         """
-        if (record := self._records.known(id)) is None or not record.draft:
+        known = self._records.known(id)
+        if known is not None and not known.draft:  # it never becomes a draft again
+            return False
+        record = self._records.know(await self._store.read(id))
+        if not record.draft or record.open_turn is not None:
             return False
         page = await self._store.turns(id, limit=1)
         return any(request_of(turn.input) is not None for turn in page.items)

@@ -235,6 +235,25 @@ def test_a_draft_whose_first_turn_runs_keeps_its_name(two: Two) -> None:
     assert history(two.one, "running") == lived("Hello")
 
 
+@pytest.mark.parametrize("server", ["the same server", "another server"])
+def test_a_first_turn_that_runs_is_read_and_cancelled_under_its_name(two: Two, server: str) -> None:
+    """As a first turn of the native API is: the message about a busy name has the turn's id."""
+    name, api = f"first-{server[0]}", two.one if server == "the same server" else two.two
+    count = len(two.models.requests)
+    with two.models.holding():
+        asking = two.one.soon(ask, two.one, name, "Hello")
+        two.models.wait_for(count + 1)
+        info = api.get(name)
+        turn = info["open_turn"]
+        assert info["status"] == "running"
+        assert turn in ask(api, name, "Me too").json()["error"]["message"]
+        assert api.turn(name, turn)["outcome"] == "running"
+        assert name not in two.names(), "a draft is not listed, whoever makes it"
+        assert api.post(f"{name}/turns/{turn}/cancel").json()["outcome"] == "cancelled"
+        assert problem(asking.result()) == (409, "turn_cancelled")
+    assert api.http.get(f"/api/conversations/{name}").status_code == 404, "nobody has answered there"
+
+
 def id_like(name: str) -> bool:
     return len(name) > 24 and name.isalnum()
 
