@@ -3,11 +3,13 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.chat.chatting import PATH
+from tests.server.chat.chatting import PATH, held, problem, until
 from tests.server.chat.lists_of_messages import FULL, NAME, Chat, Model, answer, assistant, chatting, refused, user
+from tests.server.support.turning import asked_for
 
 from forkpoint.agent import Agent
 
@@ -103,6 +105,30 @@ def test_the_same_request_again_while_its_branch_runs_is_refused_and_as_a_retry_
     late = chat.post([*before, hold("same-branch")], "same", {"X-Stainless-Retry-Count": "2"})
     assert late.headers["X-Turn-Id"] == branch.result(20).headers["X-Turn-Id"]
     assert len(chat.aside("same")) == 1
+
+
+@pytest.mark.parametrize("headers", [{}, {"X-Stainless-Retry-Count": "1"}], ids=["requests", "retries"])
+def test_the_same_request_several_times_at_once_is_one_turn(tmp_path: Path, headers: dict[str, str]) -> None:
+    """Also if none of them has begun when the others come."""
+    file = tmp_path / "store.db"
+    with chatting("same-at-once", headers=FULL, store=f"sqlite:///{file}") as chat:
+        before = [user("one"), assistant(chat.say([user("one")], "c"))]
+        main = chat.soon([*before, hold("main")], "c")
+        chat.gates.reached("main")
+        with held(file):
+            same = [chat.soon([*before, hold("branch")], "c", headers) for _ in range(4)]
+            asked_for(chat.server, 5)
+        chat.gates.reached("branch")
+        if not headers:
+            until(lambda: sum(one.done() for one in same) == 3)
+        for gate in ("main", "branch"):
+            chat.gates.open(gate)
+        assert main.result(20).status_code == 200
+        answered = [one.result(20) for one in same if one.result(20).status_code == 200]
+        assert len({response.headers["X-Turn-Id"] for response in answered}) == 1
+        refusals = [problem(one.result(20)) for one in same if one.result(20) not in answered]
+        assert refusals == ([] if headers else [(409, "conversation_busy")] * 3)
+        assert len(chat.aside("c")) == 1
 
 
 def test_a_key_finds_the_branch_that_answered_it_though_the_name_is_free_again(chat: Chat) -> None:

@@ -4,6 +4,7 @@ The hot set drops memory and no more: the store still has the conversation, if t
 use is never dropped; its idle time begins when its use ends.
 """
 
+import asyncio
 import math
 import time
 from collections import Counter, OrderedDict
@@ -24,6 +25,17 @@ class Entry:
         self.id = id
         self.used = 0.0  # when it was last used, by the clock of the set that it is in
         self.expected: tuple[bytes, int] | None = None  # a head, and the list that a client will send next from there
+
+
+class Aside:
+    """The branch beside a conversation that answers one request."""
+
+    __slots__ = ("id", "is_decided", "revision")
+
+    def __init__(self, id: str, revision: int) -> None:
+        self.id = id
+        self.revision = revision  # of the conversation, when the request came
+        self.is_decided = asyncio.Event()  # the turn there has begun, or was refused
 
 
 class HotSet:

@@ -28,7 +28,7 @@ from forkpoint.lru import Lru
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.http.tenants import Tenants
 from forkpoint.server.settings import ServerSettings
-from forkpoint.server.wires.chat.memory import Entry, HotSet, Key
+from forkpoint.server.wires.chat.memory import Aside, Entry, HotSet, Key
 from forkpoint.server.wires.chat.side_rules import SideRules
 
 SIDE = ":side"
@@ -151,8 +151,8 @@ class ChatService:
         # Paths as clients saw them, by tenant and digest; and the last request of each name that did not begin.
         self.seen: Lru[tuple[str, bytes], Sequence[Seen]] = Lru(None, EXCHANGES)
         self.refused: Lru[Key, str] = Lru(settings.conversations_max)
-        # By name and digest of a request: the branch beside the conversation that answers it, and at which revision.
-        self.aside: Lru[tuple[str, str, str], tuple[str, int]] = Lru(settings.conversations_max)
+        # By name and digest of a request: the branch beside the conversation that answers it.
+        self.aside: Lru[tuple[str, str, str], Aside] = Lru(settings.conversations_max)
         self.side_rules = SideRules(settings.side_rules)
         self._tenants = tenants
         self._forgotten: dict[str, list[str]] = {}  # conversations to delete, by tenant

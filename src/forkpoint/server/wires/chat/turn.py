@@ -47,7 +47,7 @@ from forkpoint.server.live.runs import Act
 from forkpoint.server.live.stream import EventStream, until_gone
 from forkpoint.server.wires.chat.answer import Chunks, FinishedAnswer, completion, finish_of, handed, visible
 from forkpoint.server.wires.chat.errors import refusal, should_retry
-from forkpoint.server.wires.chat.memory import Entry, Key
+from forkpoint.server.wires.chat.memory import Aside, Entry, Key
 from forkpoint.server.wires.chat.messages import as_asked, kept, outline_of, read_list
 from forkpoint.server.wires.chat.request import digest_of, read_request
 from forkpoint.server.wires.chat.service import Wish
@@ -110,6 +110,7 @@ class ChatTurn:
         self._is_there = False  # whether the conversation was found
         self._is_kept = self._named is not None
         self._is_apart = False  # whether the name's own branch is taken: then the turn has a branch of its own
+        self._aside: Aside | None = None  # a branch of its own, as equal requests find it
         self._branch: str | None = None  # the branch that the turn stands on, if the name does not point there
         self._is_by_id = False  # whether the client names it by its id: memory has it under its name
 
@@ -218,6 +219,7 @@ class ChatTurn:
 
         def told(update: Update) -> None:
             nonlocal begun
+            self._decide_aside()
             if isinstance(update, TurnStarted):
                 begun = True
                 self._chat.refused.pop(self._place)
@@ -235,6 +237,8 @@ class ChatTurn:
                     if not left or not await self._is_worth_another_look(error):
                         raise self._by_its_name(error) from None
                     supersede = supersede or isinstance(error, TurnOpen)
+                finally:
+                    self._decide_aside()
         raise AssertionError("the last try returns or raises")
 
     async def _is_worth_another_look(self, error: ForkpointError) -> bool:
@@ -242,7 +246,9 @@ class ChatTurn:
         match error:
             case Busy(turn=turn) if self._list.is_whole and not self._is_apart:
                 self._is_apart = not await self._placement.is_of(turn, self._digest)
-                return self._is_apart
+                return self._is_apart or self._identity.is_retry  # a retry joins the turn of the same request
+            case Busy() if self._is_apart and self._identity.is_retry:
+                return True  # the same request has just begun on a branch of its own, and is joined
             case BadPosition():
                 return self._is_apart  # the conversation has left the place meanwhile
             case Stale() | AlreadyExists(what="conversation"):
@@ -296,7 +302,7 @@ class ChatTurn:
         draft = self._wanted.new(settings) if record is None else None
         is_aside = there is None and record is not None and (self._is_apart or start.is_stranger)
         if record is not None and is_aside:
-            draft = self._beside_head(record, start, settings)
+            draft = await self._beside_head(record, start, settings)
             start = replace(start, onto=None)
             self._status = "branched"
         else:
@@ -393,24 +399,40 @@ class ChatTurn:
                 raise  # it was not for want of a client
             return None
 
-    def _beside_head(self, record: ConversationRecord, start: StartingPoint, settings: Settings) -> Draft:
+    async def _beside_head(self, record: ConversationRecord, start: StartingPoint, settings: Settings) -> Draft:
         """A branch for this request alone. Raises `Busy` if the same request is being answered on one."""
-        request = (*self._place, self._digest)
-        there = self._chat.aside.get(request)
-        running = None if there is None else self._services.turns.feed(self._call.tenant, there[0])
+        there = await self._answered_aside()
+        running = None if there is None else self._services.turns.feed(self._call.tenant, there.id)
         if running is not None and self._key is None:
             raise Busy(self._identity.name, running.turn or "running")
         draft = self._placement.aside(record, start, settings, self._key)
         self._branch = draft.id
-        self._chat.aside.put(request, (draft.id, record.revision))
+        self._aside = Aside(draft.id, record.revision)
+        self._chat.aside.put((*self._place, self._digest), self._aside)
         return draft
+
+    async def _answered_aside(self) -> Aside | None:
+        """The branch that answers this very request, or None. If its turn is about to begin, this waits for that.
+
+        Nothing runs between the end of the wait and the return, so of equal requests at once only one begins a turn.
+        """
+        while (there := self._chat.aside.get((*self._place, self._digest))) is not None:
+            if there.is_decided.is_set():
+                return there
+            await there.is_decided.wait()
+        return None
+
+    def _decide_aside(self) -> None:
+        """The turn on a branch of its own has begun, or was refused: equal requests need not wait any more."""
+        if self._aside is not None:
+            self._aside.is_decided.set()
 
     async def _joined_aside(self, record: ConversationRecord, tell: Callback) -> Turn | None:
         """The turn of this very request on a branch of its own, unless the conversation has gone on since."""
-        there = self._chat.aside.get((*self._place, self._digest))
-        if there is None or record.revision > there[1] + 1:  # one turn may have run beside it
+        there = await self._answered_aside()
+        if there is None or record.revision > there.revision + 1:  # one turn may have run beside it
             return None
-        branch = await self._placement.by_name(there[0])
+        branch = await self._placement.by_name(there.id)
         if branch is None:
             return None
         return await self._joined(branch, await self._repeated(branch), tell, is_aside=True)
