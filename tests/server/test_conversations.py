@@ -205,8 +205,11 @@ def test_a_call_that_cannot_keep_an_if_match_refuses_it(client: httpx2.Client) -
     place = f"{PLACE}/{made(client)['id']}"
     for path in (PLACE, f"{place}/ask", f"{place}/agents", f"{place}/turns/x/cancel"):
         refused(client.post(path, json={}, headers={"If-Match": '"0"'}), 400, "bad_request")
+    for path in (PLACE, place, f"{place}/turns", f"{place}/events", "/api/agents", "/v1/models"):
+        for match in ('"0"', "rubbish"):
+            assert client.get(path, headers={"If-Match": match}).status_code == 400
+        assert client.get(path, headers={"If-Match": "*"}).status_code == 200
     assert client.post(PLACE, json={}, headers={"If-Match": "*"}).status_code == 201
-    assert client.get(place, headers={"If-Match": '"0"'}).status_code == 200
 
 
 @pytest.mark.parametrize(

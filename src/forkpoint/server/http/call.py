@@ -94,8 +94,7 @@ class Calls:
             )
             route = self.router.routes[-1]
             if described.role is not None and isinstance(route, APIRoute):
-                takes_match = described.if_match or method == "GET"
-                route.app = _guarded(route.app, described.role, takes_match=takes_match)
+                route.app = _guarded(route.app, described.role, takes_match=described.if_match)
             return function
 
         return add
