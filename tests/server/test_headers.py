@@ -49,6 +49,15 @@ def test_a_header_that_comes_twice_is_refused_by_name(
     assert client.get(PLACE).json()["items"] == []
 
 
+@pytest.mark.parametrize("stream_first", [True, False])
+def test_accept_may_come_in_several_lines_and_all_of_them_count(client: httpx2.Client, stream_first: bool) -> None:
+    client.post(PLACE, json={"id": f"accept-{stream_first}"})
+    types = ["application/json", "text/event-stream"]
+    accept = [("Accept", one) for one in (reversed(types) if stream_first else types)]
+    answer = client.post(f"{PLACE}/accept-{stream_first}/turns", json={"message": "Hello"}, headers=accept)
+    assert answer.headers["content-type"] == "text/event-stream"
+
+
 @pytest.mark.parametrize("name", ["Content-Length", "Host", "Transfer-Encoding"])
 def test_a_header_of_the_connection_that_comes_twice_is_refused_by_name(server: Served, name: str) -> None:
     value = {"Content-Length": "2", "Host": "127.0.0.1", "Transfer-Encoding": "chunked"}[name]

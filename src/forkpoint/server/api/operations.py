@@ -52,5 +52,5 @@ async def metrics(request: Request) -> Response:
     is_near = request.client is None or is_loopback_address(request.client.host)
     if allowed == "off" or (allowed == "loopback" and not is_near):
         raise NotFound.no_such_call("GET", "/metrics")
-    body, sort = services.metrics.render(request.headers.get("accept"))
+    body, sort = services.metrics.render(",".join(request.headers.getlist("accept")))
     return Response(body, media_type=sort)

@@ -194,7 +194,7 @@ class ApiCall:
 
     @property
     def wants_stream(self) -> bool:
-        return TYPE in self.request.headers.get("accept", "")
+        return TYPE in ",".join(self.request.headers.getlist("accept"))  # it may come in several lines
 
     @property
     def wants_async(self) -> bool:
