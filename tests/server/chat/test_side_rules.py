@@ -83,6 +83,12 @@ SAMPLES: list[tuple[str, str, list[dict[str, Any]], dict[str, str]]] = [
         {},
     ),
     ("open-webui", "task", [user("A title in Latin, please: mango.")], {"X-OpenWebUI-Task": "title_generation"}),
+    (  # which tools to call, asked in words, before the request that answers the user
+        "open-webui",
+        "task",
+        [system("Available Tools: []"), user('Query: History:\nUSER: """Peel a mango"""\nQuery: Peel a mango')],
+        {"X-OpenWebUI-Task": "function_calling"},
+    ),
     ("librechat", "title", [user(LIBRE)], {}),
     ("librechat", "title", [system(LIBRE)], {}),
     ("librechat", "title and language", [user(LANGUAGE)], {}),
@@ -104,7 +110,7 @@ NEARLY: list[tuple[list[dict[str, Any]], dict[str, str]]] = [
     ([system("Be kind."), user("Generate a title for this conversation:\n"), user("Peel a mango")], {}),
     ([user("one")], {"X-OpenWebUI-Task": ""}),
     ([user("one")], {"X-OpenWebUI-Task": "{{TASK}}"}),
-    ([user("one")], {"X-OpenWebUI-Task": "function_calling"}),
+    ([user("one")], {"X-OpenWebUI-Task": "something_new"}),
 ]
 
 

@@ -110,7 +110,7 @@ def test_a_side_of_a_first_turn_that_still_runs_is_kept_with_it(chat: Chat) -> N
     assert len(chat.sides("draft")) == 1
 
 
-@pytest.mark.parametrize(("client", "asks", "messages", "headers"), [SAMPLES[0], SAMPLES[7], SAMPLES[8], SAMPLES[-1]])
+@pytest.mark.parametrize(("client", "asks", "messages", "headers"), [SAMPLES[0], SAMPLES[7], SAMPLES[9], SAMPLES[-1]])
 def test_a_request_of_a_known_client_is_a_side_without_being_told(
     chat: Chat, client: str, asks: str, messages: list[dict[str, Any]], headers: dict[str, str]
 ) -> None:
