@@ -31,10 +31,10 @@ def as_id(given: str | None) -> tuple[str, str | None]:
 def check_chosen_name(what: str, name: str) -> str:
     """Returns the name that a client chose for a conversation. Raises `BadName` if it is malformed, or a placeholder.
 
-    A client that has no name yet often sends what its language makes of that: ``None``, ``undefined``, a template that
-    nobody filled in. All its conversations would be one.
+    A client that has no name yet often sends what its language makes of that: ``None``, ``chat-undefined``, a template
+    that nobody filled in. All its conversations would be one.
     """
-    if _PLACEHOLDER.fullmatch(name):
+    if _PLACEHOLDER.fullmatch(name) or _is_joined_placeholder(name):
         raise BadName(what, name[:200], _UNFILLED)
     return check_name(what, name)
 
@@ -45,10 +45,24 @@ _PLACEHOLDER = re.compile(
     r"|\{.*\}|\$\{?\w+\}?|<.*>|%[sdr]|%\(\w+\)s|%\w+%|:[a-z_]\w*",  # templates that nobody filled in
     re.IGNORECASE | re.DOTALL | re.ASCII,
 )
+_TEMPLATE = re.compile(r"__[A-Z][A-Z0-9_]*__")
+_NOTHING = {"None", "NaN", "null", "undefined"}  # as languages write them
+_NOTHING_IN_ANY_CASE = {word.lower() for word in _NOTHING}
 _UNFILLED = (
     "it looks like a placeholder that the client did not fill in, so all of its conversations would be one. Send the "
     "client's own id of this conversation, or no name at all for a new one"
 )
+
+
+def _is_joined_placeholder(name: str) -> bool:
+    """Whether a client has put a name together, and had nothing to put in: ``chat-None``, ``null:null``, ``__ID__``.
+
+    The last part alone counts only as a language writes it, since ``user:none`` may be somebody's choice.
+    """
+    if _TEMPLATE.fullmatch(name):
+        return True
+    parts = [part for part in re.split("[-_:.]", name) if part]
+    return bool(parts) and (parts[-1] in _NOTHING or all(part.lower() in _NOTHING_IN_ANY_CASE for part in parts))
 
 
 def as_agent(given: Agent | LLM | str) -> Agent:

@@ -291,6 +291,8 @@ _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 def check_name(what: str, name: str) -> str:
     """Returns the name, or raises `BadName` if it is malformed."""
+    if name in {".", ".."}:
+        raise BadName(what, name, "it means a folder in a path, so that no address could have it")
     if not _NAME.fullmatch(name):
         why = "it takes 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
         raise BadName(what, name if len(name) <= 200 else name[:200] + "...", why)

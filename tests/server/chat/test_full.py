@@ -607,7 +607,7 @@ def choosing() -> Iterator[Chat]:
 def test_a_request_says_it_or_else_its_header_or_else_its_key(
     choosing: Chat, key: str, header: str, asked: str | None, expected: str
 ) -> None:
-    name = f"chosen-{'f' if key == SECRET else 'p'}-{header}-{asked}"
+    name = f"chosen-{'f' if key == SECRET else 'p'}-{header}-{'unsaid' if asked is None else asked}"
     headers: dict[str, str] = {header: name, "Authorization": f"Bearer {key}"}
     if asked is not None:
         headers["X-Conversation-History"] = asked
