@@ -224,6 +224,14 @@ class Placement:
                 return None
         return last
 
+    async def on_path(self, record: ConversationRecord, turn: str) -> TurnRecord | None:
+        """A committed turn that stands on a conversation's path; None for any other turn."""
+        with suppress(NotFound):
+            found = await self._store.turn(turn)
+            if found.end is not None and found.end in await self._store.path(record.id):
+                return found
+        return None
+
     async def join(self, turn: TurnRecord, tell: Callback) -> Turn:
         """Waits for a turn that `repeated` found."""
         return raise_for(await self._turns.active.join(turn, tell))

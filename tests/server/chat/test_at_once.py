@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.chat.chatting import PATH, held, problem, until
+from tests.server.chat.chatting import PATH, held, problem, spoken, until
 from tests.server.chat.lists_of_messages import FULL, NAME, Chat, Model, answer, assistant, chatting, refused, user
 from tests.server.support.turning import asked_for
 
@@ -145,6 +145,23 @@ def test_a_key_finds_the_branch_that_answered_it_though_the_name_is_free_again(c
     assert again.headers["X-Turn-Id"] == branch.headers["X-Turn-Id"]
     refused(chat.post([*before, user("three")], "keys", key), 400, "key_reused")
     assert len(chat.aside("keys")) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_the_same_key_again_says_where_its_turn_stands(chat: Chat, stream: bool) -> None:
+    name = f"stands-{stream}"
+    asked: list[Any] = []
+    for text, status in (("one", "created"), ("two", "continued")):
+        asked.append(user(text))
+        key = {"Idempotency-Key": f"{name}-{text}"}
+        first, again = (chat.post(asked, name, key, stream=stream) for _ in range(2))
+        assert again.headers["X-Turn-Id"] == first.headers["X-Turn-Id"]
+        assert (first.headers[STATUS], again.headers[STATUS]) == (status, status)
+        assert BRANCH not in again.headers
+        asked.append(assistant(spoken(first).text if stream else answer(first)["content"]))
+    early = chat.post(asked[:1], name, {"Idempotency-Key": f"{name}-one"}, stream=stream)
+    assert early.headers[STATUS] == "created"
+    assert chat.aside(name) == []
 
 
 def test_a_branch_of_a_first_turn_that_fails_is_found_by_its_list(chat: Chat) -> None:

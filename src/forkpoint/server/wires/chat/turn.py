@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -118,7 +119,7 @@ class ChatTurn:
         """The answer, or why there is none."""
         try:
             act = self._beside() if self._named is None or self._is_side else self._in_conversation()
-            self._feed, _ = await self._services.turns.start(self._call.tenant, act)
+            self._feed, joined = await self._services.turns.start(self._call.tenant, act)
         except ForkpointError as error:
             # A machine will send this again, and then it is not the turn that was committed before, even if equal. But
             # nobody knows of a retry whether it has begun when it was sent first.
@@ -131,6 +132,9 @@ class ChatTurn:
             cancel = self._backend.turns.cancel
             self._feed.stop = partial(self._services.turns.abandon, self._call.tenant, self._feed, cancel)
         with self._feed.awaited():
+            if joined and self._named is not None and not self._is_side:
+                with suppress(ForkpointError):  # the answer is there, whatever keeps us from looking
+                    await self._see_where_it_stands(self._feed)
             return await (self._streamed(self._feed) if self._request.stream else self._whole(self._feed))
 
     # Without a conversation, or beside it.
@@ -385,9 +389,8 @@ class ChatTurn:
         """
         if same is None or same.outcome == "interrupted":
             return None
-        first = record.lineage.at if record.lineage.kind == "fork" else None
         self._branch = record.id if is_aside else None
-        self._status = "branched" if is_aside else "created" if same.base == first else "continued"
+        self._status = "branched" if is_aside else _status_at_head(record, same)
         here = self._services.turns.feed(self._call.tenant, record.id)
         if here is not None and here.is_left:
             await self._services.turns.until_left(self._call.tenant, record.id)
@@ -398,6 +401,15 @@ class ChatTurn:
             if here is not None:
                 raise  # it was not for want of a client
             return None
+
+    async def _see_where_it_stands(self, feed: Feed) -> None:
+        """Says where a turn stands that was committed before. Its list alone would be a branch by now."""
+        if feed.joined is None or feed.conversation is None or feed.conversation == self._branch:
+            return
+        record = await self._placement.by_name(feed.conversation)
+        turn = None if record is None else await self._placement.on_path(record, feed.joined)
+        if record is not None and turn is not None:
+            self._branch, self._status = None, _status_at_head(record, turn)
 
     async def _beside_head(self, record: ConversationRecord, start: StartingPoint, settings: Settings) -> Draft:
         """A branch for this request alone. Raises `Busy` if the same request is being answered on one."""
@@ -592,3 +604,9 @@ class ChatTurn:
         if self._named is not None and not self._is_side and request.prompt_cache_key is not None:
             ignored.append("prompt_cache_key")
         return ignored
+
+
+def _status_at_head(record: ConversationRecord, turn: TurnRecord) -> Literal["created", "continued"]:
+    """The status of a turn that stands on the path that the name points to."""
+    first = record.lineage.at if record.lineage.kind == "fork" else None
+    return "created" if turn.base == first else "continued"
