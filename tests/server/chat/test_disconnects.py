@@ -1,5 +1,6 @@
 """A client that goes, at each point of an answer: its turn is cancelled, unless its commit has begun by then."""
 
+import asyncio
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -18,12 +19,14 @@ from tests.server.chat.chatting import (
     history,
     named,
     post,
+    problem,
     said,
     streamed,
     until,
     user,
     writing,
 )
+from tests.server.support import doing
 from tests.server.support.doing import start, steps
 from tests.server.support.serving import Served, served
 from tests.server.support.turning import (
@@ -39,7 +42,10 @@ from tests.server.support.turning import (
     using,
 )
 
+from forkpoint.errors import ForkpointError, TurnOpen
+from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.settings import ServerSettings
+from forkpoint.server.wires.chat.turn import ChatTurn
 from forkpoint.testing import Fault, ModelServer, Reply, Script
 
 PIECES = ["You ", "said", ": He", "llo"]
@@ -300,6 +306,33 @@ def test_a_turn_that_died_with_its_server_is_no_hindrance(tmp_path: Path) -> Non
             before = [] if name == "new" else ["Before", "You said: Before"]
             assert history(api, name) == [*before, "After", "You said: After"]
             assert api.outcomes(name)[-2:] == ["cancelled", "committed"]
+
+
+def test_a_turn_that_died_with_its_server_is_kept_if_somebody_has_gone_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then it waits for an approval, and that is not to be thrown away by a chat client."""
+    gate = doing.Gate(tmp_path)
+    with start(tmp_path) as server, using(server.url) as api:
+        api.create(name="c", agent="doing")
+        asked = steps(gate.step(), [["erase", {"file": "x"}]])
+        turn = api.run("c", asked, prefer="respond-async").json()["id"]
+        with gate.reached():
+            server.kill()
+    agents = Catalog({"doing": doing.agent})
+    with served(f"sqlite:///{tmp_path}/server.db", agents) as here, using(here.url) as api:
+        look = ChatTurn._is_worth_another_look
+
+        async def looks(self: ChatTurn, error: ForkpointError) -> bool:
+            monkeypatch.setattr(ChatTurn, "_is_worth_another_look", look)
+            assert isinstance(error, TurnOpen)
+            resumed = await asyncio.to_thread(api.post, f"c/turns/{turn}/resume")
+            assert resumed.json()["outcome"] == "awaiting_approval"
+            return await look(self, error)
+
+        monkeypatch.setattr(ChatTurn, "_is_worth_another_look", looks)
+        assert problem(post(api.http, "After", conversation="c", model="doing")) == (409, "turn_open")
+        assert api.turn("c", turn)["outcome"] == "awaiting_approval"
 
 
 def test_a_branch_and_a_side_that_died_with_their_server_are_run_anew_by_the_same_request(tmp_path: Path) -> None:

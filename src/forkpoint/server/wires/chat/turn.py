@@ -319,7 +319,7 @@ class ChatTurn:
         new = NewTurn(
             given=start.given,
             draft=draft,
-            supersede=supersede,
+            supersede=supersede and record is not None and record.status == "interrupted",  # as it was read just now
             key=self._key,
             if_revision=None if record is None or is_aside else record.revision,
             how=How(
