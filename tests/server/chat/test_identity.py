@@ -333,13 +333,22 @@ def test_what_was_set_aside_can_be_named_by_its_id(chat: Chat) -> None:
     assert heard(chat) == ["one", "two"]
 
 
-def test_a_conversation_that_waits_for_an_approval_is_409(chat: Chat) -> None:
+def test_the_latest_message_is_409_while_a_turn_waits_for_an_approval(chat: Chat) -> None:
     chat.http.post("/api/conversations", json={"id": "waits", "agent": "careful"})
     waits = chat.http.post("/api/conversations/waits/turns", json={"message": 'use look {"what":"it"}'})
     assert waits.json()["outcome"] == "awaiting_approval"
     response = chat.post([user("two")], "waits", model="careful")
     refused(response, 409, "turn_open")
     assert response.headers["x-should-retry"] == "false"
+
+
+def test_a_whole_list_is_answered_on_a_branch_while_a_turn_waits_for_an_approval(chat: Chat) -> None:
+    chat.http.post("/api/conversations", json={"id": "waits-too", "agent": "careful"})
+    waits = chat.http.post("/api/conversations/waits-too/turns", json={"message": 'use look {"what":"it"}'})
+    response = chat.post([user("two")], "waits-too", FULL, model="careful")
+    assert (response.status_code, response.headers[STATUS]) == (200, "branched")
+    turn = chat.http.get(f"/api/conversations/waits-too/turns/{waits.json()['id']}").json()
+    assert turn["outcome"] == "awaiting_approval", "what waits stays as it is"
 
 
 # Tenants.

@@ -261,6 +261,9 @@ class ChatTurn:
                 return not self._is_there  # perhaps this very request used the key, and has made it meanwhile
             case NotFound(what="conversation"):
                 return self._chat.hot.get(self._place) is not None
+            case TurnOpen(outcome="awaiting_approval") if self._list.is_whole and not self._is_apart:
+                self._is_apart = True  # nobody can decide on it through this API, and it stays as it is
+                return True
             case TurnOpen(outcome="interrupted"):
                 return True  # its process is gone, and nobody can go on with it through this API
             case _:
