@@ -1,5 +1,6 @@
 """Several requests at once in one conversation of a client that sends whole lists: each has a branch, none waits."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,8 @@ from tests.server.chat.lists_of_messages import FULL, NAME, Chat, Model, answer,
 from tests.server.support.turning import asked_for
 
 from forkpoint.agent import Agent
+from forkpoint.errors import ForkpointError
+from forkpoint.server.wires.chat.turn import ChatTurn
 
 STATUS, BRANCH = "X-Conversation-Status", "X-Conversation-Branch"
 
@@ -129,6 +132,29 @@ def test_the_same_request_several_times_at_once_is_one_turn(tmp_path: Path, head
         refusals = [problem(one.result(20)) for one in same if one.result(20) not in answered]
         assert refusals == ([] if headers else [(409, "conversation_busy")] * 3)
         assert len(chat.aside("c")) == 1
+
+
+def test_the_same_request_is_refused_though_its_equal_ends_while_we_look(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [user("one"), assistant(chat.say([user("one")], "ends"))]
+    main = chat.soon([*before, hold("ends-main")], "ends")
+    chat.gates.reached("ends-main")
+    branch = chat.soon([*before, hold("ends-branch")], "ends")
+    chat.gates.reached("ends-branch")
+    look = ChatTurn._is_worth_another_look
+
+    async def looks(self: ChatTurn, error: ForkpointError) -> bool:
+        monkeypatch.setattr(ChatTurn, "_is_worth_another_look", look)
+        chat.gates.open("ends-branch")
+        await asyncio.to_thread(branch.result, 20)
+        return await look(self, error)
+
+    monkeypatch.setattr(ChatTurn, "_is_worth_another_look", looks)
+    refused(chat.post([*before, hold("ends-branch")], "ends"), 409, "conversation_busy")
+    assert chat.post([*before, hold("ends-branch")], "ends").status_code == 200, "sent later, it is another request"
+    chat.gates.open("ends-main")
+    assert main.result(20).status_code == branch.result(20).status_code == 200
 
 
 def test_a_key_finds_the_branch_that_answered_it_though_the_name_is_free_again(chat: Chat) -> None:

@@ -30,12 +30,14 @@ class Entry:
 class Aside:
     """The branch beside a conversation that answers one request."""
 
-    __slots__ = ("id", "is_decided", "revision")
+    __slots__ = ("ended", "id", "is_decided", "revision", "turn")
 
     def __init__(self, id: str, revision: int) -> None:
         self.id = id
         self.revision = revision  # of the conversation, when the request came
         self.is_decided = asyncio.Event()  # the turn there has begun, or was refused
+        self.turn: str | None = None  # once it has begun
+        self.ended = -math.inf  # when the turn ended, by `time.monotonic`
 
 
 class HotSet:

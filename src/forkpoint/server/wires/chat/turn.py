@@ -111,6 +111,7 @@ class ChatTurn:
         self._is_there = False  # whether the conversation was found
         self._is_kept = self._named is not None
         self._is_apart = False  # whether the name's own branch is taken: then the turn has a branch of its own
+        self._came = time.monotonic()
         self._aside: Aside | None = None  # a branch of its own, as equal requests find it
         self._branch: str | None = None  # the branch that the turn stands on, if the name does not point there
         self._is_by_id = False  # whether the client names it by its id: memory has it under its name
@@ -226,6 +227,8 @@ class ChatTurn:
             self._decide_aside()
             if isinstance(update, TurnStarted):
                 begun = True
+                if self._aside is not None:
+                    self._aside.turn = update.id
                 self._chat.refused.pop(self._place)
                 if self._branch is None:
                     self._hot(update.conversation)  # also if it fails, and leaves a draft
@@ -243,6 +246,8 @@ class ChatTurn:
                     supersede = supersede or isinstance(error, TurnOpen)
                 finally:
                     self._decide_aside()
+                    if begun and self._aside is not None:
+                        self._aside.ended = time.monotonic()
         raise AssertionError("the last try returns or raises")
 
     async def _is_worth_another_look(self, error: ForkpointError) -> bool:
@@ -417,9 +422,11 @@ class ChatTurn:
     async def _beside_head(self, record: ConversationRecord, start: StartingPoint, settings: Settings) -> Draft:
         """A branch for this request alone. Raises `Busy` if the same request is being answered on one."""
         there = await self._answered_aside()
-        running = None if there is None else self._services.turns.feed(self._call.tenant, there.id)
-        if running is not None and self._key is None:
-            raise Busy(self._identity.name, running.turn or "running")
+        if there is not None and self._key is None:
+            # A request that came while its equal ran is not another one, however long it took us to look.
+            was_running = there.ended > self._came and not self._identity.is_retry
+            if was_running or self._services.turns.feed(self._call.tenant, there.id) is not None:
+                raise Busy(self._identity.name, there.turn or "running")
         draft = self._placement.aside(record, start, settings, self._key)
         self._branch = draft.id
         self._aside = Aside(draft.id, record.revision)
