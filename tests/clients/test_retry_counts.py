@@ -134,7 +134,7 @@ def test_once_tools_have_run_the_retries_are_ours_since_the_package_makes_none(
 def test_once_a_stream_has_begun_the_retries_are_ours_since_the_package_makes_none(
     server: Served, models: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forkpoint.server.wires.chat.turn.FIRST", 0.01)
+    monkeypatch.setattr("forkpoint.server.wires.chat.reply.FIRST", 0.01)
     before = asked_for(models, Reply(fault=Fault("overloaded"), delay=0.1), Reply("At last."), repeat=False)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in asks(server, stream=True))
     assert text == "At last."

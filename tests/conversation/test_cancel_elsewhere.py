@@ -262,7 +262,7 @@ async def test_a_sub_agents_turn_is_cancelled_from_elsewhere_and_its_parent_goes
 
 @asynccontextmanager
 async def stopped(folder: Path, count: int) -> AsyncIterator[tuple[Any, list[str], Engine]]:
-    """A process that has stopped in the midst of so many turns; their conversations; an engine that sees them."""
+    """A process that was stopped while it ran ``count`` turns, their conversations, and an engine that sees them."""
     file, ids = folder / "a.db", [new_id() for _ in range(count)]
     async with engine_on(file) as engine:
         for id in ids:

@@ -242,7 +242,9 @@ def _is_runner(tool: str, arguments: Iterable[str]) -> bool:
     if not _RUNNERS.isdisjoint(name) or "process" in name[1:] or name == ["process"]:  # process_order runs none
         return True
     given = [_words(argument) for argument in arguments]
-    return any(not _COMMANDS.isdisjoint(words) or words == ["source"] for words in given)  # source_branch is none
+    return any(
+        not _COMMANDS.isdisjoint(words) or words == ["source"] for words in given
+    )  # source_branch names no source
 
 
 def _words(name: str) -> list[str]:

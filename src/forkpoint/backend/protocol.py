@@ -77,7 +77,7 @@ class BackendTurns(Protocol):
         ...
 
     async def made_with(self, id: str, key: str) -> Turn | None:
-        """The turn of a conversation that a request with this idempotency key began; None if there is none."""
+        """The turn of a conversation that a request with this idempotency key began, or None."""
         ...
 
 

@@ -148,7 +148,7 @@ def test_a_client_that_goes_before_it_has_heard_anything_takes_its_turn_with_it(
 def test_a_client_that_goes_after_the_first_seconds_in_which_no_model_spoke_takes_its_turn_with_it(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forkpoint.server.wires.chat.turn.FIRST", 0.01)
+    monkeypatch.setattr("forkpoint.server.wires.chat.reply.FIRST", 0.01)
     name = here.name()
     here.models.script = stops_after(0)
     with streamed(here.api.http, "Hello", conversation=name) as stream:

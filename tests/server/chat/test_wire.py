@@ -148,7 +148,7 @@ def test_until_a_model_speaks_a_failure_has_a_status_of_its_own(api: Api, models
 def test_after_the_first_seconds_an_answer_begins_though_no_model_has_spoken(
     api: Api, models: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forkpoint.server.wires.chat.turn.FIRST", 0.01)
+    monkeypatch.setattr("forkpoint.server.wires.chat.reply.FIRST", 0.01)
     monkeypatch.setattr("forkpoint.server.wires.chat.stream.SILENCE", 0.01)
     said(post(api.http, "Before", conversation="late"))
     count = len(models.requests)
@@ -169,7 +169,7 @@ def test_after_the_first_seconds_an_answer_begins_though_no_model_has_spoken(
 def test_a_failure_after_the_first_seconds_is_one_line_and_the_end(
     api: Api, models: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forkpoint.server.wires.chat.turn.FIRST", 0.01)
+    monkeypatch.setattr("forkpoint.server.wires.chat.reply.FIRST", 0.01)
     said(post(api.http, "Before", conversation="failing"))
     models.script = Script([Reply(fault=Fault("rate_limit", retry_after=3))])
     with ExitStack() as held_back:

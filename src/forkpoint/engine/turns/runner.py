@@ -290,7 +290,7 @@ class TurnRunner:
         return await self.reader.tries(id)
 
     async def made_with(self, id: str, key: str) -> Turn | None:
-        """The turn of a conversation that a request with this key began; None if there is none."""
+        """The turn of a conversation that a request with this key began, or None."""
         try:
             made = await self._of_key(id, IdempotencyKey(key, None))
         except KeyReused:  # for something else than a turn of this conversation

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Path, Response
 
 from forkpoint.server.http.call import CallMade, Calls, answer
-from forkpoint.server.wires.chat import turn
+from forkpoint.server.wires.chat import reply
 from forkpoint.server.wires.chat.answer import ChatChunk, ChatCompletion, ModelDocument, ModelsDocument
 from forkpoint.server.wires.chat.request import ChatRequest
 from forkpoint.server.wires.identity import BRANCH, CREATE, FORK_FROM, HISTORY, IGNORED, RETRIES, SIDE, STATUS, TURN
@@ -82,7 +82,7 @@ async def create_chat_completion(call: CallMade) -> Response:
     nothing is kept. If the agent calls tools of the client's, the answer ends there, and the next request has their
     results.
     """
-    return await turn.answer(call, await call.raw_body())
+    return await reply.answer(call, await call.raw_body())
 
 
 @calls("GET", "/v1/models", role="read", openai=True, gives=ModelsDocument)

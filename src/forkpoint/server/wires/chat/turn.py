@@ -1,20 +1,17 @@
-"""One chat completion: a request on its way to a turn, and to its answer, whole or as a stream.
+"""One chat completion: a request on its way to a turn.
 
 Nothing changes before the turn begins, and then only what a committed turn changes: a conversation that is made or
 forked for a request is a draft until then; other settings, another place and what they set aside come with the commit.
 Tests: the files of tests/server/chat that speak HTTP.
 """
 
-import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from fastapi import Response
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
@@ -40,21 +37,18 @@ from forkpoint.errors import (
 from forkpoint.events import AssistantMessage, Event, Text
 from forkpoint.history.client_view import Seen, extended
 from forkpoint.llm.prompt.identity import own_identity
-from forkpoint.server.api.replies import first_of
 from forkpoint.server.http.call import JSON, ApiCall
-from forkpoint.server.http.door import GONE
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.live.runs import Act
-from forkpoint.server.live.stream import EventStream, until_gone
-from forkpoint.server.wires.chat.answer import Chunks, FinishedAnswer, completion, finish_of, handed, visible
-from forkpoint.server.wires.chat.errors import refusal, should_retry
+from forkpoint.server.wires.chat.answer import handed, visible
+from forkpoint.server.wires.chat.errors import should_retry
 from forkpoint.server.wires.chat.memory import Aside, Entry, Key
 from forkpoint.server.wires.chat.messages import as_asked, kept, outline_of, read_list
 from forkpoint.server.wires.chat.request import digest_of, read_request
 from forkpoint.server.wires.chat.service import Wish
 from forkpoint.server.wires.chat.side_rules import SideRule
-from forkpoint.server.wires.chat.stream import FIRST, ChunkStream
-from forkpoint.server.wires.identity import BRANCH, IGNORED, RETRIES, STATUS, TURN, Identity, read_identity
+from forkpoint.server.wires.chat.stream import ChunkStream
+from forkpoint.server.wires.identity import RETRIES, Identity, read_identity
 from forkpoint.store import ConversationRecord, TurnRecord
 from forkpoint.updates import TurnStarted
 
@@ -62,16 +56,6 @@ _log = logging.getLogger("forkpoint.server")
 
 TRIES = 8
 """How often a request looks again if others move its conversation while it looks."""
-
-
-async def answer(call: ApiCall, body: bytes) -> Response:
-    """The answer to a request for a chat completion, or why it is refused, in OpenAI's words."""
-    try:
-        turn = ChatTurn(call, body)
-    except ForkpointError as error:
-        status, document, headers = refusal(error, call.id)
-        return Response(document, status, headers)
-    return await turn.answer()
 
 
 class ChatTurn:
@@ -82,61 +66,65 @@ class ChatTurn:
         headers = call.request.headers
         if headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
             raise BadRequest(f"its Content-Type must be {JSON}")  # any web page can send other types unasked
-        self._call = call
+        self.call = call
         self._services = call.services
         self._settings = call.services.settings
         self._chat = call.services.chat
         self._backend = call.backend
         self._placement = call.backend.placement
         self._key = call.key  # a malformed key is refused, even without a conversation, where it has no effect
-        self._request = read_request(body, strict=self._settings.strict)
+        self.request = read_request(body, strict=self._settings.strict)
         self._digest = digest_of(body).hex()
-        self._agent_name, is_side = self._chat.models.find(self._request.model)
+        self._agent_name, is_side = self._chat.models.find(self.request.model)
         key = call.request.scope["forkpoint.key"]
         default = None if key is None else key.history
-        self._named = read_identity(headers, self._settings.conversation_headers, default)
+        self.named = read_identity(headers, self._settings.conversation_headers, default)
         self._rule: SideRule | None = None
-        if self._named is not None and not is_side:
-            if self._named.is_side is None:
-                self._rule = self._chat.side_rules.find(self._request.messages, headers)
-            is_side = self._named.is_side or self._rule is not None
-        self._is_side = is_side
-        has_form = self._request.output or self._services.agents.named(self._agent_name).output
-        self._stream = ChunkStream(holds=has_form is not None)
+        if self.named is not None and not is_side:
+            if self.named.is_side is None:
+                self._rule = self._chat.side_rules.find(self.request.messages, headers)
+            is_side = self.named.is_side or self._rule is not None
+        self.is_side = is_side
+        has_form = self.request.output or self._services.agents.named(self._agent_name).output
+        self.stream = ChunkStream(holds=has_form is not None)
         self._client_retries = RETRIES in headers  # OpenAI's own packages, which retry by themselves, count there
-        self._has_begun = False  # whether a stream was begun: then no package retries it
-        self._feed: Feed | None = None
-        self._agent: Agent | None = None  # who answers, once that is known
-        self._status: Literal["created", "continued", "branched", "side"] = "side" if is_side else "continued"
+        self.has_begun = False  # whether a stream was begun: then no package retries it
+        self.agent: Agent | None = None  # who answers, once that is known
+        self.status: Literal["created", "continued", "branched", "side"] = "side" if is_side else "continued"
         self._is_there = False  # whether the conversation was found
-        self._is_kept = self._named is not None
+        self.is_kept = self.named is not None
         self._is_apart = False  # whether the name's own branch is taken: then the turn has a branch of its own
         self._came = time.monotonic()
         self._aside: Aside | None = None  # a branch of its own, as equal requests find it
-        self._branch: str | None = None  # the branch that the turn stands on, if the name does not point there
+        self.branch: str | None = None  # the branch that the turn stands on, if the name does not point there
         self._is_by_id = False  # whether the client names it by its id: memory has it under its name
 
-    async def answer(self) -> Response:
-        """The answer, or why there is none."""
+    async def start(self) -> tuple[Feed, bool]:
+        """Begins the turn. Gives its feed, and whether another request began it. Raises what is wrong."""
         try:
-            act = self._beside() if self._named is None or self._is_side else self._in_conversation()
-            self._feed, joined = await self._services.turns.start(self._call.tenant, act)
+            act = self._beside() if self.named is None or self.is_side else self._in_conversation()
+            feed, joined = await self._services.turns.start(self.call.tenant, act)
         except ForkpointError as error:
             # A machine will send this again, and then it is not the turn that was committed before, even if equal. But
             # nobody knows of a retry whether it has begun when it was sent first.
-            is_turn = self._named is not None and not self._is_side
+            is_turn = self.named is not None and not self.is_side
             if is_turn and not self._identity.is_retry and should_retry(error):
                 self._chat.refused.put(self._place, self._digest)
-            return self._refused(error)
-        if not self._is_kept or self._settings.on_disconnect == "cancel":
+            raise
+        if not self.is_kept or self._settings.on_disconnect == "cancel":
             # Without a conversation nobody could ever fetch the answer, so that turn always stops with its client.
-            cancel = self._backend.turns.cancel
-            self._feed.stop = partial(self._services.turns.abandon, self._call.tenant, self._feed, cancel)
-        with self._feed.awaited():
-            if joined and self._named is not None and not self._is_side:
-                with suppress(ForkpointError):  # the answer is there, whatever keeps us from looking
-                    await self._see_where_it_stands(self._feed)
-            return await (self._streamed(self._feed) if self._request.stream else self._whole(self._feed))
+            feed.stop = partial(self._services.turns.abandon, self.call.tenant, feed, self._backend.turns.cancel)
+        return feed, joined
+
+    async def see_where_it_stands(self, feed: Feed) -> None:
+        """Finds out where a turn stands that was committed before. Its list alone would be a branch by now."""
+        is_turn = self.named is not None and not self.is_side
+        if not is_turn or feed.joined is None or feed.conversation is None or feed.conversation == self.branch:
+            return
+        record = await self._placement.by_name(feed.conversation)
+        turn = None if record is None else await self._placement.on_path(record, feed.joined)
+        if record is not None and turn is not None:
+            self.branch, self.status = None, _status_at_head(record, turn)
 
     # Without a conversation, or beside it.
 
@@ -146,17 +134,17 @@ class ChatTurn:
         Without a name, or if nobody has said anything in that conversation yet, nothing is kept: what is asked beside
         a conversation does not begin it. Raises `Invalid`, `BadTool` or `BadAgent`.
         """
-        given = as_asked(self._request.messages)
+        given = as_asked(self.request.messages)
         wish = self._wish("")
-        self._agent, settings = agent, settings = self._chat.wardrobe.dress(wish)
-        shared = self._request.prompt_cache_key or agent.manifest.hash
-        identity = own_identity(f"{self._call.tenant}\0beside conversations\0{shared}")
+        self.agent, settings = agent, settings = self._chat.wardrobe.dress(wish)
+        shared = self.request.prompt_cache_key or agent.manifest.hash
+        identity = own_identity(f"{self.call.tenant}\0beside conversations\0{shared}")
         folder = self._chat.wardrobe.workspace(wish)
-        how = How(options=self._request.options, final=self._request.stream, retried=self._is_retried)
+        how = How(options=self.request.options, final=self.request.stream, retried=self._is_retried)
 
         async def act(tell: Callback) -> Turn:
             told = self._heard_by(tell)
-            record = None if self._named is None else await self._find(fresh=True)
+            record = None if self.named is None else await self._find(fresh=True)
             if record is not None:
                 title = None if self._rule is None else f"{self._rule.client}: {self._rule.asks}"
                 here = replace(settings, workspace=folder)
@@ -165,10 +153,10 @@ class ChatTurn:
                 if (there := await self._of_key(record)) is None:
                     draft = self._placement.side(record, here, identity, title, self._key)
                     new = replace(new, draft=draft)
-                self._branch = draft.id if there is None else there.id
-                await self._until_left(self._branch)
-                return await self._backend.turns.run(self._branch, agent, new, told)
-            self._is_kept = False
+                self.branch = draft.id if there is None else there.id
+                await self._until_left(self.branch)
+                return await self._backend.turns.run(self.branch, agent, new, told)
+            self.is_kept = False
             workspace = None if folder is None else Path(folder)
             return await self._backend.turns.once(
                 agent, given, identity=identity, how=how, workspace=workspace, tell=told
@@ -179,19 +167,19 @@ class ChatTurn:
     async def _until_left(self, conversation: str) -> None:
         """Waits for the end of a turn that is being stopped because its client gave up waiting, and asks again."""
         if self._key is not None:
-            await self._services.turns.until_left(self._call.tenant, conversation)
+            await self._services.turns.until_left(self.call.tenant, conversation)
 
     def _is_retried(self) -> bool:
         """Whether the client sends this request again by itself, if the turn fails now. Each try is then one call."""
-        return self._client_retries and not self._has_begun and not self._stream.ran_tools
+        return self._client_retries and not self.has_begun and not self.stream.ran_tools
 
     def _wish(self, system: str) -> Wish:
-        request = self._request
+        request = self.request
         return Wish(self._agent_name, system, request.tools, request.output, request.reasoning_effort)
 
     def _heard_by(self, tell: Callback) -> Callback:
         def told(update: Update) -> None:
-            self._stream.hear(update)
+            self.stream.hear(update)
             tell(update)
 
         return told
@@ -200,21 +188,21 @@ class ChatTurn:
 
     @property
     def _identity(self) -> Identity:
-        assert self._named is not None
-        return self._named
+        assert self.named is not None
+        return self.named
 
     @property
     def _place(self) -> Key:
-        return self._call.tenant, self._identity.name
+        return self.call.tenant, self._identity.name
 
     def _in_conversation(self) -> Act:
         """Runs a turn of the conversation that the request names. Raises `Invalid`."""
-        tags = dict(self._request.metadata)
-        if self._request.user:
-            tags.setdefault("user", self._request.user)
+        tags = dict(self.request.metadata)
+        if self.request.user:
+            tags.setdefault("user", self.request.user)
         title, tags = with_title(None, tags)
         self._wanted = NamedDraft(self._identity.name, title, tags, self._identity.fork_of)
-        self._list: ClientList = read_list(self._request.messages, is_whole=self._identity.history == "full")
+        self._list: ClientList = read_list(self.request.messages, is_whole=self._identity.history == "full")
         return self._run
 
     async def _run(self, tell: Callback) -> Turn:
@@ -230,7 +218,7 @@ class ChatTurn:
                 if self._aside is not None:
                     self._aside.turn = update.id
                 self._chat.refused.pop(self._place)
-                if self._branch is None:
+                if self.branch is None:
                     self._hot(update.conversation)  # also if it fails, and leaves a draft
             heard(update)
 
@@ -309,19 +297,19 @@ class ChatTurn:
                 self._hot(record.id)
         self._is_there = record is not None
         is_new = record is None or record.draft or record.head.position is None  # sub-agents keep an empty one too
-        self._agent, settings = self._dressed(record)
+        self.agent, settings = self._dressed(record)
         start = await self._start(record)
         draft = self._wanted.new(settings) if record is None else None
         is_aside = there is None and record is not None and (self._is_apart or start.is_stranger)
         if record is not None and is_aside:
             draft = await self._beside_head(record, start, settings)
             start = replace(start, onto=None)
-            self._status = "branched"
+            self.status = "branched"
         else:
             is_elsewhere = there is not None and there.name != self._identity.name and not self._is_by_id
-            self._branch = there.id if there is not None and is_elsewhere else None
+            self.branch = there.id if there is not None and is_elsewhere else None
             is_branch = is_elsewhere or (start.onto is not None and not is_new)
-            self._status = "branched" if is_branch else "created" if is_new else "continued"
+            self.status = "branched" if is_branch else "created" if is_new else "continued"
         known = draft or record
         assert known is not None
         new = NewTurn(
@@ -333,18 +321,18 @@ class ChatTurn:
             how=How(
                 settings=settings,
                 onto=start.onto,
-                options=self._request.options,
+                options=self.request.options,
                 attended=False,
-                final=self._request.stream,
+                final=self.request.stream,
                 retried=self._is_retried,
                 request=self._digest,
             ),
         )
         await self._until_left(known.id)
         if again is None or again.outcome != "interrupted":
-            turn = await self._backend.turns.run(known.id, self._agent, new, tell)
+            turn = await self._backend.turns.run(known.id, self.agent, new, tell)
         else:
-            turn = await self._backend.turns.repeat(again, self._agent, new, tell)
+            turn = await self._backend.turns.repeat(again, self.agent, new, tell)
         try:
             await self._remember(turn, start, record)
         except Exception:  # it is committed, and whatever this is does not change that
@@ -376,7 +364,7 @@ class ChatTurn:
         if there is None:
             return None
         if self._identity.is_made_up:
-            self._named = replace(self._identity, name=there.name)
+            self.named = replace(self._identity, name=there.name)
         elif record is None or record.family != there.family:
             return None
         return there
@@ -397,11 +385,11 @@ class ChatTurn:
         """
         if same is None or same.outcome == "interrupted":
             return None
-        self._branch = record.id if is_aside else None
-        self._status = "branched" if is_aside else _status_at_head(record, same)
-        here = self._services.turns.feed(self._call.tenant, record.id)
+        self.branch = record.id if is_aside else None
+        self.status = "branched" if is_aside else _status_at_head(record, same)
+        here = self._services.turns.feed(self.call.tenant, record.id)
         if here is not None and here.is_left:
-            await self._services.turns.until_left(self._call.tenant, record.id)
+            await self._services.turns.until_left(self.call.tenant, record.id)
             return None
         try:
             return await self._placement.join(same, tell)
@@ -410,25 +398,16 @@ class ChatTurn:
                 raise  # it was not for want of a client
             return None
 
-    async def _see_where_it_stands(self, feed: Feed) -> None:
-        """Says where a turn stands that was committed before. Its list alone would be a branch by now."""
-        if feed.joined is None or feed.conversation is None or feed.conversation == self._branch:
-            return
-        record = await self._placement.by_name(feed.conversation)
-        turn = None if record is None else await self._placement.on_path(record, feed.joined)
-        if record is not None and turn is not None:
-            self._branch, self._status = None, _status_at_head(record, turn)
-
     async def _beside_head(self, record: ConversationRecord, start: StartingPoint, settings: Settings) -> Draft:
         """A branch for this request alone. Raises `Busy` if the same request is being answered on one."""
         there = await self._answered_aside()
         if there is not None and self._key is None:
             # A request that came while its equal ran is not another one, however long it took us to look.
             was_running = there.ended > self._came and not self._identity.is_retry
-            if was_running or self._services.turns.feed(self._call.tenant, there.id) is not None:
+            if was_running or self._services.turns.feed(self.call.tenant, there.id) is not None:
                 raise Busy(self._identity.name, there.turn or "running")
         draft = self._placement.aside(record, start, settings, self._key)
-        self._branch = draft.id
+        self.branch = draft.id
         self._aside = Aside(draft.id, record.revision)
         self._chat.aside.put((*self._place, self._digest), self._aside)
         return draft
@@ -477,14 +456,14 @@ class ChatTurn:
         entry = self._chat.hot.get(self._place)
         if record is not None and entry is not None and self._list.is_whole and not self._list.results:
             left = record.head.digest, outline_of(self._list.before)
-            path = self._chat.seen.get((self._call.tenant, record.head.digest)) if entry.expected == left else None
+            path = self._chat.seen.get((self.call.tenant, record.head.digest)) if entry.expected == left else None
             if path is not None:
                 return StartingPoint(self._list.said, path=path)  # as the client was left: there is nothing to compare
         return await self._placement.start(record, self._list, self._path, has_key=self._key is not None)
 
     async def _path(self, record: ConversationRecord) -> Sequence[Seen]:
         """A conversation's path as its client saw it, from memory if it is there."""
-        place = (self._call.tenant, record.head.digest)
+        place = (self.call.tenant, record.head.digest)
         known = self._chat.seen.get(place)
         if known is None:
             known = await self._placement.path(record)
@@ -505,115 +484,26 @@ class ChatTurn:
 
     async def _remember(self, turn: Turn, start: StartingPoint, record: ConversationRecord | None) -> None:
         """Keeps what the next request will want to know. ``record`` is how the conversation stood before the turn."""
-        entry = self._hot(turn.conversation) if self._branch is None else None
-        if record is not None and start.onto is None and self._branch is None:
-            self._chat.seen.pop((self._call.tenant, record.head.digest))  # it is a part of what it is now
-        if not self._list.is_whole or (entry is None and self._branch is None):
+        entry = self._hot(turn.conversation) if self.branch is None else None
+        if record is not None and start.onto is None and self.branch is None:
+            self._chat.seen.pop((self.call.tenant, record.head.digest))  # it is a part of what it is now
+        if not self._list.is_whole or (entry is None and self.branch is None):
             return
         now = self._placement.known(turn.conversation) or await self._placement.by_name(turn.conversation)
         if now is not None and now.head.turn == turn.id:
             path = extended(start.path, [event for event in turn.events if isinstance(event, Event)])
-            self._chat.seen.put((self._call.tenant, now.head.digest), path, len(path) + 1)
+            self._chat.seen.put((self.call.tenant, now.head.digest), path, len(path) + 1)
             if entry is not None:
                 entry.expected = self._expected(now.head.digest, turn)
 
     def _expected(self, head: bytes, turn: Turn) -> tuple[bytes, int] | None:
         """What a client will send next that changes nothing: its list, its message and what it was shown."""
-        has_form = self._agent is not None and self._agent.output is not None
+        has_form = self.agent is not None and self.agent.output is not None
         text, _ = visible(turn.events, only_last=has_form)
         if self._list.message is None or not text or handed(turn.events):
             return None
         outline = outline_of((*self._list.before, self._list.message, AssistantMessage((Text(text),))))
         return None if outline is None else (head, outline)
-
-    # The answer.
-
-    async def _streamed(self, feed: Feed) -> Response:
-        """A stream. Until a model speaks, or for a few seconds, it can still be refused with a status of its own."""
-        if await self._is_gone(feed, self._stream.spoke.wait(), feed.ended.wait(), asyncio.sleep(FIRST)):
-            return Response(status_code=GONE)
-        if feed.error is not None:
-            return self._refused(feed.error)
-        self._has_begun = True
-        request, shown = self._request, self._settings.reasoning != "off"
-        id = f"chatcmpl-{feed.turn or feed.joined}"
-        chunks = Chunks(id, request.model, int(time.time()), include_usage=request.include_usage, reasoning=shown)
-        frames = self._stream.frames(feed, chunks, self._agent, self._call.id, usage=request.include_usage)
-        feed.enter()
-        made = EventStream(frames, left=feed.leave)
-        made.raw_headers += [(name.lower().encode(), value.encode()) for name, value in self._headers().items()]
-        return made
-
-    async def _whole(self, feed: Feed) -> Response:
-        if await self._is_gone(feed, feed.ended.wait()):
-            return Response(status_code=GONE)
-        if feed.error is not None:
-            return self._refused(feed.error)
-        turn = feed.result
-        assert isinstance(turn, Turn)
-        text, reasoning = visible(turn.events, only_last=self._stream.holds)
-        finished = FinishedAnswer(
-            id=f"chatcmpl-{turn.id}",
-            model=self._request.model,
-            created=turn.started // 1_000_000,
-            text=text,
-            reasoning=reasoning,
-            calls=handed(turn.events),
-            finish=finish_of(turn.events),
-            usage=turn.usage,
-        )
-        body = completion(finished, self._settings.reasoning != "off")
-        return Response(body, headers=self._headers(), media_type=JSON)
-
-    def _refused(self, error: BaseException) -> Response:
-        status, body, headers = refusal(error, self._call.id)
-        if self._stream.ran_tools or self._stream.tried_again:  # no machine shall repeat what they did, or what we did
-            headers["x-should-retry"] = "false"
-        return Response(body, status, headers | self._names())
-
-    async def _is_gone(self, feed: Feed, *waits: Awaitable[object]) -> bool:
-        """Waits for one of these, or for the client to go. Returns whether it went before the turn ended."""
-        gone = False
-
-        async def watch() -> None:
-            nonlocal gone
-            await until_gone(self._call.request.receive)
-            gone = True
-
-        await first_of(*waits, watch())
-        return gone and not feed.ended.is_set()
-
-    def _names(self) -> dict[str, str]:
-        """Headers that name the conversation, the branch and the turn, as far as they are known and kept."""
-        if self._named is None:
-            return {}
-        names = {self._named.header: self._named.name}
-        turn = None if self._feed is None else self._feed.turn or self._feed.joined
-        if self._is_kept and turn is not None:
-            names[TURN] = turn
-        if self._branch is not None:
-            names[BRANCH] = self._branch
-        return names
-
-    def _headers(self) -> dict[str, str]:
-        headers = self._names()
-        if self._named is not None:
-            headers[STATUS] = self._status
-        if ignored := self._ignored():
-            headers[IGNORED] = ", ".join(ignored)
-        return headers
-
-    def _ignored(self) -> list[str]:
-        """Fields that had no effect."""
-        request = self._request
-        ignored = [*request.ignored]
-        if self._agent is not None:
-            ignored += request.options.unsent(self._agent.llm.wire)
-        if not self._is_kept and request.store:
-            ignored.append("store")
-        if self._named is not None and not self._is_side and request.prompt_cache_key is not None:
-            ignored.append("prompt_cache_key")
-        return ignored
 
 
 def _status_at_head(record: ConversationRecord, turn: TurnRecord) -> Literal["created", "continued"]:
