@@ -32,7 +32,7 @@ from tests.conversation.support.other_process import start
 
 from forkpoint import Agent, AsyncConversation, Conversation, ToolContext, TurnCancelled, TurnFailed, tool
 from forkpoint.agent.loop import MAY_HAVE_RUN
-from forkpoint.conversation import Turn, Update
+from forkpoint.conversation import Turn, TurnStarted, Update
 from forkpoint.errors import Busy, NotResumable, NotWhole
 from forkpoint.events import Image, Text
 from forkpoint.testing import Fault, Heard, Reply, ScriptedCall
@@ -683,11 +683,11 @@ async def test_a_turn_that_runs_is_not_resumed_retried_or_discarded(home: Home) 
         started.set()
         await anyio.sleep_forever()
 
-    async with AsyncConversation(
-        home.agent(agent_of([asks(call("waits"))], tools=[waits])), store=home.store
-    ) as conversation:
+    agent, watcher = agent_of([asks(call("waits"))], tools=[waits]), Watcher()
+    async with AsyncConversation(home.agent(agent), store=home.store, callbacks=[watcher]) as conversation:
         running = asyncio.create_task(conversation.run("go"))
         await started.wait()
+        await watcher.until(TurnStarted)  # a server may run the tool before its client has heard of the turn
         for act in (conversation.resume, conversation.retry, conversation.discard):
             with pytest.raises(Busy):
                 await act()

@@ -305,15 +305,15 @@ async def test_a_process_that_just_becomes_another_program_is_waited_for_and_end
 
 @needs_proc
 def test_what_has_no_environment_for_good_is_not_waited_for() -> None:
-    assert process._environment(os.getpid())
-    with subprocess.Popen(["sleep", "1000"], env={}) as bare:
-        try:
-            while (seen := process._environment(bare.pid)) is None:  # it is just becoming `sleep`
-                time.sleep(0.001)
-            assert seen == b""
-        finally:
-            bare.kill()
-    assert process._environment(bare.pid) == b"", "it is gone"
+    for environment in ({}, {"NAME": "value"}):
+        with subprocess.Popen(["sleep", "1000"], env=environment) as child:
+            try:
+                while (seen := process._environment(child.pid)) is None:  # it is just becoming `sleep`
+                    time.sleep(0.001)
+                assert (b"NAME=value" in seen) == bool(environment)
+            finally:
+                child.kill()
+    assert process._environment(child.pid) == b"", "it is gone"
 
 
 @needs_proc

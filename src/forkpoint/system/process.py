@@ -414,10 +414,13 @@ def _began(pid: int) -> bytes:
 
 
 def _is_beginning(pid: int, command: Sequence[bytes]) -> bool:
-    """Whether a process is a copy of the command that has not become another program yet, or `setsid` itself."""
+    """Whether a process is a copy of the command that has not become another program yet, or `setsid` itself.
+
+    While a process becomes another program, the system shows no words of it.
+    """
     with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         words = file.read().split(b"\0")[:-1]
-        return words == list(command) or any(os.path.basename(word) == b"setsid" for word in words[:1])
+        return not words or words == list(command) or os.path.basename(words[0]) == b"setsid"
     return False
 
 
