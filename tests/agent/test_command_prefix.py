@@ -156,6 +156,8 @@ def test_an_option_that_runs_or_writes_something_else_is_asked_about(option: str
         ("unheard-of", "--with=sh"),
         ("unheard-of", "x python3.12 y"),
         ("unheard-of", "sudo id"),
+        ("unheard-of", "bash-static -c x"),
+        ("unheard-of", "x86_64-linux-gnu-gcc x"),
         ("make test", "env ./x"),
         ("pytest tests", "xargs"),
     ],
@@ -169,7 +171,10 @@ def test_a_program_that_may_start_another_one_is_asked_about(prefix: str, furthe
 
 @pytest.mark.parametrize(
     "command",
-    ["grep -n select src", "cat src/time", "pytest tests/env.py", "npm run start", "npm start", "npm run watch x"],
+    [
+        *("grep -n select src", "cat src/time", "pytest tests/env.py", "npm run start", "npm start", "npm run watch x"),
+        *("./script.sh x", "./env.py"),
+    ],
 )
 def test_a_word_that_no_program_starts_is_allowed(command: str) -> None:
     assert allows(proposed(command), command)

@@ -158,6 +158,7 @@ _READERS = _PRINTS | _named("cat head tail wc echo stat file du diff cmp")
 _STARTERS = INTERPRETERS | LAUNCHERS
 _REFUSED = _STARTERS | HARMS | CHANGES
 _KNOWN = _REFUSED | _PARTED
+_SCRIPTS = (".sh", ".py", ".pl", ".rb", ".js")
 
 
 def plain_words(command: str) -> tuple[str, ...] | None:
@@ -226,10 +227,14 @@ def proposed(command: str) -> tuple[str, ...]:
 
 
 def _program(word: str) -> str:
-    """The name of a program, whatever its folder, version, case or ending: python3.12 is python, vim.tiny is vim."""
+    """The name of a program, whatever its folder, version, case or ending: python3.12 is python, vim.tiny is vim.
+
+    A script keeps its ending: env.py is a program of its own.
+    """
     name = _bare(word)
     begins = re.split(r"[-.0-9]", name, maxsplit=1)[0]
-    return begins if name not in _KNOWN and begins in _REFUSED else name
+    is_own = name in _KNOWN or name.endswith(_SCRIPTS)
+    return begins if not is_own and begins in _REFUSED else name
 
 
 def _bare(word: str) -> str:
@@ -248,9 +253,16 @@ def _why_doubtful(program: str, words: tuple[str, ...]) -> str | None:
     for word in words:
         if _is_option(program, word):
             return f"the option {word} could run or overwrite anything"
-        if program not in _READERS and _bare(word.split("=", 1)[-1]) in _STARTERS:
+        if program not in _READERS and _is_starter(word.split("=", 1)[-1]):
             return f"{program} may start {word}, which runs whatever it is given"
     return None
+
+
+def _is_starter(word: str) -> bool:
+    """Whether a word behind a program names what starts other programs: bash, bash-static, x86_64-linux-gnu-gcc."""
+    name = _bare(word)
+    parts = name.split("-")
+    return name in _STARTERS or ("." not in name and not _STARTERS.isdisjoint((parts[0], parts[-1])))
 
 
 def _is_option(program: str, word: str) -> bool:

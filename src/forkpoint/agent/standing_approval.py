@@ -239,12 +239,10 @@ def _names_in(arguments: str) -> list[str]:
 
 def _is_runner(tool: str, arguments: Iterable[str]) -> bool:
     name = _words(tool.strip("_").rsplit("__", 1)[-1])  # without the MCP server's own name
-    if not _RUNNERS.isdisjoint(name) or "process" in name[1:] or name == ["process"]:  # process_order runs none
+    if not _RUNNERS.isdisjoint(name) or "process" in name[1:] or name == ["process"]:  # not process_order
         return True
     given = [_words(argument) for argument in arguments]
-    return any(
-        not _COMMANDS.isdisjoint(words) or words == ["source"] for words in given
-    )  # source_branch names no source
+    return any(not _COMMANDS.isdisjoint(words) or words == ["source"] for words in given)  # not source_branch
 
 
 def _words(name: str) -> list[str]:

@@ -63,10 +63,12 @@ class EventStream(Response):
         try:
             await _while_there(self._write(send, is_allowed), receive)
         finally:
-            with suppress(Exception):
-                await _closed(self._frames)
-            if self._left is not None:
-                self._left()
+            try:
+                with suppress(Exception):
+                    await _closed(self._frames)
+            finally:
+                if self._left is not None:
+                    self._left()
 
     async def _write(self, send: Send, is_allowed: Callable[[], bool]) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
