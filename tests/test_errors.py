@@ -54,6 +54,7 @@ CODES = {
     "BadConfig": "bad_config",
     "CannotResume": "cannot_resume",
     "TrustChanged": "trust_changed",
+    "TrustChanged.guards_lost": "guards_lost",
     "BadSetting.broken_settings": "broken_settings",
     "BadSetting.unsafe_settings": "unsafe_settings",
     "TurnFailed": "turn_failed",

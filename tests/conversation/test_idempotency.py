@@ -252,6 +252,16 @@ async def test_a_retry_takes_over_the_key_of_its_turn(home: Home) -> None:
             await conversation.run("something else", key="k")
 
 
+async def test_a_retry_that_is_resumed_has_the_key_of_its_turn_again(home: Home) -> None:
+    agent = agent_of([OVERLOADED, OVERLOADED, "resumed", "other"])
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        for attempt in (conversation.run("go", key="k"), conversation.retry()):
+            with pytest.raises(TurnFailed):
+                await attempt
+        turn = await conversation.resume()
+        assert await conversation.run("go", key="k") == turn
+
+
 async def test_a_retry_leaves_a_key_to_whoever_has_used_it_since(home: Home) -> None:
     agent = agent_of([OVERLOADED, "sent again", "retried"])
     async with AsyncConversation(home.agent(agent), store=home.store) as conversation:

@@ -390,7 +390,7 @@ async def test_the_environment_approves_a_digest_and_nothing_is_written(
         await talk.run(orders([shell("true")], say="Done."))
         assert desk.ran == ["guard"]
         desk.writes(OPEN)
-        with pytest.raises(TrustChanged, match="nobody has decided about what is there now"):
+        with pytest.raises(TrustChanged, match="nobody trusts what is there now"):
             await talk.run("Go on")
         assert desk.ran == ["guard"]
     async with desk.conversation() as talk:
@@ -500,20 +500,55 @@ async def test_a_sub_agent_is_guarded_as_its_parent_is(desk: Desk) -> None:
     async with AsyncConversation(agent, workspace=inner, store="memory:") as talk:
         task = orders([shell("touch unguarded", "c")], say="Done.")
         turn = await talk.run(orders([shell("mkdir .git", "a")], [spawn(task, nickname="kid")], [wait()], say="Done."))
-        assert "trust_changed" in str(results(turn.events)) or "not what was approved" in str(results(turn.events))
+        assert "works under the hooks or the approval policy" in str(results(turn.events))
         assert not (inner / "unguarded").exists()
 
 
-async def test_somebody_who_trusts_what_the_folder_belongs_to_now_goes_on(desk: Desk) -> None:
+async def test_another_project_that_is_trusted_does_not_take_the_place_of_the_guards(desk: Desk) -> None:
     inner = desk.project / "inner"
     inner.mkdir()
     desk.trusts()
     async with AsyncConversation(desk.agent(), workspace=inner, store="memory:") as talk:
         await talk.run(orders([shell("mkdir .git")], say="Done."))
-        set_trust(inner, "trusted", desk.config)
-        assert (await talk.run("Go on")).outcome == "committed"
-        async with await talk.fork(workspace=desk.config.parent) as elsewhere:
-            assert (await elsewhere.run("In a folder that was chosen")).outcome == "committed"
+        set_trust(inner, "trusted", desk.config)  # perhaps long ago, and for another reason
+        with pytest.raises(TrustChanged, match=f"its folder {inner} belongs to {inner} now") as refused:
+            await talk.run("Go on")
+        assert refused.value.code == "guards_lost"
+        async with await talk.fork(workspace=inner) as chosen:  # as the error says: somebody names the folder
+            assert (await chosen.run("In a folder that was chosen")).outcome == "committed"
+        shutil.rmtree(inner / ".git")
+        assert (await talk.run("It belongs to its project again")).outcome == "committed"
+
+
+@pytest.mark.parametrize("first", ["waits", "fails"])
+async def test_guards_are_kept_before_the_first_turn_under_them_ends(desk: Desk, first: str) -> None:
+    desk.sets('approval = "always"', *HOOK)
+    async with await open_store("memory:") as store:
+        async with AsyncConversation(desk.agent(), workspace=desk.project, store=store, conversation_id="c") as talk:
+            await talk.update_state({"made": "while nobody had decided"})
+            desk.trusts()
+            await talk.run(orders([shell("true", "a")], [shell("touch unguarded", "b")], say="Done."))
+            if first == "fails":
+                await talk.discard()
+            set_trust(desk.project, None, desk.config)
+            with pytest.raises(TrustChanged):
+                await (talk.approve() if first == "waits" else talk.run(orders([shell("touch unguarded")])))
+        assert not (desk.project / "unguarded").exists()
+        settings = (await store.find("c")).settings
+        assert f'"guarded_by":"{desk.project}"' in settings
+
+
+async def test_whoever_goes_on_without_a_guarded_folder_that_is_gone_is_asked_about_every_call(desk: Desk) -> None:
+    desk.trusts()
+    async with await open_store("memory:") as store:
+        agent = desk.agent()
+        async with AsyncConversation(agent, workspace=desk.project, store=store, conversation_id="c") as talk:
+            await talk.run("Hello")
+        shutil.rmtree(desk.project)
+        set_trust(desk.project, None, desk.config)
+        opened = await AsyncConversation.open("c", agent=agent, store=store, allow={"workspace"})
+        async with opened as talk:
+            assert (await talk.run(orders([shell("true")], say="Done."))).outcome == "awaiting_approval"
 
 
 async def test_a_conversation_of_a_project_without_guards_goes_on_when_the_project_is_forgotten(desk: Desk) -> None:

@@ -36,7 +36,7 @@ from forkpoint.agent.mcp import Offered, offered_of, project_servers
 from forkpoint.agent.skills.files import instructions_in
 from forkpoint.backend.options import Draft
 from forkpoint.backend.settings import Settings
-from forkpoint.errors import BadAgent, BadArgument, BadSetting
+from forkpoint.errors import BadAgent, BadArgument, BadSetting, TrustChanged
 from forkpoint.lru import Lru
 from forkpoint.workspace import Decision, ProjectSettings, Trust, TrustStand, set_trust, settings_at, standing
 from forkpoint.workspace.defaults import settings_file
@@ -50,7 +50,6 @@ from forkpoint.workspace.pins import (
     is_approved_here,
     pinned_at,
     pinned_of,
-    trust_changed,
 )
 from forkpoint.workspace.project import settings_of
 from forkpoint.workspace.roots import checkout_and_root
@@ -194,14 +193,14 @@ class Trusting:
             return replace(draft, settings=settings, asked=draft.settings), agent
         return replace(draft, asked=draft.asked or draft.settings), agent
 
-    def guarded(self, settings: Settings, family: str | None) -> Settings:
+    def guarded(self, settings: Settings, family: str | None, wish: bool | None = None) -> Settings:
         """The settings as they hold from here on: they name the project that guards their folder now.
 
         Raises `BadSetting` or `TrustChanged`.
         """
         if settings.workspace is None:
             return settings
-        project = self._project(settings.workspace, family, guarded_by=settings.guarded_by)
+        project = self._project(settings.workspace, family, wish, settings.guarded_by)
         if project.guarded_by in (None, settings.guarded_by):
             return settings
         return replace(settings, guarded_by=project.guarded_by)
@@ -222,7 +221,7 @@ class Trusting:
         """The agent as it may work in a folder: it asks before what the folder's trust, or its project, wants asked.
 
         The hooks of a trusted project run after its own. Raises `BadSetting`; and `TrustChanged` if the project is not
-        what was approved, or if the project that the conversation is guarded by guards the folder no more.
+        what was approved, or if the conversation would lose the guards that it had (``guarded_by``).
         """
         if folder is None:
             return agent
@@ -320,18 +319,12 @@ class Trusting:
         """What the folder's project sets, if it is trusted. Raises `BadSetting` if its file cannot be used, and
         `TrustChanged` if it is not what was approved.
 
-        If the conversation was ``guarded_by`` a project, a folder that nobody has decided about is a change too: then
-        its guards would be gone without a word. Somebody has to trust or to distrust what the folder belongs to now.
+        If the conversation is ``guarded_by`` a project, the folder must still belong to it, and it must be trusted:
+        otherwise its guards would be gone without a word. Who distrusts the folder has decided.
         """
         trust, root, approved = self._look(folder, family, wish)
-        if trust == "undecided" and guarded_by is not None:
-            belongs = str(checkout_and_root(origin_of(folder))[1]) == guarded_by
-            what = (
-                "nobody has decided about what is there now"
-                if belongs
-                else f"{printable(folder)} does not belong to it any more"
-            )
-            raise trust_changed(guarded_by, os.fspath(folder), what, digest=None)
+        if guarded_by is not None and trust != "untrusted":
+            _check_guards(folder, guarded_by, root if trust == "trusted" else None)
         if trust != "trusted":
             return _Project(trust)
         project = self._project_at(root, os.path.realpath(folder))
@@ -410,6 +403,20 @@ def _told(project: _Project, folder: str) -> str:
     for problem in found.problems:
         _log.warning("%s", problem)
     return joined((project.settings.instructions or "").strip(), found.text)
+
+
+def _check_guards(folder: str | os.PathLike[str], guarded_by: str, trusted: Path | None) -> None:
+    """Raises `TrustChanged.guards_lost` if a folder has left the project that guards it, or nobody trusts it any more.
+
+    ``trusted`` is the root of the project that the folder belongs to, if somebody trusts that.
+    """
+    if str(trusted) == guarded_by:
+        return
+    here, root = printable(folder), trusted or checkout_and_root(origin_of(folder))[1]
+    why = f"its folder {here} belongs to {printable(root)} now"
+    if str(root) == guarded_by:
+        why = "nobody trusts what is there now"
+    raise TrustChanged.guards_lost(printable(guarded_by), here, why)
 
 
 def _hooks(said: ProjectSettings, root: Path) -> tuple[Hook, ...]:

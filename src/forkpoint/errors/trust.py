@@ -70,6 +70,24 @@ class TrustChanged(ForkpointError, code="trust_changed"):
     command: str
     digest: str
 
+    @form
+    def guards_lost(self, project: str, folder: str, why: str) -> None:
+        """The conversation works under the hooks or the approval policy of the project {project}, and {why}. So nothing
+        was run.
+
+        Let {folder} belong to {project} again, and trust that; or go on in a fork for which you name the folder.
+
+        Python: Let {folder} belong to {project} again, and trust that; or go on in fork(workspace={folder!r}).
+
+        Command line: Let {folder} belong to {project} again, and trust that (`forkpoint trust`); or go on in a fork
+        (`forkpoint fork --workspace {folder}`).
+
+        HTTP: Ask whoever runs the server to look at the folder there, or go on in a fork with a "workspace".
+
+        Chat: Ask whoever runs the server to look at the folder there.
+        """
+        self.what, self.command, self.digest = why, "forkpoint trust", ""
+
 
 class NotKept(ForkpointError, code="not_kept"):
     """{why}

@@ -128,7 +128,6 @@ class TurnRecord(Struct, frozen=True):
     ended: int | None
     held_by: HeldBy | None = None  # None unless it runs
     by: str | None = None  # who asked for it: the name of a key, or what a program said; None: nobody said it
-    key: IdempotencyKey | None = None  # of the request that began it; the key is free again if the turn did not commit
     cancel_asked: int | None = None  # when somebody asked its holder to cancel it; resuming the turn forgets that
 
     def busy(self) -> Busy:

@@ -174,8 +174,8 @@ def is_approved(digest: str, approved: Iterable[str]) -> bool:
 
 
 def is_approved_here(digest: str, approved: Iterable[str]) -> bool:
-    """The same, if the environment may approve it too. What the environment names may be of other projects, so it
-    does not make nothing another content. Raises `BadSetting`."""
+    """The same, but the environment may approve it too. The environment may name digests of other projects: they do not
+    count as something that was approved of this one. Raises `BadSetting`."""
     return is_approved(digest, approved) or digest in approved_in_environment()
 
 

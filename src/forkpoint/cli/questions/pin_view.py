@@ -70,9 +70,9 @@ class PinView:
             yield from (f"  {visible(line)}" for line in differences(self._before, self.pinned))
         yield f"Pinned: {self.digest}"
 
-    def above(self, question: str, *further: str) -> None:
-        """Prints all of it on standard error, and ``further`` lines, directly above a question."""
-        print_above(console(stderr=True), [ViewLine(line) for line in (*self.lines(), *further)], question)
+    def above(self, question: str) -> None:
+        """Prints all of it on standard error, directly above a question."""
+        print_above(console(stderr=True), [ViewLine(line) for line in self.lines()], question)
 
     def document(self) -> dict[str, Any]:
         """The same, for programs."""

@@ -100,18 +100,12 @@ def in_approved_project(
     except TrustChanged as error:
         folder = None if workspace is None else os.fspath(workspace)
         is_seen = asks and sys.stdin.isatty() and sys.stderr.isatty()
-        if folder is None or not is_seen or not is_here(folder, store):
+        if folder is None or not is_seen or not is_here(folder, store) or TrustChanged.guards_lost.made(error):
             raise
         folder, config = os.path.expanduser(folder), settings_file()
-        found = standing(folder, config)
-        view = PinView(folder, found, config)
-        root, further = one_line(view.pinned.root), list[str]()
-        if found.trust == "trusted":
-            question = f"{root} is trusted, but this is not what you approved. Approve it?"
-        else:  # the folder has lost the guards of its project
-            further.append(one_line(error.fact("Command line")))
-            question = f"Do you trust {root} with this?"
-        if not says_yes(question, show=lambda asked: view.above(asked, *further)):
+        view = PinView(folder, standing(folder, config), config)
+        question = f"{one_line(view.pinned.root)} is trusted, but this is not what you approved. Approve it?"
+        if not says_yes(question, show=view.above):
             raise
         if (warning := set_trust(folder, "trusted", config, view.pinned).warning) is not None:
             tell(one_line(f"{warning} It is approved until this command ends."))

@@ -162,6 +162,7 @@ class Planner:
         change = await self.manifest_change(record, turn.state, agent, lost=base.losses, path=path, at=turn.base)
         is_new = not already or settings is not carried
         is_told = turn.base.position is not None or bool(agent.mcp)  # a first turn too is resumed with its lists
+        is_told = is_told or stands.guarded_by != Settings.from_json(record.settings).guarded_by  # and with its guards
         if settings is not None and is_told and is_new:
             change = [*await self.settings_change(path, turn.base, record.settings, settings.to_json()), *change]
         context = self.context(record, agent, at=turn.base)
@@ -280,7 +281,7 @@ class Planner:
         """Who leaves a folder that is gone takes its rule along: what was asked about there still is."""
         left = stored.workspace if settings.workspace is None else None
         trust = "undecided" if left is None else self._trusting.of(left, family)
-        if trust == "undecided":
+        if trust == "undecided" and (left is None or stored.guarded_by is None):
             return settings, agent
         asks: Approval = "risky" if trust == "untrusted" else "always"  # a project's policy is gone with its folder
         stricter = agent.but(approval=(asks, agent.approval), unattended="deny")

@@ -18,7 +18,7 @@ from forkpoint.agent.loop import Done, Loop, stand
 from forkpoint.agent.run import Run
 from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.backend.actor import actor
-from forkpoint.backend.allowance import NOTHING
+from forkpoint.backend.allowance import NOTHING, missing_workspace
 from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.messages import Given, read_input, said_in, split, write_input
 from forkpoint.backend.options import Continuation, Decision, Draft, How, NewTurn
@@ -39,6 +39,7 @@ from forkpoint.engine.views import new_conversation
 from forkpoint.errors import (
     AlreadyExists,
     BadArgument,
+    BadSetting,
     Busy,
     CallChanged,
     CannotResume,
@@ -107,6 +108,7 @@ class TurnRunner:
         await self.unended.end(id)
         if (found := await self._admitted(id, new, key)) is not None:
             return await self.repeat(found, agent, new, tell)
+        new = await self._with_guards(id, new)
         begun = await self._begin(id, agent, new, input, key, tell)
         return begun if isinstance(begun, Turn) else await self.repeat(begun, agent, new, tell)
 
@@ -340,7 +342,8 @@ class TurnRunner:
         def check(stored: Settings, family: str, wish: bool | None = None) -> None:
             settings = stored if how.settings is None else how.settings
             self._planner.check(settings, None, how.allow)
-            self._planner.check_trust(settings, family, wish)
+            if not missing_workspace(settings):  # or whoever goes on without it works nowhere
+                self._planner.check_trust(settings, family, wish)
 
         if draft is not None:
             return check(draft.settings, draft.id, draft.trust)
@@ -352,6 +355,44 @@ class TurnRunner:
         except NotFound:  # `begin` will say so
             return None
         return check(Settings.from_json(record.settings), record.family)
+
+    async def _with_guards(self, id: str, new: NewTurn) -> NewTurn:
+        """The same request, once its conversation names the project whose guards it works under.
+
+        That is on disk before the turn begins: if the turn fails, the next one must not have forgotten it.
+        """
+        draft = new.draft
+        if draft is not None:
+            family = draft.id if draft.beside is None else draft.beside.family
+            return replace(new, draft=replace(draft, settings=self._guarded(draft.settings, family, draft.trust)))
+        record = self._records.known(id)
+        if record is not None and self._guarded_anew(record) is None:
+            return new
+        record = self._records.know(await self.store.read(id))  # what is known may be out of date
+        guarded = self._guarded_anew(record)
+        if guarded is None or record.draft:  # a draft has it from its first turn
+            return new
+        change = await self._planner.settings_change(id, record.head, record.settings, guarded)
+        revision = record.revision if new.if_revision is None else new.if_revision
+        with suppress(ForkpointError):  # whatever it is, the turn meets it too
+            noted = await self.store.note(id, new_id(), change, settings=guarded, if_revision=revision, by=actor())
+            self._records.forget(id)
+            return new if new.if_revision is None else replace(new, if_revision=noted.revision)
+        return new
+
+    def _guarded_anew(self, record: ConversationRecord) -> JsonText | None:
+        """The settings of a conversation with the project that guards it now; None if they name it already."""
+        settings = Settings.from_json(record.settings)
+        guarded = self._guarded(settings, record.family)
+        return None if guarded is settings else guarded.to_json()
+
+    def _guarded(self, settings: Settings, family: str, wish: bool | None = None) -> Settings:
+        """The settings with the project that guards their folder now; they themselves if nothing changes."""
+        if missing_workspace(settings):
+            return settings
+        with suppress(BadSetting):  # the turn says so
+            return self._resources.trusting.guarded(settings, family, wish)
+        return settings
 
     async def _is_from_here(self, id: str, retry_of: str, how: How) -> bool:
         """Whether a try began where its retry will: elsewhere prompts show other skills."""

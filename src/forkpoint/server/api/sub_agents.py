@@ -67,8 +67,8 @@ HELD = "not_found busy turn_open"
     locates=True,
     tags=True,
     raises=(
-        f"{HELD} spawn_refused key_reused not_whole too_large no_agent cannot_resume trust_changed missing_key "
-        f"shutting_down too_many outcome_unknown {AGENT}"
+        f"{HELD} spawn_refused key_reused not_whole too_large no_agent cannot_resume trust_changed guards_lost "
+        f"missing_key shutting_down too_many outcome_unknown {AGENT}"
     ),
 )
 async def spawn_agent(call: CallMade, id: Conversation) -> Response:

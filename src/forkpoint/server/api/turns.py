@@ -48,8 +48,8 @@ from forkpoint.wire.documents import (
 calls = Calls("turns", under="/api/conversations/{id}")
 
 RUNNING = (
-    "busy turn_open no_agent cannot_resume trust_changed broken_settings unsafe_settings bad_argument bad_agent "
-    "missing_key shutting_down too_many turn_failed turn_cancelled turn_lost model_error model_timeout "
+    "busy turn_open no_agent cannot_resume trust_changed guards_lost broken_settings unsafe_settings bad_argument "
+    "bad_agent missing_key shutting_down too_many turn_failed turn_cancelled turn_lost model_error model_timeout "
     "model_rate_limit outcome_unknown"
 )
 STEERING = f"not_found no_such_turn not_resumable {RUNNING}"

@@ -16,7 +16,6 @@ from forkpoint.store.records import (
     ConversationRecord,
     Head,
     HeldBy,
-    IdempotencyKey,
     Lineage,
     Outcome,
     Status,
@@ -167,7 +166,6 @@ def turn_of(row: sqlite3.Row, scope: Scope) -> TurnRecord:
         ended=row["ended"],
         by=row["by"],
         held_by=held_by(row, row["started"]) if outcome == "running" else None,
-        key=None if row["key"] is None or row["request"] is None else IdempotencyKey(row["key"], row["request"]),
         cancel_asked=row["cancel_asked"],
     )
 

@@ -109,7 +109,6 @@ class KeyConformance(Conformance):
         turn = await store.begin(made.id, new_id(), key=KEY)
         assert isinstance(turn, OpenTurn)
         there = await store.turn(turn.id)
-        assert there.key == KEY
         assert await store.made_with(KEY, "turn") == there
         assert await store.made_with(IdempotencyKey(KEY.key, None), "turn", made.id) == there
         with pytest.raises(KeyReused):
@@ -134,6 +133,16 @@ class KeyConformance(Conformance):
         await store.commit(retry, exchange("retried"))
         found = [await store.made_with(key, "turn", made.id) for key in (KEY, second, third)]
         assert found == [await store.turn(id) for id in (retry.id, other.id, retry.id)]
+
+    async def test_a_retry_with_another_input_leaves_the_key_of_its_try_alone(self, store: Store) -> None:
+        made = await create(store)
+        first = await store.begin(made.id, new_id(), key=KEY, input='"go"')
+        assert isinstance(first, OpenTurn)
+        await store.fail(first, TurnError("x", "y"))
+        other = await store.begin(made.id, new_id(), input='"something else"', retry_of=first.id)
+        assert isinstance(other, OpenTurn)
+        await store.commit(other, exchange("something else"))
+        assert await store.made_with(KEY, "turn", made.id) is None
 
     async def test_the_keys_of_a_deleted_conversations_turns_are_free(self, store: Store) -> None:
         made, other = await create(store), await create(store)

@@ -288,6 +288,7 @@ class ChatTurn:
             turn = await self._joined(record, again, tell) or await self._joined_aside(record, tell)
             if turn is not None:
                 return turn
+        self._is_there = record is not None
         there = await self._of_key(record)
         if there is not None:
             record = there

@@ -44,13 +44,14 @@ SELECT tenant, key, 'turn', conversation, id, request, :now FROM turn WHERE tena
 DELETE FROM idempotency WHERE tenant = :tenant AND target = :target AND operation <> 'rewind';
 
 -- name: take_over_keys
--- A retry answers the requests of the tries before it too, as far as nobody has used their keys since.
+-- A retry answers the requests of the tries before it too, if it has their input, and as far as nobody has used their
+-- keys since.
 WITH RECURSIVE tried (id, key, request, retry_of, number) AS (
   SELECT id, key, request, retry_of, 1 FROM turn
-  WHERE id = :retry_of AND tenant = :tenant AND conversation = :subject
+  WHERE id = :retry_of AND tenant = :tenant AND conversation = :subject AND input IS :input
   UNION ALL
   SELECT turn.id, turn.key, turn.request, turn.retry_of, number + 1 FROM tried JOIN turn ON turn.id = tried.retry_of
-  WHERE turn.tenant = :tenant AND turn.conversation = :subject AND number < 100
+  WHERE turn.tenant = :tenant AND turn.conversation = :subject AND turn.input IS :input AND number < 100
 )
 INSERT INTO idempotency (tenant, key, operation, subject, target, request, created)
 SELECT :tenant, key, 'turn', :subject, :target, request, :now FROM tried

@@ -1,6 +1,7 @@
 """Idempotency: one key, one effect. Tests: forkpoint.testing.conformance.keys."""
 
 from forkpoint.errors import KeyReused
+from forkpoint.events import JsonText
 from forkpoint.ids import id_to_bytes
 from forkpoint.store.records import IdempotencyKey
 from forkpoint.store.sqlite.connection import SQL, Database
@@ -42,13 +43,15 @@ def take(
         db.execute(SQL["insert_key"], parameters)
 
 
-def take_over(db: Database, scope: Scope, subject: bytes, turn: str, retry_of: str) -> None:
-    """Gives a retry the keys of the tries before it that are free: the same request again is answered by the retry."""
+def take_over(db: Database, scope: Scope, subject: bytes, turn: str, retry_of: str, input: JsonText | None) -> None:
+    """Gives a retry the keys of the tries before it that had the same input, if they are free: the same request again
+    is answered by the retry."""
     parameters = {
         "tenant": scope.tenant,
         "subject": subject,
         "target": id_to_bytes(turn),
         "retry_of": id_to_bytes(retry_of),
+        "input": input,
         "now": scope.now,
     }
     db.execute(SQL["take_over_keys"], parameters)

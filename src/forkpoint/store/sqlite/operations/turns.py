@@ -98,7 +98,7 @@ def begin(
         raise AlreadyExists("turn", turn) from None
     idempotency.take(db, scope, key, "turn", subject, turn)
     if retry_of is not None:
-        idempotency.take_over(db, scope, subject, turn, retry_of)
+        idempotency.take_over(db, scope, subject, turn, retry_of, input)
     if onto is None or base is None:
         return open_turn(db, row, turn, token, started=scope.now, by=by)
     return open_turn(db, row, turn, token, started=scope.now, by=by, base=base, branch=onto.branch)
@@ -411,6 +411,8 @@ def _reopen(db: Database, scope: Scope, id: str, row: sqlite3.Row, outcome: Outc
         if db.execute(SQL["find_key"], {"tenant": scope.tenant, "key": row["key"]}).fetchone() is not None:
             raise NotResumable(id, outcome, "its idempotency key was used for another try since")
         db.execute(SQL["retake_key"], {"tenant": scope.tenant, "turn": row["id"], "now": scope.now})
+    if row["retry_of"] is not None:
+        idempotency.take_over(db, scope, row["conversation"], id, id_from_bytes(row["retry_of"]), row["input"])
     _take_lock(db, scope, conversation, id, None)
 
 
