@@ -80,7 +80,7 @@ class TrustChanged(ForkpointError, code="trust_changed"):
         Python: Let {folder} belong to {project} again, and trust that; or go on in fork(workspace={folder!r}).
 
         Command line: Let {folder} belong to {project} again, and trust that (`forkpoint trust`); or go on in a fork
-        (`forkpoint fork --workspace {folder}`).
+        (`forkpoint fork NAME --workspace {folder}`).
 
         HTTP: Ask whoever runs the server to look at the folder there, or go on in a fork with a "workspace".
 
