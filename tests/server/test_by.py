@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_a_note_is_kept_with_the_key(server: Served, tmp_path: Path) -> None:
     with client_of(server, "ann") as ann:
         ann.post(PLACE, json={"id": "a", "agent": "echo"})
         assert ann.patch(f"{PLACE}/a/state", json={"set": {"x": 1}}).status_code == 200
-    with sqlite3.connect(tmp_path / "store.db") as db:
+    with closing(sqlite3.connect(tmp_path / "store.db")) as db:
         assert db.execute('SELECT kind, "by" FROM turn').fetchall() == [("note", "ann")]
 
 
