@@ -47,6 +47,7 @@ from forkpoint.errors import (
 from forkpoint.events import NewEvent, SubAgentFinished, SubAgentSpawned, ToolCall
 from forkpoint.history.roster import Known, find, in_order, roster
 from forkpoint.polling import pauses
+from forkpoint.store.records import Lineage
 from forkpoint.updates import TurnJoined, TurnStarted
 
 _log = logging.getLogger("forkpoint")
@@ -157,9 +158,8 @@ class RunningTeam:
                 if (working := self._working.get(one.path)) is not None and not working.ended.is_set():
                     raise SpawnRefused(f"{one.nickname} is still at work; wait for it, or close it")
                 parent = await self._parent()
-                reached = await self._children.reached(
-                    parent.id, parent.settings, one, turn=self._turn, call=self._once(caller)
-                )
+                lineage = Lineage("sub_agent", parent.id, turn=self._turn, call=self._once(caller))
+                reached = await self._children.reached(lineage, parent.settings, one)
                 theirs = self._children.agent_of(parent, reached)
                 replaces = one.conversation if reached.id != one.conversation else None
                 one = team[one.path] = replace(one, conversation=reached.id)

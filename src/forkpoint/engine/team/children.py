@@ -131,23 +131,24 @@ class Children:
 
     async def reached(
         self,
-        parent: str,
+        lineage: Lineage,
         settings: Settings,
         one: Known,
         *,
-        turn: str | None,
-        call: str | None,
         key: IdempotencyKey | None = None,
         announce: Callable[[NewConversation], Announcement] | None = None,
     ) -> ConversationRecord:
         """The conversation to talk to from here when a sub-agent is meant: itself, or a fork of it.
 
         A sub-agent of another branch, or that another branch has moved on, is forked where this path knows it.
-        ``announce`` says what its parent notes of that fork, in the same transaction.
+        ``lineage`` is that of the fork: its source is the parent, whose settings are given. ``announce`` says what the
+        parent notes of the fork, in the same transaction.
         """
+        parent = lineage.source
+        assert parent is not None, "a sub-agent has a parent"
         there = await self._store.read(one.conversation)
         at, is_known = await self._where(there, one, parent)
-        if _is_of(there, parent) and (is_known or not await self._was_moved(there, at, turn)):
+        if _is_of(there, parent) and (is_known or not await self._was_moved(there, at, lineage.turn)):
             return there
         theirs = Settings.from_json(there.settings)
         place = theirs.sub_agent
@@ -161,7 +162,7 @@ class Children:
             id=id,
             settings=replace(here, sub_agent=ours).to_json(),
             cache=own_identity(id).to_json(),
-            lineage=Lineage("sub_agent", parent, turn=turn, call=call),
+            lineage=lineage,
             family=there.family,
         )
         announced = None if announce is None else announce(new)

@@ -85,10 +85,9 @@ class Teams:
                 raise SpawnRefused.agent_closed(one.nickname)
             settings = Settings.from_json(record.settings)
             with suppress(Stale):
+                lineage = Lineage("sub_agent", record.id)
                 announce = partial(_announced, record, in_place_of=one)
-                reached = await self._beneath.reached(
-                    record.id, settings, one, turn=None, call=None, key=once, announce=announce
-                )
+                reached = await self._beneath.reached(lineage, settings, one, key=once, announce=announce)
                 break
             record = await self._store.read(record.id)
         self._records.forget(record.id)
