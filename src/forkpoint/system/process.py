@@ -400,7 +400,8 @@ def _environment(pid: int) -> bytes | None:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:  # it is gone, or somebody else's
         return b""
-    begins = has_memory and fields[0] not in {b"Z", b"X"} and fields[47:49] in ([b"0", b"0"], [])
+    start, end = fields[47:49] or (b"0", b"0")  # where the environment is; both are 0 until it is there
+    begins = has_memory and fields[0] not in {b"Z", b"X"} and (start == b"0" or start != end)
     return None if begins else b""  # a process may have an empty environment for good
 
 
