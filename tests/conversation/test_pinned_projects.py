@@ -16,9 +16,11 @@ from forkpoint.agent.builtin import TOOLS
 from forkpoint.backend.messages import as_message
 from forkpoint.engine.engine import Engine
 from forkpoint.errors import BadSetting, TrustChanged
+from forkpoint.ids import new_id
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.store import open_store
 from forkpoint.testing import Heard, Reply
+from forkpoint.testing.samples import remembers
 from forkpoint.workspace import set_trust, standing
 from forkpoint.workspace.pins import pinned_at
 
@@ -536,6 +538,28 @@ async def test_guards_are_kept_before_the_first_turn_under_them_ends(desk: Desk,
         assert not (desk.project / "unguarded").exists()
         settings = (await store.find("c")).settings
         assert f'"guarded_by":"{desk.project}"' in settings
+
+
+async def test_guards_are_kept_though_somebody_else_writes_at_the_same_moment(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await open_store("memory:") as store, desk.conversation(store=store, conversation_id="c") as talk:
+        await talk.run("Hello")
+        desk.trusts()
+        note, written = store.note, 0
+
+        async def races(*args: Any, **kwargs: Any) -> Any:
+            nonlocal written
+            written += 1
+            if written == 1:
+                await note(talk.id, new_id(), [remembers("moved", "1")])
+            return await note(*args, **kwargs)
+
+        monkeypatch.setattr(store, "note", races)
+        await talk.run(orders([shell("true")], say="Done."))
+        assert written == 2, "it is written again where the conversation stands now"
+        kinds = [turn.kind for turn in (await store.turns(talk.id)).items]
+        assert kinds == ["turn", "note", "note", "turn"], "the guards are on disk before the turn"
 
 
 async def test_whoever_goes_on_without_a_guarded_folder_that_is_gone_is_asked_about_every_call(desk: Desk) -> None:

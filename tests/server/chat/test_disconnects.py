@@ -363,7 +363,7 @@ def test_a_branch_and_a_side_that_died_with_their_server_are_run_anew_by_the_sam
 
 
 def is_running(folder: Path, turns: int) -> bool:
-    """Whether so many turns run, as the store has it."""
+    """Whether the store says that this number of turns runs."""
     (file,) = folder.glob("*.db")
     with closing(sqlite3.connect(file, timeout=PATIENCE)) as db:
         (count,) = db.execute("SELECT count(*) FROM turn WHERE outcome = 'running'").fetchone()

@@ -50,8 +50,11 @@ from forkpoint.errors import (
     NotFound,
     NotResumable,
     OutcomeUnknown,
+    Stale,
     TrustChanged,
     TurnFailed,
+    TurnOpen,
+    Unpaired,
 )
 from forkpoint.events import (
     ApprovalGiven,
@@ -374,11 +377,16 @@ class TurnRunner:
             return new
         change = await self._planner.settings_change(id, record.head, record.settings, guarded)
         revision = record.revision if new.if_revision is None else new.if_revision
-        with suppress(ForkpointError):  # whatever it is, the turn meets it too
+        try:
             noted = await self.store.note(id, new_id(), change, settings=guarded, if_revision=revision, by=actor())
-            self._records.forget(id)
-            return new if new.if_revision is None else replace(new, if_revision=noted.revision)
-        return new
+        except Stale:
+            if new.if_revision is None:  # somebody else wrote since it was read
+                return await self._with_guards(id, new)
+            raise
+        except (Busy, TurnOpen, Unpaired):  # no note can stand here; the turn is refused too, or brings it along
+            return new
+        self._records.forget(id)
+        return new if new.if_revision is None else replace(new, if_revision=noted.revision)
 
     def _guarded_anew(self, record: ConversationRecord) -> JsonText | None:
         """The settings of a conversation with the project that guards it now; None if they name it already."""
