@@ -34,8 +34,8 @@ from benchmarks.progress import Progress
 from forkpoint.errors import ForkpointError, NotFound
 from forkpoint.events import Event, NewEvent, StateChange, Text, ToolCall, ToolResult, Usage
 from forkpoint.ids import new_id
-from forkpoint.store.records import ConversationRecord, NewConversation, OpenTurn, Outcome
 from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.values import NewConversation, OpenTurn, Outcome, StoredConversation
 from forkpoint.testing.samples import answers, says
 
 WRITER = Path(__file__).parents[1] / "tests" / "store" / "support" / "restless_writer.py"
@@ -417,7 +417,7 @@ class Inspection:
             return None
 
     async def _all_conversations(self) -> list[str]:
-        found: list[ConversationRecord] = []
+        found: list[StoredConversation] = []
         cursor = None
         while True:
             page = await self._store.conversations(cursor=cursor, limit=1000)

@@ -22,7 +22,7 @@ from forkpoint.events import (
 )
 from forkpoint.ids import new_id
 from forkpoint.store import Store, open_store
-from forkpoint.store.records import Committed, ConversationRecord, NewConversation, NewFork, OpenTurn
+from forkpoint.store.values import Committed, NewConversation, NewFork, OpenTurn, StoredConversation
 
 NAME = "Forkpoint"
 
@@ -79,7 +79,7 @@ async def turn(store: Store, conversation: str, id: str, events: list[NewEvent])
     return await store.commit(open, events)
 
 
-async def fork(store: Store, source: str, id: str, at: Position | None = None) -> ConversationRecord:
+async def fork(store: Store, source: str, id: str, at: Position | None = None) -> StoredConversation:
     return await store.fork(source, NewFork(id=id, cache="{}"), at=at)
 
 

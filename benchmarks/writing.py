@@ -15,7 +15,7 @@ from forkpoint.errors import Busy
 from forkpoint.events import NewEvent
 from forkpoint.ids import new_id
 from forkpoint.store import Store
-from forkpoint.store.records import NewConversation
+from forkpoint.store.values import NewConversation
 
 BEFORE = 100
 """Events in a conversation before the writers come."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from forkpoint.events import AssistantMessage, NewEvent, Text, Usage, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.store import Store, open_store
-from forkpoint.store.records import NewConversation, NewFork, OpenTurn, TurnError
+from forkpoint.store.values import NewConversation, NewFork, OpenTurn, TurnError
 
 
 async def turn(store: Store, conversation: str, question: str, answer: str) -> None:

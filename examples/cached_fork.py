@@ -10,7 +10,7 @@ from forkpoint.ids import new_id
 from forkpoint.llm import LLM, CacheIdentity, CallContext, Complete, Models, fork_identity, manifest_of, own_identity
 from forkpoint.llm.prompt.rendering import render
 from forkpoint.store import Store, open_store
-from forkpoint.store.records import NewConversation, NewFork, OpenTurn, TurnError
+from forkpoint.store.values import NewConversation, NewFork, OpenTurn, TurnError
 
 MODEL = LLM("local/smollm2", max_tokens=24, temperature=0)
 MANIFEST = manifest_of(MODEL, instructions="You answer in one short sentence, and you are kind. " * 8)

@@ -37,7 +37,7 @@ from forkpoint.ids import new_id
 from forkpoint.llm import LLM, manifest_of, render
 from forkpoint.llm.prompt.blocks import common_prefix
 from forkpoint.store import open_store
-from forkpoint.store.records import NewConversation, NewFork, OpenTurn
+from forkpoint.store.values import NewConversation, NewFork, OpenTurn
 
 anyio = pytest.mark.anyio
 wires = pytest.mark.parametrize("wire", list(MODELS))

@@ -16,7 +16,7 @@ from forkpoint.conversation.portal import wait_for
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.address import open_store
-from forkpoint.store.records import Lineage, NewConversation, OpenTurn
+from forkpoint.store.values import Lineage, NewConversation, OpenTurn
 from forkpoint.testing import Reply
 from forkpoint.testing.samples import exchange
 

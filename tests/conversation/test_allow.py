@@ -18,7 +18,7 @@ from forkpoint.ids import new_id
 from forkpoint.llm.model import Retries
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.store import open_store
-from forkpoint.store.records import Lineage, NewConversation
+from forkpoint.store.values import Lineage, NewConversation
 from forkpoint.testing import Fault, Reply, Script, ScriptedCall
 
 pytestmark = pytest.mark.anyio

@@ -27,8 +27,8 @@ from forkpoint import LLM, Agent, AsyncConversation, Tool, TurnCancelled, TurnFa
 from forkpoint.conversation import Turn
 from forkpoint.errors import Busy, CallChanged, ForkpointError, NoSuchTurn, NotResumable, NotShown, TurnOpen
 from forkpoint.events import ApprovalAsked, ApprovalDenied, ApprovalGiven, ToolCall
-from forkpoint.store.records import OpenTurn
 from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.values import OpenTurn
 from forkpoint.testing import Fault, Heard, ModelServer, Reply
 from forkpoint.updates import CallStarted, CallWaits
 

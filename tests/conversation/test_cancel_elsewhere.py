@@ -29,8 +29,8 @@ from forkpoint.errors import Busy, NoSuchTurn, TurnLost, TurnOpen
 from forkpoint.events import NewEvent
 from forkpoint.ids import new_id
 from forkpoint.polling import pauses
-from forkpoint.store.records import NewConversation, OpenTurn
 from forkpoint.store.sqlite import SqliteSettings, SqliteStore
+from forkpoint.store.values import NewConversation, OpenTurn
 from forkpoint.testing import Heard, Reply
 from forkpoint.testing.samples import says
 

@@ -13,7 +13,7 @@ from forkpoint import Agent, AsyncConversation, AsyncConversations, Conversation
 from forkpoint.conversation import Info, Spending
 from forkpoint.errors import AlreadyExists, BadAgent, BadName, NotFound, StoreUnavailable, UseAsync
 from forkpoint.paging import Page
-from forkpoint.store.records import Verification
+from forkpoint.store.values import Verification
 
 ECHO = Agent("scripted/echo")
 

@@ -35,7 +35,7 @@ from forkpoint.conversation import Branch, Info, Turn
 from forkpoint.errors import SpawnRefused
 from forkpoint.events import Event, Text, ToolResult, Usage
 from forkpoint.llm import CacheIdentity, own_identity
-from forkpoint.store.records import Verification
+from forkpoint.store.values import Verification
 from forkpoint.testing import Recorded
 
 CHILDREN, GRANDCHILDREN = 8, 3

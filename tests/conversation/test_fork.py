@@ -52,7 +52,7 @@ from forkpoint.ids import new_id
 from forkpoint.llm import own_identity
 from forkpoint.llm.model import Price, Retries
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import ConversationRecord, Lineage
+from forkpoint.store.values import Lineage, StoredConversation
 from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script, ScriptedCall
 
 pytestmark = pytest.mark.anyio
@@ -452,7 +452,7 @@ class Between:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def fork(self, source: str, *args: Any, **options: Any) -> ConversationRecord:
+    async def fork(self, source: str, *args: Any, **options: Any) -> StoredConversation:
         await self._happens(source)
         return await self._store.fork(source, *args, **options)
 

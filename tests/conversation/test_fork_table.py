@@ -36,7 +36,7 @@ from forkpoint.remote.addresses import KEY
 from forkpoint.server.http.keys import Keyring, OneKey
 from forkpoint.store import open_store
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import ConversationRecord, Head, Lineage, NewConversation
+from forkpoint.store.values import Head, Lineage, NewConversation, StoredConversation
 from forkpoint.testing import Reply, Script, ScriptedCall
 
 pytestmark = pytest.mark.anyio
@@ -65,7 +65,7 @@ class Starts(Struct, frozen=True):
 class Follows(Struct, frozen=True):
     """The fork's follows from the source's record."""
 
-    rule: Callable[[ConversationRecord], Any]
+    rule: Callable[[StoredConversation], Any]
 
 
 Relation: TypeAlias = Same | Own | Starts | Follows
@@ -133,7 +133,7 @@ class Case(Struct):
     told: list[Update]
     visualizer: Visualizer
 
-    async def records(self) -> tuple[ConversationRecord, ConversationRecord]:
+    async def records(self) -> tuple[StoredConversation, StoredConversation]:
         return await self.store.read(self.source.id), await self.store.read(self.fork.id)
 
 
@@ -341,15 +341,15 @@ TABLE: Sequence[Row] = (
     Row(
         "itself",
         {
-            "ConversationRecord.id": Own(),
-            "ConversationRecord.tenant": Same(),
-            "ConversationRecord.name": Own(),
-            "ConversationRecord.family": Same(),
-            "ConversationRecord.revision": Starts(0),
-            "ConversationRecord.lineage": Follows(lambda source: Lineage("fork", source.id, source.head.position)),
-            "ConversationRecord.draft": Starts(False),
-            "ConversationRecord.created": Own(),
-            "ConversationRecord.updated": Own(),
+            "StoredConversation.id": Own(),
+            "StoredConversation.tenant": Same(),
+            "StoredConversation.name": Own(),
+            "StoredConversation.family": Same(),
+            "StoredConversation.revision": Starts(0),
+            "StoredConversation.lineage": Follows(lambda source: Lineage("fork", source.id, source.head.position)),
+            "StoredConversation.draft": Starts(False),
+            "StoredConversation.created": Own(),
+            "StoredConversation.updated": Own(),
             "Lineage.kind": Starts("fork"),
             "Lineage.source": Follows(lambda source: source.id),
             "Lineage.at": Follows(lambda source: source.head.position),
@@ -366,7 +366,7 @@ TABLE: Sequence[Row] = (
     Row(
         "events",
         {
-            "ConversationRecord.head": Same(),
+            "StoredConversation.head": Same(),
             "Head.position": Same(),
             "Head.digest": Same(),
             "Head.turn": Same(),
@@ -381,7 +381,7 @@ TABLE: Sequence[Row] = (
     Row(
         "agent",
         {
-            "ConversationRecord.settings": Same(),
+            "StoredConversation.settings": Same(),
             "Settings.agent": Same(),
             "Agent.llm": Same(),
             "Agent.instructions": Same(),
@@ -433,8 +433,8 @@ TABLE: Sequence[Row] = (
     Row(
         "title and tags",
         {
-            "ConversationRecord.title": Starts(None),
-            "ConversationRecord.tags": Starts(()),
+            "StoredConversation.title": Starts(None),
+            "StoredConversation.tags": Starts(()),
             "Info.title": Starts(None),
             "Info.tags": Starts({}),
         },
@@ -443,9 +443,9 @@ TABLE: Sequence[Row] = (
     Row(
         "metrics",
         {
-            "ConversationRecord.own_from": Follows(lambda source: source.head.ordinal),
-            "ConversationRecord.inherited": Follows(lambda source: source.head.totals),
-            "ConversationRecord.carries_metrics": Starts(False),
+            "StoredConversation.own_from": Follows(lambda source: source.head.ordinal),
+            "StoredConversation.inherited": Follows(lambda source: source.head.totals),
+            "StoredConversation.carries_metrics": Starts(False),
             "Head.totals": Same(),
             "Info.inherited_events": Follows(lambda source: source.head.ordinal),
             "Stats.spent": Starts(Usage()),
@@ -458,8 +458,8 @@ TABLE: Sequence[Row] = (
     Row(
         "status, visualizer, callbacks",
         {
-            "ConversationRecord.status": Starts("idle"),
-            "ConversationRecord.open_turn": Starts(None),
+            "StoredConversation.status": Starts("idle"),
+            "StoredConversation.open_turn": Starts(None),
             "Info.status": Starts("idle"),
             "Info.open_turn": Starts(None),
         },
@@ -468,7 +468,7 @@ TABLE: Sequence[Row] = (
     Row(
         "prompt cache key",
         {
-            "ConversationRecord.cache": Own(),
+            "StoredConversation.cache": Own(),
             "CacheIdentity.key": Own(),
             "CacheIdentity.session": Own(),
             "CacheIdentity.inherited_from": Starts(None),
@@ -508,10 +508,10 @@ TABLE: Sequence[Row] = (
     ),
 )
 
-WALKED: Sequence[type] = (ConversationRecord, Head, Lineage, CacheIdentity, Settings, Agent, Limits, State, Info, Stats)
+WALKED: Sequence[type] = (StoredConversation, Head, Lineage, CacheIdentity, Settings, Agent, Limits, State, Info, Stats)
 
 SHOWN_ELSEWHERE = {
-    "ConversationRecord.draft": "test_fork.py forks a draft",
+    "StoredConversation.draft": "test_fork.py forks a draft",
     "Lineage.kind": "the source is a fork too; test_fork.py forks a root, and the check of sub-agents one of those",
     "Head.state": "it is only there in the middle of a turn; test_fork.py forks at an event",
     "CacheIdentity.dropped": "what has dropped a key inherits none; test_cache_keys.py drops one and forks",
@@ -561,7 +561,7 @@ def test_every_field_that_is_stored_has_a_row_in_the_table(kind: type) -> None:
 
 
 def test_the_walk_finds_a_field_that_nobody_thought_of() -> None:
-    record = defstruct("ConversationRecord", [("colour", str)], bases=(ConversationRecord,), frozen=True)
+    record = defstruct("StoredConversation", [("colour", str)], bases=(StoredConversation,), frozen=True)
     settings = defstruct("Settings", [("colour", str, "blue")], bases=(Settings,), frozen=True)
     agent = dataclasses.make_dataclass("Agent", [("colour", str)], bases=(Agent,), frozen=True, init=False)
     for kind in (record, settings, agent):

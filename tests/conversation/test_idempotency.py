@@ -23,8 +23,8 @@ from forkpoint.conversation import Turn, TurnJoined, TurnStarted
 from forkpoint.engine import Engine
 from forkpoint.errors import Busy, KeyReused, NotResumable, TurnLost
 from forkpoint.llm import TextPiece
-from forkpoint.store.records import Onto
 from forkpoint.store.sqlite import SqliteSettings
+from forkpoint.store.values import Onto
 from forkpoint.testing import Fault, Reply
 
 pytestmark = pytest.mark.anyio

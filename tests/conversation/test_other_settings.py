@@ -34,7 +34,7 @@ from forkpoint.llm import TextPiece
 from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.store import open_store
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import Head, Onto
+from forkpoint.store.values import Head, Onto
 from forkpoint.testing import Fault, Heard, Reply
 from forkpoint.updates import CallStarted
 

@@ -25,7 +25,7 @@ from forkpoint.remote.addresses import KEY
 from forkpoint.remote.backend import RemoteBackend
 from forkpoint.server.http.keys import ApiKey, Keyring, OneKey
 from forkpoint.store.address import open_store
-from forkpoint.store.records import NewConversation
+from forkpoint.store.values import NewConversation
 from forkpoint.wire.documents import info_document, turn_document
 
 pytestmark = pytest.mark.anyio

@@ -32,7 +32,7 @@ from forkpoint.events import (
     seal,
 )
 from forkpoint.llm import Retries
-from forkpoint.store.records import TurnError
+from forkpoint.store.values import TurnError
 from forkpoint.testing import Fault, Reply, Script, ScriptedCall
 from forkpoint.updates import (
     Answered,

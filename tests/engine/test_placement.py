@@ -17,7 +17,7 @@ from forkpoint.events import AssistantMessage, Event, Imported, Position, Text, 
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.store import open_store
-from forkpoint.store.records import ConversationRecord, Onto
+from forkpoint.store.values import Onto, StoredConversation
 from forkpoint.testing import Fault, Heard, Reply, ScriptedCall
 
 pytestmark = pytest.mark.anyio
@@ -70,7 +70,7 @@ class Wire:
             id, self.agent, NewTurn(given=start.given, draft=draft, how=how), lambda _: None
         )
 
-    async def record(self, name: str = "talk") -> ConversationRecord:
+    async def record(self, name: str = "talk") -> StoredConversation:
         record = await self.placement.by_name(name)
         assert record is not None
         return record

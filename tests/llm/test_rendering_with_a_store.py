@@ -20,7 +20,7 @@ from forkpoint.events import (
 from forkpoint.ids import new_id
 from forkpoint.llm import LLM, Rendering, ToolSchema, manifest_of, render
 from forkpoint.store import open_store
-from forkpoint.store.records import NewConversation, NewFork, OpenTurn
+from forkpoint.store.values import NewConversation, NewFork, OpenTurn
 
 pytestmark = pytest.mark.anyio
 

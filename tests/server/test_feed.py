@@ -17,7 +17,7 @@ from forkpoint.server.live.feed import ENDS, MOST_BYTES, Encoded, Item, Mailbox
 from forkpoint.server.live.follower import PAGE, PAGE_BYTES, Follower, StreamReader
 from forkpoint.server.live.stream import OPENING, EventStream, frame
 from forkpoint.store.address import open_store
-from forkpoint.store.records import NewConversation, NewFork
+from forkpoint.store.values import NewConversation, NewFork
 from forkpoint.testing.samples import says
 
 pytestmark = pytest.mark.anyio

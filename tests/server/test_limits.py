@@ -12,7 +12,7 @@ from tests.server.support.serving import Served, served
 
 from forkpoint.server.http.protocol import LONGEST_HEAD
 from forkpoint.server.settings import ServerSettings
-from forkpoint.store.records import StoreLimits
+from forkpoint.store.values import StoreLimits
 
 PLACE = "/api/conversations"
 JSON = {"Content-Type": "application/json"}

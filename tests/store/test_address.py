@@ -10,7 +10,7 @@ import pytest
 from forkpoint.errors import BadName, BadStoreUrl, NotFound
 from forkpoint.ids import new_id
 from forkpoint.store import open_store
-from forkpoint.store.records import DEFAULT_TENANT, NewConversation
+from forkpoint.store.values import DEFAULT_TENANT, NewConversation
 from forkpoint.testing.samples import exchange
 
 pytestmark = pytest.mark.anyio

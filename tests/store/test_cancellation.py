@@ -21,10 +21,10 @@ from msgspec import Struct
 from forkpoint.errors import NotFound
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
-from forkpoint.store.records import NewConversation, NewFork, Onto, OpenTurn, TurnError
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Connect, Database
 from forkpoint.store.sqlite.files import lock_path
+from forkpoint.store.values import NewConversation, NewFork, Onto, OpenTurn, TurnError
 from forkpoint.system.file_lock import HAS_LOCKS, FileLock
 from forkpoint.testing.samples import exchange, says
 

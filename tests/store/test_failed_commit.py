@@ -11,10 +11,10 @@ from anyio.lowlevel import checkpoint
 from forkpoint.errors import CommitFailed, ForkpointError, NotFound, StoreUnavailable
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
-from forkpoint.store.records import ConversationRecord, Lineage, NewConversation, Onto, OpenTurn
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Connect, Database
 from forkpoint.store.sqlite.files import lock_path
+from forkpoint.store.values import Lineage, NewConversation, Onto, OpenTurn, StoredConversation
 from forkpoint.system.file_lock import FileLock
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import begin, create, run
@@ -139,7 +139,7 @@ async def test_in_a_group_all_that_ask_for_the_sub_agent_of_a_call_hear_the_same
         parent = await create(store)
         one = await run(store, parent.id, "one")
         turn = await begin(store, parent.id)
-        heard: list[ConversationRecord | str] = []
+        heard: list[StoredConversation | str] = []
 
         async def spawn() -> None:
             lineage = Lineage("sub_agent", parent.id, None, turn.id, "c1")

@@ -19,8 +19,8 @@ from msgspec import Struct
 from forkpoint.errors import NotFound
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
-from forkpoint.store.records import NewConversation, OpenTurn
 from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.values import NewConversation, OpenTurn
 from forkpoint.testing.samples import exchange
 
 pytestmark = [

@@ -24,7 +24,10 @@ from msgspec.structs import replace
 from forkpoint.errors import ForkpointError, NotFound, OutcomeUnknown, StoreUnavailable
 from forkpoint.events import NewEvent, Usage
 from forkpoint.ids import new_id
-from forkpoint.store.records import (
+from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.sqlite.connection import Connect, Database
+from forkpoint.store.sqlite.files import lock_path
+from forkpoint.store.values import (
     Announcement,
     IdempotencyKey,
     Lineage,
@@ -35,9 +38,6 @@ from forkpoint.store.records import (
     Outcome,
     TurnError,
 )
-from forkpoint.store.sqlite import SqliteStore
-from forkpoint.store.sqlite.connection import Connect, Database
-from forkpoint.store.sqlite.files import lock_path
 from forkpoint.system.file_lock import FileLock
 from forkpoint.testing.samples import answers, calls, exchange, remembers, returns, says
 

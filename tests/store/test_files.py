@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from forkpoint.errors import BadStoreUrl, ForkpointError, StoreDamaged, StoreError, StoreUnusable
 from forkpoint.ids import new_id
-from forkpoint.store.records import NewConversation
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import MEMORY, connect
 from forkpoint.store.sqlite.files import (
@@ -30,6 +29,7 @@ from forkpoint.store.sqlite.files import (
     network_file_system,
     split,
 )
+from forkpoint.store.values import NewConversation
 from forkpoint.testing.samples import exchange
 
 pytestmark = pytest.mark.anyio
@@ -416,7 +416,7 @@ CROWD = """
 import os, sys
 import anyio
 from forkpoint.ids import new_id
-from forkpoint.store.records import NewConversation
+from forkpoint.store.values import NewConversation
 from forkpoint.store.sqlite import SqliteStore
 
 async def use(n):

@@ -12,7 +12,9 @@ from msgspec.structs import replace
 from forkpoint.errors import BadName, BadPosition, ErrorKind, ForkpointError, NotFound, NotWhole, TooLarge
 from forkpoint.events import NewEvent, Opaque, Position, StateChange, Text, UserMessage
 from forkpoint.ids import new_id
-from forkpoint.store.records import (
+from forkpoint.store.sqlite import SqliteSettings, SqliteStore
+from forkpoint.store.sqlite.connection import Database, connect
+from forkpoint.store.values import (
     IdempotencyKey,
     Lineage,
     NewConversation,
@@ -23,8 +25,6 @@ from forkpoint.store.records import (
     TurnError,
     check_name,
 )
-from forkpoint.store.sqlite import SqliteSettings, SqliteStore
-from forkpoint.store.sqlite.connection import Database, connect
 from forkpoint.testing.samples import answers, exchange, says
 
 pytestmark = pytest.mark.anyio

@@ -14,9 +14,9 @@ import pytest
 from forkpoint.errors import ForkpointError, StoreUnusable
 from forkpoint.events import Usage
 from forkpoint.ids import id_to_bytes, new_id
-from forkpoint.store.records import NewConversation
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.files import APPLICATION_ID, FORMAT, MIGRATIONS, split
+from forkpoint.store.values import NewConversation
 from forkpoint.testing.samples import exchange
 
 pytestmark = pytest.mark.anyio

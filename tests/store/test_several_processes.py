@@ -21,8 +21,8 @@ from forkpoint.clock import system_clock
 from forkpoint.errors import Busy, NotFound, TurnLost
 from forkpoint.events import AssistantMessage, Event, NewEvent, Text, ToolResult, UserMessage
 from forkpoint.ids import new_id
-from forkpoint.store.records import NewConversation, NewFork, OpenTurn, TurnError
 from forkpoint.store.sqlite import SqliteSettings, SqliteStore
+from forkpoint.store.values import NewConversation, NewFork, OpenTurn, TurnError
 from forkpoint.testing.samples import answers, calls, exchange, returns, says
 
 pytestmark = pytest.mark.anyio

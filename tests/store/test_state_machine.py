@@ -22,7 +22,8 @@ from msgspec import Struct, field
 from forkpoint.errors import BadArgument, BadPosition, Busy, NotFound, NotResumable, Stale, TurnLost, TurnOpen
 from forkpoint.events import NewEvent, Position, StateChange, Usage, kind_of
 from forkpoint.ids import new_id
-from forkpoint.store.records import (
+from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.values import (
     Collected,
     Committed,
     Lineage,
@@ -30,10 +31,9 @@ from forkpoint.store.records import (
     NewFork,
     Onto,
     OpenTurn,
+    StoredTurn,
     TurnError,
-    TurnRecord,
 )
-from forkpoint.store.sqlite import SqliteStore
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import texts
 from forkpoint.testing.samples import answers, calls, remembers, returns, says, thinks
@@ -149,7 +149,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(target=tries, branch=branches, side=sides, supersede=st.booleans())
     def begin(self, branch: Branch, side: int, supersede: bool) -> Any:
-        def attempt() -> OpenTurn | TurnRecord:
+        def attempt() -> OpenTurn | StoredTurn:
             return self.call(self.stores[side].begin, branch.id, new_id(), supersede=supersede)
 
         if branch.id not in self.live:
@@ -331,7 +331,7 @@ class StoreMachine(RuleBasedStateMachine):
     def end_without_commit(self, attempt: Try, failing: bool) -> None:
         store = self.store_of(attempt)
 
-        def end() -> Awaitable[TurnRecord]:
+        def end() -> Awaitable[StoredTurn]:
             if failing:
                 return store.fail(attempt.handle, TurnError("x", "y"), usage=SPENT)
             return store.cancel(attempt.handle, usage=SPENT)
@@ -471,7 +471,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         turns = partial(self.call, self.stores[side].turns, branch.id)
         whole = turns(limit=1000)
-        found: list[TurnRecord] = []
+        found: list[StoredTurn] = []
         page = turns(since=since, limit=limit)
         while True:
             found += page.items

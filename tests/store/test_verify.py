@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from forkpoint.events import Usage
-from forkpoint.store.records import Verification
 from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.values import Verification
 from forkpoint.testing.conformance.base import create, fork_of, run
 from forkpoint.testing.samples import answers, calls, exchange, remembers, returns, says
 

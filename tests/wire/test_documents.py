@@ -43,7 +43,7 @@ from forkpoint.events import (
     seal,
 )
 from forkpoint.llm.prompt.identity import CacheIdentity
-from forkpoint.store.records import Flaw, Lineage, Outcome, Status, TurnError, Verification
+from forkpoint.store.values import Flaw, Lineage, Outcome, Status, TurnError, Verification
 from forkpoint.wire.documents import (
     EventDocument,
     InfoDocument,

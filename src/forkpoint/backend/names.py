@@ -11,7 +11,7 @@ from forkpoint.errors import BadAgent, BadName, BadPosition, NotWhole
 from forkpoint.events import Event, Position
 from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.llm.model import LLM
-from forkpoint.store.records import check_name
+from forkpoint.store.values import check_name
 
 Point: TypeAlias = str | Position | Turn | Event
 """A place in history: a turn or its id, an event or its id."""

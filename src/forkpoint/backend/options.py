@@ -14,7 +14,7 @@ from forkpoint.backend.messages import Given
 from forkpoint.backend.settings import Settings
 from forkpoint.events import Position, SkillActivated
 from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
-from forkpoint.store.records import Onto, Status
+from forkpoint.store.values import Onto, Status
 from forkpoint.workspace.folders import Kind
 
 

@@ -17,7 +17,7 @@ from forkpoint.backend.settings import Settings
 from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.paging import Page
-from forkpoint.store.records import Verification
+from forkpoint.store.values import Verification
 
 
 class BackendTurns(Protocol):

@@ -33,7 +33,7 @@ from forkpoint.events import (
 from forkpoint.history.digests import call_digest
 from forkpoint.llm.answers import Finish, cut_of
 from forkpoint.llm.prompt.identity import CacheIdentity
-from forkpoint.store.records import Lineage, Outcome, Status, TurnError
+from forkpoint.store.values import Lineage, Outcome, Status, TurnError
 
 CallStatus: TypeAlias = Literal["done", "failed", "unknown", "denied", "not_run", "not_answered", "waiting", "handed"]
 """How a call stands. `unknown`: it was started, and whether it finished is not known. `handed`: it is for the client's

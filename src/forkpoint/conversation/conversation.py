@@ -43,7 +43,7 @@ from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.paging import Page
-from forkpoint.store.records import Status, Verification
+from forkpoint.store.values import Status, Verification
 
 if TYPE_CHECKING:
     from forkpoint.conversation.conversations import AsyncConversations

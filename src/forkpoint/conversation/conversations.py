@@ -26,7 +26,7 @@ from forkpoint.conversation.place import Place, Where
 from forkpoint.errors import StoreUnavailable
 from forkpoint.llm.model import LLM
 from forkpoint.paging import Page
-from forkpoint.store.records import Status, Verification
+from forkpoint.store.values import Status, Verification
 
 
 class AsyncConversations:

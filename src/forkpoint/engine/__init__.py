@@ -5,7 +5,7 @@
 - `condensation`: shorter prompts for long conversations. `trust`: what a trusted project changes.
 - `placement`: where a client's request goes on that sends a name, a fork point or a list of messages.
 - `requests`: what a turn sends, or has sent. `workspaces`: a folder of its own for a fork.
-- `record_cache`, `views`: what is known of a conversation without reading the store, and how it is shown.
+- `conversation_cache`, `views`: what is known of a conversation without reading the store, and how it is shown.
 
 A name is loaded when it is first used: whoever talks to a server does not load the engine.
 """

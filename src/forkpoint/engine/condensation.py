@@ -16,7 +16,7 @@ from forkpoint.agent.condense.condenser import Condenser, Condenses, asked_by
 from forkpoint.agent.condense.cut import Cut, tokens_counted
 from forkpoint.backend.actor import actor
 from forkpoint.backend.results import Turn
-from forkpoint.engine.record_cache import check_idle, check_revision
+from forkpoint.engine.conversation_cache import check_idle, check_revision
 from forkpoint.engine.turns.journal import staged
 from forkpoint.errors import ForkpointError, OutcomeUnknown, Stale, StoreError
 from forkpoint.events import Condensation, Event, ModelCalled, NewEvent, SkillActivated, Text, Usage, UserMessage
@@ -25,7 +25,7 @@ from forkpoint.llm.answers import Complete, Failed
 from forkpoint.llm.prompt.identity import CallContext, own_identity
 from forkpoint.llm.prompt.manifest import manifest_of
 from forkpoint.llm.prompt.rendering import render
-from forkpoint.store.records import Committed, ConversationRecord
+from forkpoint.store.values import Committed, StoredConversation
 from forkpoint.threads.shield import finished
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class PathCondenser:
         self._remember(id, None if note is not None else _InVain(count, tokens))
         return note
 
-    async def _at_once(self, agent: Agent, record: ConversationRecord) -> Committed | None:
+    async def _at_once(self, agent: Agent, record: StoredConversation) -> Committed | None:
         """Condenses a path however short it is. An agent without a condenser lets its own model write the summary."""
         id, condenser = record.id, agent.condenser or Condenser()
         self._owed.discard(id)

@@ -21,11 +21,11 @@ from forkpoint.backend.actor import actor
 from forkpoint.backend.options import ConversationFilter, Draft, ForkOptions
 from forkpoint.backend.results import Branch, Info, RemovedWorkspace, Stats, tree_of
 from forkpoint.backend.settings import Settings
+from forkpoint.engine.conversation_cache import check_revision
 from forkpoint.engine.forks import Forks
 from forkpoint.engine.idempotency import create_key
 from forkpoint.engine.placement import Placement
 from forkpoint.engine.questions import Questions
-from forkpoint.engine.record_cache import check_revision
 from forkpoint.engine.resources import EngineOptions, Resources
 from forkpoint.engine.team.teams import Teams
 from forkpoint.engine.turns.runner import TurnRunner
@@ -38,7 +38,7 @@ from forkpoint.llm.call import Models
 from forkpoint.llm.prompt.identity import under_manifest
 from forkpoint.paging import Page, every
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import Verification
+from forkpoint.store.values import Verification
 
 
 class Engine:

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.options import ForkOptions
 from forkpoint.backend.settings import Settings
+from forkpoint.engine.conversation_cache import check_revision
 from forkpoint.engine.idempotency import fork_key, rewind_key
-from forkpoint.engine.record_cache import check_revision
 from forkpoint.engine.resources import Resources
 from forkpoint.engine.trust import with_project
 from forkpoint.engine.views import stored_tags
@@ -17,7 +17,7 @@ from forkpoint.errors import BadArgument, ForkpointError, NotFound, Stale
 from forkpoint.events import Position
 from forkpoint.ids import new_id
 from forkpoint.llm.prompt.identity import own_identity
-from forkpoint.store.records import ConversationRecord, IdempotencyKey, NewFork
+from forkpoint.store.values import IdempotencyKey, NewFork, StoredConversation
 from forkpoint.workspace.folders import Made
 
 
@@ -48,7 +48,7 @@ class Forks:
         key: str | None = None,
         if_revision: int | None = None,
         draft: bool = False,
-    ) -> ConversationRecord:
+    ) -> StoredConversation:
         """A fork, or the one that an earlier request with the same key made."""
         asked = _ForkRequest(source, options, agent, fork_key(key, options), if_revision, draft)
         if asked.key is not None and (made := await self._forked_before(source, asked.key)) is not None:
@@ -63,7 +63,7 @@ class Forks:
         before: str | Position | None,
         key: str | None = None,
         if_revision: int | None = None,
-    ) -> ConversationRecord | None:
+    ) -> StoredConversation | None:
         """Moves a head back. Gives the branch that keeps what stood after it; None if nothing did."""
         branch = new_id()
         _, aside = await self._store.rewind(
@@ -76,7 +76,7 @@ class Forks:
         )
         return aside
 
-    async def _isolated(self, asked: _ForkRequest) -> ConversationRecord:
+    async def _isolated(self, asked: _ForkRequest) -> StoredConversation:
         """A fork with a folder of its own. Either both are there in the end, or neither is."""
         options = asked.options
         assert options.isolation is not None
@@ -103,7 +103,7 @@ class Forks:
                 await remove_made(made)
         return forked
 
-    async def _shared(self, asked: _ForkRequest, made: Made | None = None) -> ConversationRecord:
+    async def _shared(self, asked: _ForkRequest, made: Made | None = None) -> StoredConversation:
         """A fork in the source's folder, or in one that was ``made`` for it."""
         while True:
             try:
@@ -112,13 +112,13 @@ class Forks:
                 if asked.if_revision is not None:
                     raise
 
-    async def _forked_before(self, source: str, key: IdempotencyKey) -> ConversationRecord | None:
+    async def _forked_before(self, source: str, key: IdempotencyKey) -> StoredConversation | None:
         """The fork that an earlier request with this key made, even if its source has gone on or was deleted."""
         made = await self._store.made_with(key, "fork", source)
-        assert made is None or isinstance(made, ConversationRecord)
+        assert made is None or isinstance(made, StoredConversation)
         return made
 
-    async def _fork(self, asked: _ForkRequest, source: ConversationRecord, made: Made | None) -> ConversationRecord:
+    async def _fork(self, asked: _ForkRequest, source: StoredConversation, made: Made | None) -> StoredConversation:
         options = asked.options
         check_revision(source, asked.if_revision)
         other: Settings | None = None  # None: the source's, as they are at that moment

@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from forkpoint.backend.options import Draft, ForkOptions, NewTurn, SpawnOptions
 from forkpoint.engine.views import stored_tags
 from forkpoint.events import JsonText, Position
-from forkpoint.store.records import IdempotencyKey
+from forkpoint.store.values import IdempotencyKey
 
 
 def turn_key(new: NewTurn, input: JsonText) -> IdempotencyKey | None:

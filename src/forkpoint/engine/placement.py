@@ -27,10 +27,10 @@ from forkpoint.history.client_view import ClientExchange, Match, Seen, after, cu
 from forkpoint.ids import id_beside, new_id
 from forkpoint.llm.prompt.identity import CacheIdentity
 from forkpoint.paging import every
-from forkpoint.store.records import ConversationRecord, IdempotencyKey, Onto, TurnRecord
+from forkpoint.store.values import IdempotencyKey, Onto, StoredConversation, StoredTurn
 
 MessageBody: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolCall | ToolResult
-PathOf: TypeAlias = Callable[[ConversationRecord], Awaitable[Sequence[Seen]]]
+PathOf: TypeAlias = Callable[[StoredConversation], Awaitable[Sequence[Seen]]]
 """Returns a conversation's path as its client saw it, from memory or with `Placement.path`."""
 
 
@@ -89,18 +89,18 @@ class Placement:
 
     # Which conversation.
 
-    def known(self, id: str) -> ConversationRecord | None:
+    def known(self, id: str) -> StoredConversation | None:
         """A conversation as this process knows it; another process may have moved it since."""
         return self._records.known(id)
 
-    async def by_name(self, name: str) -> ConversationRecord | None:
+    async def by_name(self, name: str) -> StoredConversation | None:
         """The conversation with this outer name, or else with this id, read now; drafts too. None if there is none."""
         for read in (self._store.find, self._store.read):
             with suppress(NotFound):
                 return self._records.know(await read(name))
         return None
 
-    async def claim(self, wanted: NamedDraft, record: ConversationRecord | None) -> ConversationRecord | None:
+    async def claim(self, wanted: NamedDraft, record: StoredConversation | None) -> StoredConversation | None:
         """The conversation as a request wants it to have begun; None if a turn has to make it.
 
         ``record`` is what has the name now. A draft that began in another way loses the name. Raises `NotFound` if the
@@ -154,18 +154,18 @@ class Placement:
         await self._unname(there)
         return True
 
-    async def _unname(self, record: ConversationRecord) -> None:
+    async def _unname(self, record: StoredConversation) -> None:
         """Takes a conversation's outer name away. Raises `Stale` or `Busy`."""
         self._records.forget(record.id)
         await self._store.rename(record.id, None, if_revision=record.revision)
 
-    async def _end_of(self, turn: str | None, record: ConversationRecord) -> Position | None:
+    async def _end_of(self, turn: str | None, record: StoredConversation) -> Position | None:
         """Where a turn ends, or the conversation's head if ``turn`` is None. Raises `NotFound`."""
         return record.head.position if turn is None else (await self._store.turn(turn)).end
 
     # Beside a conversation.
 
-    def aside(self, record: ConversationRecord, start: StartingPoint, settings: Settings, key: str | None) -> Draft:
+    def aside(self, record: StoredConversation, start: StartingPoint, settings: Settings, key: str | None) -> Draft:
         """A branch of its own for a request that does not go on where the name points, or cannot right now.
 
         With a key the branch always has the same id, so that the same request finds it again.
@@ -178,7 +178,7 @@ class Placement:
         return Draft(id=_branch_id(record, key), name=None, settings=settings, beside=beside)
 
     def side(
-        self, record: ConversationRecord, settings: Settings, cache: CacheIdentity, title: str | None, key: str | None
+        self, record: StoredConversation, settings: Settings, cache: CacheIdentity, title: str | None, key: str | None
     ) -> Draft:
         """A branch for what a client asks beside a conversation: it begins empty, and takes no name."""
         beside = Beside("side", record.id, record.family, at=record.head.position, cache=cache)
@@ -192,19 +192,19 @@ class Placement:
 
     # Whether the request came before.
 
-    async def made_with(self, key: str, request: str) -> ConversationRecord | None:
+    async def made_with(self, key: str, request: str) -> StoredConversation | None:
         """The conversation in which a request with this key began its turn; None if the key is free.
 
         ``request`` is a digest. The name that the request has may point elsewhere by now. Raises `KeyReused`.
         """
         made = await self._store.made_with(IdempotencyKey(key, bytes.fromhex(request)), "turn")
-        if not isinstance(made, TurnRecord):
+        if not isinstance(made, StoredTurn):
             return None
         with suppress(NotFound):
             return self._records.know(await self._store.read(made.conversation))
         return None
 
-    async def repeated(self, record: ConversationRecord, request: str) -> TurnRecord | None:
+    async def repeated(self, record: StoredConversation, request: str) -> StoredTurn | None:
         """The turn of this very request, if it runs, was interrupted, or was committed last. ``request`` is a digest.
 
         None if a later turn of the same request did not commit: then the request means that one, and is run anew.
@@ -224,7 +224,7 @@ class Placement:
                 return None
         return last
 
-    async def on_path(self, record: ConversationRecord, turn: str) -> TurnRecord | None:
+    async def on_path(self, record: StoredConversation, turn: str) -> StoredTurn | None:
         """A committed turn that stands on a conversation's path; None for any other turn."""
         with suppress(NotFound):
             found = await self._store.turn(turn)
@@ -232,14 +232,14 @@ class Placement:
                 return found
         return None
 
-    async def join(self, turn: TurnRecord, tell: Callback) -> Turn:
+    async def join(self, turn: StoredTurn, tell: Callback) -> Turn:
         """Waits for a turn that `repeated` found."""
         return raise_for(await self._turns.active.join(turn, tell))
 
     # Where in the conversation.
 
     async def start(
-        self, record: ConversationRecord | None, listed: ClientList, path_of: PathOf, *, has_key: bool
+        self, record: StoredConversation | None, listed: ClientList, path_of: PathOf, *, has_key: bool
     ) -> StartingPoint:
         """What a turn is given in a conversation, and where it stands. Raises `Unpaired`.
 
@@ -253,18 +253,18 @@ class Placement:
             return await self._on_a_branch(record, listed, path_of, has_key)
         return StartingPoint((*await self._new_results(record, listed, has_key), *listed.said))
 
-    async def path(self, record: ConversationRecord) -> list[Seen]:
+    async def path(self, record: StoredConversation) -> list[Seen]:
         """A conversation's path, as its client could see it."""
         return [] if record.head.position is None else seen(await self._store.events(record.id))
 
-    async def set_aside(self, id: str) -> list[ConversationRecord]:
+    async def set_aside(self, id: str) -> list[StoredConversation]:
         """The branches that were set aside from a conversation, the newest first."""
         family = (await self._store.read(id)).family
         records = every(partial(self._store.conversations, family=family))
         return [one async for one in records if one.lineage.kind == "aside" and one.lineage.source == id]
 
     async def _on_a_branch(
-        self, record: ConversationRecord, listed: ClientList, path_of: PathOf, has_key: bool
+        self, record: StoredConversation, listed: ClientList, path_of: PathOf, has_key: bool
     ) -> StartingPoint:
         """Where in the family a whole list goes on, and what of the list is not there yet."""
         exchanges = told(listed.before)
@@ -293,7 +293,7 @@ class Placement:
         return StartingPoint((*given, *listed.said), onto, path[: found.start + found.length], is_stranger)
 
     async def _new_results(
-        self, record: ConversationRecord, listed: ClientList, has_key: bool
+        self, record: StoredConversation, listed: ClientList, has_key: bool
     ) -> tuple[ToolResult, ...]:
         """The tool results to add. If a user message follows, results of calls already answered are skipped.
 
@@ -362,11 +362,11 @@ def _is_stranger(listed: ClientList, path: Sequence[Seen]) -> bool:
     return said is not None and said != path[0].said
 
 
-def _branch_id(record: ConversationRecord, key: str | None) -> str:
+def _branch_id(record: StoredConversation, key: str | None) -> str:
     return new_id() if key is None else id_beside(record.id, key)
 
 
-def _is_root_as(wanted: NamedDraft, draft: ConversationRecord) -> bool:
+def _is_root_as(wanted: NamedDraft, draft: StoredConversation) -> bool:
     """Whether a draft is no fork and has the title and tags that the request would give it."""
     return draft.lineage.kind == "root" and (draft.title, dict(draft.tags)) == (wanted.title, wanted.tags)
 

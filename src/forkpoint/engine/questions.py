@@ -18,7 +18,7 @@ from forkpoint.llm.answers import Failed
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.identity import CallContext, own_identity
 from forkpoint.llm.prompt.inspection import Inspection
-from forkpoint.store.records import ConversationRecord
+from forkpoint.store.values import StoredConversation
 
 
 class Questions:
@@ -79,14 +79,14 @@ class Questions:
     async def sent(self, id: str, agent: Agent, turn: str | None, *, allow: frozenset[str] = NOTHING) -> Inspection:
         return (await self._requests(await self._store.read(id), agent, allow)).sent(id, turn)
 
-    async def _requests(self, record: ConversationRecord, agent: Agent, allow: frozenset[str]) -> Requests:
+    async def _requests(self, record: StoredConversation, agent: Agent, allow: frozenset[str]) -> Requests:
         agent = self._planner.agent_for(record.settings, agent, allow)
         events = await self._store.events(record.id, at=record.head.position) if record.head.position else []
         stored = Settings.from_json(record.settings).agent_json if is_stand_in(agent) else None
         return Requests(self._models, agent, self._planner.context(record, agent), events, stored)
 
     async def _opening(
-        self, record: ConversationRecord, messages: Sequence[UserMessage], agent: Agent | None = None
+        self, record: StoredConversation, messages: Sequence[UserMessage], agent: Agent | None = None
     ) -> list[StagedEvent]:
         """How a turn with these messages would begin; with the skills that they call for, if ``agent`` would answer."""
         results, said = await self._planner.answered(record.id, record.head, messages, record.name)

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from forkpoint.backend.callbacks import Callback
 from forkpoint.engine.charges import Charges
-from forkpoint.engine.record_cache import RecordCache
+from forkpoint.engine.conversation_cache import ConversationCache
 from forkpoint.engine.standing_approvals import StandingApprovals
 from forkpoint.engine.trust import Trusting
 from forkpoint.engine.turns.plan import Planner
@@ -38,7 +38,7 @@ class Resources:
         self.store = store
         self.models = models
         self.prompts = options.prompts or Prompts(store)
-        self.records = RecordCache(store, options.moved)
+        self.records = ConversationCache(store, options.moved)
         self.trusting = options.trusting or Trusting()
         self.standing = StandingApprovals(store, self.trusting)
         self.planner = Planner(

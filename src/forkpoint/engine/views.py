@@ -12,7 +12,7 @@ from forkpoint.backend.results import Info, Isolation
 from forkpoint.backend.settings import Settings
 from forkpoint.events import Usage
 from forkpoint.llm.prompt.identity import CacheIdentity, own_identity
-from forkpoint.store.records import ConversationRecord, Head, Lineage, NewConversation, Tags
+from forkpoint.store.values import Head, Lineage, NewConversation, StoredConversation, Tags
 
 
 class _Model(Struct, frozen=True):
@@ -26,12 +26,12 @@ class _Agent(Struct, frozen=True):
     name: str | None = None
 
 
-def identity_of(record: ConversationRecord) -> CacheIdentity:
+def identity_of(record: StoredConversation) -> CacheIdentity:
     """What a conversation shows a provider. One that was made without an identity has its own."""
     return CacheIdentity.from_json(record.cache) if record.cache != "{}" else own_identity(record.id)
 
 
-def info_of(record: ConversationRecord) -> Info:
+def info_of(record: StoredConversation) -> Info:
     """A conversation, for a caller."""
     settings = Settings.from_json(record.settings)
     agent = _agent_of(settings)
@@ -119,7 +119,7 @@ def stored_tags(tags: Mapping[str, str]) -> Tags:
 
 def info_of_draft(draft: Draft) -> Info:
     """A conversation that nothing was said in yet, for a caller."""
-    empty = ConversationRecord(
+    empty = StoredConversation(
         id=draft.id,
         tenant="",
         name=draft.name or draft.id,

@@ -28,7 +28,7 @@ from forkpoint.remote.questions import RemoteQuestions
 from forkpoint.remote.requests import agent_of, given, made_of, page_of, page_size, path_of, with_settings
 from forkpoint.remote.team import RemoteTeam
 from forkpoint.remote.turns import RemoteTurns
-from forkpoint.store.records import Verification
+from forkpoint.store.values import Verification
 from forkpoint.wire.documents import (
     ApprovalsDocument,
     DeletedDocument,

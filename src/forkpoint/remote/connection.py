@@ -28,7 +28,7 @@ from forkpoint.polling import pauses
 from forkpoint.remote.addresses import KEY, server_url
 from forkpoint.sse import Frame, frames
 from forkpoint.store.checks import check_size
-from forkpoint.store.records import StoreLimits
+from forkpoint.store.values import StoreLimits
 from forkpoint.wire.problems import Problem, decode_problem, error_of
 
 PATIENCE = 30.0

@@ -7,25 +7,25 @@
 
 from forkpoint.store.address import open_store
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import (
+from forkpoint.store.values import (
     DEFAULT_TENANT,
-    ConversationRecord,
     Lineage,
     Status,
+    StoredConversation,
+    StoredTurn,
     TurnError,
-    TurnRecord,
     Verification,
     check_name,
 )
 
 __all__ = [
     "DEFAULT_TENANT",
-    "ConversationRecord",
     "Lineage",
     "Status",
     "Store",
+    "StoredConversation",
+    "StoredTurn",
     "TurnError",
-    "TurnRecord",
     "Verification",
     "check_name",
     "open_store",

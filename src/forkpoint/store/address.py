@@ -5,7 +5,7 @@ from urllib.parse import unquote
 
 from forkpoint.errors import BadStoreUrl
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import DEFAULT_TENANT
+from forkpoint.store.values import DEFAULT_TENANT
 
 _FILE = "sqlite:///"
 

@@ -6,7 +6,7 @@ from msgspec import Struct
 from forkpoint.errors import BadArgument, NotWhole, TooLarge
 from forkpoint.events import JsonText
 from forkpoint.history.wholeness import is_json
-from forkpoint.store.records import (
+from forkpoint.store.values import (
     IdempotencyKey,
     Lineage,
     NewConversation,

@@ -27,12 +27,11 @@ from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, U
 from forkpoint.history.paths import Path
 from forkpoint.history.state import State
 from forkpoint.paging import Page
-from forkpoint.store.records import (
+from forkpoint.store.values import (
     Announcement,
     Capabilities,
     Collected,
     Committed,
-    ConversationRecord,
     Deleted,
     IdempotencyKey,
     KeyedOperation,
@@ -43,9 +42,10 @@ from forkpoint.store.records import (
     Outcome,
     Status,
     StopReason,
+    StoredConversation,
+    StoredTurn,
     Tags,
     TurnError,
-    TurnRecord,
     Verification,
 )
 
@@ -79,7 +79,7 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         *,
         key: IdempotencyKey | None = None,
         announced: Announcement | None = None,
-    ) -> ConversationRecord:
+    ) -> StoredConversation:
         """Makes a conversation, and its first note with ``events`` in the same transaction. Raises `AlreadyExists`.
 
         A call of a turn makes at most one sub-agent: if the call has made one, that conversation is returned as it is,
@@ -95,17 +95,17 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         """
         ...
 
-    async def read(self, id: str) -> ConversationRecord:
+    async def read(self, id: str) -> StoredConversation:
         """The conversation with this inner id."""
         ...
 
-    async def find(self, name: str) -> ConversationRecord:
+    async def find(self, name: str) -> StoredConversation:
         """The conversation with this outer name."""
         ...
 
     async def made_with(
         self, key: IdempotencyKey, operation: KeyedOperation, source: str | None = None
-    ) -> ConversationRecord | TurnRecord | None:
+    ) -> StoredConversation | StoredTurn | None:
         """The turn or conversation that an earlier request with this key made, as it is now; None if the key is free.
 
         ``source`` is the conversation that was forked or that the turn runs in; None for `create`, and for a turn in
@@ -128,7 +128,7 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         parent: str | None = None,
         sub_agents: bool = True,
         sides: bool = True,
-    ) -> Page[ConversationRecord]:
+    ) -> Page[StoredConversation]:
         """Conversations that are not drafts, the newest first; all given tags must match.
 
         ``parent`` selects the sub-agents of that conversation, but not their own sub-agents. ``sub_agents=False``
@@ -149,8 +149,8 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         *,
         title: str | None = None,
         tags: Tags | None = None,
-        if_unchanged: ConversationRecord | None = None,
-    ) -> ConversationRecord:
+        if_unchanged: StoredConversation | None = None,
+    ) -> StoredConversation:
         """Sets the title ("" removes it) or all tags. The revision stays, so no turn is disturbed.
 
         Raises `Stale`, and changes nothing, unless revision, title and tags are those of ``if_unchanged``.
@@ -171,7 +171,7 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         """
         ...
 
-    async def rename(self, id: str, name: str | None, *, if_revision: int | None = None) -> ConversationRecord:
+    async def rename(self, id: str, name: str | None, *, if_revision: int | None = None) -> StoredConversation:
         """Sets the outer name; None sets the id as the name. Raises `AlreadyExists`, `BadName`.
 
         The revision stays, unless ``if_revision`` is given: then the conversation must be at that revision and have no
@@ -179,7 +179,7 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         """
         ...
 
-    async def admit(self, id: str) -> ConversationRecord:
+    async def admit(self, id: str) -> StoredConversation:
         """Makes a draft a conversation: it is listed and can be forked, though no turn of it has committed."""
         ...
 
@@ -193,7 +193,7 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
         draft: bool = False,
-    ) -> ConversationRecord:
+    ) -> StoredConversation:
         """Makes a conversation that shares the source's path: one row, however long the history.
 
         The fork ends after ``at``, a turn's id or a position, or just in front of ``before``; default is the head.
@@ -211,7 +211,7 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         before: str | Position | None = None,
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
-    ) -> tuple[ConversationRecord, ConversationRecord | None]:
+    ) -> tuple[StoredConversation, StoredConversation | None]:
         """Moves the head back, and makes the branch ``aside`` of the events after it, in the same transaction.
 
         Returns the conversation and that branch, or None for the branch if there were no events after the new head.
@@ -258,7 +258,7 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         key: IdempotencyKey | None = None,
         onto: Onto | None = None,
         by: str | None = None,
-    ) -> OpenTurn | TurnRecord:
+    ) -> OpenTurn | StoredTurn:
         """Takes the conversation for a new turn with this id. ``by`` is who asked for it.
 
         A retry (``retry_of``) takes over the keys of the tries before it, as far as they are free: the same request
@@ -300,15 +300,15 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         """
         ...
 
-    async def fail(self, turn: OpenTurn, error: TurnError, *, usage: Usage = Usage()) -> TurnRecord:
+    async def fail(self, turn: OpenTurn, error: TurnError, *, usage: Usage = Usage()) -> StoredTurn:
         """Ends the turn as failed. The head has not moved; its steps and cost stay readable."""
         ...
 
-    async def cancel(self, turn: OpenTurn, *, usage: Usage = Usage()) -> TurnRecord:
+    async def cancel(self, turn: OpenTurn, *, usage: Usage = Usage()) -> StoredTurn:
         """Ends the turn as cancelled. The head has not moved; its steps and cost stay readable."""
         ...
 
-    async def wait(self, turn: OpenTurn, events: Sequence[NewEvent] = (), *, usage: Usage = Usage()) -> TurnRecord:
+    async def wait(self, turn: OpenTurn, events: Sequence[NewEvent] = (), *, usage: Usage = Usage()) -> StoredTurn:
         """Leaves the turn as `awaiting_approval`: open, durable, held by no process. A draft is admitted."""
         ...
 
@@ -320,11 +320,11 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         """
         ...
 
-    async def discard(self, turn: str) -> TurnRecord:
+    async def discard(self, turn: str) -> StoredTurn:
         """Ends an open turn that no process runs, as cancelled. Raises `Busy` if one does."""
         ...
 
-    async def ask_cancel(self, turn: str) -> TurnRecord:
+    async def ask_cancel(self, turn: str) -> StoredTurn:
         """Asks the process that runs a turn to cancel it, and returns the turn as it is now.
 
         The process hears of it by `stops`. If no process runs the turn, nothing changes. A turn that is resumed
@@ -348,17 +348,17 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         """After `TurnBehind`: the handle of a running turn with all steps that its journal has."""
         ...
 
-    async def turn(self, id: str) -> TurnRecord:
+    async def turn(self, id: str) -> StoredTurn:
         """One turn or note."""
         ...
 
-    async def whole_turn(self, id: str) -> tuple[TurnRecord, tuple[Event, ...] | tuple[StagedEvent, ...]]:
+    async def whole_turn(self, id: str) -> tuple[StoredTurn, tuple[Event, ...] | tuple[StagedEvent, ...]]:
         """One turn or note with its events, or with its steps if it is not committed, as they are at one moment."""
         ...
 
     async def turns(
         self, conversation: str, *, cursor: str | None = None, limit: int = 50, since: int = 0
-    ) -> Page[TurnRecord]:
+    ) -> Page[StoredTurn]:
         """The path's turns and notes in order, with the conversation's own tries that did not commit.
 
         ``since`` leaves out all turns that started before this ordinal, without reading them: from the head's ordinal

@@ -15,7 +15,7 @@ from forkpoint.history.digests import Link, forge
 from forkpoint.history.pairing import OpenCalls, in_call_order
 from forkpoint.history.state import State
 from forkpoint.history.wholeness import check_whole
-from forkpoint.store.records import OpenTurn, StoreLimits
+from forkpoint.store.values import OpenTurn, StoreLimits
 
 
 class Sealed(Struct, frozen=True):

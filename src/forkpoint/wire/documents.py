@@ -40,7 +40,7 @@ from forkpoint.events import (
 )
 from forkpoint.llm.answers import Finish
 from forkpoint.llm.prompt.identity import CacheIdentity
-from forkpoint.store.records import Flaw, Lineage, Outcome, Status, TurnError, Verification
+from forkpoint.store.values import Flaw, Lineage, Outcome, Status, TurnError, Verification
 
 D = TypeVar("D")
 

@@ -30,7 +30,7 @@ from forkpoint.errors import (
     fields_of,
 )
 from forkpoint.masking import masked
-from forkpoint.store.records import TurnError
+from forkpoint.store.values import TurnError
 from forkpoint.wire.documents import TurnDocument, turn_document, turn_of
 
 INTERNAL = "internal"

@@ -43,8 +43,8 @@ from forkpoint.engine.turns.reader import read_turn
 from forkpoint.errors import Busy, ForkpointError, NoSuchTurn, NotFound, OutcomeUnknown, TurnCancelled, TurnFailed
 from forkpoint.events import SubAgentFinished, SubAgentSpawned, Usage
 from forkpoint.ids import new_id
-from forkpoint.store.records import ConversationRecord
 from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.values import StoredConversation
 from forkpoint.testing import Heard, Reply
 from forkpoint.updates import Answered
 
@@ -312,14 +312,14 @@ class Struck:
         check(len(found) <= 1, f"there are {len(found)} turns")
         return await read_turn(store, found[0].id) if found else None
 
-    async def _children(self, store: SqliteStore) -> list[ConversationRecord]:
+    async def _children(self, store: SqliteStore) -> list[StoredConversation]:
         children = list((await store.conversations(parent=self.parent)).items)
         made = [(child.lineage.turn, child.lineage.call) for child in children]
         check(len(made) == len(set(made)), f"two sub-agents are of one call: {made}")
         check({call for _, call in made} <= MAKES, f"sub-agents of calls that make none: {made}")
         return children
 
-    async def _check_whole(self, store: SqliteStore, child: ConversationRecord) -> None:
+    async def _check_whole(self, store: SqliteStore, child: StoredConversation) -> None:
         """A sub-agent is all there: a forked one begins with what its parent had before it."""
         events = await store.events(child.id)
         check_pairing(events)

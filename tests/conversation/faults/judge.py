@@ -23,8 +23,8 @@ from forkpoint.engine.turns.reader import read_turn
 from forkpoint.errors import NoSuchTurn, NotFound, OutcomeUnknown
 from forkpoint.events import AssistantMessage, Event, ToolCall, ToolResult
 from forkpoint.llm.wires.wording import marked_words_of, text_of
-from forkpoint.store.records import Status
 from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.values import Status
 
 Way: TypeAlias = Literal["retry", "resume", "discard", "supersede"]
 """How somebody goes on: with the turn, tried again or resumed; or without it, and sends another message."""

@@ -21,8 +21,8 @@ from forkpoint.conversation import Turn
 from forkpoint.conversation.portal import check
 from forkpoint.errors import Busy, ForkpointError, NoSuchTurn, NotFound, OutcomeUnknown, StoreUnavailable
 from forkpoint.ids import new_id
-from forkpoint.store.records import OpenTurn
 from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.values import OpenTurn
 
 KEY = "the key of the turn"
 

@@ -14,8 +14,8 @@ from tests.conversation.faults.scenario import FIRST, STRUCK, Listener, Log, age
 from forkpoint import AsyncConversation, TurnFailed
 from forkpoint.conversation import Turn
 from forkpoint.ids import new_id
-from forkpoint.store.records import Outcome
 from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.values import Outcome
 
 Act: TypeAlias = Literal["run", "sync", "stream", "keyed", "first", "resume", "resume after a kill", "wait", "approve"]
 """What is struck:

@@ -43,8 +43,8 @@ from forkpoint.errors import ForkpointError, NotFound, OutcomeUnknown, TurnCance
 from forkpoint.events import Condensation, Event, HookRun, SkillActivated, ToolCall, ToolResult, Usage
 from forkpoint.history.state import State
 from forkpoint.ids import new_id
-from forkpoint.store.records import ConversationRecord
 from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.values import StoredConversation
 
 Way: TypeAlias = Literal["resume", "retry", "supersede", "discard"]
 """How somebody goes on: with the turn, with another try of it, with a try in its place, or without it."""
@@ -64,7 +64,7 @@ class Reference(Struct, frozen=True):
 class Found(Struct, frozen=True):
     """What another connection reads in the file."""
 
-    record: ConversationRecord
+    record: StoredConversation
     turn: Turn | None  # the struck one
     events: Sequence[Event]
     state: State

@@ -18,8 +18,8 @@ from forkpoint import AsyncConversation
 from forkpoint.conversation import Turn
 from forkpoint.engine.turns.reader import read_turn
 from forkpoint.events import Event, SubAgentFinished, SubAgentSpawned, Usage, UserMessage
-from forkpoint.store.records import ConversationRecord
 from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.values import StoredConversation
 
 Way: TypeAlias = Literal["resume", "discard", "supersede"]
 """How somebody goes on: with the parent's turn, or without it."""
@@ -49,7 +49,7 @@ class Verdict(Struct, frozen=True):
 
 
 class _Child(Struct, frozen=True):
-    record: ConversationRecord
+    record: StoredConversation
     call: str
     turn: Turn | None  # the one that it was set to work in
 
@@ -57,7 +57,7 @@ class _Child(Struct, frozen=True):
 class _Found(Struct, frozen=True):
     """What another program reads in the file."""
 
-    parent: ConversationRecord
+    parent: StoredConversation
     turn: Turn | None  # the struck one
     events: Sequence[Event]
     children: Sequence[_Child]
@@ -307,7 +307,7 @@ class _Judging:
         check(least <= counted <= paid, f"{paid} answers were paid for, {least} are known, and {counted} are counted")
 
 
-async def _child(store: SqliteStore, record: ConversationRecord) -> _Child:
+async def _child(store: SqliteStore, record: StoredConversation) -> _Child:
     check_pairing(await store.events(record.id))
     turns = [turn for turn in (await store.turns(record.id, limit=1000)).items if turn.kind == "turn"]
     own = [turn for turn in turns if turn.conversation == record.id]

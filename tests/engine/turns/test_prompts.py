@@ -25,8 +25,8 @@ from forkpoint.ids import new_id
 from forkpoint.llm.prompt.manifest import manifest_of
 from forkpoint.llm.prompt.rendering import render
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import NewConversation, OpenTurn
 from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.values import NewConversation, OpenTurn
 from forkpoint.testing import Fault, Heard, Reply
 from forkpoint.testing.samples import exchange
 

@@ -20,7 +20,7 @@ from forkpoint.errors import (
 )
 from forkpoint.events import AnyBody, NewEvent, StagedEvent, ToolCall, ToolResult, Usage, seal
 from forkpoint.server.wires.chat.errors import document, refusal, should_retry
-from forkpoint.store.records import TurnError
+from forkpoint.store.values import TurnError
 
 SECRET = "sk-" + "verysecret" * 3
 PLACE = "/srv/private/forkpoint.db"

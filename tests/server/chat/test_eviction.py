@@ -15,7 +15,7 @@ from forkpoint.agent import tool
 from forkpoint.errors import NotFound
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.chat.turn import ChatTurn
-from forkpoint.store.records import Collected
+from forkpoint.store.values import Collected
 from forkpoint.testing import Fault, ModelServer, Reply, Script
 
 LISTS: dict[str, Any] = {

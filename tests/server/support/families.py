@@ -10,7 +10,7 @@ from tests.server.support.turning import PATIENCE
 from forkpoint.backend.settings import Settings, SubAgentOf
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import Lineage, NewConversation
+from forkpoint.store.values import Lineage, NewConversation
 
 T = TypeVar("T")
 

@@ -31,8 +31,8 @@ from msgspec import Struct
 from forkpoint.errors import ForkpointError, NotFound, OutcomeUnknown
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
-from forkpoint.store.records import NewConversation, NewFork, OpenTurn, TurnError
 from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.values import NewConversation, NewFork, OpenTurn, TurnError
 from forkpoint.testing.samples import exchange, says
 
 UNSUPPORTED = 77

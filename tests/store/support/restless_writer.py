@@ -23,8 +23,8 @@ import msgspec
 
 from forkpoint.events import NewEvent, Position, Usage
 from forkpoint.ids import new_id
-from forkpoint.store.records import NewConversation, NewFork, Onto, OpenTurn, TurnError
 from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.values import NewConversation, NewFork, Onto, OpenTurn, TurnError
 from forkpoint.testing.samples import answers, calls, remembers, returns, says
 
 TASKS = 4

@@ -17,8 +17,8 @@ import anyio
 
 from forkpoint.errors import AlreadyExists, Busy
 from forkpoint.ids import new_id
-from forkpoint.store.records import Lineage, NewConversation, NewFork, Onto, OpenTurn
 from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.values import Lineage, NewConversation, NewFork, Onto, OpenTurn
 from forkpoint.testing.samples import answers, says
 
 ROUNDS = 25

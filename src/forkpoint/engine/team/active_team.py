@@ -47,7 +47,7 @@ from forkpoint.errors import (
 from forkpoint.events import NewEvent, SubAgentFinished, SubAgentSpawned, ToolCall
 from forkpoint.history.roster import Known, find, in_order, roster
 from forkpoint.polling import pauses
-from forkpoint.store.records import Lineage
+from forkpoint.store.values import Lineage
 from forkpoint.updates import TurnJoined, TurnStarted
 
 _log = logging.getLogger("forkpoint")

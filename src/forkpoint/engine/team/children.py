@@ -32,14 +32,14 @@ from forkpoint.history.roster import Known, roster
 from forkpoint.ids import new_id
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.paging import every
-from forkpoint.store.records import (
+from forkpoint.store.values import (
     Announcement,
-    ConversationRecord,
     Head,
     IdempotencyKey,
     Lineage,
     NewConversation,
     Onto,
+    StoredConversation,
 )
 
 _KINDS = ("sub_agent_spawned", "sub_agent_finished")
@@ -75,24 +75,24 @@ class Children:
                 found[place.path] = Known(child.id, place.path, place.nickname, place.role, place.task)
         return found
 
-    async def made_before(self, parent: Parent, turn: str, once: str) -> tuple[ConversationRecord, Agent] | None:
+    async def made_before(self, parent: Parent, turn: str, once: str) -> tuple[StoredConversation, Agent] | None:
         """The sub-agent that a call of a turn has made before it was resumed. It needs no room among the others."""
         for child in await self._children_of(parent.id, turn):
             if child.lineage.call == once:
                 return child, self.agent_of(parent, child)
         return None
 
-    async def _children_of(self, parent: str, turn: str) -> list[ConversationRecord]:
+    async def _children_of(self, parent: str, turn: str) -> list[StoredConversation]:
         """The sub-agents that calls of a turn have made, in the order in which they were."""
         found = [child async for child in self.children(parent) if child.lineage.turn == turn]
         return sorted(found, key=lambda child: child.id)
 
-    def children(self, parent: str) -> AsyncIterator[ConversationRecord]:
+    def children(self, parent: str) -> AsyncIterator[StoredConversation]:
         return every(partial(self._store.conversations, parent=parent))
 
     async def make_child(
         self, parent: Parent, task: Task, team: Mapping[str, Known], steps: Steps, call: str, *, once: str
-    ) -> tuple[ConversationRecord, Agent]:
+    ) -> tuple[StoredConversation, Agent]:
         """The sub-agent that a call of a running turn asks for: made now, or found, if it was before."""
         turn, id = steps.turn, new_id()
         path = turn.branch or turn.conversation
@@ -109,7 +109,7 @@ class Children:
         made = await self._store.create(new_child(id, child, lineage, turn.family, onto), events)
         return made, child.agent if made.id == id else self.agent_of(parent, made)
 
-    def agent_of(self, parent: Parent, child: ConversationRecord) -> Agent:
+    def agent_of(self, parent: Parent, child: StoredConversation) -> Agent:
         """Who a sub-agent is that was made earlier, with the functions of its parent's agent. Raises `CannotResume`."""
         settings = Settings.from_json(child.settings)
         known = known_agent(parent.agent, settings)
@@ -137,7 +137,7 @@ class Children:
         *,
         key: IdempotencyKey | None = None,
         announce: Callable[[NewConversation], Announcement] | None = None,
-    ) -> ConversationRecord:
+    ) -> StoredConversation:
         """The conversation to talk to from here when a sub-agent is meant: itself, or a fork of it.
 
         A sub-agent of another branch, or that another branch has moved on, is forked where this path knows it.
@@ -171,7 +171,7 @@ class Children:
                 return await self._store.create(replace(new, onto=Onto(branch, at)), key=key, announced=announced)
         raise SpawnRefused(f"what {one.nickname} said in this branch was deleted; spawn another one")
 
-    async def _where(self, there: ConversationRecord, one: Known, parent: str) -> tuple[Position | None, bool]:
+    async def _where(self, there: StoredConversation, one: Known, parent: str) -> tuple[Position | None, bool]:
         """Where this path knows a sub-agent to stand, and whether it stands just there."""
         if one.turn is None:
             at = await self._before(there, parent)
@@ -180,7 +180,7 @@ class Children:
         at = turn.end if turn.outcome == "committed" else turn.base
         return at, at == there.head.position
 
-    async def _before(self, there: ConversationRecord, parent: str) -> Position | None:
+    async def _before(self, there: StoredConversation, parent: str) -> Position | None:
         """The sub-agent's head when this branch was forked off, for sub-agents that were spawned outside of a turn.
 
         Messages that turns of another branch sent it since are not on this path.
@@ -199,12 +199,12 @@ class Children:
                 return turn.base
         return there.head.position
 
-    async def _asides_of(self, there: ConversationRecord) -> list[str]:
+    async def _asides_of(self, there: StoredConversation) -> list[str]:
         """The branches that were set aside from a conversation."""
         family = every(partial(self._store.conversations, family=there.family))
         return [one.id async for one in family if one.lineage.kind == "aside" and one.lineage.source == there.id]
 
-    async def _was_moved(self, there: ConversationRecord, at: Position | None, turn: str | None) -> bool:
+    async def _was_moved(self, there: StoredConversation, at: Position | None, turn: str | None) -> bool:
         """Whether another turn of a parent has moved a sub-agent on from there.
 
         What somebody told it himself is no reason to part, nor what this very turn did before it was resumed.
@@ -215,7 +215,7 @@ class Children:
                 return True
         return False
 
-    async def roster_now(self, record: ConversationRecord) -> dict[str, Known]:
+    async def roster_now(self, record: StoredConversation) -> dict[str, Known]:
         """The sub-agents that a conversation knows of, those of a turn that runs too."""
         under, _ = place_of(Settings.from_json(record.settings))
         known = await self.roster_at(record.id, record.head, under)
@@ -245,7 +245,7 @@ def new_child(id: str, child: Child, lineage: Lineage, family: str, onto: Onto |
     )
 
 
-def _is_of(record: ConversationRecord, parent: str) -> bool:
+def _is_of(record: StoredConversation, parent: str) -> bool:
     place = Settings.from_json(record.settings).sub_agent
     return place is not None and place.parent == parent
 

@@ -14,8 +14,8 @@ from forkpoint.backend.messages import caller_of
 from forkpoint.backend.options import SpawnOptions
 from forkpoint.backend.results import Info, Turn
 from forkpoint.backend.settings import Settings
+from forkpoint.engine.conversation_cache import check_idle
 from forkpoint.engine.idempotency import reach_key, spawn_key
-from forkpoint.engine.record_cache import check_idle
 from forkpoint.engine.resources import Resources
 from forkpoint.engine.team.active_team import RunningTeam, as_member
 from forkpoint.engine.team.children import Children, new_child
@@ -29,7 +29,7 @@ from forkpoint.errors import ForkpointError, NotFound, SpawnRefused, Stale
 from forkpoint.events import NewEvent, SubAgentFinished, SubAgentSpawned
 from forkpoint.history.roster import Known, find
 from forkpoint.ids import new_id
-from forkpoint.store.records import Announcement, ConversationRecord, IdempotencyKey, Lineage, NewConversation
+from forkpoint.store.values import Announcement, IdempotencyKey, Lineage, NewConversation, StoredConversation
 
 
 class Teams:
@@ -106,8 +106,8 @@ class Teams:
         return as_member(replace(one, closed=True), await self._last_of(one))
 
     async def _spawned(
-        self, record: ConversationRecord, options: SpawnOptions, agent: Agent | None, once: IdempotencyKey | None
-    ) -> ConversationRecord:
+        self, record: StoredConversation, options: SpawnOptions, agent: Agent | None, once: IdempotencyKey | None
+    ) -> StoredConversation:
         settings = Settings.from_json(record.settings)
         bound = agent or settings.bound()
         if bound is None:
@@ -120,13 +120,13 @@ class Teams:
         events = as_in_the_shell_of(await self._store.state(record.id))
         return await self._store.create(new, events, key=once, announced=_announced(record, new))
 
-    async def _made_before(self, key: IdempotencyKey) -> ConversationRecord | None:
+    async def _made_before(self, key: IdempotencyKey) -> StoredConversation | None:
         """The sub-agent that an earlier request with this key made; None if the key is free."""
         made = await self._store.made_with(key, "create")
-        assert made is None or isinstance(made, ConversationRecord)
+        assert made is None or isinstance(made, StoredConversation)
         return made
 
-    async def _idle(self, id: str) -> ConversationRecord:
+    async def _idle(self, id: str) -> StoredConversation:
         """A conversation that something is to be noted in, and that is no draft. Raises `Busy`."""
         record = await self._store.read(id)
         await check_idle(self._store, record)
@@ -172,7 +172,7 @@ class Teams:
             return True
 
 
-def _announced(parent: ConversationRecord, child: NewConversation, in_place_of: Known | None = None) -> Announcement:
+def _announced(parent: StoredConversation, child: NewConversation, in_place_of: Known | None = None) -> Announcement:
     """What its parent records of a sub-agent that no call asked for, while the parent is where it was read.
 
     ``in_place_of`` is the sub-agent of another branch that the child is a fork of.

@@ -21,7 +21,7 @@ from forkpoint.engine.turns.unended import UnendedTurns
 from forkpoint.errors import Busy, ConversationClosed, ForkpointError
 from forkpoint.polling import pauses
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import OpenTurn, StopReason, TurnRecord
+from forkpoint.store.values import OpenTurn, StopReason, StoredTurn
 from forkpoint.threads.background import Background
 from forkpoint.updates import TurnJoined
 
@@ -111,12 +111,12 @@ class ActiveTurns:
         await running.done.wait()
         return running.ended or await read_turn(self._store, running.turn)
 
-    async def join(self, record: TurnRecord, tell: Callback) -> Turn:
+    async def join(self, record: StoredTurn, tell: Callback) -> Turn:
         """Waits for a turn that another request began, until no process runs it any more."""
         tell(TurnJoined(record.id, record.conversation))
         return await self.rest(record)
 
-    async def rest(self, record: TurnRecord) -> Turn:
+    async def rest(self, record: StoredTurn) -> Turn:
         """The turn once no process runs it."""
         if (running := self._running.get(record.conversation)) is not None and running.turn == record.id:
             await running.done.wait()

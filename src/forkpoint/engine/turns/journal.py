@@ -9,7 +9,7 @@ from forkpoint.clock import system_clock
 from forkpoint.events import NewEvent, StagedEvent, Usage, seal
 from forkpoint.history.state import EMPTY, State, fold
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import OpenTurn
+from forkpoint.store.values import OpenTurn
 
 SURE = 5_000_000
 """Microseconds after its last write in which a turn is certainly still this process's."""

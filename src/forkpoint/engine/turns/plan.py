@@ -31,7 +31,7 @@ from forkpoint.backend.messages import Given, said_in, split
 from forkpoint.backend.options import Decision, ForkOptions, How
 from forkpoint.backend.results import calls_of
 from forkpoint.backend.settings import Settings
-from forkpoint.engine.record_cache import RecordCache
+from forkpoint.engine.conversation_cache import ConversationCache
 from forkpoint.engine.standing_approvals import StandingApprovals
 from forkpoint.engine.team.rights import beneath
 from forkpoint.engine.trust import Trusting
@@ -61,7 +61,7 @@ from forkpoint.llm.prompt.manifest import Manifest, manifest_note
 from forkpoint.llm.prompt.rendering import render
 from forkpoint.lru import Lru
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import ConversationRecord, Head, NewFork, OpenTurn
+from forkpoint.store.values import Head, NewFork, OpenTurn, StoredConversation
 from forkpoint.workspace.pins import PinnedCommand
 
 _log = logging.getLogger("forkpoint")
@@ -76,7 +76,7 @@ class Planner:
         self,
         store: Store,
         prompts: Prompts,
-        records: RecordCache,
+        records: ConversationCache,
         trusting: Trusting,
         standing: StandingApprovals,
         *,
@@ -224,7 +224,7 @@ class Planner:
         )
 
     async def _answerer(
-        self, record: ConversationRecord, agent: Agent, carried: Settings | None, how: How, *, begins: bool
+        self, record: StoredConversation, agent: Agent, carried: Settings | None, how: How, *, begins: bool
     ) -> tuple[Agent, Settings | None, Settings, Mapping[str, PinnedCommand]]:
         """Who answers, which other settings the turn brings if it commits (None: no others), which hold for it, and
         what is pinned of the project's MCP servers."""
@@ -298,7 +298,7 @@ class Planner:
 
     async def manifest_change(
         self,
-        record: ConversationRecord,
+        record: StoredConversation,
         state: State,
         agent: Agent,
         lost: Sequence[str],
@@ -350,14 +350,14 @@ class Planner:
             made.append(NewEvent(replace(result, tool=tools.get(call, "tool"))))
         return made, [NewEvent(one) for one in others]
 
-    def context(self, record: ConversationRecord, agent: Agent, *, at: Head | None = None) -> CallContext:
+    def context(self, record: StoredConversation, agent: Agent, *, at: Head | None = None) -> CallContext:
         """What a call shows a provider of a conversation: made for each, held by nobody."""
         identity = under_manifest(identity_of(record), record.id, agent.manifest.hash)
         shared = min(record.own_from, (at or record.head).ordinal)  # a turn may stand before its own part begins
         return CallContext(identity, self._store.tenant, shared or None)
 
     async def identity_for(
-        self, source: ConversationRecord, options: ForkOptions, agent: Agent | None
+        self, source: StoredConversation, options: ForkOptions, agent: Agent | None
     ) -> CacheIdentity:
         """The cache identity of a fork. ``agent`` is the source's; without it, its last prompt says how it begins."""
         if options.cache == "own":

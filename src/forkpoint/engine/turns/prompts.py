@@ -12,7 +12,7 @@ from forkpoint.llm.prompt.manifest import Manifest
 from forkpoint.llm.prompt.rendering import Rendering, render
 from forkpoint.lru import Lru
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import Head
+from forkpoint.store.values import Head
 
 KEPT = 2048
 """Paths whose prompts are kept in memory; the longest-unused one goes first."""

@@ -10,7 +10,7 @@ from forkpoint.errors import NoSuchTurn, NotFound
 from forkpoint.events import Position
 from forkpoint.paging import Page, every
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import ConversationRecord, TurnRecord
+from forkpoint.store.values import StoredConversation, StoredTurn
 
 _NOTES = 64  # events of notes among which the last turn is looked for
 
@@ -30,7 +30,7 @@ class TurnReader:
             raise NoSuchTurn(id, "read", f"turn {turn} is another conversation's")
         return await read_turn(self._store, record.id)
 
-    async def own(self, id: str, turn: str, verb: str) -> TurnRecord:
+    async def own(self, id: str, turn: str, verb: str) -> StoredTurn:
         """The record of a turn that belongs to this very conversation."""
         record = await self._store.turn(turn)
         if record.kind != "turn":
@@ -55,7 +55,7 @@ class TurnReader:
             found.append(await self._store.turn(record.open_turn))  # it stands elsewhere, and holds the conversation
         return tuple([await read_turn(self._store, turn.id) for turn in found])
 
-    async def last(self, record: ConversationRecord) -> TurnRecord | None:
+    async def last(self, record: StoredConversation) -> StoredTurn | None:
         """The turn that was committed last. Notes may stand after it, though rarely many."""
         seen: set[str] = set()
         for event in reversed(await self._store.events(record.id, last=_NOTES)):
@@ -64,22 +64,22 @@ class TurnReader:
             seen.add(event.turn)
         return None
 
-    def all(self, conversation: str, *, since: int = 0) -> AsyncIterator[TurnRecord]:
+    def all(self, conversation: str, *, since: int = 0) -> AsyncIterator[StoredTurn]:
         """The turns on a conversation's path from an ordinal on, and its notes."""
         return every(partial(self._store.turns, conversation, since=since))
 
-    async def own_turns(self, record: ConversationRecord, *, since: int = 0) -> list[TurnRecord]:
+    async def own_turns(self, record: StoredConversation, *, since: int = 0) -> list[StoredTurn]:
         """A conversation's own turns, in the order of its path, without those that it inherited."""
         turns = self.all(record.id, since=since)
         return [turn async for turn in turns if turn.kind == "turn" and turn.conversation == record.id]
 
-    async def _tries_at(self, id: str, position: Position | None) -> list[TurnRecord]:
+    async def _tries_at(self, id: str, position: Position | None) -> list[StoredTurn]:
         """What was tried at a place of the path, and did not commit."""
         since = 0 if position is None else position.ordinal
         tries = [turn async for turn in self.all(id, since=since) if turn.kind == "turn" and turn.base == position]
         return [turn for turn in tries if turn.outcome != "committed"]
 
-    async def _before_a_summary(self, record: ConversationRecord) -> Position | None:
+    async def _before_a_summary(self, record: StoredConversation) -> Position | None:
         """Where a conversation stood before it was last condensed, if it has stood still since. A turn that was too
         long there is tried again after that."""
         last = await self._store.events(record.id, last=1)

@@ -71,7 +71,7 @@ from forkpoint.llm.prompt.identity import CacheIdentity, CallContext
 from forkpoint.masking import masked
 from forkpoint.paging import Page
 from forkpoint.polling import pauses
-from forkpoint.store.records import ConversationRecord, IdempotencyKey, OpenTurn, TurnError, TurnRecord
+from forkpoint.store.values import IdempotencyKey, OpenTurn, StoredConversation, StoredTurn, TurnError
 from forkpoint.threads.shield import finished
 from forkpoint.updates import TurnJoined, TurnStarted
 
@@ -115,7 +115,7 @@ class TurnRunner:
         begun = await self._begin(id, agent, new, input, key, tell)
         return begun if isinstance(begun, Turn) else await self.repeat(begun, agent, new, tell)
 
-    async def repeat(self, made: TurnRecord, agent: Agent, new: NewTurn, tell: Callback) -> Turn:
+    async def repeat(self, made: StoredTurn, agent: Agent, new: NewTurn, tell: Callback) -> Turn:
         """The turn of a request that was sent before, for the same request again.
 
         A turn that runs is joined, in whichever process. A turn that was interrupted is resumed; if it cannot be
@@ -146,7 +146,7 @@ class TurnRunner:
 
     async def _begin(
         self, id: str, agent: Agent, new: NewTurn, input: JsonText, key: IdempotencyKey | None, tell: Callback
-    ) -> Turn | TurnRecord:
+    ) -> Turn | StoredTurn:
         """Runs a new turn; or returns the record of the turn that the key has begun meanwhile."""
         how, draft, retry_of = new.how, new.draft, new.retry_of
         if draft is None and new.if_revision is None and how.onto is None:
@@ -166,7 +166,7 @@ class TurnRunner:
             onto=how.onto,
             by=actor(),
         )
-        if isinstance(opened, TurnRecord):
+        if isinstance(opened, StoredTurn):
             return opened
         return await self._go(opened, agent, replace(new, how=how), tell, left=left)
 
@@ -309,7 +309,7 @@ class TurnRunner:
 
     # Before a turn begins.
 
-    async def _admitted(self, id: str, new: NewTurn, key: IdempotencyKey | None) -> TurnRecord | None:
+    async def _admitted(self, id: str, new: NewTurn, key: IdempotencyKey | None) -> StoredTurn | None:
         """Raises what is wrong with a request before anything begins; gives the turn that its key has begun already.
 
         The order matters. A repeat finds its turn even if what it asks for could not begin any more; otherwise each
@@ -388,7 +388,7 @@ class TurnRunner:
         self._records.forget(id)
         return new if new.if_revision is None else replace(new, if_revision=noted.revision)
 
-    def _guarded_anew(self, record: ConversationRecord) -> JsonText | None:
+    def _guarded_anew(self, record: StoredConversation) -> JsonText | None:
         """The settings of a conversation with the project that guards it now; None if they name it already."""
         settings = Settings.from_json(record.settings)
         guarded = self._guarded(settings, record.family)
@@ -407,20 +407,20 @@ class TurnRunner:
         here = (await self.store.read(id)).head.position if how.onto is None else how.onto.position
         return (await self.store.turn(retry_of)).base == here
 
-    async def _namesake(self, draft: Draft) -> ConversationRecord | None:
+    async def _namesake(self, draft: Draft) -> StoredConversation | None:
         """The conversation that already has the id or the name chosen for a new one."""
         try:
             return await self._records.find(draft.name or draft.id)
         except NotFound:
             return None
 
-    async def _of_key(self, id: str, key: IdempotencyKey | None) -> TurnRecord | None:
+    async def _of_key(self, id: str, key: IdempotencyKey | None) -> StoredTurn | None:
         """The turn of an earlier request with this key; None if the key is free."""
         made = None if key is None else await self.store.made_with(key, "turn", id)
-        assert made is None or isinstance(made, TurnRecord)
+        assert made is None or isinstance(made, StoredTurn)
         return made
 
-    async def _terms_of_resuming(self, made: TurnRecord, agent: Agent, how: How) -> How | None:
+    async def _terms_of_resuming(self, made: StoredTurn, agent: Agent, how: How) -> How | None:
         """The terms on which an interrupted turn goes on for a request with these; None if it has to be run anew.
 
         What the request brings along (``how.settings``) may be other than the turn has begun with, if an agent of this
@@ -441,7 +441,7 @@ class TurnRunner:
             return None
         return replace(how, settings=None)
 
-    async def _taken(self, record: TurnRecord, agent: Agent, how: Continuation) -> OpenTurn:
+    async def _taken(self, record: StoredTurn, agent: Agent, how: Continuation) -> OpenTurn:
         """Takes a turn over to go on with it. Raises what is wrong before the turn is taken."""
         id = record.conversation
         steps = await self.store.steps(record.id)
@@ -462,7 +462,7 @@ class TurnRunner:
         self._planner.check_trust(settings, of.family)
         return await self.store.resume(record.id)
 
-    async def _anew(self, made: TurnRecord, agent: Agent, new: NewTurn, tell: Callback) -> Turn:
+    async def _anew(self, made: StoredTurn, agent: Agent, new: NewTurn, tell: Callback) -> Turn:
         """Runs the input of an interrupted turn anew, under the same key. Raises `Busy` if somebody else goes on."""
         input, id = write_input(new.given, new.how.request, new.how.caller), made.conversation
         key = turn_key(new, input)

@@ -36,7 +36,7 @@ from forkpoint.errors import CommitFailed, ForkpointError, OutcomeUnknown, TurnF
 from forkpoint.events import Event, JsonText, NewEvent, StagedEvent
 from forkpoint.llm.prompt.rendering import Rendering
 from forkpoint.masking import masked
-from forkpoint.store.records import Committed, NewFork, OpenTurn, Outcome, TurnError
+from forkpoint.store.values import Committed, NewFork, OpenTurn, Outcome, TurnError
 from forkpoint.threads.shield import finished
 from forkpoint.updates import TurnStarted
 

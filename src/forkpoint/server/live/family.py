@@ -29,7 +29,7 @@ from forkpoint.server.live.feed import Encoded, encode
 from forkpoint.server.live.follower import Following, StreamReader
 from forkpoint.server.live.stream import frame
 from forkpoint.server.live.watch import Watching, members_of
-from forkpoint.store import ConversationRecord
+from forkpoint.store import StoredConversation
 from forkpoint.wire.documents import info_document
 
 Since: TypeAlias = Sequence[tuple[str, Position]] | None
@@ -99,7 +99,7 @@ class FamilyFollower(Following):
             self._delivered = {segment: told for segment, told in self._delivered.items() if segment in there}
             self._has_lost = False
 
-    async def _looked(self) -> tuple[list[ConversationRecord], list[bytes]]:
+    async def _looked(self) -> tuple[list[StoredConversation], list[bytes]]:
         """All members, sources before their branches, all watched; and frames about new and deleted members."""
         frames: list[bytes] = []
         while True:
@@ -121,14 +121,14 @@ class FamilyFollower(Following):
                     if self._mailbox.provisional:  # the updates of its turn before it was watched
                         frames.append(self._named(record.id, self._snapshot(record.id)))
 
-    async def _listed(self) -> list[ConversationRecord]:
+    async def _listed(self) -> list[StoredConversation]:
         """All members of the stream now. Raises `NotFound` if the conversation that the client named is gone."""
         records = await members_of(self._store, self._family)
         if all(record.id != self._id for record in records):
             records.append(await self._store.read(self._id))  # a draft is not listed
         return _team(records, self._id) if self._agents else _sources_first(records)
 
-    async def _begin(self, records: Iterable[ConversationRecord]) -> None:
+    async def _begin(self, records: Iterable[StoredConversation]) -> None:
         """Works out from the cursor what the reader has."""
         paths = {record.id: await self._path(record) for record in records}
         if self._since is None:
@@ -145,7 +145,7 @@ class FamilyFollower(Following):
                 member.is_lost = had is None
                 member.path = None if had is None else had.upto(at.ordinal)
 
-    async def _news(self, record: ConversationRecord) -> AsyncIterator[bytes]:
+    async def _news(self, record: StoredConversation) -> AsyncIterator[bytes]:
         """The events on a member's path that the stream has not delivered, for this member or for another."""
         member, head = self._members[record.id], record.head.position
         if member.path is not None and member.path.head == head:
@@ -172,7 +172,7 @@ class FamilyFollower(Following):
             del page
         self._have(record.id, path)
 
-    async def _path(self, record: ConversationRecord) -> Path:
+    async def _path(self, record: StoredConversation) -> Path:
         """The path of a member up to the head in its record. Raises `_Moved` if the member was rewound since."""
         head, had = record.head.position, self._members[record.id].path
         if head is None:
@@ -235,7 +235,7 @@ class FamilyFollower(Following):
             frames.append(frame("event", _with(who, encode(public_event(event))), id=cursor))
         return b"".join(frames)
 
-    def _family_frame(self, records: Iterable[ConversationRecord]) -> bytes:
+    def _family_frame(self, records: Iterable[StoredConversation]) -> bytes:
         """The frame that lists all members. A member that the reader knows and that is not listed is gone."""
         there = [info_document(info_of(record)) for record in records]
         said = {"conversation": self._id, "family": self._family, "conversations": there}
@@ -270,7 +270,7 @@ class FamilyFollower(Following):
 class _Member:
     """A conversation of the family, as far as a reader knows it."""
 
-    def __init__(self, record: ConversationRecord) -> None:
+    def __init__(self, record: StoredConversation) -> None:
         self.tag = _tag(record.id)
         self.start = record.lineage.at  # a member that ends here has no events of its own, and is in no cursor
         self.name = info_of(record).path  # of a sub-agent
@@ -282,14 +282,14 @@ class _Moved(Exception):
     """A member is not where it was when the family was listed."""
 
 
-def _sources_first(records: Iterable[ConversationRecord]) -> list[ConversationRecord]:
+def _sources_first(records: Iterable[StoredConversation]) -> list[StoredConversation]:
     """The family's members, ordered so that shared events are reported for the branch that wrote them.
 
     Branches that were set aside come before other branches, because they keep what their source had.
     """
     records = sorted(records, key=lambda record: (record.lineage.kind != "aside", record.id))
     here = {record.id for record in records}
-    by_source: dict[str | None, list[ConversationRecord]] = {}
+    by_source: dict[str | None, list[StoredConversation]] = {}
     for record in records:
         source = record.lineage.source
         by_source.setdefault(source if source in here else None, []).append(record)
@@ -299,10 +299,10 @@ def _sources_first(records: Iterable[ConversationRecord]) -> list[ConversationRe
     return order
 
 
-def _team(records: Iterable[ConversationRecord], id: str) -> list[ConversationRecord]:
+def _team(records: Iterable[StoredConversation], id: str) -> list[StoredConversation]:
     """A conversation, its sub-agents and theirs."""
-    by_parent: dict[str | None, list[ConversationRecord]] = {}
-    order: list[ConversationRecord] = []
+    by_parent: dict[str | None, list[StoredConversation]] = {}
+    order: list[StoredConversation] = []
     for record in sorted(records, key=lambda record: record.id):
         if record.id == id:
             order.append(record)

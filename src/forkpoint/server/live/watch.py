@@ -14,7 +14,7 @@ from forkpoint.paging import every
 from forkpoint.server.http.metrics import Metrics
 from forkpoint.server.live.feed import Mailbox
 from forkpoint.server.settings import ServerSettings
-from forkpoint.store import ConversationRecord, Store
+from forkpoint.store import Store, StoredConversation
 
 GONE = -1
 """The revision of a conversation that was deleted."""
@@ -190,6 +190,6 @@ class Watching:
                     mailbox.put(None)
 
 
-async def members_of(store: Store, family: str) -> list[ConversationRecord]:
+async def members_of(store: Store, family: str) -> list[StoredConversation]:
     """All conversations of a family but its drafts, the newest first."""
     return [record async for record in every(partial(store.conversations, family=family))]

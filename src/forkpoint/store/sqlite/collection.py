@@ -7,11 +7,11 @@ from typing import TypeVar
 
 import anyio
 
-from forkpoint.store.records import Collected
 from forkpoint.store.sqlite.connection import Database
 from forkpoint.store.sqlite.operations import care, deletion
 from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.sqlite.tenant_view import TenantView
+from forkpoint.store.values import Collected
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from forkpoint.errors import StoreUnusable
-from forkpoint.store.records import DEFAULT_TENANT
 from forkpoint.store.sqlite.connection import SQL, Database, translated
 from forkpoint.store.sqlite.files import format_of
+from forkpoint.store.values import DEFAULT_TENANT
 
 
 class Glance(Struct, frozen=True):

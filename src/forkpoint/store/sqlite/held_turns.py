@@ -11,12 +11,12 @@ import anyio
 
 from forkpoint.errors import CommitFailed, ForkpointError, OutcomeUnknown, StoreUnusable, TurnLost
 from forkpoint.events import Usage
-from forkpoint.store.records import OpenTurn, Outcome, TurnRecord
 from forkpoint.store.sqlite.connection import Database
 from forkpoint.store.sqlite.operations import turns
 from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.sqlite.tenant_view import TenantView, raise_barrier
 from forkpoint.store.sqlite.writer import WriteJob
+from forkpoint.store.values import OpenTurn, Outcome, StoredTurn
 
 T = TypeVar("T")
 
@@ -28,8 +28,8 @@ class HeldTurns:
     view: TenantView
 
     async def take(
-        self, turn: str, token: bytes, *, begun: bool, operation: Callable[[Database, Scope], OpenTurn | TurnRecord]
-    ) -> OpenTurn | TurnRecord:
+        self, turn: str, token: bytes, *, begun: bool, operation: Callable[[Database, Scope], OpenTurn | StoredTurn]
+    ) -> OpenTurn | StoredTurn:
         """Begins a turn or takes it over. This must survive a dead process, not a power cut, so it is not synced."""
         file = self.view.file
         try:
@@ -37,7 +37,7 @@ class HeldTurns:
         except OSError as error:
             raise StoreUnusable.read_only(file.path, error.strerror or str(error)) from error
 
-        def run(db: Database, scope: Scope) -> tuple[OpenTurn | TurnRecord, int | None]:
+        def run(db: Database, scope: Scope) -> tuple[OpenTurn | StoredTurn, int | None]:
             beaten = file.say_alive(db) if file.is_silent() else file.beaten
             return operation(db, scope), beaten
 
@@ -74,7 +74,7 @@ class HeldTurns:
             file.running.discard(turn.token)
         return done
 
-    async def end(self, turn: OpenTurn, operation: Callable[..., TurnRecord], usage: Usage) -> TurnRecord:
+    async def end(self, turn: OpenTurn, operation: Callable[..., StoredTurn], usage: Usage) -> StoredTurn:
         """Ends a turn without a commit."""
         run = partial(operation, turn=turn, usage=usage)
         landed = partial(turns.is_not_held, id=turn.id, token=turn.token)

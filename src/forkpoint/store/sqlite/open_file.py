@@ -14,13 +14,13 @@ from forkpoint.clock import Clock
 from forkpoint.errors import BadStoreUrl, ForkpointError
 from forkpoint.events import Usage
 from forkpoint.store.checks import Checks
-from forkpoint.store.records import Capabilities, StoreLimits
 from forkpoint.store.sqlite.connection import MEMORY, SQL, Connect, Database, connect_reader, translated
 from forkpoint.store.sqlite.files import lock_path, make_tables, prepare
 from forkpoint.store.sqlite.holders import Holder
 from forkpoint.store.sqlite.pulse import Pulse
 from forkpoint.store.sqlite.reader import Readers, SharedReaders
 from forkpoint.store.sqlite.writer import WriteJob, Writer
+from forkpoint.store.values import Capabilities, StoreLimits
 from forkpoint.system.file_lock import FileLock, NoLock
 from forkpoint.threads.wakeup import finish_in_thread
 

@@ -12,16 +12,16 @@ from forkpoint.events import Position, Usage
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.state import EMPTY, State
 from forkpoint.ids import id_from_bytes, id_to_bytes
-from forkpoint.store.records import (
-    ConversationRecord,
+from forkpoint.store.values import (
     Head,
     HeldBy,
     Lineage,
     Outcome,
     Status,
+    StoredConversation,
+    StoredTurn,
     Tags,
     TurnError,
-    TurnRecord,
 )
 
 ORDINALS = 0xFFFF_FFFF
@@ -112,12 +112,12 @@ def outcome_of(row: sqlite3.Row, scope: Scope) -> Outcome:
     return outcome
 
 
-def conversation_of(row: sqlite3.Row, scope: Scope) -> ConversationRecord:
+def conversation_of(row: sqlite3.Row, scope: Scope) -> StoredConversation:
     """A conversation from its row joined with its open turn."""
     status: Status = row["turn_outcome"] or "idle"
     if status == "running" and not scope.alive(row["turn_holder"], row["holder_seen"]):
         status = "interrupted"
-    return ConversationRecord(
+    return StoredConversation(
         id=id_from_bytes(row["id"]),
         tenant=row["tenant"],
         name=row["name"],
@@ -146,10 +146,10 @@ def conversation_of(row: sqlite3.Row, scope: Scope) -> ConversationRecord:
     )
 
 
-def turn_of(row: sqlite3.Row, scope: Scope) -> TurnRecord:
+def turn_of(row: sqlite3.Row, scope: Scope) -> StoredTurn:
     """A turn from its row joined with its holder."""
     error, outcome = row["error"], outcome_of(row, scope)
-    return TurnRecord(
+    return StoredTurn(
         id=id_from_bytes(row["id"]),
         conversation=id_from_bytes(row["conversation"]),
         kind=row["kind"],

@@ -23,13 +23,20 @@ from forkpoint.history.paths import Path
 from forkpoint.history.state import State
 from forkpoint.ids import new_id
 from forkpoint.paging import Page
-from forkpoint.store.records import (
+from forkpoint.store.sqlite.collection import collect
+from forkpoint.store.sqlite.connection import Connect, Database, connect
+from forkpoint.store.sqlite.held_turns import HeldTurns
+from forkpoint.store.sqlite.open_file import DEFAULTS, OpenFile, SqliteSettings
+from forkpoint.store.sqlite.operations import care, commits, conversations, deletion, history, ledger, turns
+from forkpoint.store.sqlite.rows import Scope, head_of
+from forkpoint.store.sqlite.tenant_view import TenantView
+from forkpoint.store.stage import placed
+from forkpoint.store.values import (
     DEFAULT_TENANT,
     Announcement,
     Capabilities,
     Collected,
     Committed,
-    ConversationRecord,
     Deleted,
     IdempotencyKey,
     KeyedOperation,
@@ -40,21 +47,14 @@ from forkpoint.store.records import (
     Outcome,
     Status,
     StopReason,
+    StoredConversation,
+    StoredTurn,
     Tags,
     TurnError,
-    TurnRecord,
     Verification,
     check_id,
     check_name,
 )
-from forkpoint.store.sqlite.collection import collect
-from forkpoint.store.sqlite.connection import Connect, Database, connect
-from forkpoint.store.sqlite.held_turns import HeldTurns
-from forkpoint.store.sqlite.open_file import DEFAULTS, OpenFile, SqliteSettings
-from forkpoint.store.sqlite.operations import care, commits, conversations, deletion, history, ledger, turns
-from forkpoint.store.sqlite.rows import Scope, head_of
-from forkpoint.store.sqlite.tenant_view import TenantView
-from forkpoint.store.stage import placed
 
 
 @dataclass(eq=False, repr=False)
@@ -106,14 +106,14 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         *,
         key: IdempotencyKey | None = None,
         announced: Announcement | None = None,
-    ) -> ConversationRecord:
+    ) -> StoredConversation:
         self._view.file.checks.new(new)
         self._view.file.checks.key(key)
         note = new_id(self._view.file.clock())
         limits = self._view.file.settings.limits
         told = new.id
 
-        def run(db: Database, scope: Scope) -> ConversationRecord:
+        def run(db: Database, scope: Scope) -> StoredConversation:
             nonlocal told
             made = conversations.made_before(db, scope, new, key)
             told = new.id if made is None else made.id
@@ -132,10 +132,10 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
 
         return await self._view.write("conversation", new.id, run, landed=landed)
 
-    async def read(self, id: str) -> ConversationRecord:
+    async def read(self, id: str) -> StoredConversation:
         return await self._view.read(partial(conversations.read, id=id))
 
-    async def find(self, name: str) -> ConversationRecord:
+    async def find(self, name: str) -> StoredConversation:
         try:
             check_name("name", name)
         except BadName:
@@ -144,7 +144,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
 
     async def made_with(
         self, key: IdempotencyKey, operation: KeyedOperation, source: str | None = None
-    ) -> ConversationRecord | TurnRecord | None:
+    ) -> StoredConversation | StoredTurn | None:
         # A read is enough. Its snapshot is as new as the call, so it has every key that any process committed before;
         # and a key that is taken afterwards is found by the operation itself, which looks again under the write lock.
         self._view.file.checks.key(key)
@@ -161,7 +161,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         parent: str | None = None,
         sub_agents: bool = True,
         sides: bool = True,
-    ) -> Page[ConversationRecord]:
+    ) -> Page[StoredConversation]:
         self._view.file.checks.description(None, tags)
         page = partial(
             conversations.page,
@@ -185,8 +185,8 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         *,
         title: str | None = None,
         tags: Tags | None = None,
-        if_unchanged: ConversationRecord | None = None,
-    ) -> ConversationRecord:
+        if_unchanged: StoredConversation | None = None,
+    ) -> StoredConversation:
         self._view.file.checks.description(title, tags or ())
         run = partial(conversations.describe, id=id, title=title, tags=tags, if_unchanged=if_unchanged)
         return await self._view.write("description of", id, run, landed=partial(conversations.was_updated, id=id))
@@ -200,14 +200,14 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         landed = partial(conversations.has_approvals, id=id, approvals=approvals)
         return await self._view.write("approvals of", id, run, landed=landed)
 
-    async def rename(self, id: str, name: str | None, *, if_revision: int | None = None) -> ConversationRecord:
+    async def rename(self, id: str, name: str | None, *, if_revision: int | None = None) -> StoredConversation:
         conversations.key_of(id)
         if name is not None:
             check_name("name", name)
         run = partial(conversations.rename, id=id, name=name, if_revision=if_revision)
         return await self._view.write("name of", id, run, landed=partial(conversations.is_named, id=id, name=name))
 
-    async def admit(self, id: str) -> ConversationRecord:
+    async def admit(self, id: str) -> StoredConversation:
         run = partial(conversations.admit, id=id)
         return await self._view.write("admission of", id, run, landed=partial(conversations.is_admitted, id=id))
 
@@ -221,7 +221,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
         draft: bool = False,
-    ) -> ConversationRecord:
+    ) -> StoredConversation:
         self._view.file.checks.new(new)
         self._view.file.checks.key(key)
         run = partial(
@@ -245,7 +245,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         before: str | Position | None = None,
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
-    ) -> tuple[ConversationRecord, ConversationRecord | None]:
+    ) -> tuple[StoredConversation, StoredConversation | None]:
         self._view.file.checks.new(aside)
         self._view.file.checks.key(key)
         run = partial(conversations.rewind, id=id, aside=aside, at=at, before=before, if_revision=if_revision, key=key)
@@ -302,7 +302,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         key: IdempotencyKey | None = None,
         onto: Onto | None = None,
         by: str | None = None,
-    ) -> OpenTurn | TurnRecord:
+    ) -> OpenTurn | StoredTurn:
         self._view.file.checks.input(input)
         conversations.key_of(conversation)
         check_id("turn", turn)
@@ -386,14 +386,14 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
             return committed
         return replace(committed, events=placed(turn, events, staged, committed.first))
 
-    async def fail(self, turn: OpenTurn, error: TurnError, *, usage: Usage = Usage()) -> TurnRecord:
+    async def fail(self, turn: OpenTurn, error: TurnError, *, usage: Usage = Usage()) -> StoredTurn:
         error = TurnError(_printable(error.code), _printable(error.message))
         return await self._turns.end(turn, partial(turns.end, outcome="failed", error=error), usage)
 
-    async def cancel(self, turn: OpenTurn, *, usage: Usage = Usage()) -> TurnRecord:
+    async def cancel(self, turn: OpenTurn, *, usage: Usage = Usage()) -> StoredTurn:
         return await self._turns.end(turn, partial(turns.end, outcome="cancelled", error=None), usage)
 
-    async def wait(self, turn: OpenTurn, events: Sequence[NewEvent] = (), *, usage: Usage = Usage()) -> TurnRecord:
+    async def wait(self, turn: OpenTurn, events: Sequence[NewEvent] = (), *, usage: Usage = Usage()) -> StoredTurn:
         staged = self._view.stage(turn, events)
         return await self._turns.end(turn, partial(turns.wait, staged=staged), usage)
 
@@ -403,12 +403,12 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         assert isinstance(taken, OpenTurn)
         return taken
 
-    async def discard(self, turn: str) -> TurnRecord:
+    async def discard(self, turn: str) -> StoredTurn:
         return await self._view.write(
             "turn", turn, partial(turns.discard, id=turn), landed=partial(turns.is_over, id=turn)
         )
 
-    async def ask_cancel(self, turn: str) -> TurnRecord:
+    async def ask_cancel(self, turn: str) -> StoredTurn:
         # Not synced: a power cut that undoes it also ends the process that was asked.
         run, landed = partial(turns.ask_cancel, id=turn), partial(turns.is_cancel_asked, id=turn)
         return await self._view.write("cancel of turn", turn, run, landed=landed, durable=False)
@@ -422,11 +422,11 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
     async def refresh(self, turn: OpenTurn) -> OpenTurn:
         return await self._view.read(partial(turns.refresh, turn=turn))
 
-    async def turn(self, id: str) -> TurnRecord:
+    async def turn(self, id: str) -> StoredTurn:
         return await self._view.read(partial(turns.read, id=id))
 
-    async def whole_turn(self, id: str) -> tuple[TurnRecord, tuple[Event, ...] | tuple[StagedEvent, ...]]:
-        def read(db: Database, scope: Scope) -> tuple[TurnRecord, tuple[Event, ...] | tuple[StagedEvent, ...]]:
+    async def whole_turn(self, id: str) -> tuple[StoredTurn, tuple[Event, ...] | tuple[StagedEvent, ...]]:
+        def read(db: Database, scope: Scope) -> tuple[StoredTurn, tuple[Event, ...] | tuple[StagedEvent, ...]]:
             record = turns.read(db, scope, id)
             if record.end is None:
                 return record, tuple(history.read_steps(db, id))
@@ -436,7 +436,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
 
     async def turns(
         self, conversation: str, *, cursor: str | None = None, limit: int = 50, since: int = 0
-    ) -> Page[TurnRecord]:
+    ) -> Page[StoredTurn]:
         page = partial(turns.page, conversation=conversation, cursor=cursor, limit=_bounded(limit), since=since)
         return await self._view.read(page)
 

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from forkpoint.errors import ForkpointError
 from forkpoint.events import NewEvent
-from forkpoint.store.records import OpenTurn
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.open_file import OpenFile
 from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.sqlite.writer import WriteJob
 from forkpoint.store.stage import Staged, stage
+from forkpoint.store.values import OpenTurn
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from forkpoint.clock import Clock
 from forkpoint.events import Event, NewEvent, Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import Committed, ConversationRecord, NewConversation, NewFork, OpenTurn
+from forkpoint.store.values import Committed, NewConversation, NewFork, OpenTurn, StoredConversation
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.samples import exchange
 
@@ -45,7 +45,7 @@ class Conformance:
         await opened.close()
 
 
-async def create(store: Store, name: str | None = None) -> ConversationRecord:
+async def create(store: Store, name: str | None = None) -> StoredConversation:
     return await store.create(NewConversation(id=new_id(), name=name, settings='{"a":1}', cache='{"key":"k"}'))
 
 

@@ -6,7 +6,7 @@ from forkpoint.errors import NotFound
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import Collected, IdempotencyKey, Lineage, NewConversation, OpenTurn, TurnError
+from forkpoint.store.values import Collected, IdempotencyKey, Lineage, NewConversation, OpenTurn, TurnError
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
 from forkpoint.testing.samples import exchange, remembers, says

@@ -8,7 +8,7 @@ from forkpoint.errors import Stale
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import NewConversation, TurnError
+from forkpoint.store.values import NewConversation, TurnError
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run
 from forkpoint.testing.samples import answers, says
 

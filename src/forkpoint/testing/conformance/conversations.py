@@ -8,7 +8,7 @@ from forkpoint.events import Position, Usage
 from forkpoint.ids import new_id
 from forkpoint.paging import every
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import IdempotencyKey, Lineage, NewConversation, NewFork, OpenTurn
+from forkpoint.store.values import IdempotencyKey, Lineage, NewConversation, NewFork, OpenTurn
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
 from forkpoint.testing.samples import answers, exchange, says
 

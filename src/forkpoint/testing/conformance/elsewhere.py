@@ -7,17 +7,17 @@ from forkpoint.errors import AlreadyExists, BadArgument, BadPosition, Busy, NotF
 from forkpoint.events import Event, Position, Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import (
+from forkpoint.store.values import (
     Committed,
-    ConversationRecord,
     IdempotencyKey,
     Lineage,
     NewConversation,
     NewFork,
     Onto,
     OpenTurn,
+    StoredConversation,
+    StoredTurn,
     TurnError,
-    TurnRecord,
 )
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
 from forkpoint.testing.samples import answers, calls, exchange, remembers, returns, says, thinks
@@ -41,7 +41,7 @@ async def move(store: Store, conversation: str, onto: Onto, question: str, input
     return await store.commit(turn, exchange(question), usage=used(input), aside=aside), aside
 
 
-async def seen(store: Store, id: str) -> tuple[ConversationRecord, list[Event], object]:
+async def seen(store: Store, id: str) -> tuple[StoredConversation, list[Event], object]:
     """All of a conversation that a turn which does not commit must leave alone."""
     record = await store.read(id)
     return replace(record, updated=0), await store.events(id), await store.state(id)
@@ -236,7 +236,7 @@ class ElsewhereConformance(Conformance):
         with pytest.raises(Busy):
             await store.rewind(made.id, fork_of(), at=one.last)
         joined = await store.begin(made.id, new_id(), onto=onto, key=key)
-        assert isinstance(joined, TurnRecord)
+        assert isinstance(joined, StoredTurn)
         assert (joined.id, joined.base, joined.outcome) == (turn.id, one.last, "running")
         fork = await store.fork(made.id, fork_of())
         assert len(await store.events(fork.id)) == 4, "a fork sees what is committed"

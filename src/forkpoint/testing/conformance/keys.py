@@ -6,7 +6,7 @@ from forkpoint.errors import Busy, KeyReused, NotFound
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import IdempotencyKey, NewConversation, OpenTurn, TurnError, TurnRecord
+from forkpoint.store.values import IdempotencyKey, NewConversation, OpenTurn, StoredTurn, TurnError
 from forkpoint.testing.conformance.base import Conformance, create, fork_of, run
 from forkpoint.testing.samples import exchange
 
@@ -19,13 +19,13 @@ class KeyConformance(Conformance):
         turn = await store.begin(made.id, new_id(), key=KEY)
         assert isinstance(turn, OpenTurn)
         joined = await store.begin(made.id, new_id(), key=KEY)
-        assert isinstance(joined, TurnRecord)
+        assert isinstance(joined, StoredTurn)
         assert (joined.id, joined.outcome) == (turn.id, "running")
         with pytest.raises(KeyReused):
             await store.begin(made.id, new_id(), key=IdempotencyKey(KEY.key, b"another body"))
         await store.commit(turn, exchange("once"))
         stored = await store.begin(made.id, new_id(), key=KEY)
-        assert isinstance(stored, TurnRecord)
+        assert isinstance(stored, StoredTurn)
         assert (stored.id, stored.outcome) == (turn.id, "committed")
 
     @pytest.mark.parametrize("ending", ["failed", "cancelled"])
@@ -44,7 +44,7 @@ class KeyConformance(Conformance):
         await store.fail(turn, TurnError("x", "y"))
         taken = await store.resume(turn.id)
         joined = await store.begin(made.id, new_id(), key=KEY)
-        assert isinstance(joined, TurnRecord)
+        assert isinstance(joined, StoredTurn)
         await store.commit(taken, exchange("once"))
         stored = await store.begin(made.id, new_id(), key=KEY)
         assert (stored.id, len(await store.events(made.id))) == (turn.id, 2)

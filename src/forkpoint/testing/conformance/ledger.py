@@ -6,7 +6,7 @@ from forkpoint.errors import BadName, KeyReused, NotFound
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import Lineage, NewConversation, OpenTurn, TurnError
+from forkpoint.store.values import Lineage, NewConversation, OpenTurn, TurnError
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run
 from forkpoint.testing.samples import answers, says

@@ -8,7 +8,7 @@ from forkpoint.errors import Busy, NotResumable, TurnLost, TurnOpen
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import IdempotencyKey, Onto, OpenTurn, TurnError, TurnRecord
+from forkpoint.store.values import IdempotencyKey, Onto, OpenTurn, StoredTurn, TurnError
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import Conformance, Opener, begin, create, fork_of, run, texts
 from forkpoint.testing.samples import answers, calls, exchange, returns, says
@@ -38,7 +38,7 @@ class ProcessConformance(Conformance):
         assert await other.made_with(key, "turn", made.id) is None
         turn = await store.begin(made.id, new_id(), key=key)
         found = await other.made_with(key, "turn", made.id)
-        assert isinstance(found, TurnRecord)
+        assert isinstance(found, StoredTurn)
         assert (found.id, found.outcome) == (turn.id, "running")
 
     async def test_of_two_writers_one_wins(self, store: Store, other: Store) -> None:

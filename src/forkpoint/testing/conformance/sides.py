@@ -9,7 +9,7 @@ from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.paging import every
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import ConversationRecord, Lineage, NewConversation, Onto, OpenTurn
+from forkpoint.store.values import Lineage, NewConversation, Onto, OpenTurn, StoredConversation
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
 from forkpoint.testing.conformance.care import A_MONTH
@@ -119,7 +119,7 @@ class SideConformance(Conformance):
 
 
 def beside(
-    source: ConversationRecord, kind: str, *, at: ConversationRecord | None = None, onto: Onto | None = None
+    source: StoredConversation, kind: str, *, at: StoredConversation | None = None, onto: Onto | None = None
 ) -> NewConversation:
     """A branch of this kind, to be made with its first turn."""
     where = None if at is None else at.head.position

@@ -12,15 +12,15 @@ from forkpoint.events import NewEvent, Position, Usage
 from forkpoint.ids import new_id
 from forkpoint.paging import every
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import (
+from forkpoint.store.values import (
     Announcement,
     Collected,
-    ConversationRecord,
     IdempotencyKey,
     Lineage,
     NewConversation,
     Onto,
     OpenTurn,
+    StoredConversation,
 )
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
@@ -403,7 +403,7 @@ class SubAgentConformance(Conformance):
     ) -> None:
         parent = await create(store)
         one = await run(store, parent.id, "one")
-        turn, made = new_id(), list[ConversationRecord]()
+        turn, made = new_id(), list[StoredConversation]()
 
         async def ask(asked: Store, number: int) -> None:
             new = spawned(parent, turn, onto=Onto(parent.id, one.last))
@@ -421,7 +421,7 @@ class SubAgentConformance(Conformance):
 
 
 def spawned(
-    parent: ConversationRecord,
+    parent: StoredConversation,
     turn: str | None = None,
     call: str = "c1",
     *,

@@ -21,7 +21,7 @@ from forkpoint.events import NewEvent, Opaque, Text, ToolResult, Usage
 from forkpoint.ids import new_id
 from forkpoint.paging import every
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import NewConversation, OpenTurn, TurnError
+from forkpoint.store.values import NewConversation, OpenTurn, TurnError
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
 from forkpoint.testing.samples import answers, calls, exchange, remembers, returns, says, thinks

@@ -49,7 +49,7 @@ from forkpoint.server.wires.chat.service import Wish
 from forkpoint.server.wires.chat.side_rules import SideRule
 from forkpoint.server.wires.chat.stream import ChunkStream
 from forkpoint.server.wires.identity import RETRIES, Identity, read_identity
-from forkpoint.store import ConversationRecord, TurnRecord
+from forkpoint.store import StoredConversation, StoredTurn
 from forkpoint.updates import TurnStarted
 
 _log = logging.getLogger("forkpoint.server")
@@ -340,7 +340,7 @@ class ChatTurn:
             _log.exception("what a turn leaves in memory could not be kept")
         return turn
 
-    async def _find(self, *, fresh: bool) -> ConversationRecord | None:
+    async def _find(self, *, fresh: bool) -> StoredConversation | None:
         """The conversation of this name, as it is known here, or with ``fresh`` as it is in the store."""
         name, entry = self._identity.name, self._chat.hot.get(self._place)
         known = None if entry is None or fresh else self._placement.known(entry.id)
@@ -355,7 +355,7 @@ class ChatTurn:
             self._hot(record.id)
         return record
 
-    async def _of_key(self, record: ConversationRecord | None) -> ConversationRecord | None:
+    async def _of_key(self, record: StoredConversation | None) -> StoredConversation | None:
         """The conversation in which this very request began its turn with its key; None if it has to begin one.
 
         ``record`` is what has the name now: that may be another branch of the family since. A request that leaves its
@@ -370,7 +370,7 @@ class ChatTurn:
             return None
         return there
 
-    async def _repeated(self, record: ConversationRecord) -> TurnRecord | None:
+    async def _repeated(self, record: StoredConversation) -> StoredTurn | None:
         """The turn that this very request began when it was sent before. None if it has to be run anew."""
         if self._chat.refused.get(self._place) == self._digest:
             return None  # it was not even begun
@@ -378,7 +378,7 @@ class ChatTurn:
         return await self._placement.repeated(record, self._digest)
 
     async def _joined(
-        self, record: ConversationRecord, same: TurnRecord | None, tell: Callback, *, is_aside: bool = False
+        self, record: StoredConversation, same: StoredTurn | None, tell: Callback, *, is_aside: bool = False
     ) -> Turn | None:
         """The turn of this request, once it has ended. None if it has to be run anew, or was interrupted.
 
@@ -399,7 +399,7 @@ class ChatTurn:
                 raise  # it was not for want of a client
             return None
 
-    async def _beside_head(self, record: ConversationRecord, start: StartingPoint, settings: Settings) -> Draft:
+    async def _beside_head(self, record: StoredConversation, start: StartingPoint, settings: Settings) -> Draft:
         """A branch for this request alone. Raises `Busy` if the same request is being answered on one."""
         there = await self._answered_aside()
         if there is not None and self._key is None:
@@ -429,7 +429,7 @@ class ChatTurn:
         if self._aside is not None:
             self._aside.is_decided.set()
 
-    async def _joined_aside(self, record: ConversationRecord, tell: Callback) -> Turn | None:
+    async def _joined_aside(self, record: StoredConversation, tell: Callback) -> Turn | None:
         """The turn of this very request on a branch of its own, unless the conversation has gone on since."""
         there = await self._answered_aside()
         if there is None or record.revision > there.revision + 1:  # one turn may have run beside it
@@ -439,7 +439,7 @@ class ChatTurn:
             return None
         return await self._joined(branch, await self._repeated(branch), tell, is_aside=True)
 
-    def _dressed(self, record: ConversationRecord | None) -> tuple[Agent, Settings]:
+    def _dressed(self, record: StoredConversation | None) -> tuple[Agent, Settings]:
         """The agent as it answers here, and the settings that say so."""
         stored = None if record is None else Settings.from_json(record.settings)
         system = self._list.system
@@ -452,7 +452,7 @@ class ChatTurn:
             return agent, replace(settings, workspace=self._chat.wardrobe.workspace(wish))
         return agent, settings.at(stored)
 
-    async def _start(self, record: ConversationRecord | None) -> StartingPoint:
+    async def _start(self, record: StoredConversation | None) -> StartingPoint:
         """Where the turn stands, and with what it begins. Raises `Unpaired`."""
         entry = self._chat.hot.get(self._place)
         if record is not None and entry is not None and self._list.is_whole and not self._list.results:
@@ -462,7 +462,7 @@ class ChatTurn:
                 return StartingPoint(self._list.said, path=path)  # as the client was left: there is nothing to compare
         return await self._placement.start(record, self._list, self._path, has_key=self._key is not None)
 
-    async def _path(self, record: ConversationRecord) -> Sequence[Seen]:
+    async def _path(self, record: StoredConversation) -> Sequence[Seen]:
         """A conversation's path as its client saw it, from memory if it is there."""
         place = (self.call.tenant, record.head.digest)
         known = self._chat.seen.get(place)
@@ -483,7 +483,7 @@ class ChatTurn:
             self._chat.hot.put(self._place, entry)
         return entry
 
-    async def _remember(self, turn: Turn, start: StartingPoint, record: ConversationRecord | None) -> None:
+    async def _remember(self, turn: Turn, start: StartingPoint, record: StoredConversation | None) -> None:
         """Keeps what the next request will want to know. ``record`` is how the conversation stood before the turn."""
         entry = self._hot(turn.conversation) if self.branch is None else None
         if record is not None and start.onto is None and self.branch is None:
@@ -507,7 +507,7 @@ class ChatTurn:
         return None if outline is None else (head, outline)
 
 
-def _status_at_head(record: ConversationRecord, turn: TurnRecord) -> Literal["created", "continued"]:
+def _status_at_head(record: StoredConversation, turn: StoredTurn) -> Literal["created", "continued"]:
     """The status of a turn that stands on the path that the name points to."""
     first = record.lineage.at if record.lineage.kind == "fork" else None
     return "created" if turn.base == first else "continued"

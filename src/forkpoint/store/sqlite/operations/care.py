@@ -15,11 +15,11 @@ from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.paths import Span
 from forkpoint.history.state import EMPTY, State
 from forkpoint.ids import id_from_bytes
-from forkpoint.store.records import Collected, Flaw, Verification
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations
 from forkpoint.store.sqlite.operations.history import head_at, read_path, read_state
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, load_calls, load_state, load_usage, unpack
+from forkpoint.store.values import Collected, Flaw, Verification
 
 BATCH = 500
 """How many events one step of the collector removes, so that no turn waits long for it."""

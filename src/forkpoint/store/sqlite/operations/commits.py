@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from forkpoint.errors import KeyReused, NotWhole, Stale
 from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
 from forkpoint.ids import id_to_bytes
-from forkpoint.store.records import Announcement, Committed, Head, NewFork, OpenTurn, StoreLimits
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations
 from forkpoint.store.sqlite.operations.conversations import Spend
@@ -17,6 +16,7 @@ from forkpoint.store.sqlite.operations.history import head_at, read_sealed
 from forkpoint.store.sqlite.operations.turns import find, lost, open_turn
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, dumps, head_columns, pack, unpack
 from forkpoint.store.stage import Sealed, Staged, chain, stage
+from forkpoint.store.values import Announcement, Committed, Head, NewFork, OpenTurn, StoreLimits
 
 
 def commit(

@@ -15,17 +15,6 @@ from forkpoint.history.digests import root_digest
 from forkpoint.history.paths import common_ancestor
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.paging import Page
-from forkpoint.store.records import (
-    ConversationRecord,
-    Head,
-    IdempotencyKey,
-    Lineage,
-    NewConversation,
-    NewFork,
-    Onto,
-    Status,
-    Tags,
-)
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import idempotency
 from forkpoint.store.sqlite.operations.history import head_at, read_path, resolve
@@ -41,6 +30,17 @@ from forkpoint.store.sqlite.rows import (
     load_usage,
     pack,
     possible_revision,
+)
+from forkpoint.store.values import (
+    Head,
+    IdempotencyKey,
+    Lineage,
+    NewConversation,
+    NewFork,
+    Onto,
+    Status,
+    StoredConversation,
+    Tags,
 )
 
 NO_APPROVALS: JsonText = "[]"
@@ -78,11 +78,11 @@ def row_of(db: Database, scope: Scope, id: str, *, drafts: bool = True) -> sqlit
     return row
 
 
-def read(db: Database, scope: Scope, id: str) -> ConversationRecord:
+def read(db: Database, scope: Scope, id: str) -> StoredConversation:
     return conversation_of(row_of(db, scope, id), scope)
 
 
-def find(db: Database, scope: Scope, name: str) -> ConversationRecord:
+def find(db: Database, scope: Scope, name: str) -> StoredConversation:
     row = db.execute(SQL["find_conversation"], {"tenant": scope.tenant, "name": name}).fetchone()
     if row is None:
         raise NotFound("conversation", name if len(name) <= 200 else name[:200] + "...")
@@ -112,7 +112,7 @@ def page(
     parent: str | None = None,
     sub_agents: bool = True,
     sides: bool = True,
-) -> Page[ConversationRecord]:
+) -> Page[StoredConversation]:
     """One page of the list, the newest first."""
     holders = db.execute(SQL["read_holders"]).fetchall() if status else []
     dead = [row["id"].hex().upper() for row in holders if not scope.alive(row["id"], row["seen"])]
@@ -138,7 +138,7 @@ def page(
 
 def create(
     db: Database, scope: Scope, new: NewConversation, *, draft: bool, key: IdempotencyKey | None = None
-) -> ConversationRecord:
+) -> StoredConversation:
     """Makes a root, a branch or a draft: empty, or with a path that begins where ``new.onto`` says."""
     family = key_of(new.family or new.id, "family")
     lineage, own = new.lineage, Spend()
@@ -179,7 +179,7 @@ def create(
 
 def made_before(
     db: Database, scope: Scope, new: NewConversation, key: IdempotencyKey | None = None
-) -> ConversationRecord | None:
+) -> StoredConversation | None:
     """The conversation that an earlier request with this key made, or for the same call of a turn; else None."""
     if made := idempotency.find(db, scope, key, "create", None):
         return read(db, scope, id_from_bytes(made))
@@ -189,8 +189,8 @@ def made_before(
 
 
 def describe(
-    db: Database, scope: Scope, id: str, title: str | None, tags: Tags | None, if_unchanged: ConversationRecord | None
-) -> ConversationRecord:
+    db: Database, scope: Scope, id: str, title: str | None, tags: Tags | None, if_unchanged: StoredConversation | None
+) -> StoredConversation:
     if if_unchanged is not None:  # compared in the transaction that writes
         found = read(db, scope, id)
         if _description(found) != _description(if_unchanged):
@@ -206,7 +206,7 @@ def describe(
     return read(db, scope, id)
 
 
-def _description(record: ConversationRecord) -> tuple[int, str | None, dict[str, str]]:
+def _description(record: StoredConversation) -> tuple[int, str | None, dict[str, str]]:
     return record.revision, record.title, dict(record.tags)
 
 
@@ -226,7 +226,7 @@ def change_approvals(db: Database, scope: Scope, id: str, approvals: JsonText, b
     return False
 
 
-def rename(db: Database, scope: Scope, id: str, name: str | None, if_revision: int | None = None) -> ConversationRecord:
+def rename(db: Database, scope: Scope, id: str, name: str | None, if_revision: int | None = None) -> StoredConversation:
     parameters = {
         "tenant": scope.tenant,
         "id": key_of(id),
@@ -245,7 +245,7 @@ def rename(db: Database, scope: Scope, id: str, name: str | None, if_revision: i
     return read(db, scope, id)
 
 
-def admit(db: Database, scope: Scope, id: str) -> ConversationRecord:
+def admit(db: Database, scope: Scope, id: str) -> StoredConversation:
     """Makes a draft a conversation that is listed."""
     db.execute(SQL["admit_conversation"], {"tenant": scope.tenant, "id": key_of(id), "now": scope.now})
     return read(db, scope, id)
@@ -262,7 +262,7 @@ def fork(
     if_revision: int | None,
     key: IdempotencyKey | None,
     draft: bool,
-) -> ConversationRecord:
+) -> StoredConversation:
     """A new pointer into the source's path: one row."""
     subject = key_of(source)
     if made := idempotency.find(db, scope, key, "fork", subject):
@@ -288,7 +288,7 @@ def rewind(
     before: str | Position | None,
     if_revision: int | None,
     key: IdempotencyKey | None,
-) -> tuple[ConversationRecord, ConversationRecord | None]:
+) -> tuple[StoredConversation, StoredConversation | None]:
     """Moves the head back and makes a branch of the old head."""
     if made := idempotency.find(db, scope, key, "rewind", key_of(id)):
         branch = id_from_bytes(made)
@@ -327,7 +327,7 @@ def insert_branch(
     own: Spend,
     *,
     draft: bool = False,
-) -> ConversationRecord:
+) -> StoredConversation:
     """A new conversation of a family, at a place in its history."""
     return _insert(
         db,
@@ -448,7 +448,7 @@ def _child_of(db: Database, scope: Scope, lineage: Lineage) -> bytes | None:
 
 def _fork_at_head(
     db: Database, scope: Scope, source: str, new: NewFork, if_revision: int | None, draft: bool
-) -> ConversationRecord | None:
+) -> StoredConversation | None:
     """The fork that is asked for most, in one statement; None if there is a reason to refuse it."""
     parameters = {
         "tenant": scope.tenant,
@@ -484,7 +484,7 @@ def _insert(
     title: str | None,
     tags: Tags,
     draft: bool,
-) -> ConversationRecord:
+) -> StoredConversation:
     parameters: Parameters = head_columns(head) | {
         "tenant": scope.tenant,
         "id": key_of(id),
@@ -511,7 +511,7 @@ def _insert(
     return made
 
 
-def _inserted(db: Database, scope: Scope, statement: str, parameters: Parameters) -> ConversationRecord | None:
+def _inserted(db: Database, scope: Scope, statement: str, parameters: Parameters) -> StoredConversation | None:
     """The conversation that a statement made, or None if it made none. Raises `AlreadyExists`."""
     try:
         rows = db.execute(statement, parameters).fetchall()

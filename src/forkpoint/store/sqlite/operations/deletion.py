@@ -5,10 +5,10 @@ import sqlite3
 
 from forkpoint.errors import Busy
 from forkpoint.ids import id_from_bytes
-from forkpoint.store.records import Deleted
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations, idempotency, ledger, turns
 from forkpoint.store.sqlite.rows import Scope
+from forkpoint.store.values import Deleted
 
 
 def delete_old_draft(db: Database, scope: Scope, id: str, before: int) -> bool:

@@ -3,12 +3,12 @@ Tests: forkpoint.testing.conformance.elsewhere."""
 
 from forkpoint.errors import BadArgument
 from forkpoint.history.paths import common_ancestor
-from forkpoint.store.records import Lineage, NewFork, OpenTurn
 from forkpoint.store.sqlite.connection import Database
 from forkpoint.store.sqlite.operations import conversations
 from forkpoint.store.sqlite.operations.conversations import Spend
 from forkpoint.store.sqlite.operations.history import read_path
 from forkpoint.store.sqlite.rows import Scope, head_of
+from forkpoint.store.values import Lineage, NewFork, OpenTurn
 
 
 def leave_head(db: Database, scope: Scope, turn: OpenTurn, aside: NewFork | None) -> tuple[Spend, str | None]:

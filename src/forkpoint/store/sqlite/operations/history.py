@@ -12,7 +12,6 @@ from forkpoint.history.pairing import safe_cuts
 from forkpoint.history.paths import Path, Span, join
 from forkpoint.history.state import State, fold
 from forkpoint.ids import id_from_bytes, id_to_bytes
-from forkpoint.store.records import Head
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.rows import (
     ORDINALS,
@@ -26,6 +25,7 @@ from forkpoint.store.sqlite.rows import (
     unpack,
 )
 from forkpoint.store.stage import Sealed
+from forkpoint.store.values import Head
 
 
 def read_path(db: Database, scope: Scope, family: bytes, head: Position | None) -> Path:

@@ -3,9 +3,9 @@
 from forkpoint.errors import KeyReused
 from forkpoint.events import JsonText
 from forkpoint.ids import id_to_bytes
-from forkpoint.store.records import IdempotencyKey
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.rows import Scope
+from forkpoint.store.values import IdempotencyKey
 
 
 def find(db: Database, scope: Scope, key: IdempotencyKey | None, operation: str, subject: bytes | None) -> bytes | None:

@@ -11,19 +11,6 @@ from forkpoint.events import JsonText, Usage
 from forkpoint.history.state import fold
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.paging import Page
-from forkpoint.store.records import (
-    ConversationRecord,
-    Head,
-    IdempotencyKey,
-    KeyedOperation,
-    NewConversation,
-    Onto,
-    OpenTurn,
-    Outcome,
-    StopReason,
-    TurnError,
-    TurnRecord,
-)
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations, idempotency
 from forkpoint.store.sqlite.operations.history import head_at, read_spans, read_state, read_steps, resolve
@@ -40,6 +27,19 @@ from forkpoint.store.sqlite.rows import (
     turn_of,
 )
 from forkpoint.store.stage import Staged
+from forkpoint.store.values import (
+    Head,
+    IdempotencyKey,
+    KeyedOperation,
+    NewConversation,
+    Onto,
+    OpenTurn,
+    Outcome,
+    StopReason,
+    StoredConversation,
+    StoredTurn,
+    TurnError,
+)
 
 
 def begin(
@@ -57,7 +57,7 @@ def begin(
     key: IdempotencyKey | None,
     onto: Onto | None,
     by: str | None,
-) -> OpenTurn | TurnRecord:
+) -> OpenTurn | StoredTurn:
     """Takes the lock of a conversation for a new turn; or returns the turn that the key already made."""
     subject = conversations.key_of(conversation)
     if made := idempotency.find(db, scope, key, "turn", subject):
@@ -106,7 +106,7 @@ def begin(
 
 def made_with(
     db: Database, scope: Scope, key: IdempotencyKey, operation: KeyedOperation, source: str | None
-) -> ConversationRecord | TurnRecord | None:
+) -> StoredConversation | StoredTurn | None:
     """The turn or conversation that an earlier request with this key made; None if the key is free."""
     subject = None if source is None else conversations.key_of(source)
     made = idempotency.find(db, scope, key, operation, subject)
@@ -129,14 +129,14 @@ def journal(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: U
 
 def end(
     db: Database, scope: Scope, turn: OpenTurn, outcome: Outcome, error: TurnError | None, usage: Usage
-) -> TurnRecord:
+) -> StoredTurn:
     """Ends a running turn as failed or cancelled, and adds what was spent last. The head has not moved."""
     _leave_running(db, scope, turn, outcome, error, usage, ended=scope.now)
     _release(db, scope, id_to_bytes(turn.id), id_to_bytes(turn.conversation))
     return read(db, scope, turn.id)
 
 
-def wait(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> TurnRecord:
+def wait(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> StoredTurn:
     """Parks a running turn until somebody approves or denies. The conversation stays taken."""
     if staged.events:
         journal(db, scope, turn, staged, turn.usage)
@@ -179,7 +179,7 @@ def refresh(db: Database, scope: Scope, turn: OpenTurn) -> OpenTurn:
     return _handle(db, scope, turn.conversation, turn.id, turn.token, turn.branch)
 
 
-def discard(db: Database, scope: Scope, id: str) -> TurnRecord:
+def discard(db: Database, scope: Scope, id: str) -> StoredTurn:
     """Ends an open turn that no process runs, as cancelled."""
     row = _turn_row(db, scope, id)
     outcome = outcome_of(row, scope)
@@ -190,7 +190,7 @@ def discard(db: Database, scope: Scope, id: str) -> TurnRecord:
     return read(db, scope, id)
 
 
-def ask_cancel(db: Database, scope: Scope, id: str) -> TurnRecord:
+def ask_cancel(db: Database, scope: Scope, id: str) -> StoredTurn:
     """Asks the process that runs a turn to cancel it."""
     db.execute(SQL["ask_cancel"], {"id": conversations.key_of(id, "turn"), "tenant": scope.tenant, "now": scope.now})
     return read(db, scope, id)
@@ -257,11 +257,11 @@ def journalled(db: Database, scope: Scope, id: str, staged: int, usage: Usage) -
     return row is not None and row["staged"] == staged and load_usage(row["usage"]) == usage
 
 
-def read(db: Database, scope: Scope, id: str) -> TurnRecord:
+def read(db: Database, scope: Scope, id: str) -> StoredTurn:
     return turn_of(_turn_row(db, scope, id), scope)
 
 
-def uncommitted(db: Database, scope: Scope, conversation: sqlite3.Row, since: int = 0) -> list[TurnRecord]:
+def uncommitted(db: Database, scope: Scope, conversation: sqlite3.Row, since: int = 0) -> list[StoredTurn]:
     """A conversation's tries that are not history, from an ordinal on: failed, cancelled, and the open one."""
     own = {
         "conversation": conversation["id"],
@@ -272,12 +272,12 @@ def uncommitted(db: Database, scope: Scope, conversation: sqlite3.Row, since: in
     return [turn_of(turn, scope) for turn in db.execute(SQL["uncommitted_turns"], own)]
 
 
-def page(db: Database, scope: Scope, conversation: str, cursor: str | None, limit: int, since: int) -> Page[TurnRecord]:
+def page(db: Database, scope: Scope, conversation: str, cursor: str | None, limit: int, since: int) -> Page[StoredTurn]:
     """The path's turns and notes with the conversation's own uncommitted tries, by where they started, then when."""
     after = max((-1, "") if cursor is None else _parse_cursor(cursor), (_possible_ordinal(since), ""))
     row = conversations.row_of(db, scope, conversation)
     found = uncommitted(db, scope, row, after[0])
-    committed: list[TurnRecord] = []
+    committed: list[StoredTurn] = []
     for span in read_spans(db, scope, row["family"], head_of(row).position, after[0]):
         stretch = {"first": span.segment << 32 | span.first, "last": span.segment << 32 | span.last}
         # One more than the page, and the turn in which it starts: the cursor's own, or one that began before `since`.
@@ -484,7 +484,7 @@ def lost(db: Database, scope: Scope, turn: OpenTurn) -> TurnLost | TurnBehind:
     return TurnLost(turn.id, "running elsewhere" if outcome == "running" else outcome)
 
 
-def _order(turn: TurnRecord) -> tuple[int, str]:
+def _order(turn: StoredTurn) -> tuple[int, str]:
     return (turn.base.ordinal if turn.base else 0, turn.id)
 
 

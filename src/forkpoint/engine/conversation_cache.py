@@ -10,27 +10,27 @@ from forkpoint.events import JsonText
 from forkpoint.ids import id_to_bytes
 from forkpoint.lru import Lru
 from forkpoint.store.protocol import Store
-from forkpoint.store.records import Committed, ConversationRecord, OpenTurn
+from forkpoint.store.values import Committed, OpenTurn, StoredConversation
 
 KEPT = 1024
 
 
-class RecordCache:
+class ConversationCache:
     """The records of a store's conversations. One is good for as long as the revision is the one it says."""
 
     def __init__(self, store: Store, told: Callable[[str, int], None] | None = None) -> None:
         self._store = store
         self._told = told  # which conversation a commit has moved, and to which revision
-        self._known: Lru[str, ConversationRecord] = Lru(KEPT)
+        self._known: Lru[str, StoredConversation] = Lru(KEPT)
 
-    async def at(self, turn: OpenTurn) -> ConversationRecord:
+    async def at(self, turn: OpenTurn) -> StoredConversation:
         """The record of a turn's conversation, as it is at the turn's base."""
         known = self._known.get(turn.conversation)
         if known is not None and known.revision == turn.revision:
             return known
         return self.know(await self._store.read(turn.conversation))
 
-    async def find(self, id_or_name: str) -> ConversationRecord:
+    async def find(self, id_or_name: str) -> StoredConversation:
         """The record of a conversation by its id or its name, read now."""
         try:
             id_to_bytes(id_or_name)
@@ -38,11 +38,11 @@ class RecordCache:
         except (ValueError, NotFound):
             return self.know(await self._store.find(id_or_name))
 
-    def known(self, id: str) -> ConversationRecord | None:
+    def known(self, id: str) -> StoredConversation | None:
         """The record that is remembered, though it may be out of date."""
         return self._known.get(id)
 
-    def know(self, record: ConversationRecord) -> ConversationRecord:
+    def know(self, record: StoredConversation) -> StoredConversation:
         """Remembers a record that was just read."""
         self._known.put(record.id, record)
         return record
@@ -75,7 +75,7 @@ class RecordCache:
         self._known.pop(id)
 
 
-async def check_idle(store: Store, record: ConversationRecord) -> None:
+async def check_idle(store: Store, record: StoredConversation) -> None:
     """Raises `Busy` or `TurnOpen` if a turn holds the conversation."""
     if record.open_turn is not None and record.status in ("awaiting_approval", "interrupted"):
         raise TurnOpen(record.id, record.open_turn, record.status)
@@ -83,7 +83,7 @@ async def check_idle(store: Store, record: ConversationRecord) -> None:
         raise (await store.turn(record.open_turn)).busy()
 
 
-def check_revision(record: ConversationRecord, expected: int | None) -> None:
+def check_revision(record: StoredConversation, expected: int | None) -> None:
     """Raises `Stale` if the conversation is at another revision than its caller decided on."""
     if expected is not None and record.revision != expected:
         raise Stale(record.id, expected, record.revision)

@@ -55,7 +55,7 @@ class Lineage(Struct, frozen=True):
     call: str | None = None  # and the call in it
 
 
-class ConversationRecord(Struct, frozen=True):
+class StoredConversation(Struct, frozen=True):
     """One conversation, as it stood when it was read."""
 
     id: str
@@ -109,7 +109,7 @@ class IdempotencyKey(Struct, frozen=True):
     request: bytes | None
 
 
-class TurnRecord(Struct, frozen=True):
+class StoredTurn(Struct, frozen=True):
     """One try at answering, or one note."""
 
     id: str
