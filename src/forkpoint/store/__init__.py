@@ -1,6 +1,6 @@
 """Where conversations are kept. Callers import the names below, and no module.
 
-- `protocol`: what a store is. `records`: what it keeps of conversations and turns.
+- `protocol`: what a store is. `values`: what it takes and returns. `actor`: who acts.
 - `address`: opens a store by its address. `sqlite/`: the store in a file or in memory. `sql/`: its statements.
 - `checks`: what every store refuses.
 """
