@@ -124,7 +124,7 @@ class Disk:
 
     @contextmanager
     def holding_back(self) -> Iterator[threading.Event]:
-        """The next statement waits until the block is left. Gives what is set when it does."""
+        """The next transaction waits until the block is left. Gives what is set when it does."""
         self._release = threading.Event()
         self._reached.clear()
         try:
@@ -133,7 +133,7 @@ class Disk:
             self._release.set()
 
     def _execute(self, db: Database, sql: str, execute: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
-        if self._release is not None and not self._reached.is_set():
+        if self._release is not None and not self._reached.is_set() and sql.startswith("BEGIN"):
             self._reached.set()
             self._release.wait(PATIENCE)
         self._executed.append(sql)

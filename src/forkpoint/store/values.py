@@ -157,6 +157,7 @@ class OpenTurn(Struct, frozen=True):
     segment: int | None  # where the conversation appends; None: the commit opens one
     family: str
     staged: int = 0  # how many events are journalled
+    steps_digest: bytes | None = None  # of all of them, in the order of arrival; None: there are none
     calls: OpenCalls = NO_CALLS  # what is open after them
     state: State = EMPTY  # folded over base and staged events
     state_changed: bool = False

@@ -6,9 +6,11 @@ import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
+from forkpoint.clock import system_clock
 from forkpoint.errors import BadStoreUrl, StoreDamaged, StoreUnusable
 from forkpoint.store.sql import migrations
 from forkpoint.store.sqlite.connection import Database, code_of, connect, translated
+from forkpoint.store.sqlite.operations.adoption import adopt
 from forkpoint.system.durable_file import install, new_aside
 from forkpoint.system.file_lock import FileLock
 
@@ -18,6 +20,9 @@ APPLICATION_ID = 0x466B5074
 MIGRATIONS = migrations("sqlite")
 FORMAT = len(MIGRATIONS)
 """The newest format that this program knows."""
+
+RECORDS = 6
+"""The format that brought records. What stood there before gets them in the same transaction."""
 
 OLDEST_SQLITE = (3, 38, 0)
 
@@ -81,6 +86,8 @@ def make_tables(db: Database) -> None:
                 db.execute(statement)
             if number == 1:  # before the others run: they may raise `writable_from`
                 db.execute("INSERT INTO meta (format, writable_from) VALUES (1, 1)")
+            if number == RECORDS:
+                adopt(db, system_clock())
         db.execute("UPDATE meta SET format = ?", (FORMAT,))
         db.execute("COMMIT")
     except BaseException:

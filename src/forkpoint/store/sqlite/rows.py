@@ -31,12 +31,13 @@ Parameters: TypeAlias = dict[str, Any]
 
 
 class Scope(Struct, frozen=True):
-    """The inputs that all operations share: whose data, the time, this process, and a test whether another lives."""
+    """The inputs that all operations share: whose data, the time, this process, whether another lives, who acts."""
 
     tenant: str
     now: int
     holder: bytes
     alive: Callable[[bytes | None, int | None], bool]
+    by: str | None = None  # who acts
 
 
 def pack(position: Position | None) -> int | None:
@@ -126,13 +127,7 @@ def conversation_of(row: sqlite3.Row, scope: Scope) -> StoredConversation:
         head=head_of(row),
         settings=row["settings"],
         cache=row["cache"],
-        lineage=Lineage(
-            kind=row["lineage_kind"],
-            source=text(row["lineage_source"]),
-            at=unpack(row["lineage_at"]),
-            turn=text(row["lineage_turn"]),
-            call=row["lineage_call"],
-        ),
+        lineage=lineage_of(row),
         own_from=row["own_from"],
         inherited=load_usage(row["inherited"]),
         carries_metrics=bool(row["carries_metrics"]),
@@ -143,6 +138,17 @@ def conversation_of(row: sqlite3.Row, scope: Scope) -> StoredConversation:
         draft=bool(row["draft"]),
         created=row["created"],
         updated=row["updated"],
+    )
+
+
+def lineage_of(row: sqlite3.Row) -> Lineage:
+    """Where a conversation came from, from its row."""
+    return Lineage(
+        kind=row["lineage_kind"],
+        source=text(row["lineage_source"]),
+        at=unpack(row["lineage_at"]),
+        turn=text(row["lineage_turn"]),
+        call=row["lineage_call"],
     )
 
 

@@ -335,12 +335,13 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         spent = turn.usage + usage
         run = partial(turns.journal, turn=turn, staged=staged, usage=spent)
         landed = partial(turns.journalled, id=turn.id, staged=turn.staged + len(events), usage=spent)
-        await self._turns.account(
+        digest = await self._turns.account(
             turn, self._view.write("steps of turn", turn.id, run, landed=landed, size=staged.size)
         )
         return replace(
             turn,
             staged=turn.staged + len(events),
+            steps_digest=digest,
             calls=staged.calls,
             state=staged.state,
             state_changed=turn.state_changed or staged.state is not turn.state,

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from forkpoint.errors import ForkpointError
 from forkpoint.events import NewEvent
+from forkpoint.store.actor import actor
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.open_file import OpenFile
 from forkpoint.store.sqlite.rows import Scope
@@ -60,7 +61,7 @@ class TenantView:
     def scope(self) -> Scope:
         """The inputs that all operations share, as they are now."""
         now, holder = self.file.clock(), self.file.holder
-        return Scope(self.tenant, now, holder.id, partial(holder.is_alive, now=now))
+        return Scope(self.tenant, now, holder.id, partial(holder.is_alive, now=now), actor())
 
     def stage(self, turn: OpenTurn, events: Sequence[NewEvent]) -> Staged:
         """The events, ready to be stored after those that the turn has journalled."""

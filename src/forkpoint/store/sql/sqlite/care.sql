@@ -113,7 +113,8 @@ WHERE tenant = :tenant AND target IN (
 -- name: delete_turns
 -- Their events are gone, and what they cost was written off with their conversation.
 DELETE FROM turn
-WHERE "end" BETWEEN :first AND :last AND coalesce(base & 4294967295, 0) >= :after;
+WHERE "end" BETWEEN :first AND :last AND coalesce(base & 4294967295, 0) >= :after
+RETURNING id;
 
 -- name: old_drafts
 -- Conversations that never had a committed turn, have none open, and were left alone.

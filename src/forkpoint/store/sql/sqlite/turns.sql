@@ -23,9 +23,10 @@ INSERT INTO turn (
 -- The compare-and-set that commits: running, mine, and with all steps that I know of. No row: this writer has lost the
 -- turn, or a step of its own that it never heard of.
 UPDATE turn
-SET outcome = 'committed', staged = 0, "end" = :end, usage = :usage, totals = :totals, state_of = :state_of, state = :state,
+SET outcome = 'committed', staged = 0, steps_digest = NULL, "end" = :end, usage = :usage, totals = :totals, state_of = :state_of, state = :state,
     open_calls = :open_calls, holder = NULL, ended = :now
-WHERE id = :id AND token = :token AND outcome = 'running' AND staged = :staged;
+WHERE id = :id AND token = :token AND outcome = 'running' AND staged = :staged
+RETURNING *;
 
 -- name: place_turn
 -- Where a turn ends, if its segment was only opened by its commit.
@@ -33,7 +34,7 @@ UPDATE turn SET "end" = :end WHERE id = :id;
 
 -- name: journal_turn
 -- The compare-and-set of a journal: what the turn has used, and how many steps it has from now on.
-UPDATE turn SET usage = :usage, staged = :staged + :more
+UPDATE turn SET usage = :usage, staged = :staged + :more, steps_digest = :steps
 WHERE id = :id AND token = :token AND outcome = 'running' AND staged = :staged;
 
 -- name: end_turn
@@ -108,7 +109,7 @@ SELECT state FROM turn WHERE id = :id;
 
 -- name: insert_step
 -- One journalled event of a running turn.
-INSERT INTO step (turn, number, envelope, payload) VALUES (?, ?, ?, ?);
+INSERT INTO step (turn, number, envelope, payload, salt, payload_digest) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: read_steps
 -- The journal of a turn, in the order of arrival.

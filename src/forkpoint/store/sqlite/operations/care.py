@@ -16,7 +16,7 @@ from forkpoint.history.paths import Span
 from forkpoint.history.state import EMPTY, State
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations
+from forkpoint.store.sqlite.operations import conversations, records
 from forkpoint.store.sqlite.operations.history import head_at, read_path, read_state
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, load_calls, load_state, load_usage, unpack
 from forkpoint.store.values import Collected, Flaw, Verification
@@ -232,7 +232,9 @@ def collect_some(db: Database, scope: Scope, family: bytes) -> tuple[Collected, 
             return done, True
         parameters = stretch.keys | {"after": stretch.after}
         db.execute(SQL["free_keys_of_turns"], parameters | {"tenant": scope.tenant})
-        done += Collected(turns=db.execute(SQL["delete_turns"], parameters).rowcount)
+        for turn in db.execute(SQL["delete_turns"], parameters).fetchall():
+            records.forget_turn(db, scope, turn["id"])
+            done += Collected(turns=1)
         if stretch.whole:
             db.execute(SQL["delete_segment"], {"id": stretch.segment})
             done += Collected(segments=1)

@@ -1,20 +1,23 @@
 """Commits: the operations that make events history and move a head, each by one compare-and-set.
 Tests: forkpoint.testing.conformance.turns, tests/store/test_failed_commit.py."""
 
+import sqlite3
 from collections.abc import Sequence
+from typing import Literal
 
 from msgspec.structs import replace
 
 from forkpoint.errors import KeyReused, NotWhole, Stale
 from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
+from forkpoint.history.records import Fact, conversation_chain, encode, new_salt, salted
 from forkpoint.ids import id_to_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations
+from forkpoint.store.sqlite.operations import conversations, records
 from forkpoint.store.sqlite.operations.conversations import Spend
 from forkpoint.store.sqlite.operations.departure import leave_head
 from forkpoint.store.sqlite.operations.history import head_at, read_sealed
 from forkpoint.store.sqlite.operations.turns import find, lost, open_turn
-from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, dumps, head_columns, pack, unpack
+from forkpoint.store.sqlite.rows import ORDINALS, Parameters, Scope, blob, dumps, head_columns, pack, unpack
 from forkpoint.store.stage import Sealed, Staged, chain, stage
 from forkpoint.store.values import Announcement, Committed, Head, NewFork, OpenTurn, StoreLimits
 
@@ -46,7 +49,8 @@ def commit(
         "open_calls": dumps(head.open_calls),
         "now": scope.now,
     }
-    if db.execute(SQL["commit_turn"], parameters).rowcount != 1:
+    rows = db.execute(SQL["commit_turn"], parameters).fetchall()
+    if not rows:
         raise lost(db, scope, turn)
     spend, kept = (None, None) if turn.branch is None else leave_head(db, scope, turn, aside)
     segment = turn.segment
@@ -63,14 +67,15 @@ def commit(
     _move_head(
         db,
         scope,
-        turn.conversation,
+        turn,
         head,
-        revision=turn.revision,
+        rows[0],
+        kind="committed",
         segment=segment,
-        open_turn=turn.id,
         settings=settings,
         cache=cache,
         spend=spend,
+        aside=kept,
     )
     return Committed(turn.conversation, turn.id, turn.revision + 1, head, first, last, kept, scope.now)
 
@@ -126,17 +131,8 @@ def note(
         "by": by,
     }
     db.execute(SQL["insert_turn"], parameters)
-    _move_head(
-        db,
-        scope,
-        base.conversation,
-        head,
-        revision=base.revision,
-        segment=segment,
-        open_turn=None,
-        settings=settings,
-        cache=cache,
-    )
+    row = parameters | {"started": scope.now, "error": None, "steps_digest": None}
+    _move_head(db, scope, base, head, row, kind="note", segment=segment, settings=settings, cache=cache)
     return Committed(base.conversation, base.id, base.revision + 1, head, first, last)
 
 
@@ -217,28 +213,49 @@ def _insert_events(db: Database, turn: bytes, first: Position, base: Head, event
 def _move_head(
     db: Database,
     scope: Scope,
-    conversation: str,
+    turn: OpenTurn,
     head: Head,
+    row: sqlite3.Row | Parameters,
     *,
-    revision: int,
+    kind: Literal["committed", "note"],
     segment: int,
-    open_turn: str | None,
     settings: JsonText | None = None,
     cache: JsonText | None = None,
     spend: Spend | None = None,
+    aside: str | None = None,
 ) -> None:
+    """Moves the head to what was committed, and adds the record of that. ``row`` is the turn's, or the note's."""
+    salt = new_salt()
+    fact = Fact(
+        kind=kind,
+        time=scope.now,
+        by=scope.by,
+        turn=records.turn_facts(row, salt, base=records.base_of(turn.base), end=records.point_of(head)),
+        revision=turn.revision + 1,
+        own_from=None if spend is None else spend.own_from,
+        inherited=None if spend is None else spend.inherited,
+        settings=None if settings is None else salted(salt, settings),
+        cache=None if cache is None else salted(salt, cache),
+        aside=aside,
+    )
+    id = id_to_bytes(turn.conversation)
+    chain, body = conversation_chain(id), encode(fact)
     parameters = head_columns(head) | {
         "tenant": scope.tenant,
-        "id": id_to_bytes(conversation),
-        "open_turn": blob(open_turn),
+        "id": id,
+        "open_turn": None if kind == "note" else blob(turn.id),
         "open_segment": segment,
-        "revision": revision,
+        "revision": turn.revision,
         "settings": settings,
         "cache": cache,
         "own_from": None if spend is None else spend.own_from,
         "inherited": None if spend is None else dumps(spend.inherited),
         "now": scope.now,
+        "chain": chain,
+        "body": body,
     }
-    if db.execute(SQL["move_head"], parameters).rowcount != 1:
-        row = conversations.row_of(db, scope, conversation)
-        raise Stale(conversation, revision, row["revision"])
+    moved = db.execute(SQL["move_head"], parameters).fetchall()
+    if not moved:
+        found = conversations.row_of(db, scope, turn.conversation)
+        raise Stale(turn.conversation, turn.revision, found["revision"])
+    records.insert(db, scope, chain, fact, body, moved[0], salt=salt, subject=row["id"])

@@ -13,10 +13,11 @@ from forkpoint.errors import AlreadyExists, BadName, BadPosition, Busy, NotFound
 from forkpoint.events import JsonText, Position, Usage
 from forkpoint.history.digests import root_digest
 from forkpoint.history.paths import common_ancestor
+from forkpoint.history.records import Fact, new_salt, salted
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.paging import Page
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import idempotency
+from forkpoint.store.sqlite.operations import idempotency, records
 from forkpoint.store.sqlite.operations.history import head_at, read_path, resolve
 from forkpoint.store.sqlite.rows import (
     Parameters,
@@ -203,7 +204,17 @@ def describe(
         "now": scope.now,
     }
     db.execute(SQL["describe_conversation"], parameters)
-    return read(db, scope, id)
+    described = read(db, scope, id)
+    salt = new_salt()
+    fact = Fact(
+        kind="described",
+        time=scope.now,
+        by=scope.by,
+        title=None if title is None else salted(salt, title),
+        tags=None if tags is None else salted(salt, dumps(dict(tags))),
+    )
+    records.tell(db, scope, key_of(id), fact, salt=salt)
+    return described
 
 
 def _description(record: StoredConversation) -> tuple[int, str | None, dict[str, str]]:
@@ -221,6 +232,9 @@ def approvals(db: Database, scope: Scope, id: str) -> JsonText:
 def change_approvals(db: Database, scope: Scope, id: str, approvals: JsonText, before: JsonText) -> bool:
     parameters = {"tenant": scope.tenant, "id": key_of(id), "approvals": approvals, "before": before, "now": scope.now}
     if db.execute(SQL["change_approvals"], parameters).rowcount:
+        salt = new_salt()
+        fact = Fact(kind="approvals", time=scope.now, by=scope.by, approvals=salted(salt, approvals))
+        records.tell(db, scope, key_of(id), fact, salt=salt)
         return True
     row_of(db, scope, id)  # raises if there is no such conversation
     return False
@@ -242,12 +256,19 @@ def rename(db: Database, scope: Scope, id: str, name: str | None, if_revision: i
         row = row_of(db, scope, id)
         check_revision(row, if_revision)
         check_free(row, scope)
-    return read(db, scope, id)
+    renamed = read(db, scope, id)
+    salt = new_salt()
+    moved = None if if_revision is None else renamed.revision
+    fact = Fact(kind="renamed", time=scope.now, by=scope.by, name=salted(salt, renamed.name), revision=moved)
+    records.tell(db, scope, key_of(id), fact, salt=salt)
+    return renamed
 
 
 def admit(db: Database, scope: Scope, id: str) -> StoredConversation:
     """Makes a draft a conversation that is listed."""
-    db.execute(SQL["admit_conversation"], {"tenant": scope.tenant, "id": key_of(id), "now": scope.now})
+    if db.execute(SQL["admit_conversation"], {"tenant": scope.tenant, "id": key_of(id), "now": scope.now}).rowcount:
+        fact = Fact(kind="admitted", time=scope.now, by=scope.by, draft=False)
+        records.tell(db, scope, key_of(id), fact)
     return read(db, scope, id)
 
 
@@ -314,6 +335,17 @@ def rewind(
         "now": scope.now,
     }
     db.execute(SQL["rewind_head"], parameters)
+    fact = Fact(
+        kind="rewound",
+        time=scope.now,
+        by=scope.by,
+        head=records.point_of(head),
+        revision=row["revision"] + 1,
+        own_from=kept.own_from,
+        inherited=kept.inherited,
+        aside=aside.id,
+    )
+    records.tell(db, scope, row["id"], fact)
     return read(db, scope, id), branched
 
 
@@ -345,6 +377,7 @@ def insert_branch(
         title=new.title,
         tags=new.tags,
         draft=draft,
+        source=source,
     )
 
 
@@ -463,6 +496,8 @@ def _fork_at_head(
         "draft": draft,
         "revision": possible_revision(if_revision),
         "now": scope.now,
+        "salt": new_salt(),
+        "records": records.earlier(db, scope, key_of(new.id)),
     }
     return _inserted(db, scope, SQL["fork_at_head"], parameters)
 
@@ -484,7 +519,9 @@ def _insert(
     title: str | None,
     tags: Tags,
     draft: bool,
+    source: sqlite3.Row | None = None,
 ) -> StoredConversation:
+    """Makes a conversation's row. Its chain of records goes on from the one of ``source``, if that is given."""
     parameters: Parameters = head_columns(head) | {
         "tenant": scope.tenant,
         "id": key_of(id),
@@ -506,6 +543,8 @@ def _insert(
         "draft": draft,
         "now": scope.now,
     }
+    parameters["records"] = records.earlier(db, scope, key_of(id))
+    parameters |= records.birth(db, parameters, lineage, head, source)
     made = _inserted(db, scope, SQL["insert_conversation"], parameters)
     assert made is not None
     return made

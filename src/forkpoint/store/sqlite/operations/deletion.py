@@ -2,13 +2,17 @@
 Tests: forkpoint.testing.conformance.care."""
 
 import sqlite3
+from typing import Literal, TypeAlias
 
 from forkpoint.errors import Busy
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations, idempotency, ledger, turns
+from forkpoint.store.sqlite.operations import conversations, idempotency, ledger, records, turns
 from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.values import Deleted
+
+RemovalKind: TypeAlias = Literal["deleted", "expired"]
+"""Why a conversation goes: somebody asked for it, or a rule of retention did."""
 
 
 def delete_old_draft(db: Database, scope: Scope, id: str, before: int) -> bool:
@@ -17,13 +21,13 @@ def delete_old_draft(db: Database, scope: Scope, id: str, before: int) -> bool:
     if not any(id_from_bytes(row["id"]) == id for row in drafts):
         return False
     try:
-        delete(db, scope, id, if_revision=None)
+        delete(db, scope, id, if_revision=None, kind="expired")
     except Busy:  # somebody asks beside it right now
         return False
     return True
 
 
-def delete(db: Database, scope: Scope, id: str, *, if_revision: int | None) -> Deleted:
+def delete(db: Database, scope: Scope, id: str, *, if_revision: int | None, kind: RemovalKind = "deleted") -> Deleted:
     """Removes a conversation, its sub-agents and its sides. Events that a fork shares stay; the collector removes the
     rest."""
     named = conversations.row_of(db, scope, id)
@@ -35,17 +39,19 @@ def delete(db: Database, scope: Scope, id: str, *, if_revision: int | None) -> D
         if row["turn_outcome"] == "running" and scope.alive(row["turn_holder"], row["holder_seen"]):
             raise conversations.busy(row)
     for row in doomed:
-        _delete_one(db, scope, row)
+        _delete_one(db, scope, row, kind)
     return Deleted(tuple(ids))
 
 
-def _delete_one(db: Database, scope: Scope, row: sqlite3.Row) -> None:
+def _delete_one(db: Database, scope: Scope, row: sqlite3.Row, kind: RemovalKind) -> None:
     parameters = {"tenant": scope.tenant, "id": row["id"]}
-    ledger.write_off(db, scope, row)
+    spent, charged = ledger.write_off(db, scope, row)
+    records.tell_of_removal(db, scope, row, spent, charged, kind)
     for turn in turns.uncommitted(db, scope, row):
         key = conversations.key_of(turn.id)
         db.execute(SQL["delete_steps"], {"turn": key})
         db.execute(SQL["delete_turn"], {"id": key})
+        records.forget_turn(db, scope, key)
         idempotency.free(db, scope, key)
     idempotency.free(db, scope, row["id"])
     db.execute(SQL["free_keys_of_a_conversation"], parameters)

@@ -14,7 +14,7 @@ from forkpoint.errors import KeyReused
 from forkpoint.events import Usage
 from forkpoint.ids import id_to_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations, turns
+from forkpoint.store.sqlite.operations import conversations, records, turns
 from forkpoint.store.sqlite.rows import Scope, dumps, load_usage
 
 NONE = b""
@@ -39,6 +39,7 @@ def charge(db: Database, scope: Scope, conversation: str | None, id: str, usage:
         "id": id_to_bytes(id),
     }
     db.execute(SQL["insert_charge"], parameters)
+    records.tell_of_charge(db, scope, None if conversation is None else charged, id, usage)
 
 
 def is_charged(db: Database, scope: Scope, id: str) -> bool:
@@ -64,11 +65,16 @@ def usage(db: Database, scope: Scope, family: str | None) -> Usage:
     return sum((in_turns(db, scope, row) for row in db.execute(SQL["branches"], within).fetchall()), total)
 
 
-def write_off(db: Database, scope: Scope, row: sqlite3.Row) -> None:
-    """Enters what a conversation has spent, just before it is deleted. Its charges are in the ledger already."""
+def write_off(db: Database, scope: Scope, row: sqlite3.Row) -> tuple[Usage, Usage]:
+    """Enters what a conversation has spent, just before it is deleted. Its charges are in the ledger already.
+
+    Returns what its turns have spent, and what it was charged.
+    """
     own = {"tenant": scope.tenant, "conversation": row["id"], "now": scope.now}
-    db.execute(SQL["write_off"], own | {"family": row["family"], "usage": dumps(in_turns(db, scope, row))})
+    spent, charged = in_turns(db, scope, row), _sum(db.execute(SQL["charges"], own))
+    db.execute(SQL["write_off"], own | {"family": row["family"], "usage": dumps(spent)})
     db.execute(SQL["close_charges"], own)
+    return spent, charged
 
 
 def in_turns(db: Database, scope: Scope, row: sqlite3.Row) -> Usage:

@@ -8,11 +8,13 @@ from msgspec.structs import replace
 
 from forkpoint.errors import AlreadyExists, BadName, NotFound, NotResumable, Stale, TurnBehind, TurnLost, TurnOpen
 from forkpoint.events import JsonText, Usage
+from forkpoint.history.digests import forge
+from forkpoint.history.records import start_of_steps
 from forkpoint.history.state import fold
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.paging import Page
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations, idempotency
+from forkpoint.store.sqlite.operations import conversations, idempotency, records
 from forkpoint.store.sqlite.operations.history import head_at, read_spans, read_state, read_steps, resolve
 from forkpoint.store.sqlite.rows import (
     ORDINALS,
@@ -116,15 +118,21 @@ def made_with(
     return read(db, scope, id) if operation == "turn" else conversations.read(db, scope, id)
 
 
-def journal(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> None:
-    """Stores steps, if the turn is still this writer's."""
+def journal(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> bytes | None:
+    """Stores steps, if the turn is still this writer's. Returns the digest of all that it has."""
     id = id_to_bytes(turn.id)
+    digest = turn.steps_digest
+    rows = []
+    for number, event in enumerate(staged.events, start=turn.staged + 1):
+        link = forge(digest or start_of_steps(id), id, event.text, event.payload)
+        rows.append((id, number, link.envelope, link.payload, link.salt, link.payload_digest))
+        digest = link.chain_digest
     mine = {"id": id, "token": turn.token, "staged": turn.staged}
-    more = {"usage": dumps(usage), "more": len(staged.events)}
+    more = {"usage": dumps(usage), "more": len(staged.events), "steps": digest}
     if db.execute(SQL["journal_turn"], mine | more).rowcount != 1:
         raise lost(db, scope, turn)
-    steps = enumerate(staged.events, start=turn.staged + 1)
-    db.executemany(SQL["insert_step"], [(id, number, event.text, event.payload) for number, event in steps])
+    db.executemany(SQL["insert_step"], rows)
+    return digest
 
 
 def end(
@@ -133,7 +141,7 @@ def end(
     """Ends a running turn as failed or cancelled, and adds what was spent last. The head has not moved."""
     _leave_running(db, scope, turn, outcome, error, usage, ended=scope.now)
     _release(db, scope, id_to_bytes(turn.id), id_to_bytes(turn.conversation))
-    return read(db, scope, turn.id)
+    return _told(db, scope, turn.id, outcome)
 
 
 def wait(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> StoredTurn:
@@ -142,7 +150,7 @@ def wait(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usag
         journal(db, scope, turn, staged, turn.usage)
     _leave_running(db, scope, turn, "awaiting_approval", None, usage, ended=None)
     conversations.admit(db, scope, turn.conversation)  # whoever is to approve has to find it in a list
-    return read(db, scope, turn.id)
+    return _told(db, scope, turn.id, "awaiting_approval")
 
 
 def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
@@ -169,6 +177,7 @@ def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
     }
     if db.execute(SQL["take_over"], parameters).rowcount != 1:
         raise NotResumable(id, outcome, "somebody else has just taken it")
+    _told(db, scope, id, "resumed")
     return _handle(db, scope, conversation, id, token)
 
 
@@ -382,7 +391,8 @@ def _handle(
     db: Database, scope: Scope, conversation: str, id: str, token: bytes, branch: str | None = None
 ) -> OpenTurn:
     """A turn's handle as far as its journal goes."""
-    row, record = conversations.row_of(db, scope, conversation), read(db, scope, id)
+    row, held = conversations.row_of(db, scope, conversation), _turn_row(db, scope, id)
+    record, steps_digest = turn_of(held, scope), held["steps_digest"]
     base = None if branch is None else head_at(db, row["family"], record.base)
     turn = open_turn(db, row, id, token, started=record.started, by=record.by, base=base, branch=branch)
     steps = read_steps(db, id)
@@ -397,6 +407,7 @@ def _handle(
         state_changed=turn.state_changed or state is not turn.state,
         state=state,
         usage=record.usage,
+        steps_digest=steps_digest,
     )
 
 
@@ -453,6 +464,7 @@ def _close(
     }
     db.execute(SQL["close_turn"], parameters)
     _release(db, scope, row["id"], row["conversation"])
+    _told(db, scope, id_from_bytes(row["id"]), outcome)
 
 
 def _release(db: Database, scope: Scope, turn: bytes, conversation: bytes) -> None:
@@ -460,6 +472,13 @@ def _release(db: Database, scope: Scope, turn: bytes, conversation: bytes) -> No
     parameters = {"tenant": scope.tenant, "turn": turn, "id": conversation, "now": scope.now}
     db.execute(SQL["release_lock"], parameters)
     idempotency.free(db, scope, turn)
+
+
+def _told(db: Database, scope: Scope, id: str, kind: str) -> StoredTurn:
+    """A turn as it has just become, once there is a record of that."""
+    row = _turn_row(db, scope, id)
+    records.tell_of_turn(db, scope, row, kind)
+    return turn_of(row, scope)
 
 
 def _turn_row(db: Database, scope: Scope, id: str) -> sqlite3.Row:

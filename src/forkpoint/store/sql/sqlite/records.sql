@@ -1,0 +1,67 @@
+-- name: link_record
+-- One more record of a conversation: its number, and its digest, which follows the last one's.
+UPDATE conversation
+SET records = records + 1, record_digest = forkpoint_link(record_digest, :chain, records + 1, :body)
+WHERE tenant = :tenant AND id = :id
+RETURNING records, record_digest;
+
+-- name: link_in_chain
+-- One more record of a family's chain or a tenant's, which begins with it if there is none yet.
+INSERT INTO chain (tenant, chain, records, digest)
+VALUES (:tenant, :chain, 1, forkpoint_link(:start, :chain, 1, :body))
+ON CONFLICT (tenant, chain) DO UPDATE
+SET records = records + 1, digest = forkpoint_link(digest, :chain, records + 1, :body)
+RETURNING records, digest AS record_digest;
+
+-- name: insert_record
+-- A record, in the transaction that does what it tells of.
+INSERT INTO record (tenant, chain, number, kind, subject, body, salt, digest)
+VALUES (:tenant, :chain, :number, :kind, :subject, :body, :salt, :digest);
+
+-- name: last_number
+-- How many records a conversation with this id had that is deleted.
+SELECT coalesce(max(number), 0) AS number FROM record WHERE tenant = :tenant AND chain = :chain;
+
+-- name: forget_records_of_a_turn
+-- The turn is gone, and so is what was kept about it; the digests stay.
+UPDATE record SET body = NULL, salt = NULL WHERE subject = :subject AND tenant = :tenant;
+
+-- name: forget_records_beside_turns
+-- A conversation is gone; what is kept about its committed turns stays as long as they do.
+UPDATE record SET body = NULL, salt = NULL WHERE chain = :chain AND tenant = :tenant AND kind NOT IN ('committed', 'note');
+
+-- name: forget_salts
+-- A conversation is gone: no text can be guessed from the digests in its records any more.
+UPDATE record SET salt = NULL WHERE chain = :chain AND tenant = :tenant;
+
+-- name: conversations_without_a_chain
+-- What a program of an earlier format has written.
+SELECT * FROM conversation WHERE record_digest = x'' ORDER BY tenant, id;
+
+-- name: all_turns
+-- All turns and notes, conversation by conversation, in the order in which they began.
+SELECT * FROM turn ORDER BY tenant, conversation, started, id;
+
+-- name: begin_chain
+-- The birth of a conversation that was made by a program of an earlier format.
+UPDATE conversation SET born = :born, born_salt = :salt, record_digest = :digest WHERE tenant = :tenant AND id = :id;
+
+-- name: steps_without_a_digest
+-- What a program of an earlier format has journalled.
+SELECT turn, number, envelope, payload FROM step WHERE payload_digest = x'' ORDER BY turn, number;
+
+-- name: seal_step
+-- The digest of such a step.
+UPDATE step SET salt = :salt, payload_digest = :digest WHERE turn = :turn AND number = :number;
+
+-- name: sum_up_steps
+-- The digest of all steps of such a turn.
+UPDATE turn SET steps_digest = :digest WHERE id = :turn;
+
+-- name: ledger_of_a_conversation
+-- All that a conversation was charged; not what one before it that had its id was.
+SELECT id, usage FROM ledger WHERE tenant = :tenant AND conversation = :conversation AND id IS NOT NULL AND deleted = 0;
+
+-- name: charges_of_no_conversation
+-- All that was charged to no conversation.
+SELECT tenant, id, usage FROM ledger WHERE conversation = x'' AND id IS NOT NULL ORDER BY tenant, id;

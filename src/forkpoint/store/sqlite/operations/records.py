@@ -1,0 +1,206 @@
+"""Records on disk: each written in the transaction that does what it tells of, and chained to the one before.
+Tests: forkpoint.testing.conformance.records, tests/store/test_records.py, test_verify.py."""
+
+import sqlite3
+from typing import TypedDict
+
+from forkpoint.events import Usage
+from forkpoint.history import records
+from forkpoint.history.records import Birth, Charge, Fact, Point, Removal, TurnFacts, conversation_chain, salted
+from forkpoint.ids import id_from_bytes, id_to_bytes
+from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.rows import ORDINALS, Parameters, Scope, head_of, load_usage, pack
+from forkpoint.store.values import Head, Lineage
+
+
+def tell(
+    db: Database,
+    scope: Scope,
+    conversation: bytes,
+    fact: Fact,
+    *,
+    salt: bytes | None = None,
+    subject: bytes | None = None,
+) -> None:
+    """Adds a record to a conversation's chain."""
+    chain, body = conversation_chain(conversation), records.encode(fact)
+    parameters = {"tenant": scope.tenant, "id": conversation, "chain": chain, "body": body}
+    row = db.execute(SQL["link_record"], parameters).fetchone()
+    insert(db, scope, chain, fact, body, row, salt=salt, subject=subject)
+
+
+def tell_in(db: Database, scope: Scope, chain: bytes, fact: Fact, *, subject: bytes | None = None) -> None:
+    """Adds a record to the chain of a family or of the tenant."""
+    body = records.encode(fact)
+    parameters = {"tenant": scope.tenant, "chain": chain, "body": body, "start": records.start_of(chain)}
+    row = db.execute(SQL["link_in_chain"], parameters).fetchone()
+    insert(db, scope, chain, fact, body, row, salt=None, subject=subject)
+
+
+def insert(
+    db: Database,
+    scope: Scope,
+    chain: bytes,
+    fact: Fact,
+    body: str,
+    linked: sqlite3.Row,
+    *,
+    salt: bytes | None,
+    subject: bytes | None,
+) -> None:
+    """Writes a record whose number and digest the statement that linked it has returned."""
+    parameters = {
+        "tenant": scope.tenant,
+        "chain": chain,
+        "number": linked["records"],
+        "kind": fact.kind,
+        "subject": subject,
+        "body": body,
+        "salt": salt,
+        "digest": linked["record_digest"],
+    }
+    db.execute(SQL["insert_record"], parameters)
+
+
+def tell_of_turn(db: Database, scope: Scope, turn: sqlite3.Row, kind: str) -> None:
+    """Adds how a turn stands, from its row, which has just been written and is not committed."""
+    salt = records.new_salt()
+    facts = turn_facts(turn, salt, base=point_at(db, turn["base"]), end=None)
+    fact = Fact(kind=kind, time=scope.now, by=scope.by, turn=facts)
+    tell(db, scope, turn["conversation"], fact, salt=salt, subject=turn["id"])
+
+
+def turn_facts(row: sqlite3.Row | Parameters, salt: bytes, *, base: Point | None, end: Point | None) -> TurnFacts:
+    """What a record says about a turn, from the turn's row."""
+    return TurnFacts(
+        id=id_from_bytes(row["id"]),
+        outcome=row["outcome"],
+        base=base,
+        end=end,
+        usage=load_usage(row["usage"]),
+        started=row["started"],
+        ended=row["ended"],
+        by=row["by"],
+        retry_of=None if row["retry_of"] is None else id_from_bytes(row["retry_of"]),
+        input=None if row["input"] is None else salted(salt, row["input"]),
+        error=None if row["error"] is None else salted(salt, row["error"]),
+        steps=row["steps_digest"],
+    )
+
+
+def tell_of_charge(db: Database, scope: Scope, conversation: bytes | None, id: str, usage: Usage) -> None:
+    """Adds a charge: to its conversation's chain, or to one of the tenant's."""
+    subject = id_to_bytes(id)
+    fact = Fact(kind="charged", time=scope.now, by=scope.by, charge=Charge(id, usage))
+    if conversation is None:
+        tell_in(db, scope, records.tenant_chain(subject), fact, subject=subject)
+    else:
+        tell(db, scope, conversation, fact, salt=None, subject=subject)
+
+
+def tell_of_removal(db: Database, scope: Scope, row: sqlite3.Row, spent: Usage, charged: Usage, kind: str) -> None:
+    """Adds to the family's chain that a conversation is gone, and forgets what was kept about it alone."""
+    removed = Removal(id_from_bytes(row["id"]), row["records"], row["record_digest"], spent, charged)
+    fact = Fact(kind=kind, time=scope.now, by=scope.by, removed=removed)
+    tell_in(db, scope, records.family_chain(row["family"]), fact, subject=row["id"])
+    of_it = {"tenant": scope.tenant, "chain": conversation_chain(row["id"])}
+    db.execute(SQL["forget_records_beside_turns"], of_it)
+    db.execute(SQL["forget_salts"], of_it)
+
+
+def restate(db: Database, scope: Scope, row: sqlite3.Row) -> None:
+    """Adds a record that states all of how a conversation stands, under a new salt, from its row."""
+    salt = records.new_salt()
+    fact = Fact(
+        kind="restated",
+        time=scope.now,
+        by=scope.by,
+        head=point_of(head_of(row)),
+        revision=row["revision"],
+        own_from=row["own_from"],
+        inherited=load_usage(row["inherited"]),
+        draft=bool(row["draft"]),
+        **_texts(row, salt),
+    )
+    tell(db, scope, row["id"], fact, salt=salt)
+
+
+def forget_turn(db: Database, scope: Scope, turn: bytes) -> None:
+    """Forgets what was kept about a turn that is gone."""
+    db.execute(SQL["forget_records_of_a_turn"], {"tenant": scope.tenant, "subject": turn})
+
+
+def point_of(head: Head) -> Point:
+    """Where a head stands. The root counts as a point too."""
+    return Point(head.ordinal, head.digest)
+
+
+def base_of(head: Head) -> Point | None:
+    """The base of a turn that stands at this head; None for the root."""
+    return None if head.position is None else point_of(head)
+
+
+def point_at(db: Database, key: int | None) -> Point | None:
+    """The point at the key of an event; None for the root, and for an event that is not there."""
+    event = None if key is None else db.execute(SQL["event_at"], {"id": key}).fetchone()
+    return None if event is None or key is None else Point(key & ORDINALS, event["chain_digest"])
+
+
+def earlier(db: Database, scope: Scope, id: bytes) -> int:
+    """How many records a conversation with this id had that was deleted: the numbers go on after them."""
+    row = db.execute(SQL["last_number"], {"tenant": scope.tenant, "chain": conversation_chain(id)}).fetchone()
+    return int(row["number"])
+
+
+def birth(db: Database, row: Parameters, lineage: Lineage, head: Head, source: sqlite3.Row | None) -> Parameters:
+    """The columns of a new conversation's birth, from its other columns.
+
+    Its chain goes on from the one of ``source``, if that is given. A fork at the head is born in SQL instead, by
+    ``forkpoint_birth``.
+    """
+    salt = records.new_salt()
+    born = records.encode(
+        Birth(
+            id=id_from_bytes(row["id"]),
+            tenant=row["tenant"],
+            family=id_from_bytes(row["family"]),
+            kind=lineage.kind,
+            source=lineage.source,
+            at=base_of(head) if lineage.at == head.position else point_at(db, pack(lineage.at)),
+            turn=lineage.turn,
+            call=lineage.call,
+            head=point_of(head),
+            records=None if source is None else source["records"],
+            own_from=row["own_from"],
+            inherited=load_usage(row["inherited"]),
+            carries_metrics=row["carries_metrics"],
+            draft=row["draft"],
+            created=row["now"],
+            follows=row["records"],
+            **_texts(row, salt),
+        )
+    )
+    digest = records.NO_SOURCE if source is None else source["record_digest"]
+    first = records.first_digest(digest, 0 if source is None else source["records"], born)
+    return {"born": born, "born_salt": salt, "record_digest": first}
+
+
+class _Texts(TypedDict):
+    settings: bytes
+    cache: bytes
+    approvals: bytes
+    name: bytes
+    title: bytes
+    tags: bytes
+
+
+def _texts(row: sqlite3.Row | Parameters, salt: bytes) -> _Texts:
+    """The salted digests of the texts in a conversation's row."""
+    return {
+        "settings": salted(salt, row["settings"]),
+        "cache": salted(salt, row["cache"]),
+        "approvals": salted(salt, row["approvals"]),
+        "name": salted(salt, row["name"]),
+        "title": salted(salt, row["title"]),
+        "tags": salted(salt, row["tags"]),
+    }
