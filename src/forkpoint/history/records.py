@@ -76,6 +76,39 @@ class Removal(Struct, frozen=True):
     charged: Usage
 
 
+class ErasedRun(Struct, frozen=True, array_like=True):
+    """Neighbouring events of one segment whose content was erased: the chain digests of the first and the last."""
+
+    first: bytes
+    last: bytes
+    events: int
+
+
+class Erasure(Struct, frozen=True, omit_defaults=True):
+    """Content that was removed on purpose, and why."""
+
+    id: str
+    reason: str
+    runs: tuple[ErasedRun, ...] = ()
+    turns: tuple[str, ...] = ()  # turns that lost input, error and steps
+    conversations: tuple[str, ...] = ()  # conversations that lost title, tags and name, and the salts of these
+
+
+class Expiry(Struct, frozen=True):
+    """Tries that lost input, error and steps because they ended before a time; ``rule`` is the setting that says so."""
+
+    rule: str
+    before: int
+    turns: tuple[str, ...]
+
+
+class Hold(Struct, frozen=True, omit_defaults=True):
+    """Something that keeps a family from deletion, erasure and retention."""
+
+    id: str
+    reason: str = ""
+
+
 class Standing(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a birth or a record states about a conversation's row; None: it states nothing about that.
 
@@ -131,6 +164,9 @@ class Fact(Standing, frozen=True, omit_defaults=True, kw_only=True):
     charge: Charge | None = None
     aside: str | None = None  # the branch that keeps what a head left
     removed: Removal | None = None
+    erased: Erasure | None = None
+    expired: Expiry | None = None
+    hold: Hold | None = None
 
 
 _birth = msgspec.json.Decoder(Birth)

@@ -8,7 +8,7 @@ from typing import TypeVar
 import anyio
 
 from forkpoint.store.sqlite.connection import Database
-from forkpoint.store.sqlite.operations import care, deletion
+from forkpoint.store.sqlite.operations import deletion, garbage
 from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.values import Collected
@@ -24,16 +24,16 @@ async def collect(view: TenantView, *, dry_run: bool) -> Collected:
     if dry_run:
         return await view.read(partial(_dry_run, drafts_before=drafts_before, keys_before=keys_before))
     total = Collected()
-    for draft in await view.read(partial(care.old_drafts, before=drafts_before)):
+    for draft in await view.read(partial(garbage.old_drafts, before=drafts_before)):
         if await _write(view, partial(deletion.delete_old_draft, id=draft, before=drafts_before)):
             total += Collected(drafts=1)
-    for family in await view.read(care.families):
+    for family in await view.read(garbage.families):
         more = True
         while more:
-            some, more = await _write(view, partial(care.collect_some, family=family))
+            some, more = await _write(view, partial(garbage.collect_some, family=family))
             total += some
-    keys = await _write(view, partial(care.delete_old_keys, before=keys_before))
-    await _write(view, lambda db, scope: care.forget_holders(db, before=now - settings.expiry))
+    keys = await _write(view, partial(garbage.delete_old_keys, before=keys_before))
+    await _write(view, lambda db, scope: garbage.forget_holders(db, before=now - settings.expiry))
     await anyio.to_thread.run_sync(file.holder.sweep)
     return total + Collected(keys=keys)
 
@@ -45,9 +45,9 @@ async def _write(view: TenantView, operation: Callable[[Database, Scope], T]) ->
 
 def _dry_run(db: Database, scope: Scope, drafts_before: int, keys_before: int) -> Collected:
     total = Collected(
-        drafts=len(care.old_drafts(db, scope, drafts_before)), keys=care.count_old_keys(db, scope, keys_before)
+        drafts=len(garbage.old_drafts(db, scope, drafts_before)), keys=garbage.count_old_keys(db, scope, keys_before)
     )
-    for family in care.families(db, scope):
-        for stretch in care.unreached(db, scope, family):
-            total += care.measure(db, stretch)
+    for family in garbage.families(db, scope):
+        for stretch in garbage.unreached(db, scope, family):
+            total += garbage.measure(db, stretch)
     return total

@@ -27,7 +27,7 @@ from forkpoint.store.sqlite.collection import collect
 from forkpoint.store.sqlite.connection import Connect, Database, connect
 from forkpoint.store.sqlite.held_turns import HeldTurns
 from forkpoint.store.sqlite.open_file import DEFAULTS, OpenFile, SqliteSettings
-from forkpoint.store.sqlite.operations import care, commits, conversations, deletion, history, ledger, turns
+from forkpoint.store.sqlite.operations import commits, conversations, deletion, history, ledger, turns, verification
 from forkpoint.store.sqlite.rows import Scope, head_of
 from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.stage import placed
@@ -514,7 +514,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         return pulse.read()
 
     async def verify(self, conversation: str | None = None, *, head_digest: bytes | None = None) -> Verification:
-        return await self._view.read(partial(care.verify, conversation=conversation, head_digest=head_digest))
+        return await self._view.read(partial(verification.verify, conversation=conversation, head_digest=head_digest))
 
     async def collect(self, *, dry_run: bool = False) -> Collected:
         return await collect(self._view, dry_run=dry_run)
