@@ -73,7 +73,7 @@ def test_nothing_is_kept_but_what_it_cost(chat: Chat, stream: bool) -> None:
     assert after.input > before.input
 
 
-def test_a_store_has_no_row_of_it_but_the_cost(tmp_path: Path) -> None:
+def test_a_store_has_no_row_of_it_but_the_cost_and_the_records_of_that(tmp_path: Path) -> None:
     file = tmp_path / "store.db"
 
     def rows() -> dict[str, int]:
@@ -89,7 +89,7 @@ def test_a_store_has_no_row_of_it_but_the_cost(tmp_path: Path) -> None:
         chat.stream([user("two")])
         chat.post([user("fail")])
         changed = {name for name, count in rows().items() if count != before.get(name)}
-        assert changed == {"ledger"}
+        assert changed == {"ledger", "record", "chain"}
 
 
 def test_a_failed_request_is_charged_for_what_it_used_and_keeps_nothing(chat: Chat) -> None:
