@@ -8,9 +8,6 @@ from typing import TypeAlias
 import msgspec
 
 from forkpoint.errors import ForkpointError, StoreDamaged, StoreUnavailable, StoreUnusable
-from forkpoint.events import Usage
-from forkpoint.history.records import Birth, Point, encode, first_digest, record_digest, salted
-from forkpoint.ids import id_from_bytes
 from forkpoint.store.sql import statements
 
 SQL = statements("sqlite")
@@ -20,8 +17,6 @@ PATIENCE = 5.0
 """Seconds to wait for a program that writes to the file without queueing at our lock."""
 
 MEMORY = ":memory:"
-
-_load_usage = msgspec.json.Decoder(Usage).decode
 
 
 class Database(sqlite3.Connection):
@@ -40,9 +35,6 @@ def connect(path: str) -> Database:
     )
     db.path = path
     db.row_factory = sqlite3.Row
-    db.create_function("forkpoint_link", 4, record_digest, deterministic=True)
-    db.create_function("forkpoint_birth", -1, _birth_of_fork, deterministic=True)
-    db.create_function("forkpoint_first", 3, first_digest, deterministic=True)
     db.execute("PRAGMA foreign_keys = ON")
     db.execute("PRAGMA secure_delete = ON")
     db.execute("PRAGMA synchronous = FULL")
@@ -56,55 +48,6 @@ def connect_reader(path: str) -> Database:
     db = connect(path)
     db.execute("PRAGMA query_only = ON")
     return db
-
-
-def _birth_of_fork(
-    salt: bytes,
-    id: bytes,
-    tenant: str,
-    family: bytes,
-    source: bytes,
-    records: int,
-    ordinal: int,
-    digest: bytes,
-    inherited: str,
-    settings: str,
-    cache: str,
-    approvals: str,
-    name: str,
-    title: str | None,
-    tags: str,
-    carries_metrics: int,
-    draft: int,
-    created: int,
-    follows: int,
-) -> str:
-    """The birth of a fork at its source's head, for the one statement that makes its row."""
-    head = Point(ordinal, digest)
-    return encode(
-        Birth(
-            id=id_from_bytes(id),
-            tenant=tenant,
-            family=id_from_bytes(family),
-            kind="fork",
-            source=id_from_bytes(source),
-            at=head,
-            head=head,
-            records=records,
-            own_from=ordinal,
-            inherited=_load_usage(inherited),
-            carries_metrics=bool(carries_metrics),
-            draft=bool(draft),
-            created=created,
-            follows=follows,
-            settings=salted(salt, settings),
-            cache=salted(salt, cache),
-            approvals=salted(salt, approvals),
-            name=salted(salt, name),
-            title=salted(salt, title),
-            tags=salted(salt, tags),
-        )
-    )
 
 
 @contextmanager

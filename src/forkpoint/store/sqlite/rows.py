@@ -91,7 +91,7 @@ def head_columns(head: Head) -> Parameters:
     }
 
 
-def head_of(row: sqlite3.Row) -> Head:
+def head_of(row: sqlite3.Row | Parameters) -> Head:
     """The head in a conversation's row."""
     state = row["head_state"]
     return Head(
@@ -113,7 +113,7 @@ def outcome_of(row: sqlite3.Row, scope: Scope) -> Outcome:
     return outcome
 
 
-def conversation_of(row: sqlite3.Row, scope: Scope) -> StoredConversation:
+def conversation_of(row: sqlite3.Row | Parameters, scope: Scope) -> StoredConversation:
     """A conversation from its row joined with its open turn."""
     status: Status = row["turn_outcome"] or "idle"
     if status == "running" and not scope.alive(row["turn_holder"], row["holder_seen"]):
@@ -141,7 +141,7 @@ def conversation_of(row: sqlite3.Row, scope: Scope) -> StoredConversation:
     )
 
 
-def lineage_of(row: sqlite3.Row) -> Lineage:
+def lineage_of(row: sqlite3.Row | Parameters) -> Lineage:
     """Where a conversation came from, from its row."""
     return Lineage(
         kind=row["lineage_kind"],

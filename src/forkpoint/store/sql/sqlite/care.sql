@@ -114,7 +114,7 @@ WHERE tenant = :tenant AND target IN (
 -- Their events are gone, and what they cost was written off with their conversation.
 DELETE FROM turn
 WHERE "end" BETWEEN :first AND :last AND coalesce(base & 4294967295, 0) >= :after
-RETURNING id;
+RETURNING id, conversation, record;
 
 -- name: old_drafts
 -- Conversations that never had a committed turn, have none open, and were left alone.

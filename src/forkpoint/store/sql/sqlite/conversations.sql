@@ -114,35 +114,7 @@ INSERT INTO conversation (
   :settings, :cache, :approvals, :lineage_kind, :lineage_source, :lineage_at, :lineage_turn, :lineage_call,
   :own_from, :inherited, :carries_metrics, :title, :tags, :draft, :now, :now,
   :born, :born_salt, :record_digest, :records
-)
-RETURNING *, NULL AS turn_outcome, NULL AS turn_holder, NULL AS holder_seen;
-
--- name: fork_at_head
--- A fork at the head, in one statement: a row that points where the source's does. No row: it is not there, is a draft, or
--- is at another revision.
-WITH source AS MATERIALIZED (
-  SELECT *, forkpoint_birth(
-    :salt, :id, tenant, family, id, records, coalesce(head & 4294967295, 0), head_digest, head_totals,
-    coalesce(:settings, settings), :cache, approvals, :name, :title, :tags, :carries_metrics, :draft, :now, :records
-  ) AS birth
-  FROM conversation
-  WHERE tenant = :tenant AND id = :source AND draft = 0 AND (:revision IS NULL OR revision = :revision)
-)
-INSERT INTO conversation (
-  tenant, id, name, family, revision,
-  head, head_digest, head_turn, head_totals, head_state_of, head_state, head_open_calls,
-  settings, cache, approvals, lineage_kind, lineage_source, lineage_at,
-  own_from, inherited, carries_metrics, title, tags, draft, created, updated,
-  born, born_salt, record_digest, records
-)
-SELECT
-  tenant, :id, :name, family, 0,
-  head, head_digest, head_turn, head_totals, head_state_of, head_state, head_open_calls,
-  coalesce(:settings, settings), :cache, approvals, 'fork', id, head,
-  coalesce(head & 4294967295, 0), head_totals, :carries_metrics, :title, :tags, :draft, :now, :now,
-  birth, :salt, forkpoint_first(record_digest, records, birth), :records
-FROM source
-RETURNING *, NULL AS turn_outcome, NULL AS turn_holder, NULL AS holder_seen;
+);
 
 -- name: describe_conversation
 -- Title and tags; NULL leaves one as it is, an empty title removes it. Touches neither revision nor lock.
@@ -180,9 +152,8 @@ SET head = :head, head_digest = :head_digest, head_turn = :head_turn, head_total
     open_segment = :open_segment, open_turn = NULL, revision = revision + 1, draft = 0, updated = :now,
     settings = coalesce(:settings, settings), cache = coalesce(:cache, cache),
     own_from = coalesce(:own_from, own_from), inherited = coalesce(:inherited, inherited),
-    records = records + 1, record_digest = forkpoint_link(record_digest, :chain, records + 1, :body)
-WHERE tenant = :tenant AND id = :id AND open_turn IS :open_turn AND revision = :revision
-RETURNING records, record_digest;
+    records = :records, record_digest = :record_digest
+WHERE tenant = :tenant AND id = :id AND open_turn IS :open_turn AND revision = :revision;
 
 -- name: rewind_head
 -- The one statement that moves a head back. The segment is closed: what follows gets a new one.

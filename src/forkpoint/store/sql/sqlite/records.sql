@@ -1,17 +1,20 @@
--- name: link_record
--- One more record of a conversation: its number, and its digest, which follows the last one's.
-UPDATE conversation
-SET records = records + 1, record_digest = forkpoint_link(record_digest, :chain, records + 1, :body)
-WHERE tenant = :tenant AND id = :id
-RETURNING records, record_digest;
+-- name: read_chain
+-- Where a conversation's chain has come to. Why the next link is not made in the statement that moves it: RETURNING costs
+-- more than this read, and no other writer can come between the two.
+SELECT records, record_digest FROM conversation WHERE tenant = :tenant AND id = :id;
 
--- name: link_in_chain
--- One more record of a family's chain or a tenant's, which begins with it if there is none yet.
-INSERT INTO chain (tenant, chain, records, digest)
-VALUES (:tenant, :chain, 1, forkpoint_link(:start, :chain, 1, :body))
-ON CONFLICT (tenant, chain) DO UPDATE
-SET records = records + 1, digest = forkpoint_link(digest, :chain, records + 1, :body)
-RETURNING records, digest AS record_digest;
+-- name: move_chain
+-- One more record of a conversation.
+UPDATE conversation SET records = :number, record_digest = :digest WHERE tenant = :tenant AND id = :id;
+
+-- name: read_shared_chain
+-- Where the chain of a family or a tenant has come to.
+SELECT records, digest AS record_digest FROM chain WHERE tenant = :tenant AND chain = :chain;
+
+-- name: move_shared_chain
+-- One more record of such a chain, which begins with it if there is none yet.
+INSERT INTO chain (tenant, chain, records, digest) VALUES (:tenant, :chain, :number, :digest)
+ON CONFLICT (tenant, chain) DO UPDATE SET records = :number, digest = :digest;
 
 -- name: insert_record
 -- A record, in the transaction that does what it tells of.
@@ -22,9 +25,14 @@ VALUES (:tenant, :chain, :number, :kind, :subject, :body, :salt, :digest);
 -- How many records a conversation with this id had that is deleted.
 SELECT coalesce(max(number), 0) AS number FROM record WHERE tenant = :tenant AND chain = :chain;
 
--- name: forget_records_of_a_turn
--- The turn is gone, and so is what was kept about it; the digests stay.
-UPDATE record SET body = NULL, salt = NULL WHERE subject = :subject AND tenant = :tenant;
+-- name: forget_tries
+-- The turn is gone, and so is what was kept about the times that it did not commit; the digests stay.
+UPDATE record SET body = NULL, salt = NULL
+WHERE subject = :subject AND tenant = :tenant AND kind NOT IN ('committed', 'note');
+
+-- name: forget_commit
+-- The same of the record that tells of its commit.
+UPDATE record SET body = NULL, salt = NULL WHERE tenant = :tenant AND chain = :chain AND number = :number;
 
 -- name: forget_records_beside_turns
 -- A conversation is gone; what is kept about its committed turns stays as long as they do.

@@ -2,8 +2,11 @@
 -- The compare-and-set that begins a turn. No row: it is taken, or the revision is another, or nothing is there.
 UPDATE conversation
 SET open_turn = :turn
-WHERE tenant = :tenant AND id = :id AND open_turn IS NULL AND (:revision IS NULL OR revision = :revision)
-RETURNING *;
+WHERE tenant = :tenant AND id = :id AND open_turn IS NULL AND (:revision IS NULL OR revision = :revision);
+
+-- name: read_taken
+-- The conversation that a turn has just taken. Why the statement before does not return it: RETURNING costs more.
+SELECT * FROM conversation WHERE tenant = :tenant AND id = :id;
 
 -- name: release_lock
 -- The turn is over, or waits for nobody: the conversation is free.
@@ -13,24 +16,34 @@ UPDATE conversation SET open_turn = NULL, updated = :now WHERE tenant = :tenant 
 -- A new try, running; or a note, committed at once.
 INSERT INTO turn (
   id, tenant, conversation, kind, outcome, base, "end", holder, token, input, key, request,
-  usage, totals, state_of, state, open_calls, retry_of, started, ended, "by"
+  usage, totals, state_of, state, open_calls, retry_of, started, ended, "by", record
 ) VALUES (
   :id, :tenant, :conversation, :kind, :outcome, :base, :end, :holder, :token, :input, :key, :request,
-  :usage, :totals, :state_of, :state, :open_calls, :retry_of, :now, :ended, :by
+  :usage, :totals, :state_of, :state, :open_calls, :retry_of, :now, :ended, :by, :record
 );
 
 -- name: commit_turn
 -- The compare-and-set that commits: running, mine, and with all steps that I know of. No row: this writer has lost the
 -- turn, or a step of its own that it never heard of.
 UPDATE turn
-SET outcome = 'committed', staged = 0, steps_digest = NULL, "end" = :end, usage = :usage, totals = :totals, state_of = :state_of, state = :state,
+SET outcome = 'committed', staged = 0, steps_digest = NULL, "end" = :end, record = :record, usage = :usage, totals = :totals, state_of = :state_of, state = :state,
     open_calls = :open_calls, holder = NULL, ended = :now
-WHERE id = :id AND token = :token AND outcome = 'running' AND staged = :staged
-RETURNING *;
+WHERE id = :id AND token = :token AND outcome = 'running' AND staged = :staged;
+
+-- name: before_commit
+-- What a record tells of a turn that is about to commit, and where its conversation's chain has come to.
+SELECT turn.id, turn.started, turn."by", turn.retry_of, turn.input, turn.error,
+  conversation.records, conversation.record_digest
+FROM turn JOIN conversation ON conversation.tenant = turn.tenant AND conversation.id = turn.conversation
+WHERE turn.id = :id;
 
 -- name: place_turn
 -- Where a turn ends, if its segment was only opened by its commit.
 UPDATE turn SET "end" = :end WHERE id = :id;
+
+-- name: name_record
+-- Which record tells of the commit of a turn that a program of an earlier format has written.
+UPDATE turn SET record = :record WHERE id = :id;
 
 -- name: journal_turn
 -- The compare-and-set of a journal: what the turn has used, and how many steps it has from now on.
@@ -168,4 +181,4 @@ WHERE tenant = :tenant AND conversation = :conversation AND id IS NOT NULL AND d
 
 -- name: delete_turn
 -- A try of a deleted conversation.
-DELETE FROM turn WHERE id = :id;
+DELETE FROM turn WHERE id = :id RETURNING id, conversation, record;

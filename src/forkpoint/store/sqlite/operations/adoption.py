@@ -20,7 +20,7 @@ def adopt(db: Database, now: int) -> None:
     in which they began, its charges, and a record that states how it stands.
     """
     _seal_steps(db)
-    turns = groupby(db.execute(SQL["all_turns"]), key=lambda row: (row["tenant"], row["conversation"]))
+    turns = groupby(db.execute(SQL["all_turns"]).fetchall(), key=lambda row: (row["tenant"], row["conversation"]))
     key, of_key = next(turns, (None, iter(())))
     for row in db.execute(SQL["conversations_without_a_chain"]).fetchall():
         while key is not None and key < (row["tenant"], row["id"]):  # of a conversation that was deleted
@@ -55,7 +55,9 @@ def _tell_of_turns(db: Database, scope: Scope, turns: Iterable[sqlite3.Row]) -> 
         base, end = records.point_at(db, turn["base"]), records.point_at(db, turn["end"])
         kind = "note" if turn["kind"] == "note" else turn["outcome"]
         fact = Fact(kind=kind, time=scope.now, turn=records.turn_facts(turn, salt, base=base, end=end))
-        records.tell(db, scope, turn["conversation"], fact, salt=salt, subject=turn["id"])
+        number = records.tell(db, scope, turn["conversation"], fact, salt=salt, subject=turn["id"])
+        if turn["outcome"] == "committed":
+            db.execute(SQL["name_record"], {"id": turn["id"], "record": number})
 
 
 def _tell_of_charges(db: Database, scope: Scope, conversation: bytes) -> None:

@@ -1,7 +1,6 @@
 """Commits: the operations that make events history and move a head, each by one compare-and-set.
 Tests: forkpoint.testing.conformance.turns, tests/store/test_failed_commit.py."""
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Literal
 
@@ -9,7 +8,7 @@ from msgspec.structs import replace
 
 from forkpoint.errors import KeyReused, NotWhole, Stale
 from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
-from forkpoint.history.records import Fact, conversation_chain, encode, new_salt, salted
+from forkpoint.history.records import Fact, conversation_chain, new_salt, salted
 from forkpoint.ids import id_to_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations, records
@@ -37,11 +36,15 @@ def commit(
     id = id_to_bytes(turn.id)
     ordinal = turn.base.ordinal + turn.staged + len(staged.events)
     head = _head_after(turn, staged, usage)
+    before = db.execute(SQL["before_commit"], {"id": id}).fetchone()
+    if before is None:
+        raise lost(db, scope, turn)
     parameters = {
         "id": id,
         "token": turn.token,
         "staged": turn.staged,
         "end": None if turn.segment is None else turn.segment << 32 | ordinal,
+        "record": before["records"] + 1,
         "usage": dumps(usage),
         "totals": dumps(head.totals),
         "state_of": blob(head.state_of),
@@ -49,8 +52,7 @@ def commit(
         "open_calls": dumps(head.open_calls),
         "now": scope.now,
     }
-    rows = db.execute(SQL["commit_turn"], parameters).fetchall()
-    if not rows:
+    if db.execute(SQL["commit_turn"], parameters).rowcount != 1:
         raise lost(db, scope, turn)
     spend, kept = (None, None) if turn.branch is None else leave_head(db, scope, turn, aside)
     segment = turn.segment
@@ -64,12 +66,13 @@ def commit(
         db.execute(SQL["delete_steps"], {"turn": id})
     digest = _insert_events(db, id, first, turn.base, events)
     head = replace(head, position=last, digest=digest)
+    ended = {"outcome": "committed", "usage": parameters["usage"], "ended": scope.now, "steps_digest": None}
     _move_head(
         db,
         scope,
         turn,
         head,
-        rows[0],
+        dict(before) | ended,
         kind="committed",
         segment=segment,
         settings=settings,
@@ -130,8 +133,9 @@ def note(
         "ended": scope.now,
         "by": by,
     }
-    db.execute(SQL["insert_turn"], parameters)
-    row = parameters | {"started": scope.now, "error": None, "steps_digest": None}
+    chain = db.execute(SQL["read_chain"], {"tenant": scope.tenant, "id": parameters["conversation"]}).fetchone()
+    db.execute(SQL["insert_turn"], parameters | {"record": chain["records"] + 1})
+    row = parameters | dict(chain) | {"started": scope.now, "error": None, "steps_digest": None}
     _move_head(db, scope, base, head, row, kind="note", segment=segment, settings=settings, cache=cache)
     return Committed(base.conversation, base.id, base.revision + 1, head, first, last)
 
@@ -215,7 +219,7 @@ def _move_head(
     scope: Scope,
     turn: OpenTurn,
     head: Head,
-    row: sqlite3.Row | Parameters,
+    row: Parameters,
     *,
     kind: Literal["committed", "note"],
     segment: int,
@@ -224,7 +228,10 @@ def _move_head(
     spend: Spend | None = None,
     aside: str | None = None,
 ) -> None:
-    """Moves the head to what was committed, and adds the record of that. ``row`` is the turn's, or the note's."""
+    """Moves the head to what was committed, and adds the record of that.
+
+    ``row`` has the columns of the turn or note, and those that say where the conversation's chain has come to.
+    """
     salt = new_salt()
     fact = Fact(
         kind=kind,
@@ -239,7 +246,7 @@ def _move_head(
         aside=aside,
     )
     id = id_to_bytes(turn.conversation)
-    chain, body = conversation_chain(id), encode(fact)
+    link = records.next_link(conversation_chain(id), row["records"], row["record_digest"], fact)
     parameters = head_columns(head) | {
         "tenant": scope.tenant,
         "id": id,
@@ -251,11 +258,10 @@ def _move_head(
         "own_from": None if spend is None else spend.own_from,
         "inherited": None if spend is None else dumps(spend.inherited),
         "now": scope.now,
-        "chain": chain,
-        "body": body,
+        "records": link.number,
+        "record_digest": link.digest,
     }
-    moved = db.execute(SQL["move_head"], parameters).fetchall()
-    if not moved:
+    if db.execute(SQL["move_head"], parameters).rowcount != 1:
         found = conversations.row_of(db, scope, turn.conversation)
         raise Stale(turn.conversation, turn.revision, found["revision"])
-    records.insert(db, scope, chain, fact, body, moved[0], salt=salt, subject=row["id"])
+    records.insert(db, scope, link, salt=salt, subject=row["id"])

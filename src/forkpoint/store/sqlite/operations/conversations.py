@@ -47,6 +47,9 @@ from forkpoint.store.values import (
 NO_APPROVALS: JsonText = "[]"
 """The standing approvals of a conversation that nobody forked: a sub-agent has none of its parent's."""
 
+_UNUSED: Parameters = {"revision": 0, "open_turn": None, "turn_outcome": None, "turn_holder": None, "holder_seen": None}
+"""The other columns of a conversation that was just made."""
+
 
 class Spend(Struct, frozen=True):
     """From which ordinal on a path's cost is a branch's own, and what the path had cost up to there."""
@@ -288,13 +291,11 @@ def fork(
     subject = key_of(source)
     if made := idempotency.find(db, scope, key, "fork", subject):
         return read(db, scope, id_from_bytes(made))
-    fork = _fork_at_head(db, scope, source, new, if_revision, draft) if at is None and before is None else None
-    if fork is None:
-        row = row_of(db, scope, source, drafts=False)
-        check_revision(row, if_revision)
-        head = resolve(db, scope, row["family"], head_of(row), at, before)
-        lineage = Lineage("fork", source, head.position)
-        fork = insert_branch(db, scope, row, new, head, lineage, Spend(head.ordinal, head.totals), draft=draft)
+    row = row_of(db, scope, source, drafts=False)
+    check_revision(row, if_revision)
+    head = resolve(db, scope, row["family"], head_of(row), at, before)
+    lineage = Lineage("fork", source, head.position)
+    fork = insert_branch(db, scope, row, new, head, lineage, Spend(head.ordinal, head.totals), draft=draft)
     idempotency.take(db, scope, key, "fork", subject, new.id)
     return fork
 
@@ -479,29 +480,6 @@ def _child_of(db: Database, scope: Scope, lineage: Lineage) -> bytes | None:
     return None if row is None else row["id"]
 
 
-def _fork_at_head(
-    db: Database, scope: Scope, source: str, new: NewFork, if_revision: int | None, draft: bool
-) -> StoredConversation | None:
-    """The fork that is asked for most, in one statement; None if there is a reason to refuse it."""
-    parameters = {
-        "tenant": scope.tenant,
-        "source": key_of(source),
-        "id": key_of(new.id),
-        "name": new.name or new.id,
-        "settings": new.settings,
-        "cache": new.cache,
-        "carries_metrics": new.carries_metrics,
-        "title": new.title or None,
-        "tags": dumps(dict(new.tags)),
-        "draft": draft,
-        "revision": possible_revision(if_revision),
-        "now": scope.now,
-        "salt": new_salt(),
-        "records": records.earlier(db, scope, key_of(new.id)),
-    }
-    return _inserted(db, scope, SQL["fork_at_head"], parameters)
-
-
 def _insert(
     db: Database,
     scope: Scope,
@@ -545,20 +523,13 @@ def _insert(
     }
     parameters["records"] = records.earlier(db, scope, key_of(id))
     parameters |= records.birth(db, parameters, lineage, head, source)
-    made = _inserted(db, scope, SQL["insert_conversation"], parameters)
-    assert made is not None
-    return made
-
-
-def _inserted(db: Database, scope: Scope, statement: str, parameters: Parameters) -> StoredConversation | None:
-    """The conversation that a statement made, or None if it made none. Raises `AlreadyExists`."""
     try:
-        rows = db.execute(statement, parameters).fetchall()
+        db.execute(SQL["insert_conversation"], parameters)
     except sqlite3.IntegrityError as error:
         if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
             raise AlreadyExists("conversation", parameters["name"]) from None
         raise
-    return conversation_of(rows[0], scope) if rows else None
+    return conversation_of(parameters | _UNUSED | {"created": scope.now, "updated": scope.now}, scope)
 
 
 def _cursor(cursor: str) -> bytes:

@@ -66,7 +66,7 @@ def collect_some(db: Database, scope: Scope, family: bytes) -> tuple[Collected, 
         parameters = stretch.keys | {"after": stretch.after}
         db.execute(SQL["free_keys_of_turns"], parameters | {"tenant": scope.tenant})
         for turn in db.execute(SQL["delete_turns"], parameters).fetchall():
-            records.forget_turn(db, scope, turn["id"])
+            records.forget_turn(db, scope, turn)
             done += Collected(turns=1)
         if stretch.whole:
             db.execute(SQL["delete_segment"], {"id": stretch.segment})

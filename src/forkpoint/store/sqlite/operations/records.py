@@ -4,6 +4,9 @@ Tests: forkpoint.testing.conformance.records, tests/store/test_records.py, test_
 import sqlite3
 from typing import TypedDict
 
+from msgspec import Struct
+
+from forkpoint.errors import NotFound
 from forkpoint.events import Usage
 from forkpoint.history import records
 from forkpoint.history.records import Birth, Charge, Fact, Point, Removal, TurnFacts, conversation_chain, salted
@@ -11,6 +14,37 @@ from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.rows import ORDINALS, Parameters, Scope, head_of, load_usage, pack
 from forkpoint.store.values import Head, Lineage
+
+
+class Link(Struct, frozen=True):
+    """A record that is about to be written, and its place in its chain."""
+
+    chain: bytes
+    number: int
+    digest: bytes
+    fact: Fact
+    body: str
+
+
+def next_link(chain: bytes, number: int, digest: bytes, fact: Fact) -> Link:
+    """What follows the record with this number and digest. Whoever asks moves the chain in the same transaction."""
+    body = records.encode(fact)
+    return Link(chain, number + 1, records.record_digest(digest, chain, number + 1, body), fact, body)
+
+
+def insert(db: Database, scope: Scope, link: Link, *, salt: bytes | None = None, subject: bytes | None = None) -> None:
+    """Writes a record."""
+    parameters = {
+        "tenant": scope.tenant,
+        "chain": link.chain,
+        "number": link.number,
+        "kind": link.fact.kind,
+        "subject": subject,
+        "body": link.body,
+        "salt": salt,
+        "digest": link.digest,
+    }
+    db.execute(SQL["insert_record"], parameters)
 
 
 def tell(
@@ -21,45 +55,26 @@ def tell(
     *,
     salt: bytes | None = None,
     subject: bytes | None = None,
-) -> None:
-    """Adds a record to a conversation's chain."""
-    chain, body = conversation_chain(conversation), records.encode(fact)
-    parameters = {"tenant": scope.tenant, "id": conversation, "chain": chain, "body": body}
-    row = db.execute(SQL["link_record"], parameters).fetchone()
-    insert(db, scope, chain, fact, body, row, salt=salt, subject=subject)
+) -> int:
+    """Adds a record to a conversation's chain. Returns its number."""
+    row = db.execute(SQL["read_chain"], {"tenant": scope.tenant, "id": conversation}).fetchone()
+    if row is None:
+        raise NotFound("conversation", id_from_bytes(conversation))
+    link = next_link(conversation_chain(conversation), row["records"], row["record_digest"], fact)
+    moved = {"tenant": scope.tenant, "id": conversation, "number": link.number, "digest": link.digest}
+    db.execute(SQL["move_chain"], moved)
+    insert(db, scope, link, salt=salt, subject=subject)
+    return link.number
 
 
 def tell_in(db: Database, scope: Scope, chain: bytes, fact: Fact, *, subject: bytes | None = None) -> None:
     """Adds a record to the chain of a family or of the tenant."""
-    body = records.encode(fact)
-    parameters = {"tenant": scope.tenant, "chain": chain, "body": body, "start": records.start_of(chain)}
-    row = db.execute(SQL["link_in_chain"], parameters).fetchone()
-    insert(db, scope, chain, fact, body, row, salt=None, subject=subject)
-
-
-def insert(
-    db: Database,
-    scope: Scope,
-    chain: bytes,
-    fact: Fact,
-    body: str,
-    linked: sqlite3.Row,
-    *,
-    salt: bytes | None,
-    subject: bytes | None,
-) -> None:
-    """Writes a record whose number and digest the statement that linked it has returned."""
-    parameters = {
-        "tenant": scope.tenant,
-        "chain": chain,
-        "number": linked["records"],
-        "kind": fact.kind,
-        "subject": subject,
-        "body": body,
-        "salt": salt,
-        "digest": linked["record_digest"],
-    }
-    db.execute(SQL["insert_record"], parameters)
+    row = db.execute(SQL["read_shared_chain"], {"tenant": scope.tenant, "chain": chain}).fetchone()
+    number, digest = (0, records.start_of(chain)) if row is None else (row["records"], row["record_digest"])
+    link = next_link(chain, number, digest, fact)
+    moved = {"tenant": scope.tenant, "chain": chain, "number": link.number, "digest": link.digest}
+    db.execute(SQL["move_shared_chain"], moved)
+    insert(db, scope, link, subject=subject)
 
 
 def tell_of_turn(db: Database, scope: Scope, turn: sqlite3.Row, kind: str) -> None:
@@ -125,9 +140,12 @@ def restate(db: Database, scope: Scope, row: sqlite3.Row) -> None:
     tell(db, scope, row["id"], fact, salt=salt)
 
 
-def forget_turn(db: Database, scope: Scope, turn: bytes) -> None:
-    """Forgets what was kept about a turn that is gone."""
-    db.execute(SQL["forget_records_of_a_turn"], {"tenant": scope.tenant, "subject": turn})
+def forget_turn(db: Database, scope: Scope, turn: sqlite3.Row) -> None:
+    """Forgets what was kept about a turn that is gone: its row."""
+    db.execute(SQL["forget_tries"], {"tenant": scope.tenant, "subject": turn["id"]})
+    if turn["record"] is not None:
+        chain = conversation_chain(turn["conversation"])
+        db.execute(SQL["forget_commit"], {"tenant": scope.tenant, "chain": chain, "number": turn["record"]})
 
 
 def point_of(head: Head) -> Point:
@@ -155,8 +173,7 @@ def earlier(db: Database, scope: Scope, id: bytes) -> int:
 def birth(db: Database, row: Parameters, lineage: Lineage, head: Head, source: sqlite3.Row | None) -> Parameters:
     """The columns of a new conversation's birth, from its other columns.
 
-    Its chain goes on from the one of ``source``, if that is given. A fork at the head is born in SQL instead, by
-    ``forkpoint_birth``.
+    Its chain goes on from the one of ``source``, if that is given.
     """
     salt = records.new_salt()
     born = records.encode(

@@ -93,6 +93,7 @@ def begin(
         "now": scope.now,
         "ended": None,
         "by": by,
+        "record": None,
     }
     try:
         db.execute(SQL["insert_turn"], parameters)
@@ -306,8 +307,10 @@ def _take_lock(db: Database, scope: Scope, conversation: str, turn: str, revisio
         "turn": id_to_bytes(turn),
         "revision": possible_revision(revision),
     }
-    rows = db.execute(SQL["take_lock"], parameters).fetchall()
-    return rows[0] if rows else None
+    if not db.execute(SQL["take_lock"], parameters).rowcount:
+        return None
+    row: sqlite3.Row = db.execute(SQL["read_taken"], parameters).fetchone()
+    return row
 
 
 def _make_way(

@@ -20,7 +20,8 @@ CREATE TABLE record (
 ) STRICT;
 
 CREATE UNIQUE INDEX record_chain ON record (tenant, chain, number);
-CREATE INDEX record_subject ON record (subject) WHERE subject IS NOT NULL;
+-- A commit moves no third tree of pages: its record is found by `turn.record`.
+CREATE INDEX record_subject ON record (subject) WHERE subject IS NOT NULL AND kind NOT IN ('committed', 'note');
 
 CREATE TABLE chain (           -- where the chain of a family or a tenant has come to; a conversation's is in its row
   tenant  TEXT NOT NULL,
@@ -35,6 +36,7 @@ ALTER TABLE conversation ADD COLUMN record_digest BLOB NOT NULL DEFAULT x'';  --
 ALTER TABLE conversation ADD COLUMN born TEXT NOT NULL DEFAULT '';            -- how it began
 ALTER TABLE conversation ADD COLUMN born_salt BLOB;                           -- of the digests in `born`
 
+ALTER TABLE turn ADD COLUMN record INTEGER;        -- the number of the record of its commit, in its conversation's chain
 ALTER TABLE turn ADD COLUMN steps_digest BLOB;     -- of all its steps, in the order of arrival; NULL: it has none
 
 -- The same table with a digest for each step, and room for a step that was erased.
