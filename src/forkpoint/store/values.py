@@ -165,6 +165,7 @@ class OpenTurn(Struct, frozen=True):
     started: int = 0  # microseconds since 1970, UTC
     branch: str | None = None  # the conversation on whose path the base is; None: the base is the head
     by: str | None = None  # who asked for the turn
+    draft: bool = False  # the conversation is a draft, which the commit admits
 
 
 class Committed(Struct, frozen=True):

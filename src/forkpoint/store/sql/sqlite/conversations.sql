@@ -145,15 +145,21 @@ UPDATE conversation SET draft = 0, updated = :now WHERE tenant = :tenant AND id 
 
 -- name: move_head
 -- The one statement that moves a head to what was committed: by the turn that holds the lock, or by a note. Whose spend
--- is whose (:own_from, :inherited) is another only if the turn stood elsewhere than at the head.
+-- is whose (:own_from, :inherited) is another only if the turn stood elsewhere than at the head. It names no
+-- column that seldom changes and has an index, such as open_segment: SQLite would write the index with
+-- each commit, also if the value stays as it is.
 UPDATE conversation
 SET head = :head, head_digest = :head_digest, head_turn = :head_turn, head_totals = :head_totals,
     head_state_of = :head_state_of, head_state = NULL, head_open_calls = :head_open_calls,
-    open_segment = :open_segment, open_turn = NULL, revision = revision + 1, draft = 0, updated = :now,
+    open_turn = NULL, revision = revision + 1, updated = :now,
     settings = coalesce(:settings, settings), cache = coalesce(:cache, cache),
     own_from = coalesce(:own_from, own_from), inherited = coalesce(:inherited, inherited),
     records = :records, record_digest = :record_digest
 WHERE tenant = :tenant AND id = :id AND open_turn IS :open_turn AND revision = :revision;
+
+-- name: append_to
+-- The segment that a conversation may append to from now on: its commit has opened it.
+UPDATE conversation SET open_segment = :segment WHERE tenant = :tenant AND id = :id;
 
 -- name: rewind_head
 -- The one statement that moves a head back. The segment is closed: what follows gets a new one.

@@ -251,7 +251,6 @@ def _move_head(
         "tenant": scope.tenant,
         "id": id,
         "open_turn": None if kind == "note" else blob(turn.id),
-        "open_segment": segment,
         "revision": turn.revision,
         "settings": settings,
         "cache": cache,
@@ -264,4 +263,8 @@ def _move_head(
     if db.execute(SQL["move_head"], parameters).rowcount != 1:
         found = conversations.row_of(db, scope, turn.conversation)
         raise Stale(turn.conversation, turn.revision, found["revision"])
+    if segment != turn.segment:
+        db.execute(SQL["append_to"], {"tenant": scope.tenant, "id": id, "segment": segment})
+    if turn.draft:
+        db.execute(SQL["admit_conversation"], {"tenant": scope.tenant, "id": id, "now": scope.now})
     records.insert(db, scope, link, salt=salt, subject=row["id"])

@@ -387,6 +387,7 @@ def open_turn(
         started=started,
         branch=branch,
         by=by,
+        draft=bool(row["draft"]),
     )
 
 
