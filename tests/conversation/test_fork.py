@@ -828,9 +828,10 @@ async def test_a_fork_writes_one_row_however_long_the_history(store: Store, tmp_
         fork = await source.fork(**given)
         after = rows(file)
         assert not before - after, "a fork has changed or removed a row"
-        ((table, *row),) = (after - before).elements()
+        (table, *row), *tags = sorted((after - before).elements(), key=lambda row: str(row[0]))
         assert table == "conversation"
         assert bytes.fromhex(fork.id.replace("-", "")) in row
+        assert [table for table, *_ in tags] == ["tag"] * len(given.get("tags", ())), "one more row for each tag"
 
 
 def test_the_plain_api_forks_in_the_same_words(home: Home, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from forkpoint.testing.samples import exchange
 
 pytestmark = pytest.mark.anyio
 
-WRITABLE_FROM = 6
+WRITABLE_FROM = 7
 """The oldest format that a program must know to write to a store of today."""
 
 # What a later version might bring.
@@ -157,6 +157,40 @@ async def test_a_turn_that_an_earlier_program_left_running_is_interrupted_and_ca
     async with await SqliteStore.open(path) as store:
         assert (await store.turn(turn)).outcome == "interrupted"
         await store.commit(await store.resume(turn), exchange("hi"))
+
+
+@pytest.mark.parametrize("format", [1, 5, 6])
+async def test_conversations_of_an_earlier_program_are_listed_by_their_tags_and_by_their_last_change(
+    path: Path, format: int
+) -> None:
+    build(path, format)
+    columns = "id, family, name, tags, draft, created, updated, tenant, revision, head_digest, head_totals"
+    columns += ", head_open_calls, settings, cache, lineage_kind, own_from, inherited, carries_metrics"
+    rest = ("default", 0, b"", "{}", "{}", "{}", "{}", "root", 0, "{}", 0)
+    with closing(sqlite3.connect(path)) as db, db:
+        for name, tags, draft, created, updated in (
+            ("first", '{"team":"ci","kind":"a"}', 0, 1, 30),
+            ("second", "{}", 0, 2, 10),
+            ("third", '{"team":"ci"}', 0, 3, 20),
+            ("draft", '{"team":"ci"}', 1, 4, 40),
+            ("damaged", "rubbish", 1, 5, 50),
+        ):
+            row = (id := id_to_bytes(new_id(created)), id, name, tags, draft, created, updated, *rest)
+            db.execute(f"INSERT INTO conversation ({columns}) VALUES ({', '.join('?' * len(row))})", row)
+
+    async with await SqliteStore.open(path) as store:
+
+        async def names(**which: Any) -> list[str]:
+            return [one.name for one in (await store.conversations(**which)).items]
+
+        assert await names() == ["third", "second", "first"]
+        assert await names(order="used") == ["first", "third", "second"]
+        assert await names(tags=(("team", "ci"),)) == ["third", "first"]
+        assert await names(order="used", tags=(("team", "ci"),)) == ["first", "third"]
+        await store.begin((await store.find("second")).id, new_id())
+        assert await names(order="used") == ["second", "first", "third"]
+        await store.describe((await store.find("first")).id, tags=())
+        assert await names(tags=(("team", "ci"),)) == ["third"]
 
 
 async def test_a_program_that_would_not_see_that_a_turn_is_to_be_cancelled_is_shut_out(path: Path) -> None:

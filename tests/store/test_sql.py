@@ -29,7 +29,8 @@ CALLED = {(name, path.name) for path, text in SOURCE.items() for name in CALLS.f
 HOT = [
     *("path_events", "path_spans", "event_at", "turns_in_span", "turn_behind_event", "state_of_turn"),
     *("read_conversation", "read_revisions", "find_conversation", "read_turn", "read_steps"),
-    *("find_child", "list_relatives"),
+    *("find_child", "list_children", "list_family", "list_open", "list_by_creation", "list_by_use"),
+    *("list_tagged_by_creation", "list_tagged_by_use", "count_tagged", "read_listed", "use_conversation"),
     *("take_lock", "release_lock", "journal_turn", "commit_turn", "end_turn", "take_over", "move_head", "rewind_head"),
     *(
         "delete_steps",

@@ -139,5 +139,6 @@ def info_of_draft(draft: Draft) -> Info:
         draft=True,
         created=0,
         updated=0,
+        used=0,
     )
     return info_of(empty)

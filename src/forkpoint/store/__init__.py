@@ -10,6 +10,7 @@ from forkpoint.store.protocol import Store
 from forkpoint.store.values import (
     DEFAULT_TENANT,
     Lineage,
+    ListOrder,
     Status,
     StoredConversation,
     StoredTurn,
@@ -21,6 +22,7 @@ from forkpoint.store.values import (
 __all__ = [
     "DEFAULT_TENANT",
     "Lineage",
+    "ListOrder",
     "Status",
     "Store",
     "StoredConversation",

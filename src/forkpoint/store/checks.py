@@ -1,6 +1,8 @@
 """Checks of what callers give to a store: sizes, Unicode, names and ids, before anything is written.
 Tests: tests/store/test_limits.py."""
 
+from typing import get_args
+
 from msgspec import Struct
 
 from forkpoint.errors import BadArgument, NotWhole, TooLarge
@@ -9,6 +11,7 @@ from forkpoint.history.wholeness import is_json
 from forkpoint.store.values import (
     IdempotencyKey,
     Lineage,
+    ListOrder,
     NewConversation,
     NewFork,
     StoreLimits,
@@ -53,6 +56,10 @@ class Checks(Struct, frozen=True):
 
     def approvals(self, approvals: JsonText) -> None:
         check_document("approvals", approvals, self.limits.document)
+
+    def order(self, order: str) -> None:
+        if order not in get_args(ListOrder):
+            raise BadArgument("A list", f"order={order[:200]!r}", f"it is {' or '.join(get_args(ListOrder))}")
 
     def description(self, title: str | None, tags: Tags) -> None:
         check_size("title", title, self.limits.title)

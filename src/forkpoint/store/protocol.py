@@ -35,6 +35,7 @@ from forkpoint.store.values import (
     Deleted,
     IdempotencyKey,
     KeyedOperation,
+    ListOrder,
     NewConversation,
     NewFork,
     Onto,
@@ -122,6 +123,7 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         *,
         cursor: str | None = None,
         limit: int = 50,
+        order: ListOrder = "created",
         tags: Tags = (),
         status: Status | None = None,
         family: str | None = None,
@@ -129,7 +131,12 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         sub_agents: bool = True,
         sides: bool = True,
     ) -> Page[StoredConversation]:
-        """Conversations that are not drafts, the newest first; all given tags must match.
+        """Conversations that are not drafts; all given tags must match.
+
+        ``order``: the newest come first, or those whose last turn began last. A time of use may lag a minute behind.
+        ``cursor`` is `Page.next` of a page in the same order: else it raises `BadName`. Who reads page after page sees
+        no conversation twice, whatever others do meanwhile. In the order ``created`` it misses none that was there all
+        the time; in the order ``used`` it may miss one that is used meanwhile, since that moves to the front.
 
         ``parent`` selects the sub-agents of that conversation, but not their own sub-agents. ``sub_agents=False``
         leaves out all sub-agents, and ``sides=False`` all sides.

@@ -19,6 +19,11 @@ Outcome: TypeAlias = Literal["running", "awaiting_approval", "interrupted", "com
 
 Status: TypeAlias = Literal["idle", "running", "awaiting_approval", "interrupted"]
 
+LineageKind: TypeAlias = Literal["root", "fork", "aside", "side", "sub_agent"]
+
+ListOrder: TypeAlias = Literal["created", "used"]
+"""How a list of conversations is sorted: the newest first, or the one first whose last turn began last."""
+
 KeyedOperation: TypeAlias = Literal["create", "fork", "turn"]
 """An operation of which `Store.made_with` tells the result. A rewind is repeated instead: that moves nothing."""
 
@@ -48,7 +53,7 @@ class Head(Struct, frozen=True):
 class Lineage(Struct, frozen=True):
     """Where a conversation came from. This is provenance only: the store finds nothing through it."""
 
-    kind: Literal["root", "fork", "aside", "side", "sub_agent"] = "root"
+    kind: LineageKind = "root"
     source: str | None = None  # forked from, set aside from, asked beside, or spawned by this conversation
     at: Position | None = None  # where the two paths part; of a side, where its conversation stood
     turn: str | None = None  # the parent's turn that spawned it; None: no call did
@@ -77,6 +82,7 @@ class StoredConversation(Struct, frozen=True):
     draft: bool
     created: int
     updated: int
+    used: int  # when its last turn began, to the minute; when it was made, if it had none
 
     @property
     def spent(self) -> Usage:

@@ -138,6 +138,7 @@ def conversation_of(row: sqlite3.Row | Parameters, scope: Scope) -> StoredConver
         draft=bool(row["draft"]),
         created=row["created"],
         updated=row["updated"],
+        used=row["used"],
     )
 
 

@@ -27,7 +27,16 @@ from forkpoint.store.sqlite.collection import collect
 from forkpoint.store.sqlite.connection import Connect, Database, connect
 from forkpoint.store.sqlite.held_turns import HeldTurns
 from forkpoint.store.sqlite.open_file import DEFAULTS, OpenFile, SqliteSettings
-from forkpoint.store.sqlite.operations import commits, conversations, deletion, history, ledger, turns, verification
+from forkpoint.store.sqlite.operations import (
+    commits,
+    conversations,
+    deletion,
+    history,
+    ledger,
+    lists,
+    turns,
+    verification,
+)
 from forkpoint.store.sqlite.rows import Scope, head_of
 from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.stage import placed
@@ -40,6 +49,7 @@ from forkpoint.store.values import (
     Deleted,
     IdempotencyKey,
     KeyedOperation,
+    ListOrder,
     NewConversation,
     NewFork,
     Onto,
@@ -155,6 +165,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         *,
         cursor: str | None = None,
         limit: int = 50,
+        order: ListOrder = "created",
         tags: Tags = (),
         status: Status | None = None,
         family: str | None = None,
@@ -162,18 +173,12 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         sub_agents: bool = True,
         sides: bool = True,
     ) -> Page[StoredConversation]:
+        self._view.file.checks.order(order)
         self._view.file.checks.description(None, tags)
-        page = partial(
-            conversations.page,
-            cursor=cursor,
-            limit=_bounded(limit),
-            tags=tags,
-            status=status,
-            family=family,
-            parent=parent,
-            sub_agents=sub_agents,
-            sides=sides,
+        wanted = lists.Wanted(
+            tags=tags, status=status, family=family, parent=parent, sub_agents=sub_agents, sides=sides
         )
+        page = partial(lists.page, order=order, cursor=cursor, limit=_bounded(limit), wanted=wanted)
         return await self._view.read(page)
 
     async def revisions(self, ids: Collection[str]) -> dict[str, int]:

@@ -18,6 +18,7 @@ from forkpoint.testing.conformance.elsewhere import ElsewhereConformance
 from forkpoint.testing.conformance.forks import ForkConformance
 from forkpoint.testing.conformance.keys import KeyConformance
 from forkpoint.testing.conformance.ledger import LedgerConformance
+from forkpoint.testing.conformance.lists import ListConformance
 from forkpoint.testing.conformance.processes import ProcessConformance
 from forkpoint.testing.conformance.sides import SideConformance
 from forkpoint.testing.conformance.stops import StopConformance
@@ -36,6 +37,7 @@ class StoreConformance(
     SubAgentConformance,
     SideConformance,
     LedgerConformance,
+    ListConformance,
     ProcessConformance,
     StopConformance,
     ChangeConformance,

@@ -28,91 +28,24 @@ CROSS JOIN conversation ON conversation.tenant = :tenant AND conversation.id = s
 SELECT id FROM conversation
 WHERE tenant = :tenant AND lineage_turn = :turn AND lineage_call = :call AND lineage_kind = 'sub_agent';
 
--- name: list_conversations
--- A page, the newest first. :tags is a JSON object whose entries must all match; :dead lists, in hex, the
--- processes that are known dead, so that a running turn of theirs counts as interrupted.
-SELECT conversation.*, turn.outcome AS turn_outcome, turn.holder AS turn_holder, holder.seen AS holder_seen
-FROM conversation
-LEFT JOIN turn ON turn.id = conversation.open_turn
-LEFT JOIN holder ON holder.id = turn.holder
-WHERE conversation.tenant = :tenant
-  AND conversation.draft = 0
-  AND (:below IS NULL OR conversation.id < :below)
-  AND (:sub_agents OR conversation.lineage_kind <> 'sub_agent')
-  AND (:sides OR conversation.lineage_kind <> 'side')
-  AND NOT EXISTS (
-    SELECT 1 FROM json_each(:tags) AS wanted
-    WHERE NOT EXISTS (
-      SELECT 1 FROM json_each(conversation.tags) AS tag
-      WHERE tag.key = wanted.key AND tag.value = wanted.value
-    )
-  )
-  AND (
-    :status IS NULL
-    OR :status = CASE
-      WHEN conversation.open_turn IS NULL THEN 'idle'
-      WHEN turn.outcome <> 'running' THEN turn.outcome
-      WHEN holder.id IS NULL OR hex(holder.id) IN (SELECT value FROM json_each(:dead)) THEN 'interrupted'
-      ELSE 'running'
-    END
-  )
-ORDER BY conversation.id DESC
-LIMIT :limit;
-
--- name: list_relatives
--- The same of one conversation's sub-agents, or else of one family. Why another statement: what finds these few by
--- their key would not page through all conversations by theirs.
-SELECT conversation.*, turn.outcome AS turn_outcome, turn.holder AS turn_holder, holder.seen AS holder_seen
-FROM conversation
-LEFT JOIN turn ON turn.id = conversation.open_turn
-LEFT JOIN holder ON holder.id = turn.holder
-WHERE conversation.tenant = :tenant
-  AND conversation.id IN (
-    SELECT id FROM conversation WHERE lineage_source = :parent AND lineage_kind = 'sub_agent'
-    UNION ALL
-    SELECT id FROM conversation WHERE family = :family AND :parent IS NULL
-  )
-  AND conversation.draft = 0
-  AND (:below IS NULL OR conversation.id < :below)
-  AND (:family IS NULL OR conversation.family = :family)
-  AND (:sub_agents OR conversation.lineage_kind <> 'sub_agent')
-  AND (:sides OR conversation.lineage_kind <> 'side')
-  AND NOT EXISTS (
-    SELECT 1 FROM json_each(:tags) AS wanted
-    WHERE NOT EXISTS (
-      SELECT 1 FROM json_each(conversation.tags) AS tag
-      WHERE tag.key = wanted.key AND tag.value = wanted.value
-    )
-  )
-  AND (
-    :status IS NULL
-    OR :status = CASE
-      WHEN conversation.open_turn IS NULL THEN 'idle'
-      WHEN turn.outcome <> 'running' THEN turn.outcome
-      WHEN holder.id IS NULL OR hex(holder.id) IN (SELECT value FROM json_each(:dead)) THEN 'interrupted'
-      ELSE 'running'
-    END
-  )
-ORDER BY conversation.id DESC
-LIMIT :limit;
-
 -- name: count_conversations
 -- How many conversations of a tenant a list would show.
 SELECT count(*) FROM conversation WHERE tenant = :tenant AND draft = 0;
 
 -- name: insert_conversation
--- A new conversation, fork, set-aside branch, side or draft: always exactly this one row.
+-- A new conversation, fork, set-aside branch, side or draft: always exactly this one row, and one for each tag, which
+-- a trigger writes.
 INSERT INTO conversation (
   tenant, id, name, family, revision,
   head, head_digest, head_turn, head_totals, head_state_of, head_state, head_open_calls,
   settings, cache, approvals, lineage_kind, lineage_source, lineage_at, lineage_turn, lineage_call,
-  own_from, inherited, carries_metrics, title, tags, draft, created, updated,
+  own_from, inherited, carries_metrics, title, tags, draft, created, updated, used,
   born, born_salt, record_digest, records
 ) VALUES (
   :tenant, :id, :name, :family, 0,
   :head, :head_digest, :head_turn, :head_totals, :head_state_of, :head_state, :head_open_calls,
   :settings, :cache, :approvals, :lineage_kind, :lineage_source, :lineage_at, :lineage_turn, :lineage_call,
-  :own_from, :inherited, :carries_metrics, :title, :tags, :draft, :now, :now,
+  :own_from, :inherited, :carries_metrics, :title, :tags, :draft, :now, :now, :now,
   :born, :born_salt, :record_digest, :records
 );
 
@@ -146,7 +79,7 @@ UPDATE conversation SET draft = 0, updated = :now WHERE tenant = :tenant AND id 
 -- name: move_head
 -- The one statement that moves a head to what was committed: by the turn that holds the lock, or by a note. Whose spend
 -- is whose (:own_from, :inherited) is another only if the turn stood elsewhere than at the head. It names no
--- column that seldom changes and has an index, such as open_segment: SQLite would write the index with
+-- column that seldom changes and has an index, such as draft, used or open_segment: SQLite would write the index with
 -- each commit, also if the value stays as it is.
 UPDATE conversation
 SET head = :head, head_digest = :head_digest, head_turn = :head_turn, head_totals = :head_totals,

@@ -5,17 +5,15 @@ import sqlite3
 from collections.abc import Collection
 from contextlib import suppress
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forkpoint.errors import AlreadyExists, BadName, BadPosition, Busy, NotFound, Stale, TurnOpen
+from forkpoint.errors import AlreadyExists, BadPosition, Busy, NotFound, Stale, TurnOpen
 from forkpoint.events import JsonText, Position, Usage
 from forkpoint.history.digests import root_digest
 from forkpoint.history.paths import common_ancestor
 from forkpoint.history.records import Fact, new_salt, salted
 from forkpoint.ids import id_from_bytes, id_to_bytes
-from forkpoint.paging import Page
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import idempotency, records
 from forkpoint.store.sqlite.operations.history import head_at, read_path, resolve
@@ -39,7 +37,6 @@ from forkpoint.store.values import (
     NewConversation,
     NewFork,
     Onto,
-    Status,
     StoredConversation,
     Tags,
 )
@@ -102,42 +99,6 @@ def revisions(db: Database, scope: Scope, ids: Collection[str]) -> dict[str, int
     rows = db.execute(SQL["read_revisions"], {"tenant": scope.tenant, "ids": b"".join(wanted.values())})
     asked = tuple(wanted)
     return {asked[number]: revision for number, revision in rows}
-
-
-def page(
-    db: Database,
-    scope: Scope,
-    *,
-    cursor: str | None,
-    limit: int,
-    tags: Tags,
-    status: Status | None,
-    family: str | None,
-    parent: str | None = None,
-    sub_agents: bool = True,
-    sides: bool = True,
-) -> Page[StoredConversation]:
-    """One page of the list, the newest first."""
-    holders = db.execute(SQL["read_holders"]).fetchall() if status else []
-    dead = [row["id"].hex().upper() for row in holders if not scope.alive(row["id"], row["seen"])]
-    parameters = {
-        "tenant": scope.tenant,
-        "below": None if cursor is None else _cursor(cursor),
-        "family": None if family is None else key_of(family, "family"),
-        "sub_agents": sub_agents,
-        "sides": sides,
-        "tags": dumps(dict(tags)),
-        "status": status,
-        "dead": msgspec.json.encode(dead).decode(),
-        "limit": limit + 1,
-    }
-    if parent is None and family is None:
-        rows = db.execute(SQL["list_conversations"], parameters).fetchall()
-    else:
-        found_by = {"parent": None if parent is None else key_of(parent)}
-        rows = db.execute(SQL["list_relatives"], parameters | found_by).fetchall()
-    items = tuple(conversation_of(row, scope) for row in rows[:limit])
-    return Page(items, items[-1].id if len(rows) > limit else None)
 
 
 def create(
@@ -529,11 +490,6 @@ def _insert(
         if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
             raise AlreadyExists("conversation", parameters["name"]) from None
         raise
-    return conversation_of(parameters | _UNUSED | {"created": scope.now, "updated": scope.now}, scope)
-
-
-def _cursor(cursor: str) -> bytes:
-    try:
-        return id_to_bytes(cursor)
-    except ValueError:
-        raise BadName.bad_cursor(cursor[:200]) from None
+    return conversation_of(
+        parameters | _UNUSED | {"created": scope.now, "updated": scope.now, "used": scope.now}, scope
+    )

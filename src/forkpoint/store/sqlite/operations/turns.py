@@ -14,7 +14,7 @@ from forkpoint.history.state import fold
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.paging import Page
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations, idempotency, records
+from forkpoint.store.sqlite.operations import conversations, idempotency, lists, records
 from forkpoint.store.sqlite.operations.history import head_at, read_spans, read_state, read_steps, resolve
 from forkpoint.store.sqlite.rows import (
     ORDINALS,
@@ -102,6 +102,7 @@ def begin(
     idempotency.take(db, scope, key, "turn", subject, turn)
     if retry_of is not None:
         idempotency.take_over(db, scope, subject, turn, retry_of, input)
+    lists.use(db, scope, row)
     if onto is None or base is None:
         return open_turn(db, row, turn, token, started=scope.now, by=by)
     return open_turn(db, row, turn, token, started=scope.now, by=by, base=base, branch=onto.branch)
@@ -179,6 +180,7 @@ def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
     if db.execute(SQL["take_over"], parameters).rowcount != 1:
         raise NotResumable(id, outcome, "somebody else has just taken it")
     _told(db, scope, id, "resumed")
+    lists.use(db, scope, conversations.row_of(db, scope, conversation))
     return _handle(db, scope, conversation, id, token)
 
 
