@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,27 @@ def test_list_goes_on_where_a_page_ended(forkpoint: Program) -> None:
     assert ([item["name"] for item in rest["items"]], rest["next"]) == (["one"], None)
     refused = forkpoint.run("list", "--cursor", "nonsense")
     assert (refused.returncode, refused.stderr.startswith("error: 'nonsense' is not a cursor")) == (1, True)
+
+
+def test_list_begins_with_what_was_used_last_unless_it_is_told_otherwise(forkpoint: Program, tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        with Conversation(agent("order"), conversation_id=name, store=forkpoint.store) as made:
+            made.run("hi")
+    with closing(sqlite3.connect(tmp_path / "store.db")) as db, db:
+        db.execute("UPDATE conversation SET used = used - 3600000000 WHERE name <> 'one'")  # an hour ago
+
+    def found(*arguments: str) -> list[str]:
+        return [item["name"] for item in forkpoint.json("list", *arguments)["items"]]
+
+    assert found() == found("--order", "used") == ["one", "three", "two"]
+    assert found("--order", "created") == ["three", "two", "one"]
+    done = forkpoint.run("list", "--order", "created", "--limit", "2")
+    more = done.stderr.removeprefix("More: forkpoint ").split()
+    assert more[:3] == ["list", "--order", "created"]
+    assert found(*more[1:]) == ["one"]
+    refused = forkpoint.run("list", "--cursor", more[-1])
+    assert (refused.returncode, "is not a cursor of this list" in refused.stderr) == (1, True)
+    assert forkpoint.run("list", "--order", "size").returncode == 2
 
 
 def test_list_of_a_store_that_is_not_there_is_empty_and_makes_none(forkpoint: Program) -> None:

@@ -2,7 +2,9 @@
 
 import inspect
 import os
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import assert_type
 
@@ -40,6 +42,25 @@ async def test_a_store_makes_opens_lists_counts_and_verifies(home: Home) -> None
         assert (checked.ok, checked.conversations) == (True, 1)
 
 
+@pytest.mark.anyio
+async def test_a_list_by_last_use_begins_with_what_was_run_last_and_its_pages_lead_on(home: Home) -> None:
+    async with AsyncConversations(home.store) as conversations:
+        for name in ("first", "second", "third"):
+            await (await conversations.create(home.agent(ECHO), conversation_id=name)).close()
+        with closing(sqlite3.connect(home.file)) as db, db:
+            db.execute("UPDATE conversation SET used = used - 3600000000")  # nobody has used them for an hour
+        async with await conversations.open("second", agent=home.agent(ECHO)) as second:
+            await second.run("Hello")
+        assert [info.name for info in (await conversations.list()).items] == ["third", "second", "first"]
+        page = await conversations.list(order="used", limit=2)
+        assert [info.name for info in page.items] == ["second", "third"]
+        rest = await conversations.list(order="used", cursor=page.next)
+        assert ([info.name for info in rest.items], rest.next) == (["first"], None)
+        assert await AsyncConversation.list(store=home.store, order="used", limit=2) == page
+        with pytest.raises(BadName, check=BadName.bad_cursor.made):
+            await conversations.list(cursor=page.next)
+
+
 def test_a_store_does_the_same_without_await(home: Home) -> None:
     with Conversations(home.store) as conversations:
         with conversations.create(home.agent(ECHO), conversation_id="first") as first:
@@ -48,6 +69,7 @@ def test_a_store_does_the_same_without_await(home: Home) -> None:
         with conversations.open("second", create=home.agent(ECHO)) as second:
             assert isinstance(second, Conversation)
         assert [info.name for info in conversations.list().items] == ["second", "first"]
+        assert {info.name for info in conversations.list(order="used").items} == {"second", "first"}
         assert conversations.usage().total.calls == 1
         assert conversations.verify().conversations == 2
 

@@ -138,6 +138,16 @@ def test_lists_are_newest_first_and_every_page_leads_to_the_next(client: httpx2.
     refused(client.get(PLACE, params={"cursor": "nonsense"}), 400, "bad_cursor")
 
 
+def test_lists_by_last_use_have_cursors_of_their_own(client: httpx2.Client) -> None:
+    ids = [made(client, tags={"list": "use"})["id"] for _ in range(3)]
+    query = {"tag": "list=use", "order": "used", "limit": "2"}
+    page = client.get(PLACE, params=query).json()
+    rest = client.get(PLACE, params=query | {"cursor": page["next"]}).json()
+    assert [info["id"] for info in page["items"] + rest["items"]] == ids[::-1], "nobody has used them since"
+    refused(client.get(PLACE, params={"cursor": page["next"]}), 400, "bad_cursor")
+    refused(client.get(PLACE, params={"order": "size"}), 422, "invalid")
+
+
 def test_lists_are_filtered_by_all_tags_and_by_status(client: httpx2.Client) -> None:
     both = made(client, tags={"team": "red", "kind": "a=b"})["id"]
     made(client, tags={"team": "red"})

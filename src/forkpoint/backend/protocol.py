@@ -17,7 +17,7 @@ from forkpoint.backend.settings import Settings
 from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.paging import Page
-from forkpoint.store.values import Verification
+from forkpoint.store.values import ListOrder, Verification
 
 
 class BackendTurns(Protocol):
@@ -196,9 +196,14 @@ class Backend(Protocol):
         ...
 
     async def conversations(
-        self, *, cursor: str | None = None, limit: int = 50, wanted: ConversationFilter = ConversationFilter()
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        order: ListOrder = "created",
+        wanted: ConversationFilter = ConversationFilter(),
     ) -> Page[Info]:
-        """Conversations, the newest first: by default all but sub-agents and sides."""
+        """Conversations, by default all but sub-agents and sides: the newest first, or the last used first."""
         ...
 
     async def tree(self, id: str) -> tuple[Branch, ...]:

@@ -43,7 +43,7 @@ from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.paging import Page
-from forkpoint.store.values import Status, Verification
+from forkpoint.store.values import ListOrder, Status, Verification
 
 if TYPE_CHECKING:
     from forkpoint.conversation.conversations import AsyncConversations
@@ -153,6 +153,7 @@ class AsyncConversation:
         store: Where = None,
         cursor: str | None = None,
         limit: int = 50,
+        order: ListOrder = "created",
         tags: Mapping[str, str] | None = None,
         status: Status | None = None,
         sub_agents: bool = False,
@@ -162,7 +163,14 @@ class AsyncConversation:
         """Lists conversations of a store: `AsyncConversations.list`."""
         async with _conversations(store) as them:
             return await them.list(
-                cursor=cursor, limit=limit, tags=tags, status=status, sub_agents=sub_agents, sides=sides, parent=parent
+                cursor=cursor,
+                limit=limit,
+                order=order,
+                tags=tags,
+                status=status,
+                sub_agents=sub_agents,
+                sides=sides,
+                parent=parent,
             )
 
     @classmethod

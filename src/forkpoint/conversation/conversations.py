@@ -26,7 +26,7 @@ from forkpoint.conversation.place import Place, Where
 from forkpoint.errors import StoreUnavailable
 from forkpoint.llm.model import LLM
 from forkpoint.paging import Page
-from forkpoint.store.values import Status, Verification
+from forkpoint.store.values import ListOrder, Status, Verification
 
 
 class AsyncConversations:
@@ -108,14 +108,16 @@ class AsyncConversations:
         *,
         cursor: str | None = None,
         limit: int = 50,
+        order: ListOrder = "created",
         tags: Mapping[str, str] | None = None,
         status: Status | None = None,
         sub_agents: bool = False,
         sides: bool = False,
         parent: str | None = None,
     ) -> Page[Info]:
-        """A page of conversations, the newest first. ``cursor`` is `Page.next` of the page before.
+        """A page of conversations. ``cursor`` is `Page.next` of the page before, in the same order.
 
+        - ``order``: ``created`` lists the newest first, ``used`` the last used first: when a turn began, to the minute.
         - ``tags``: only conversations that have all of these tags.
         - ``status``: only conversations with this status.
         - ``sub_agents``: with sub-agents.
@@ -123,7 +125,7 @@ class AsyncConversations:
         - ``parent``: only the sub-agents of this conversation, by its id or name.
         """
         wanted = ConversationFilter(tags=tags or {}, status=status, sub_agents=sub_agents, sides=sides, parent=parent)
-        return await (await self._backend()).conversations(cursor=cursor, limit=limit, wanted=wanted)
+        return await (await self._backend()).conversations(cursor=cursor, limit=limit, order=order, wanted=wanted)
 
     async def usage(self) -> Spending:
         """All that was ever spent, each token once, in deleted conversations too. A server counts the key's tenant."""

@@ -38,7 +38,7 @@ from forkpoint.llm.call import Models
 from forkpoint.llm.prompt.identity import under_manifest
 from forkpoint.paging import Page, every
 from forkpoint.store.protocol import Store
-from forkpoint.store.values import Verification
+from forkpoint.store.values import ListOrder, Verification
 
 
 class Engine:
@@ -126,12 +126,18 @@ class Engine:
         return info_of(record), Settings.from_json(record.settings)
 
     async def conversations(
-        self, *, cursor: str | None = None, limit: int = 50, wanted: ConversationFilter = ConversationFilter()
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        order: ListOrder = "created",
+        wanted: ConversationFilter = ConversationFilter(),
     ) -> Page[Info]:
         parent = None if wanted.parent is None else (await self._records.find(wanted.parent)).id
         page = await self._store.conversations(
             cursor=cursor,
             limit=limit,
+            order=order,
             tags=stored_tags(wanted.tags),
             status=wanted.status,
             parent=parent,

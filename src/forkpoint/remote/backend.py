@@ -28,7 +28,7 @@ from forkpoint.remote.questions import RemoteQuestions
 from forkpoint.remote.requests import agent_of, given, made_of, page_of, page_size, path_of, with_settings
 from forkpoint.remote.team import RemoteTeam
 from forkpoint.remote.turns import RemoteTurns
-from forkpoint.store.values import Verification
+from forkpoint.store.values import ListOrder, Verification
 from forkpoint.wire.documents import (
     ApprovalsDocument,
     DeletedDocument,
@@ -93,11 +93,17 @@ class RemoteBackend:
         return with_settings(await self._info(ServerRequest(method="GET", path=path_of(id_or_name))))
 
     async def conversations(
-        self, *, cursor: str | None = None, limit: int = 50, wanted: ConversationFilter = ConversationFilter()
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        order: ListOrder = "created",
+        wanted: ConversationFilter = ConversationFilter(),
     ) -> Page[Info]:
         query = [("limit", page_size(limit)), *(("tag", f"{key}={value}") for key, value in wanted.tags.items())]
         named = (("cursor", cursor), ("status", wanted.status), ("parent", wanted.parent))
         query += [(name, value) for name, value in named if value is not None]
+        query += [("order", order)] if order != "created" else []
         query += [("sub_agents", "true")] if wanted.sub_agents else []
         query += [("sides", "true")] if wanted.sides else []
         request = ServerRequest(method="GET", path="/api/conversations", query=query)

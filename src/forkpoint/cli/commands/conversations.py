@@ -27,6 +27,9 @@ def list_conversations(
         Literal["idle", "running", "awaiting_approval", "interrupted"] | None,
         option("--status STATUS", "Only conversations that are idle, running, awaiting_approval or interrupted."),
     ] = None,
+    order: Annotated[
+        Literal["used", "created"], option("--order ORDER", "used: the last used first; created: the newest first.")
+    ] = "used",
     agents: Annotated[bool, option("--agents", "Show sub-agents too.")] = False,
     sides: Annotated[bool, option("--sides", "Show sides too: what clients asked beside conversations.")] = False,
     limit: Annotated[int, option("--limit N", "How many at most.", min=1, max=1000)] = 50,
@@ -36,13 +39,22 @@ def list_conversations(
 ) -> None:
     """Show the conversations of a store.
 
-    The newest come first. Sub-agents and sides are left out unless you ask for them.
+    The last used come first. Sub-agents and sides are left out unless you ask for them.
 
     \b
     Example:
       forkpoint list --tag kind=debug --status idle
     """
-    page = listed(store, tags=tags_from(tag), status=status, limit=limit, cursor=cursor, sub_agents=agents, sides=sides)
+    page = listed(
+        store,
+        tags=tags_from(tag),
+        status=status,
+        order=order,
+        limit=limit,
+        cursor=cursor,
+        sub_agents=agents,
+        sides=sides,
+    )
     if json:
         print_json({"items": [info_document(info) for info in page.items], "next": page.next})
         return
@@ -51,7 +63,8 @@ def list_conversations(
     else:
         aside("No conversations.")
     if page.next is not None:
-        asked = (" --agents" if agents else "") + (" --sides" if sides else "")
+        asked = "" if order == "used" else f" --order {order}"
+        asked += (" --agents" if agents else "") + (" --sides" if sides else "")
         aside(f"More: forkpoint list{asked} --cursor {page.next}")
 
 

@@ -25,7 +25,7 @@ from forkpoint.server.api.bodies import (
     RunTurn,
 )
 from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, answer, etag
-from forkpoint.store import Status
+from forkpoint.store import ListOrder, Status
 from forkpoint.wire.documents import DeletedDocument, InfoDocument, PageDocument, info_document
 
 calls = Calls("conversations")
@@ -71,6 +71,9 @@ async def list_conversations(
     call: CallMade,
     cursor: Annotated[str | None, Query(description="`next` of an earlier page.", max_length=512)] = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 50,
+    order: Annotated[
+        ListOrder, Query(description="The newest first, or the one first whose last turn began last, to the minute.")
+    ] = "created",
     status: Annotated[Status | None, Query(description="Only those that stand so.")] = None,
     tag: Annotated[
         list[Annotated[str, StringConstraints(pattern="^[^=]+=", max_length=4096)]] | None,
@@ -82,7 +85,7 @@ async def list_conversations(
         str | None, Query(description="Only the sub-agents of this conversation, by its id or name.", max_length=256)
     ] = None,
 ) -> Response:
-    """Conversations, the newest first. Sub-agents and sides are left out unless they are asked for."""
+    """Conversations. Sub-agents and sides are left out unless they are asked for."""
     wanted = ConversationFilter(
         tags=_tags(tag or ()),
         status=status,
@@ -90,7 +93,7 @@ async def list_conversations(
         sides=sides,
         parent=None if parent is None else (await call.found(parent))[0].id,
     )
-    page = await call.backend.conversations(cursor=cursor, limit=limit, wanted=wanted)
+    page = await call.backend.conversations(cursor=cursor, limit=limit, order=order, wanted=wanted)
     return answer({"items": [info_document(info) for info in page.items], "next": page.next})
 
 
