@@ -197,9 +197,7 @@ async def test_those_who_listen_to_a_conversation_hear_nothing_of_what_was_set_a
     assert len(told) == before > 0
 
 
-async def test_a_rewind_writes_a_branch_and_a_record_and_moves_one_row(
-    source: AsyncConversation, tmp_path: Path
-) -> None:
+async def test_a_rewind_writes_a_branch_and_a_record_and_moves_a_row(source: AsyncConversation, tmp_path: Path) -> None:
     before = rows(tmp_path / "forkpoint.db")
     await rewound(source, at=(await turns_of(source))[0])
     after = rows(tmp_path / "forkpoint.db")
