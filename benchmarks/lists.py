@@ -24,7 +24,9 @@ from forkpoint.clock import system_clock
 from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.store import ListOrder, Store, open_store
 from forkpoint.store.sqlite.connection import SQL, connect
-from forkpoint.store.values import DEFAULT_TENANT, NewConversation, Tags
+from forkpoint.store.sqlite.operations.conversations import fork
+from forkpoint.store.sqlite.rows import Scope
+from forkpoint.store.values import DEFAULT_TENANT, NewConversation, NewFork, Tags
 from forkpoint.testing.samples import exchange
 
 PAGE = 50
@@ -68,15 +70,17 @@ async def _measure(path: str, count: int, rounds: int, progress: Progress) -> in
 
 
 async def _fill(store: Store, path: str, count: int) -> list[str]:
-    """Makes forks, in one transaction, by the statement that makes forks. Half of them are then used, in any order."""
+    """Makes forks, in one transaction, by the operation that makes forks. Half of them are then used, in any order."""
     root = await store.create(NewConversation(id=new_id()), exchange("hello"))
     now = system_clock()
     ids = [new_id(now + number) for number in range(1, count)]
     with closing(connect(path)) as db:
         db.execute("BEGIN IMMEDIATE")
         for number, id in enumerate(ids):
-            tags = f'{{"team":"{number % 10}"' + (',"kind":"rare"}' if number < RARE else "}")
-            db.execute(SQL["fork_at_head"], _fork(root.id, id, tags, now + number))
+            scope = Scope(DEFAULT_TENANT, now + number, b"", lambda holder, seen: False)
+            tags = (("team", str(number % 10)), *((("kind", "rare"),) if number < RARE else ()))
+            new = NewFork(id=id, cache="{}", title=f"Conversation {id}", tags=tags)
+            fork(db, scope, root.id, new, at=None, before=None, if_revision=None, key=None, draft=False)
         for number, id in enumerate(random.Random(0).sample(ids, len(ids) // 2)):
             used = {"tenant": DEFAULT_TENANT, "id": id_to_bytes(id), "now": now + count + number}
             db.execute(SQL["use_conversation"], used)
@@ -84,23 +88,6 @@ async def _fill(store: Store, path: str, count: int) -> list[str]:
     for id in ids[:: max(1, len(ids) // OPEN)][:OPEN]:
         await store.begin(id, new_id())
     return [root.id, *ids]
-
-
-def _fork(source: str, id: str, tags: str, now: int) -> dict[str, Any]:
-    return {
-        "tenant": DEFAULT_TENANT,
-        "source": id_to_bytes(source),
-        "id": id_to_bytes(id),
-        "name": id,
-        "settings": None,
-        "cache": "{}",
-        "carries_metrics": False,
-        "title": f"Conversation {id}",
-        "tags": tags,
-        "draft": False,
-        "revision": None,
-        "now": now,
-    }
 
 
 def _hide(path: str, ids: Sequence[str]) -> int:

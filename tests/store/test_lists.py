@@ -14,7 +14,7 @@ from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import MEMORY, SQL, Database, connect
 from forkpoint.store.sqlite.files import make_tables
-from forkpoint.store.sqlite.operations import lists
+from forkpoint.store.sqlite.operations import conversations, lists
 from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.values import DEFAULT_TENANT, NewConversation, NewFork, OpenTurn
 from forkpoint.testing.clock import ManualClock
@@ -169,13 +169,12 @@ async def _fill(path: Path, count: int) -> list[str]:
     async with await SqliteStore.open(path) as store:
         root = await store.create(NewConversation(id=new_id()), exchange("hi"))
     ids = [new_id(number * 1000) for number in range(1, count)]
-    more: dict[str, Any] = dict.fromkeys(("settings", "title", "revision"))
-    more |= {"tenant": DEFAULT_TENANT, "source": id_to_bytes(root.id), "cache": "{}", "carries_metrics": 0, "draft": 0}
     with closing(connect(str(path))) as db:
         db.execute("BEGIN")
         for number, id in enumerate(ids):
-            row = {"id": id_to_bytes(id), "name": id, "tags": '{"a":"everybody"}', "now": number}
-            db.execute(SQL["fork_at_head"], more | row)
+            scope = Scope(DEFAULT_TENANT, number, b"", lambda holder, seen: False)
+            new = NewFork(id=id, cache="{}", tags=(("a", "everybody"),))
+            conversations.fork(db, scope, root.id, new, at=None, before=None, if_revision=None, key=None, draft=False)
         hidden = [(id_to_bytes(id),) for number, id in enumerate(ids) if number % 30]
         db.executemany(
             f"UPDATE conversation SET lineage_kind = 'sub_agent' WHERE tenant = '{DEFAULT_TENANT}' AND id = ?", hidden
