@@ -24,6 +24,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol, Self
 
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
+from forkpoint.history.landmarks import Landmark
 from forkpoint.history.paths import Path
 from forkpoint.history.state import State
 from forkpoint.paging import Page
@@ -418,6 +419,15 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
 
         Raises `NotFound` if ``at`` is not on the conversation's path. ``last`` is how many events before ``at`` are
         read, ``limit`` how many at most; ``kinds`` then selects from these.
+        """
+        ...
+
+    async def landmarks(
+        self, conversation: str, kinds: Collection[str], *, at: Position | None = None
+    ) -> list[Landmark]:
+        """Where events of these kinds, all of them in `LANDMARKS`, stand on the path up to ``at`` (default: the head).
+
+        It reads no event, however long the path is. `events` with such kinds reads those events and no others.
         """
         ...
 

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from forkpoint.clock import Clock, system_clock
 from forkpoint.errors import BadName, CommitFailed, NotFound, NotWhole
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
+from forkpoint.history.landmarks import LANDMARKS, Landmark, landmarks_in
 from forkpoint.history.paths import Path
 from forkpoint.history.state import State
 from forkpoint.ids import new_id
@@ -32,6 +33,7 @@ from forkpoint.store.sqlite.operations import (
     conversations,
     deletion,
     history,
+    landmarks,
     ledger,
     lists,
     turns,
@@ -480,21 +482,33 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         last: int | None = None,
         kinds: Sequence[str] = (),
     ) -> list[Event]:
-        def read(db: Database, scope: Scope) -> list[Event]:
-            row = conversations.row_of(db, scope, conversation)
-            head = head_of(row).position
-            if at is not None and at != head:
-                if at not in history.read_path(db, scope, row["family"], head):
-                    raise NotFound("event", str(at))
-                head = at
+        def read(db: Database, scope: Scope, *, marked: bool = False) -> list[Event]:
+            family, head = history.place_on(db, scope, conversations.row_of(db, scope, conversation), at)
             begin, upto = max(after, 0), head.ordinal if head else 0
             if last is not None:
                 begin = max(begin, upto - max(last, 0))
             if limit is not None:
                 upto = min(upto, begin + max(limit, 0))
-            return history.read_events(db, scope, row["family"], head, begin, upto, kinds)
+            if marked:
+                places = landmarks.read_landmarks(db, scope, family, head, begin, upto, kinds)
+                return landmarks.read_marked(db, places)
+            return history.read_events(db, scope, family, head, begin, upto, kinds)
 
+        if kinds and LANDMARKS.issuperset(kinds):
+            return await landmarks.found(self._view, partial(read, marked=True), instead=read)
         return await self._view.read(read)
+
+    async def landmarks(
+        self, conversation: str, kinds: Collection[str], *, at: Position | None = None
+    ) -> list[Landmark]:
+        def read(db: Database, scope: Scope, *, marked: bool = True) -> list[Landmark]:
+            family, head = history.place_on(db, scope, conversations.row_of(db, scope, conversation), at)
+            upto = head.ordinal if head else 0
+            if marked:
+                return landmarks.read_landmarks(db, scope, family, head, 0, upto, kinds)
+            return landmarks_in(history.read_events(db, scope, family, head, 0, upto, tuple(kinds)))
+
+        return await landmarks.found(self._view, read, instead=partial(read, marked=False))
 
     async def steps(self, turn: str) -> list[StagedEvent]:
         def read(db: Database, scope: Scope) -> list[StagedEvent]:

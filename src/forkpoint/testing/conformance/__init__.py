@@ -17,6 +17,7 @@ from forkpoint.testing.conformance.conversations import ConversationConformance
 from forkpoint.testing.conformance.elsewhere import ElsewhereConformance
 from forkpoint.testing.conformance.forks import ForkConformance
 from forkpoint.testing.conformance.keys import KeyConformance
+from forkpoint.testing.conformance.landmarks import LandmarkConformance
 from forkpoint.testing.conformance.ledger import LedgerConformance
 from forkpoint.testing.conformance.lists import ListConformance
 from forkpoint.testing.conformance.processes import ProcessConformance
@@ -36,6 +37,7 @@ class StoreConformance(
     ElsewhereConformance,
     SubAgentConformance,
     SideConformance,
+    LandmarkConformance,
     LedgerConformance,
     ListConformance,
     ProcessConformance,

@@ -33,7 +33,8 @@ SELECT id, turn, envelope, payload FROM event WHERE id BETWEEN :first AND :last 
 
 -- name: open_segment
 -- A new run of events by one writer.
-INSERT INTO segment (tenant, family, base, base_digest) VALUES (:tenant, :family, :base, :base_digest);
+INSERT INTO segment (tenant, family, base, base_digest, landmarks)
+VALUES (:tenant, :family, :base, :base_digest, 1);
 
 -- name: insert_event
 -- One event of a commit.

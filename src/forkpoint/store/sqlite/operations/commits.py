@@ -15,6 +15,7 @@ from forkpoint.store.sqlite.operations import conversations, records
 from forkpoint.store.sqlite.operations.conversations import Spend
 from forkpoint.store.sqlite.operations.departure import leave_head
 from forkpoint.store.sqlite.operations.history import head_at, read_sealed
+from forkpoint.store.sqlite.operations.landmarks import insert_landmarks
 from forkpoint.store.sqlite.operations.turns import find, lost, open_turn
 from forkpoint.store.sqlite.rows import ORDINALS, Parameters, Scope, blob, dumps, head_columns, pack, unpack
 from forkpoint.store.stage import Sealed, Staged, chain, stage
@@ -211,6 +212,7 @@ def _insert_events(db: Database, turn: bytes, first: Position, base: Head, event
         for n, link in enumerate(links)
     ]
     db.executemany(SQL["insert_event"], rows)
+    insert_landmarks(db, key, events, links)
     return links[-1].chain_digest
 
 

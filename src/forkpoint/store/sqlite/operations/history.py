@@ -37,7 +37,7 @@ def read_spans(db: Database, scope: Scope, family: bytes, head: Position | None,
     """The stretches of a path that follow an ordinal. What comes before is not read, however long it is."""
     if head is None or head.ordinal <= after:
         return ()
-    rows = db.execute(SQL["path_spans"], _from(scope, family, head, after))
+    rows = db.execute(SQL["path_spans"], from_head(scope, family, head, after))
     spans = [Span(segment, max(first, after + 1), last) for segment, first, last in rows]
     unread = [Span(0, 1, after)] if after else []  # stands for all that comes before
     try:
@@ -49,20 +49,32 @@ def read_spans(db: Database, scope: Scope, family: bytes, head: Position | None,
     return path.after(after)
 
 
+def place_on(
+    db: Database, scope: Scope, conversation: sqlite3.Row, at: Position | None
+) -> tuple[bytes, Position | None]:
+    """A conversation's family, and a position on its path; None: its head. Raises `NotFound` if it is not there."""
+    family, head = conversation["family"], unpack(conversation["head"])
+    if at is None or at == head:
+        return family, head
+    if at not in read_path(db, scope, family, head):
+        raise NotFound("event", str(at))
+    return family, at
+
+
 def read_events(
     db: Database, scope: Scope, family: bytes, head: Position | None, after: int, upto: int, kinds: Sequence[str] = ()
 ) -> list[Event]:
     """The events of a path after one ordinal, up to and including another."""
     if head is None or upto <= after:
         return []
-    parameters = _from(scope, family, head, after) | {"upto": upto}
+    parameters = from_head(scope, family, head, after) | {"upto": upto}
     cursor = db.cursor()
     cursor.row_factory = None  # plain tuples: this is the one place where the cost of a row counts
     rows = cursor.execute(SQL["path_events"], parameters).fetchall()
     rows.sort(key=_ordinal)
     if len(rows) != upto - after or _ordinal(rows[0]) != after + 1 or _ordinal(rows[-1]) != upto:
         raise StoreDamaged(db.path, f"{upto - after - len(rows)} events are missing between {after + 1} and {upto}")
-    return _decoded(rows, kinds)
+    return decoded(rows, kinds)
 
 
 def read_stretch(db: Database, first: int, last: Position) -> list[Event]:
@@ -70,10 +82,11 @@ def read_stretch(db: Database, first: int, last: Position) -> list[Event]:
     cursor = db.cursor()
     cursor.row_factory = None
     stretch = {"first": last.segment << 32 | first, "last": last.segment << 32 | last.ordinal}
-    return _decoded(cursor.execute(SQL["events_between"], stretch).fetchall())
+    return decoded(cursor.execute(SQL["events_between"], stretch).fetchall())
 
 
-def _decoded(rows: Iterable[Any], kinds: Sequence[str] = ()) -> list[Event]:
+def decoded(rows: Iterable[Any], kinds: Sequence[str] = ()) -> list[Event]:
+    """Rows of position, turn, envelope and payload as events."""
     turns: dict[bytes, str] = {}
     events: list[Event] = []
     for key, turn, envelope, payload in rows:
@@ -211,7 +224,8 @@ def _turn_row(db: Database, id: bytes) -> sqlite3.Row:
     return row
 
 
-def _from(scope: Scope, family: bytes, head: Position, after: int) -> Parameters:
+def from_head(scope: Scope, family: bytes, head: Position, after: int) -> Parameters:
+    """The parameters of a statement that walks a path back from a head, down to an ordinal."""
     return {"segment": head.segment, "ordinal": head.ordinal, "family": family, "tenant": scope.tenant, "after": after}
 
 

@@ -10,6 +10,7 @@ import msgspec
 from forkpoint.errors import ForkpointError, StoreDamaged, Unpaired
 from forkpoint.events import Position, Usage, decode_body, decode_envelope
 from forkpoint.history.digests import Link, flaw, root_digest
+from forkpoint.history.landmarks import Landmark
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.paths import Span
 from forkpoint.history.state import EMPTY, State
@@ -17,6 +18,7 @@ from forkpoint.ids import id_from_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations
 from forkpoint.store.sqlite.operations.history import head_at, read_path, read_state
+from forkpoint.store.sqlite.operations.landmarks import landmark_at, misplaced
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, load_calls, load_state, load_usage, unpack
 from forkpoint.store.values import Flaw, Verification
 
@@ -67,6 +69,7 @@ class _Check:
         previous, calls, state, totals = self._base(segment)
         expected, turn = span.first, None
         ends: sqlite3.Row | None = None  # the row of the turn that the events are of
+        landmarks: list[Landmark] = []
         for row in self._rows(span):
             place = Position(span.segment, row["id"] & ORDINALS)
             if place.ordinal != expected:
@@ -80,6 +83,7 @@ class _Check:
                 if ends is None:
                     self.found(str(place), f"its turn {id_from_bytes(turn)} is missing")
             calls, state = self._content(link, calls, state, place)
+            landmarks += landmark_at(place, link)
             if ends is not None and unpack(ends["end"]) == place:
                 totals = self._turn(ends, place, calls, state, totals)
             previous = link.chain_digest
@@ -87,6 +91,8 @@ class _Check:
             self.events += 1
             self.erased += link.payload is None
             expected += 1
+        for what in misplaced(self._db, span, landmarks):
+            self.found(f"segment {span.segment}", what)
         if expected <= span.last:
             self.found(f"{span.segment}-{expected}", f"events up to {span.segment}-{span.last} are missing")
         return None
