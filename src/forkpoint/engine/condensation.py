@@ -18,6 +18,7 @@ from forkpoint.backend.actor import actor
 from forkpoint.backend.results import Turn
 from forkpoint.engine.conversation_cache import check_idle, check_revision
 from forkpoint.engine.turns.journal import staged
+from forkpoint.engine.turns.path import newest
 from forkpoint.errors import ForkpointError, OutcomeUnknown, Stale, StoreError
 from forkpoint.events import Condensation, Event, ModelCalled, NewEvent, SkillActivated, Text, Usage, UserMessage
 from forkpoint.ids import new_id
@@ -111,8 +112,8 @@ class PathCondenser:
             check_revision(await self._store.read(id), record.revision)  # somebody was faster than the summary
             return None
         self._records.moved(note)
-        made = await self._store.events(id, at=note.head.position, kinds=("condensation",))
-        return next((event.body for event in reversed(made) if isinstance(event.body, Condensation)), None)
+        made = await newest(self._store, id, "condensation", note.head.position)
+        return made.body if made is not None and isinstance(made.body, Condensation) else None
 
     async def _if_due(self, agent: Agent, turn: Turn, committed: Committed, kept_from: int) -> Committed | None:
         condenser, id, head = agent.condenser, committed.conversation, committed.head

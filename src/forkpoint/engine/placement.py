@@ -19,6 +19,7 @@ from forkpoint.backend.results import Turn, raise_for
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.forks import Forks
 from forkpoint.engine.resources import Resources
+from forkpoint.engine.turns.path import calls_among
 from forkpoint.engine.turns.plan import check_open
 from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.errors import AlreadyExists, NotFound, Unpaired
@@ -305,7 +306,7 @@ class Placement:
                 check_open(record.name, open, given)
             return listed.results
         if others := [id for id in given if id not in open]:
-            asked = await self._store.events(record.id, kinds=("tool_call",))
+            asked = await calls_among(self._store, record.id, record.head.position, others)
             check_open(record.name, [event.envelope.call_id or "" for event in asked], others)
         return tuple(one for one in listed.results if one.call_id in open)
 

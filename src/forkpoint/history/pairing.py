@@ -12,9 +12,13 @@ from msgspec.structs import replace
 from forkpoint.errors import Unpaired
 from forkpoint.events import Envelope
 
-_RESPONSE = {"assistant_message", "reasoning", "tool_call"}
-_MESSAGES = {"user_message", "system_message"} | _RESPONSE
-_SAID = _MESSAGES | {"tool_result"}
+RESPONSE = frozenset({"assistant_message", "reasoning", "tool_call"})
+"""The kinds of events that a model's response is made of."""
+
+_MESSAGES = frozenset({"user_message", "system_message"}) | RESPONSE
+
+SAID = _MESSAGES | {"tool_result"}
+"""The kinds of events that are said by somebody: what a prompt is made of, and the order of which is checked."""
 
 
 class OpenCalls(Struct, frozen=True, omit_defaults=True):
@@ -35,7 +39,7 @@ class OpenCalls(Struct, frozen=True, omit_defaults=True):
                 return self._asked(envelope)
             case "tool_result":
                 return self._answered(envelope)
-            case kind if self and kind in _MESSAGES and (self._over(envelope) or kind not in _RESPONSE):
+            case kind if self and kind in _MESSAGES and (self._over(envelope) or kind not in RESPONSE):
                 waiting = (self.ours + self.client)[0]
                 raise Unpaired(f"call {waiting!r} has no result before the next {kind}", waiting)
             case _:
@@ -133,12 +137,12 @@ def safe_cuts(envelopes: Sequence[Envelope], open_before: OpenCalls = NO_CALLS) 
     response: int | None = None
     for envelope in reversed(envelopes):
         following.append(response)
-        if envelope.kind in _SAID:
+        if envelope.kind in SAID:
             response = envelope.response
     said: int | None = None
     for count, envelope in enumerate(envelopes, start=1):
         calls = calls.then(envelope)
-        if envelope.kind in _SAID:
+        if envelope.kind in SAID:
             said = envelope.response
         if count == len(envelopes):
             cuts.append(count)  # a commit stood here, so it is safe, open client calls included

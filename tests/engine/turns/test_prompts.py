@@ -98,7 +98,7 @@ async def test_no_more_prompts_are_kept_than_it_says_the_longest_unused_goes_fir
 async def test_the_events_of_all_kept_prompts_are_bounded_and_one_is_always_kept() -> None:
     async with await SqliteStore.open(None) as inner:
         store = Counting(inner)
-        prompts = Prompts(store, kept_events=10)
+        prompts = Prompts(store, kept_blocks=10)
         ids = [new_id(), new_id()]
         for id in ids:
             await inner.create(NewConversation(id=id))
@@ -122,7 +122,7 @@ async def test_the_events_of_all_kept_prompts_are_bounded_and_one_is_always_kept
 async def test_what_made_way_does_not_count_any_more() -> None:
     async with await SqliteStore.open(None) as inner:
         store = Counting(inner)
-        prompts = Prompts(store, kept_events=10)
+        prompts = Prompts(store, kept_blocks=10)
         ids = [new_id() for _ in range(20)]
         for id in ids:
             await inner.create(NewConversation(id=id))

@@ -100,7 +100,8 @@ class Children:
         fork = child.place.fork
         events = as_in_the_shell_of(steps.state) if fork == "none" else opening(child, turn.id, call, steps.so_far)
         if isinstance(fork, int) and turn.base.position is not None:
-            events += window(await self._store.events(path, at=turn.base.position, kinds=SEEN), fork)
+            after = turn.state.kept_from - 1  # what is before that cannot be seen anyway
+            events += window(await self._store.events(path, at=turn.base.position, after=after, kinds=SEEN), fork)
         record = await self._store.read(turn.conversation)
         if record.draft:  # whatever becomes of its first turn, the sub-agent stays, and hangs on it
             await self._store.admit(record.id)

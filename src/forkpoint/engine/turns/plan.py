@@ -36,6 +36,7 @@ from forkpoint.engine.standing_approvals import StandingApprovals
 from forkpoint.engine.team.rights import beneath
 from forkpoint.engine.trust import Trusting
 from forkpoint.engine.turns.journal import staged
+from forkpoint.engine.turns.path import calls_among, newest
 from forkpoint.engine.turns.prompts import Prompts
 from forkpoint.engine.turns.skills import Skills, called_for
 from forkpoint.engine.turns.transaction import Plan
@@ -292,7 +293,7 @@ class Planner:
     async def settings_change(self, path: str, at: Head, old: JsonText, new: JsonText) -> list[NewEvent]:
         """The events that say that other settings hold from here on, and which did until now."""
         events = [NewEvent(SettingsChanged(new))]
-        if at.position is None or await self._store.events(path, at=at.position, kinds=("settings_changed",)):
+        if at.position is None or await self._store.landmarks(path, ("settings_changed",), at=at.position):
             return events
         return [NewEvent(SettingsChanged(old, "as it was until here")), *events]
 
@@ -313,9 +314,9 @@ class Planner:
         old: Manifest | None = None
         if state.manifest is not None:
             position = (at or record.head).position
-            changes = await self._store.events(path or record.id, at=position, kinds=("manifest_changed",))
-            bodies = [event.body for event in changes if isinstance(event.body, ManifestChanged)]
-            old = Manifest.from_json(bodies[-1].manifest) if bodies else None
+            last = await newest(self._store, path or record.id, "manifest_changed", position)
+            if last is not None and isinstance(last.body, ManifestChanged):
+                old = Manifest.from_json(last.body.manifest)
         note = manifest_note(old, new, lost)
         identity = identity_of(record)
         shown = under_manifest(identity, record.id, new.hash)
@@ -341,7 +342,7 @@ class Planner:
         check_open(name, at.open_calls.client, results)
         if not at.open_calls.client:
             return [], [NewEvent(one) for one in others]
-        asked = await self._store.events(path, at=at.position, kinds=("tool_call",))
+        asked = await calls_among(self._store, path, at.position, at.open_calls.client)
         tools = {event.body.call_id: event.body.tool for event in asked if isinstance(event.body, ToolCall)}
         made = []
         missing = () if said_in(others) else (Text("The client sent no result for this call."),)

@@ -2,14 +2,15 @@
 
 A rendering is a function of a path and a manifest, and never changes. So it is kept by the digest of the path's last
 event, which is the same for a conversation and all its forks at that point. What is kept is bounded; what was dropped
-is rendered again from the store.
+is rendered again from the store, of which no more is read than the prompt shows.
 """
 
 from collections.abc import Iterable
 
+from forkpoint.engine.turns.path import rendered
 from forkpoint.events import Event
 from forkpoint.llm.prompt.manifest import Manifest
-from forkpoint.llm.prompt.rendering import Rendering, render
+from forkpoint.llm.prompt.rendering import Rendering
 from forkpoint.lru import Lru
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import Head
@@ -17,8 +18,8 @@ from forkpoint.store.values import Head
 KEPT = 2048
 """Paths whose prompts are kept in memory; the longest-unused one goes first."""
 
-KEPT_EVENTS = 200_000
-"""How many events these prompts may have in all."""
+KEPT_BLOCKS = 200_000
+"""How many blocks these prompts may have in all: about as many as they show events."""
 
 KEPT_BYTES = 256 * 1024 * 1024
 """And how many bytes, counted for each prompt as if it shared nothing with others."""
@@ -28,10 +29,10 @@ class Prompts:
     """The prompts of a store's paths, the newest kept."""
 
     def __init__(
-        self, store: Store, *, kept: int = KEPT, kept_events: int = KEPT_EVENTS, kept_bytes: int = KEPT_BYTES
+        self, store: Store, *, kept: int = KEPT, kept_blocks: int = KEPT_BLOCKS, kept_bytes: int = KEPT_BYTES
     ) -> None:
         self._store = store
-        self._kept: Lru[tuple[bytes, str], Rendering] = Lru(kept, kept_events, kept_bytes, keeps_newest=True)
+        self._kept: Lru[tuple[bytes, str], Rendering] = Lru(kept, kept_blocks, kept_bytes, keeps_newest=True)
 
     def within(self, store: Store) -> "Prompts":
         """The same bounds for another tenant's view of the store: all of them together keep no more than one."""
@@ -44,8 +45,7 @@ class Prompts:
         key = (head.digest, manifest.hash)
         if (found := self._kept.get(key)) is not None:
             return found
-        events = await self._store.events(conversation, at=head.position) if head.position is not None else []
-        return self.keep(head.digest, render(manifest, events))
+        return self.keep(head.digest, await rendered(self._store, conversation, head.position, manifest))
 
     def grown(
         self, digest: bytes, base: Rendering, events: Iterable[Event], *, base_digest: bytes | None = None
@@ -64,5 +64,5 @@ class Prompts:
             self._kept.pop(key)
 
     def keep(self, digest: bytes, prompt: Rendering) -> Rendering:
-        self._kept.put((digest, prompt.manifest.hash), prompt, prompt.events, prompt.blocks.size)
+        self._kept.put((digest, prompt.manifest.hash), prompt, len(prompt.blocks), prompt.blocks.size)
         return prompt

@@ -37,6 +37,7 @@ from forkpoint.events import (
     TurnStopped,
     UserMessage,
 )
+from forkpoint.history.shown import ShownPath
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.blocks import Blocks, PromptBlock, chained
@@ -129,6 +130,35 @@ def render(manifest: Manifest, path: Iterable[Event | StagedEvent] = ()) -> Rend
     return start.then(path)
 
 
+def render_shown(manifest: Manifest, path: ShownPath) -> Rendering | None:
+    """The prompt of a path of which only that was read which prompts show: the same as `render` makes of all of it.
+
+    What could not be carried over is counted in what was read. Returns None if all of the path is needed, since an id
+    that is made for a call depends on all that stands before it.
+    """
+    start = render(manifest)
+    opening, leads = _Fold(start), []
+    for event in path.opening:
+        if event.kind == "system_message":
+            leads.append(opening.is_leading())
+        opening.take(event)
+    fold = _Fold(start, partial_until=path.condensed_at)
+    try:
+        for n, event in enumerate(path.instructions):
+            fold.may_lead = n < len(leads) and leads[n]
+            fold.take(event)
+        fold.may_lead = not path.opening or opening.is_leading()
+        for event in path.rest:
+            fold.take(event)
+        return fold.done()
+    except _WholePathNeeded:
+        return None
+
+
+class _WholePathNeeded(Exception):
+    """A prompt cannot be made of a part of its path."""
+
+
 def _wire(manifest: Manifest) -> Wire:
     if manifest.renderer not in RENDERERS:
         raise BadSetting.unknown_renderer(manifest.renderer, max(RENDERERS))
@@ -143,7 +173,9 @@ _Said = Reasoning | AssistantMessage | ToolCall
 class _Fold:
     """Takes events one by one, and gathers what one model response said until it is whole."""
 
-    def __init__(self, start: Rendering) -> None:
+    def __init__(self, start: Rendering, *, partial_until: int = 0) -> None:
+        self.may_lead = True  # whether a system message may lead: it must not if history began in what was not read
+        self._partial_until = partial_until  # the ordinal up to which not all events are taken
         self._start = start
         self._manifest = start.manifest
         self._origin = start.manifest.origin
@@ -225,8 +257,13 @@ class _Fold:
         )
         self._new.append(self._last)
 
+    def is_leading(self) -> bool:
+        """Whether a system message that came next would lead: nothing but such came before it."""
+        self._close()
+        return self.may_lead and (self._last is None or self._last.place != "history")
+
     def _instruct(self, body: SystemMessage) -> None:
-        leading = self._last is None or self._last.place != "history"
+        leading = self.is_leading()
         for part in body.parts:
             if isinstance(part, Text):
                 self.add([self._wire.system(part.text, leading=leading)], self._events)
@@ -271,6 +308,8 @@ class _Fold:
         counted = self._manifest.wire in {"responses", "messages"} and len(id) < _RANDOM
         if verbatim or (plain and not counted):
             return id
+        if self._events <= self._partial_until:
+            raise _WholePathNeeded
         here = hashlib.blake2b(self._digest + id.encode(), digest_size=12).hexdigest()
         return f"{id}_{here[:8]}" if plain else f"call_{here}"
 
