@@ -17,7 +17,8 @@ from forkpoint.events import ModelCalled, NewEvent, StagedEvent, Usage, UserMess
 from forkpoint.llm.answers import Failed
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.identity import CallContext, own_identity
-from forkpoint.llm.prompt.inspection import Inspection
+from forkpoint.llm.prompt.inspection import Inspection, inspect_request
+from forkpoint.llm.prompt.rendering import render
 from forkpoint.store.values import StoredConversation
 
 
@@ -70,20 +71,21 @@ class Questions:
     ) -> Inspection:
         if draft is not None:  # there is nothing yet, and looking makes nothing
             context = CallContext(own_identity(id), self._store.tenant)
-            return Requests(self._models, agent, context, []).next(staged(map(NewEvent, messages)))
+            prompt = render(agent.manifest, staged(map(NewEvent, messages)))
+            return inspect_request(self._models.request(agent.llm, prompt, context), None)
         record = await self._store.read(id)
-        requests = await self._requests(record, agent, allow)
+        requests = self._requests(record, agent, allow)
         agent = self._planner.agent_for(record.settings, agent, allow)
-        return requests.next(await self._opening(record, messages, agent))
+        base = await self._prompts.at(id, record.head, agent.manifest)
+        return await requests.next(base.then(await self._opening(record, messages, agent)))
 
     async def sent(self, id: str, agent: Agent, turn: str | None, *, allow: frozenset[str] = NOTHING) -> Inspection:
-        return (await self._requests(await self._store.read(id), agent, allow)).sent(id, turn)
+        return await self._requests(await self._store.read(id), agent, allow).sent(turn)
 
-    async def _requests(self, record: StoredConversation, agent: Agent, allow: frozenset[str]) -> Requests:
+    def _requests(self, record: StoredConversation, agent: Agent, allow: frozenset[str]) -> Requests:
         agent = self._planner.agent_for(record.settings, agent, allow)
-        events = await self._store.events(record.id, at=record.head.position) if record.head.position else []
         stored = Settings.from_json(record.settings).agent_json if is_stand_in(agent) else None
-        return Requests(self._models, agent, self._planner.context(record, agent), events, stored)
+        return Requests(self._store, self._models, record, agent, self._planner.context(record, agent), stored)
 
     async def _opening(
         self, record: StoredConversation, messages: Sequence[UserMessage], agent: Agent | None = None

@@ -4,7 +4,7 @@ Requests are not stored: they are made again from the path and the manifest, whi
 from their first change on. Tests: tests/conversation/test_requests.py.
 """
 
-from collections.abc import Sequence
+from contextlib import aclosing
 
 import msgspec
 from msgspec import Raw, Struct
@@ -12,80 +12,113 @@ from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.settings import Settings
-from forkpoint.errors import NoSuchTurn
-from forkpoint.events import Event, JsonText, ManifestChanged, ModelCalled, SettingsChanged, StagedEvent
+from forkpoint.engine.turns.path import backwards, newest, rendered
+from forkpoint.errors import NoSuchTurn, NotFound
+from forkpoint.events import Event, JsonText, ManifestChanged, ModelCalled, Position, SettingsChanged
 from forkpoint.llm.call import Models
 from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.prompt.inspection import Inspection, inspect_request
 from forkpoint.llm.prompt.manifest import Manifest, manifest_of
-from forkpoint.llm.prompt.rendering import render
+from forkpoint.llm.prompt.rendering import Rendering
 from forkpoint.llm.request import Request
+from forkpoint.store.protocol import Store
+from forkpoint.store.values import StoredConversation
+
+
+class _Call(Struct, frozen=True):
+    """A call of a model, and the ordinal of its event."""
+
+    at: int
+    body: ModelCalled
 
 
 class Requests:
-    """The requests of one path, made again. ``stored`` is the agent's document that ``agent`` stands in for, if so."""
+    """The requests of a conversation's path, made again. Of the path no more is read than they show.
+
+    ``stored`` is the agent's document that ``agent`` stands in for, if so.
+    """
 
     def __init__(
         self,
+        store: Store,
         models: Models,
+        record: StoredConversation,
         agent: Agent,
         context: CallContext,
-        events: Sequence[Event],
         stored: JsonText | None = None,
     ) -> None:
+        self._store = store
         self._models = models
+        self._id = record.id
+        self._head = record.head.position
         self._agent = agent
         self._context = context
-        self._events = events
         self._was = _model_in(stored) or agent.llm
-        self._calls = [
-            (n, event.turn, event.body)
-            for n, event in enumerate(events)
-            if isinstance(event.body, ModelCalled) and event.body.error is None
-        ]
 
-    def next(self, steps: Sequence[StagedEvent]) -> Inspection:
-        """What a turn that begins with these steps would send first, beside what was sent last."""
-        prompt = render(self._agent.manifest, [*self._events, *steps])
+    async def next(self, prompt: Rendering) -> Inspection:
+        """What a turn with this prompt would send first, beside what was sent last."""
         request = self._models.request(self._agent.llm, prompt, self._context)
-        return inspect_request(request, self._made(len(self._calls) - 1))
+        return inspect_request(request, await self._made(await self._call_before(None)))
 
-    def sent(self, conversation: str, turn: str | None) -> Inspection:
+    async def sent(self, turn: str | None) -> Inspection:
         """What was sent last, by a turn or at all, beside what was sent before that."""
-        for place in range(len(self._calls) - 1, -1, -1):
-            if turn is None or self._calls[place][1] == turn:
-                request = self._made(place)
-                assert request is not None
-                return inspect_request(request, self._made(place - 1), self._calls[place][2].usage)
-        why = "no model was asked yet" if turn is None else f"turn {turn} is not part of its history, or asked no model"
-        raise NoSuchTurn(conversation, "show", why)
+        call = await (self._call_before(None) if turn is None else self._call_of(turn))
+        if call is None:
+            why = "no model was asked yet"
+            if turn is not None:
+                why = f"turn {turn} is not part of its history, or asked no model"
+            raise NoSuchTurn(self._id, "show", why)
+        request = await self._made(call)
+        assert request is not None
+        return inspect_request(request, await self._made(await self._call_before(call.at)), call.body.usage)
 
-    def _made(self, place: int) -> Request | None:
-        """The request of a call, made again; None if there was none."""
-        if place < 0:
+    async def _call_before(self, ordinal: int | None) -> _Call | None:
+        """The last call of a model before an ordinal, or at all, that was answered; None if there was none."""
+        events = backwards(self._store, self._id, self._head, before=ordinal)
+        async with aclosing(events):
+            async for event in events:
+                if (call := _answered(event)) is not None:
+                    return call
+        return None
+
+    async def _call_of(self, turn: str) -> _Call | None:
+        """The last call of a turn, as far as the turn is on the path."""
+        try:
+            record = await self._store.turn(turn)
+        except NotFound:
             return None
-        until, _, called = self._calls[place]
-        manifest = self._manifest_before(until)
-        prompt = render(manifest, self._events[:until])
-        llm = self._model_before(until, called, manifest)
-        return self._models.request(llm, prompt, _context_of(called, self._context))
+        if record.end is None or self._head is None:
+            return None
+        base = 0 if record.base is None else record.base.ordinal
+        events = await self._store.events(self._id, at=self._head, after=base, limit=record.end.ordinal - base)
+        return next((call for event in reversed(events) if event.turn == turn and (call := _answered(event))), None)
 
-    def _manifest_before(self, until: int) -> Manifest:
-        for event in reversed(self._events[:until]):
-            if isinstance(event.body, ManifestChanged):
-                return Manifest.from_json(event.body.manifest)
-        return self._agent.manifest
+    async def _made(self, call: _Call | None) -> Request | None:
+        """The request of a call, made again; None if there was none."""
+        if call is None:
+            return None
+        at = (await self._store.path(self._id)).at(call.at - 1)
+        manifest = await self._manifest_at(at)
+        prompt = await rendered(self._store, self._id, at, manifest)
+        llm = await self._model_at(at, call.body, manifest)
+        return self._models.request(llm, prompt, _context_of(call.body, self._context))
 
-    def _model_before(self, until: int, called: ModelCalled, manifest: Manifest) -> LLM:
+    async def _manifest_at(self, at: Position | None) -> Manifest:
+        change = await newest(self._store, self._id, "manifest_changed", at)
+        if change is None or not isinstance(change.body, ManifestChanged):
+            return self._agent.manifest
+        return Manifest.from_json(change.body.manifest)
+
+    async def _model_at(self, at: Position | None, called: ModelCalled, manifest: Manifest) -> LLM:
         """The model as it was asked: as settings of that time say, or else as far as the call's own record does."""
-        changes = [(n, event.body) for n, event in enumerate(self._events) if isinstance(event.body, SettingsChanged)]
-        before = [body for n, body in changes if n < until]
-        if before or changes:  # the first change says how it was until there
-            document = Settings.from_json((before[-1] if before else changes[0][1]).settings).agent_json
-            llm = _model_in(document) or self._was
-        else:
-            llm = self._was
+        change = await newest(self._store, self._id, "settings_changed", at)
+        if change is None:  # the first change says how it was until there
+            changes = await self._store.events(self._id, at=self._head, kinds=("settings_changed",))
+            change = next((event for event in changes if isinstance(event.body, SettingsChanged)), None)
+        llm = self._was
+        if change is not None and isinstance(change.body, SettingsChanged):
+            llm = _model_in(Settings.from_json(change.body.settings).agent_json) or self._was
         known = manifest_of(llm, renderer=manifest.renderer)
         if (known.model, known.wire, known.provider) == (manifest.model, manifest.wire, manifest.provider):
             return llm
@@ -97,6 +130,12 @@ class Requests:
             reasoning_tokens=manifest.reasoning_tokens,
             reasoning_back=manifest.reasoning_back,
         )
+
+
+def _answered(event: Event) -> _Call | None:
+    """The call of a model that an event records, if it was answered."""
+    body = event.body
+    return _Call(event.id.ordinal, body) if isinstance(body, ModelCalled) and body.error is None else None
 
 
 def _context_of(called: ModelCalled, today: CallContext) -> CallContext:

@@ -253,6 +253,8 @@ async def test_every_act_on_a_long_conversation_reads_what_its_prompt_shows() ->
             await reads(fresh.run("and now?"))
             await reads(fresh.run("and then?"))
             await reads(fresh.ask("by the way?"))
+            await reads(fresh.request("what if?"))
+            await reads(fresh.request())
             fork = await reads(fresh.fork())
             await reads(fork.run("you too"))
             await reads(fresh.change_agent(other))
