@@ -1,9 +1,9 @@
 """A long conversation with a condensation near its end: opened, run, and forked, by a process that knows nothing of it.
 
 ``./run python -m benchmarks.long [--events 1000000]``. Two conversations are built in a temporary folder, one short and
-one long, whose prompts show equally much. Then a fresh process opens each of them and says how long each act took, and
-how much memory it had at its most. What is printed are both, and the ratio of the long one to the short one: a ratio
-near 1 says that a run reads what its prompt shows, and no more.
+one long, whose prompts show equally much. Then fresh processes open them in turn, and say how long each act took and
+how much memory they had at their most. What is printed are the medians, and the ratio of the long one to the short one:
+a ratio near 1 says that a run reads what its prompt shows, and no more.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from statistics import median
 
 import msgspec
 from msgspec import Struct
@@ -109,6 +110,7 @@ def _most_memory() -> float:
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.long", description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000, help="of the long conversation")
+    parser.add_argument("--rounds", type=int, default=5, help="processes for each; what is printed is the median")
     parser.add_argument("--measure", nargs=2, metavar=("FILE", "ID"), help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.measure:
@@ -117,23 +119,31 @@ def main(arguments: list[str]) -> None:
         return
     progress = Progress()
     with tempfile.TemporaryDirectory() as folder:
-        short = _measured(Path(folder), SHORT, progress)
-        long = _measured(Path(folder), chosen.events, progress)
-    print(f"{'':18}{SHORT:>12,} events{'':8}{chosen.events:>12,} events{'':8}ratio")
-    for one, other in zip(short, long, strict=True):
-        ratio = f"{other.seconds / one.seconds:6.1f} {other.memory / one.memory:6.2f}"
-        print(f"{one.name:18}{_told(one)} {_told(other)} {ratio}")
+        made = [_made(Path(folder), events, progress) for events in (SHORT, chosen.events)]
+        progress.say(f"measuring both, in {chosen.rounds} processes each")
+        rounds = [[_measured(*one) for one in made] for _ in range(chosen.rounds)]
+    print(f"{'':18}{SHORT:>12,} events{'':6}{chosen.events:>12,} events{'':6}ratio")
+    for n, name in enumerate(ACTS):
+        short, long = (_median(name, [found[which][n] for found in rounds]) for which in (0, 1))
+        ratio = f"{long.seconds / short.seconds:6.1f} {long.memory / short.memory:6.2f}"
+        print(f"{name:18}{_told(short)} {_told(long)} {ratio}")
+
+
+def _median(name: str, found: list[Act]) -> Act:
+    return Act(name, median(act.seconds for act in found), median(act.memory for act in found))
 
 
 def _told(act: Act) -> str:
     return f"{act.seconds * 1000:9.1f} ms {act.memory:6.0f} MB"
 
 
-def _measured(folder: Path, events: int, progress: Progress) -> list[Act]:
+def _made(folder: Path, events: int, progress: Progress) -> tuple[Path, str]:
     file = folder / f"{events}.db"
     progress.say(f"building a conversation of {events:,} events")
-    id = asyncio.run(build(file, events, progress))
-    progress.say(f"measuring it ({file.stat().st_size / 1e6:,.0f} MB)")
+    return file, asyncio.run(build(file, events, progress))
+
+
+def _measured(file: Path, id: str) -> list[Act]:
     command = [sys.executable, "-m", "benchmarks.long", "--measure", str(file), id]
     answer = subprocess.run(command, check=True, capture_output=True, timeout=600)
     return msgspec.json.decode(answer.stdout, type=list[Act])
