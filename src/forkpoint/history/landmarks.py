@@ -2,7 +2,7 @@
 
 They are of a few rare kinds. A store keeps their places apart from all other events, so that whoever looks for the
 newest manifest, or for what a prompt still shows, reads those events and no others.
-Tests: tests/history/test_landmarks.py, forkpoint.testing.conformance.landmarks.
+Tests: forkpoint.testing.conformance.landmarks, tests/store/test_landmarks.py.
 """
 
 from collections.abc import Collection, Iterable

@@ -2,7 +2,7 @@
 
 A condensation hides what stands before its ``kept_from``, except for system messages, which prompts go on to show. So
 the prompt of a long path can be made of a few events. Where it may begin is decided from envelopes alone, so it holds
-for erased events too. Tests: tests/history/test_shown.py, tests/llm/test_rendering_shown.py.
+for erased events too. Tests: tests/history/test_shown.py, tests/engine/turns/test_path.py.
 """
 
 from collections.abc import Sequence

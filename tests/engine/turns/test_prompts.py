@@ -20,13 +20,13 @@ from forkpoint.backend.options import NewTurn
 from forkpoint.engine.engine import Engine
 from forkpoint.engine.resources import EngineOptions
 from forkpoint.engine.turns.prompts import KEPT, Prompts
-from forkpoint.events import Event, NewEvent, Text, UserMessage
+from forkpoint.events import Condensation, Event, NewEvent, Text, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm.prompt.manifest import manifest_of
 from forkpoint.llm.prompt.rendering import render
 from forkpoint.store.protocol import Store
 from forkpoint.store.sqlite import SqliteStore
-from forkpoint.store.values import NewConversation, OpenTurn
+from forkpoint.store.values import NewConversation, NewFork, OpenTurn
 from forkpoint.testing import Fault, Heard, Reply
 from forkpoint.testing.samples import exchange
 
@@ -117,6 +117,24 @@ async def test_the_events_of_all_kept_prompts_are_bounded_and_one_is_always_kept
         head = (await inner.read(ids[0])).head
         long = await prompts.at(ids[0], head, MANIFEST)
         assert await prompts.at(ids[0], head, MANIFEST) is long, "the newest is kept however long it is"
+
+
+async def test_a_condensed_path_weighs_what_its_prompt_shows_so_that_a_fork_does_not_push_its_source_out() -> None:
+    async with await SqliteStore.open(None) as inner:
+        store = Counting(inner)
+        prompts = Prompts(store, kept_blocks=50)
+        id = new_id()
+        await inner.create(NewConversation(id=id), [event for n in range(200) for event in exchange(str(n))])
+        await inner.note(id, new_id(), [NewEvent(Condensation("They counted.", 390)), *exchange("more")])
+        fork = await inner.fork(id, NewFork(id=new_id(), cache="{}"))
+        await grown(inner, fork.id, exchange("other"))
+        heads = {one: (await inner.read(one)).head for one in (id, fork.id)}
+        for one in heads:
+            await prompts.at(one, heads[one], MANIFEST)
+        reads = store.reads
+        for one in heads:
+            await prompts.at(one, heads[one], MANIFEST)
+        assert store.reads == reads, "both fit, for both show few events of 400"
 
 
 async def test_what_made_way_does_not_count_any_more() -> None:
