@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from forkpoint.events import Condensation, Event
-from forkpoint.history.landmarks import Landmark
+from forkpoint.events import Event
+from forkpoint.history.landmarks import Landmark, kept_from
 from forkpoint.history.pairing import RESPONSE, SAID
 
 _BEGINNINGS = {"user_message", "system_message"}
@@ -45,8 +45,7 @@ def newest_condensation(landmarks: Sequence[Landmark]) -> Landmark | None:
 def is_in_force(condensation: Landmark, rest: Sequence[Event]) -> bool:
     """Whether a condensation can still be read, so that prompts are condensed by it."""
     place = condensation.position.ordinal - rest[0].id.ordinal
-    body = rest[place].body if 0 <= place < len(rest) else None
-    return isinstance(body, Condensation) and body.kept_from == condensation.kept_from
+    return 0 <= place < len(rest) and kept_from(rest[place].body) == condensation.kept_from is not None
 
 
 def beginning(events: Sequence[Event], wanted: int) -> int | None:
