@@ -26,13 +26,33 @@ VALUES (:tenant, :chain, :number, :kind, :subject, :body, :salt, :digest);
 SELECT coalesce(max(number), 0) AS number FROM record WHERE tenant = :tenant AND chain = :chain;
 
 -- name: forget_tries
--- The turn is gone, and so is what was kept about the times that it did not commit; the digests stay.
+-- The turn is gone, and so are its conversation and what was kept about the times that the turn did not commit. The digests
+-- stay. A charge or a conversation may have the same id.
 UPDATE record SET body = NULL, salt = NULL
-WHERE subject = :subject AND tenant = :tenant AND kind NOT IN ('committed', 'note');
+WHERE subject = :subject AND tenant = :tenant AND kind NOT IN ('committed', 'note')
+  AND kind IN ('failed', 'cancelled', 'awaiting_approval', 'resumed');
 
 -- name: forget_commit
 -- The same of the record that tells of its commit.
 UPDATE record SET body = NULL, salt = NULL WHERE tenant = :tenant AND chain = :chain AND number = :number;
+
+-- name: forget_salts_of_tries
+-- The turn is gone, its conversation is not: no text can be guessed from the digests in the records about the turn.
+UPDATE record SET salt = NULL
+WHERE subject = :subject AND tenant = :tenant AND kind NOT IN ('committed', 'note')
+  AND kind IN ('failed', 'cancelled', 'awaiting_approval', 'resumed');
+
+-- name: forget_salt_of_commit
+-- The same of the record that tells of its commit.
+UPDATE record SET salt = NULL WHERE tenant = :tenant AND chain = :chain AND number = :number;
+
+-- name: conversation_that_left_a_turn
+-- The conversation that committed a turn, if it is still there and not another one under the same id; and the record.
+SELECT conversation.*, record.body
+FROM record
+JOIN conversation ON conversation.tenant = record.tenant AND conversation.id = substr(record.chain, 2)
+WHERE record.tenant = :tenant AND record.chain = :chain AND record.number = :number
+  AND record.number > coalesce(conversation.born ->> '$.follows', 0);
 
 -- name: forget_records_beside_turns
 -- A conversation is gone; what is kept about its committed turns stays as long as they do.

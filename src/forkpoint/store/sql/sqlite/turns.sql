@@ -181,4 +181,4 @@ WHERE tenant = :tenant AND conversation = :conversation AND id IS NOT NULL AND d
 
 -- name: delete_turn
 -- A try of a deleted conversation.
-DELETE FROM turn WHERE id = :id RETURNING id, conversation, record;
+DELETE FROM turn WHERE id = :id;

@@ -50,7 +50,7 @@ def _delete_one(db: Database, scope: Scope, row: sqlite3.Row, kind: RemovalKind)
     for turn in turns.uncommitted(db, scope, row):
         key = conversations.key_of(turn.id)
         db.execute(SQL["delete_steps"], {"turn": key})
-        records.forget_turn(db, scope, db.execute(SQL["delete_turn"], {"id": key}).fetchone())
+        db.execute(SQL["delete_turn"], {"id": key})
         idempotency.free(db, scope, key)
     idempotency.free(db, scope, row["id"])
     db.execute(SQL["free_keys_of_a_conversation"], parameters)

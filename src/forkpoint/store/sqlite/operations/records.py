@@ -141,11 +141,33 @@ def restate(db: Database, scope: Scope, row: sqlite3.Row) -> None:
 
 
 def forget_turn(db: Database, scope: Scope, turn: sqlite3.Row) -> None:
-    """Forgets what was kept about a turn that is gone: its row."""
-    db.execute(SQL["forget_tries"], {"tenant": scope.tenant, "subject": turn["id"]})
-    if turn["record"] is not None:
-        chain = conversation_chain(turn["conversation"])
-        db.execute(SQL["forget_commit"], {"tenant": scope.tenant, "chain": chain, "number": turn["record"]})
+    """Forgets what was kept about a committed turn that is gone: nobody reaches its events any more.
+
+    A conversation that has left the turn behind keeps what its records say, since it stands as they say. Only the salts
+    go. If the conversation had stated its settings or its cache identity under them, it states them anew.
+    """
+    about = {"tenant": scope.tenant, "subject": turn["id"]}
+    commit = {"tenant": scope.tenant, "chain": conversation_chain(turn["conversation"]), "number": turn["record"]}
+    left = db.execute(SQL["conversation_that_left_a_turn"], commit).fetchone()
+    if left is None:
+        db.execute(SQL["forget_tries"], about)
+        db.execute(SQL["forget_commit"], commit)
+        return
+    forget_salts(db, scope, turn)
+    if _states_texts(left["body"]):
+        restate(db, scope, left)
+
+
+def forget_salts(db: Database, scope: Scope, turn: sqlite3.Row) -> None:
+    """Forgets the salts of the records about a turn, so that nobody can guess its texts from the digests in them."""
+    db.execute(SQL["forget_salts_of_tries"], {"tenant": scope.tenant, "subject": turn["id"]})
+    commit = {"tenant": scope.tenant, "chain": conversation_chain(turn["conversation"]), "number": turn["record"]}
+    db.execute(SQL["forget_salt_of_commit"], commit)
+
+
+def _states_texts(body: str) -> bool:
+    fact = records.decode_fact(body)
+    return fact.settings is not None or fact.cache is not None
 
 
 def point_of(head: Head) -> Point:
