@@ -67,9 +67,14 @@ class Charge(Struct, frozen=True):
 
 
 class Removal(Struct, frozen=True):
-    """A conversation that is gone: where its chain ended, and what was written off of its turns and its charges."""
+    """A conversation that is gone: where its chain began and ended, and what was written off of its turns and charges.
+
+    ``first`` is the digest of its birth, and ``follows`` what its birth says.
+    """
 
     conversation: str
+    follows: int
+    first: bytes
     records: int
     digest: bytes
     spent: Usage

@@ -40,13 +40,13 @@ INSERT INTO conversation (
   head, head_digest, head_turn, head_totals, head_state_of, head_state, head_open_calls,
   settings, cache, approvals, lineage_kind, lineage_source, lineage_at, lineage_turn, lineage_call,
   own_from, inherited, carries_metrics, title, tags, draft, created, updated, used,
-  born, born_salt, record_digest, records
+  born, born_salt, first_digest, record_digest, records
 ) VALUES (
   :tenant, :id, :name, :family, 0,
   :head, :head_digest, :head_turn, :head_totals, :head_state_of, :head_state, :head_open_calls,
   :settings, :cache, :approvals, :lineage_kind, :lineage_source, :lineage_at, :lineage_turn, :lineage_call,
   :own_from, :inherited, :carries_metrics, :title, :tags, :draft, :now, :now, :now,
-  :born, :born_salt, :record_digest, :records
+  :born, :born_salt, :record_digest, :record_digest, :records
 );
 
 -- name: describe_conversation

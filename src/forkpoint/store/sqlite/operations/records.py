@@ -115,7 +115,9 @@ def tell_of_charge(db: Database, scope: Scope, conversation: bytes | None, id: s
 
 def tell_of_removal(db: Database, scope: Scope, row: sqlite3.Row, spent: Usage, charged: Usage, kind: str) -> None:
     """Adds to the family's chain that a conversation is gone, and forgets what was kept about it alone."""
-    removed = Removal(id_from_bytes(row["id"]), row["records"], row["record_digest"], spent, charged)
+    follows = records.decode_birth(row["born"]).follows
+    chain = (follows, row["first_digest"], row["records"], row["record_digest"])
+    removed = Removal(id_from_bytes(row["id"]), *chain, spent, charged)
     fact = Fact(kind=kind, time=scope.now, by=scope.by, removed=removed)
     tell_in(db, scope, records.family_chain(row["family"]), fact, subject=row["id"])
     of_it = {"tenant": scope.tenant, "chain": conversation_chain(row["id"])}

@@ -35,6 +35,7 @@ ALTER TABLE conversation ADD COLUMN records INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE conversation ADD COLUMN record_digest BLOB NOT NULL DEFAULT x'';  -- of its last record, or of its birth
 ALTER TABLE conversation ADD COLUMN born TEXT NOT NULL DEFAULT '';            -- how it began
 ALTER TABLE conversation ADD COLUMN born_salt BLOB;                           -- of the digests in `born`
+ALTER TABLE conversation ADD COLUMN first_digest BLOB NOT NULL DEFAULT x'';   -- of its birth: its first record follows it
 
 ALTER TABLE turn ADD COLUMN record INTEGER;        -- the number of the record of its commit, in its conversation's chain
 ALTER TABLE turn ADD COLUMN steps_digest BLOB;     -- of all its steps, in the order of arrival; NULL: it has none
