@@ -66,13 +66,47 @@ UPDATE record SET salt = NULL WHERE chain = :chain AND tenant = :tenant;
 -- What a program of an earlier format has written.
 SELECT * FROM conversation WHERE record_digest = x'' ORDER BY tenant, id;
 
--- name: all_turns
--- All turns and notes, conversation by conversation, in the order in which they began.
-SELECT * FROM turn ORDER BY tenant, conversation, started, id;
+-- name: turns_to_adopt
+-- The turns and notes of a conversation, in the order in which they began.
+SELECT * FROM turn WHERE tenant = :tenant AND conversation = :conversation AND outcome <> 'running' ORDER BY started, id;
+
+-- name: index_turns
+-- Finds the turns of each conversation while all of them are read.
+CREATE INDEX turn_adoption ON turn (tenant, conversation, started, id);
+
+-- name: drop_index_of_turns
+-- Nobody looks for turns like this afterwards.
+DROP INDEX IF EXISTS turn_adoption;
+
+-- name: close_charges_of_deleted_conversations
+-- A program of format 1 that deleted a conversation did not know that it was charged.
+UPDATE ledger SET deleted = (
+  SELECT max(gone.deleted) FROM ledger AS gone
+  WHERE gone.tenant = ledger.tenant AND gone.conversation = ledger.conversation AND gone.id IS NULL
+)
+WHERE id IS NOT NULL AND deleted = 0 AND conversation <> x''
+  AND NOT EXISTS (SELECT 1 FROM conversation WHERE conversation.tenant = ledger.tenant AND conversation.id = ledger.conversation)
+  AND EXISTS (
+    SELECT 1 FROM ledger AS gone
+    WHERE gone.tenant = ledger.tenant AND gone.conversation = ledger.conversation AND gone.id IS NULL
+  );
+
+-- name: deleted_conversations
+-- What was written off of deleted conversations, and whether it is the last that had its id, and nobody has it now.
+SELECT tenant, family, conversation, usage, deleted,
+  row_number() OVER (PARTITION BY tenant, conversation ORDER BY deleted DESC, rowid DESC) = 1
+    AND NOT EXISTS (SELECT 1 FROM conversation AS now WHERE now.tenant = ledger.tenant AND now.id = ledger.conversation)
+    AS is_last
+FROM ledger WHERE id IS NULL ORDER BY tenant, conversation, deleted, rowid;
+
+-- name: charges_closed
+-- What a conversation was charged that was deleted at a time.
+SELECT usage FROM ledger
+WHERE tenant = :tenant AND conversation = :conversation AND id IS NOT NULL AND deleted = :deleted;
 
 -- name: begin_chain
 -- The birth of a conversation that was made by a program of an earlier format.
-UPDATE conversation SET born = :born, born_salt = :salt, record_digest = :digest WHERE tenant = :tenant AND id = :id;
+UPDATE conversation SET born = :born, born_salt = :salt, first_digest = :digest, record_digest = :digest WHERE tenant = :tenant AND id = :id;
 
 -- name: steps_without_a_digest
 -- What a program of an earlier format has journalled.

@@ -2,11 +2,22 @@
 Tests: tests/store/test_migrations.py."""
 
 import sqlite3
-from collections.abc import Iterable
 from itertools import groupby
 
+from forkpoint.events import Usage
 from forkpoint.history.digests import forge
-from forkpoint.history.records import Charge, Fact, new_salt, start_of_steps, tenant_chain
+from forkpoint.history.records import (
+    NO_SOURCE,
+    Charge,
+    Fact,
+    Removal,
+    conversation_chain,
+    family_chain,
+    first_digest,
+    new_salt,
+    start_of_steps,
+    tenant_chain,
+)
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import records
@@ -17,19 +28,21 @@ def adopt(db: Database, now: int) -> None:
     """Gives every conversation, turn, step and charge of an earlier format its records.
 
     A conversation is born as it stands today: nobody can tell any more how it began. Then come its turns, in the order
-    in which they began, its charges, and a record that states how it stands.
+    in which they began, its charges, and a record that states how it stands. A conversation that was deleted gets the
+    records of the turns that others still stand on, and the record of its deletion.
     """
     _seal_steps(db)
-    turns = groupby(db.execute(SQL["all_turns"]).fetchall(), key=lambda row: (row["tenant"], row["conversation"]))
-    key, of_key = next(turns, (None, iter(())))
+    db.execute(SQL["index_turns"])
     for row in db.execute(SQL["conversations_without_a_chain"]).fetchall():
-        while key is not None and key < (row["tenant"], row["id"]):  # of a conversation that was deleted
-            key, of_key = next(turns, (None, iter(())))
         scope = _scope(row["tenant"], now)
         _begin(db, scope, row)
-        _tell_of_turns(db, scope, of_key if key == (row["tenant"], row["id"]) else ())
+        _tell_of_turns(db, scope, row["id"])
         _tell_of_charges(db, scope, row["id"])
         records.restate(db, scope, row)
+    db.execute(SQL["close_charges_of_deleted_conversations"])
+    for row in db.execute(SQL["deleted_conversations"]).fetchall():
+        _tell_of_deletion(db, _scope(row["tenant"], now), row)
+    db.execute(SQL["drop_index_of_turns"])
     for charge in db.execute(SQL["charges_of_no_conversation"]).fetchall():
         fact = Fact(kind="charged", time=now, charge=_charge(charge))
         records.tell_in(db, _scope(charge["tenant"], now), tenant_chain(charge["id"]), fact, subject=charge["id"])
@@ -47,17 +60,49 @@ def _begin(db: Database, scope: Scope, row: sqlite3.Row) -> None:
     db.execute(SQL["begin_chain"], parameters | {"tenant": scope.tenant, "id": row["id"]})
 
 
-def _tell_of_turns(db: Database, scope: Scope, turns: Iterable[sqlite3.Row]) -> None:
-    for turn in turns:
-        if turn["outcome"] == "running":
-            continue  # a turn that has only begun has no record
+def _tell_of_turns(db: Database, scope: Scope, conversation: bytes) -> None:
+    for turn in _turns(db, scope, conversation):
         salt = new_salt()
-        base, end = records.point_at(db, turn["base"]), records.point_at(db, turn["end"])
-        kind = "note" if turn["kind"] == "note" else turn["outcome"]
-        fact = Fact(kind=kind, time=scope.now, turn=records.turn_facts(turn, salt, base=base, end=end))
-        number = records.tell(db, scope, turn["conversation"], fact, salt=salt, subject=turn["id"])
-        if turn["outcome"] == "committed":
-            db.execute(SQL["name_record"], {"id": turn["id"], "record": number})
+        fact = _fact(db, turn, salt, scope.now)
+        number = records.tell(db, scope, conversation, fact, salt=salt, subject=turn["id"])
+        _name_record(db, turn, number)
+
+
+def _tell_of_deletion(db: Database, scope: Scope, row: sqlite3.Row) -> None:
+    """Adds what is known of a conversation that was deleted: its committed turns, and what it had spent.
+
+    Its records have no salt, as those of any conversation that was deleted.
+    """
+    id = row["conversation"]
+    chain, first = conversation_chain(id), first_digest(NO_SOURCE, 0, "")
+    number, digest = 0, first
+    for turn in _turns(db, scope, id) if row["is_last"] else ():
+        fact = _fact(db, turn, new_salt(), scope.now)
+        link = records.next_link(chain, number, digest, fact)
+        number, digest = link.number, link.digest
+        records.insert(db, scope, link, subject=turn["id"])
+        _name_record(db, turn, number)
+    at_once = {"tenant": scope.tenant, "conversation": id, "deleted": row["deleted"]}
+    charged = sum((load_usage(charge["usage"]) for charge in db.execute(SQL["charges_closed"], at_once)), Usage())
+    removed = Removal(id_from_bytes(id), 0, first, number, digest, load_usage(row["usage"]), charged)
+    fact = Fact(kind="deleted", time=row["deleted"], removed=removed)
+    records.tell_in(db, scope, family_chain(row["family"]), fact, subject=id)
+
+
+def _name_record(db: Database, turn: sqlite3.Row, number: int) -> None:
+    if turn["outcome"] == "committed":
+        db.execute(SQL["name_record"], {"id": turn["id"], "record": number})
+
+
+def _turns(db: Database, scope: Scope, conversation: bytes) -> list[sqlite3.Row]:
+    """A conversation's turns and notes, except a turn that has only begun: that has no record."""
+    return db.execute(SQL["turns_to_adopt"], {"tenant": scope.tenant, "conversation": conversation}).fetchall()
+
+
+def _fact(db: Database, turn: sqlite3.Row, salt: bytes, now: int) -> Fact:
+    base, end = records.point_at(db, turn["base"]), records.point_at(db, turn["end"])
+    kind = "note" if turn["kind"] == "note" else turn["outcome"]
+    return Fact(kind=kind, time=now, turn=records.turn_facts(turn, salt, base=base, end=end))
 
 
 def _tell_of_charges(db: Database, scope: Scope, conversation: bytes) -> None:

@@ -183,9 +183,11 @@ def base_of(head: Head) -> Point | None:
 
 
 def point_at(db: Database, key: int | None) -> Point | None:
-    """The point at the key of an event; None for the root, and for an event that is not there."""
-    event = None if key is None else db.execute(SQL["event_at"], {"id": key}).fetchone()
-    return None if event is None or key is None else Point(key & ORDINALS, event["chain_digest"])
+    """The point at the key of an event; None for the root. It has no digest if the event was collected."""
+    if key is None:
+        return None
+    event = db.execute(SQL["event_at"], {"id": key}).fetchone()
+    return Point(key & ORDINALS, b"" if event is None else event["chain_digest"])
 
 
 def earlier(db: Database, scope: Scope, id: bytes) -> int:
