@@ -49,6 +49,7 @@ from forkpoint.store.values import (
     Tags,
     TurnError,
     Verification,
+    VerifyProgress,
 )
 
 
@@ -450,10 +451,17 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         """
         ...
 
-    async def verify(self, conversation: str | None = None, *, head_digest: bytes | None = None) -> Verification:
-        """Checks digests, pairing and reachability of one conversation's path, or of all that the tenant has.
+    async def verify(
+        self,
+        conversation: str | None = None,
+        *,
+        head_digest: bytes | None = None,
+        progress: VerifyProgress | None = None,
+    ) -> Verification:
+        """Checks that all is as it was written: one conversation's path, turns and records, or all that the tenant has.
 
         ``head_digest``, which the caller noted earlier, must be on the path: so a rewritten history is found out.
+        ``progress`` is called now and then, from another thread. Raises `StoreDamaged` if the file itself is damaged.
         """
         ...
 

@@ -2,6 +2,7 @@
 Tests: tests/store/test_limits.py, forkpoint.testing.conformance."""
 
 import re
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -253,6 +254,10 @@ class Flaw(Struct, frozen=True):
     what: str
 
 
+VerifyProgress: TypeAlias = Callable[[int, int], None]
+"""Is told how many events and records `verify` has looked at, and how many there are."""
+
+
 class Verification(Struct, frozen=True):
     """How much `verify` checked, and the flaws that it found. Without a flaw, history is as it was written."""
 
@@ -260,6 +265,8 @@ class Verification(Struct, frozen=True):
     events: int
     erased: int
     flaws: tuple[Flaw, ...]
+    records: int = 0
+    chains: int = 0  # of records: of conversations, families and the tenant
 
     @property
     def ok(self) -> bool:

@@ -64,6 +64,10 @@ def translated(path: str) -> Iterator[None]:
 def translate(error: sqlite3.Error, path: str) -> ForkpointError:
     """What an error of SQLite means to a caller."""
     detail = str(error)
+    if code_of(error) == 0 and detail.startswith(
+        "Could not decode"
+    ):  # by Python, which gives no code and quotes the text
+        return StoreDamaged(path, "a text in it is not UTF-8")
     match code_of(error):
         case sqlite3.SQLITE_FULL:
             return StoreUnavailable.disk_full(path, detail)

@@ -28,19 +28,10 @@ from forkpoint.store.sqlite.collection import collect
 from forkpoint.store.sqlite.connection import Connect, Database, connect
 from forkpoint.store.sqlite.held_turns import HeldTurns
 from forkpoint.store.sqlite.open_file import DEFAULTS, OpenFile, SqliteSettings
-from forkpoint.store.sqlite.operations import (
-    commits,
-    conversations,
-    deletion,
-    history,
-    landmarks,
-    ledger,
-    lists,
-    turns,
-    verification,
-)
+from forkpoint.store.sqlite.operations import commits, conversations, deletion, history, landmarks, ledger, lists, turns
 from forkpoint.store.sqlite.rows import Scope, head_of
 from forkpoint.store.sqlite.tenant_view import TenantView
+from forkpoint.store.sqlite.verification import verify
 from forkpoint.store.stage import placed
 from forkpoint.store.values import (
     DEFAULT_TENANT,
@@ -64,6 +55,7 @@ from forkpoint.store.values import (
     Tags,
     TurnError,
     Verification,
+    VerifyProgress,
     check_id,
     check_name,
 )
@@ -532,8 +524,15 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
             await anyio.to_thread.run_sync(pulse.prepare)
         return pulse.read()
 
-    async def verify(self, conversation: str | None = None, *, head_digest: bytes | None = None) -> Verification:
-        return await self._view.read(partial(verification.verify, conversation=conversation, head_digest=head_digest))
+    async def verify(
+        self,
+        conversation: str | None = None,
+        *,
+        head_digest: bytes | None = None,
+        progress: VerifyProgress | None = None,
+    ) -> Verification:
+        asked = partial(verify, conversation=conversation, head_digest=head_digest, progress=progress)
+        return await self._view.read(asked)
 
     async def collect(self, *, dry_run: bool = False) -> Collected:
         return await collect(self._view, dry_run=dry_run)

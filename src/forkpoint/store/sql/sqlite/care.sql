@@ -132,11 +132,6 @@ DELETE FROM idempotency
 WHERE tenant = :tenant AND created < :before
   AND target NOT IN (SELECT open_turn FROM conversation WHERE tenant = :tenant AND open_turn IS NOT NULL);
 
--- name: all_conversations
--- The heads that verify looks at.
-SELECT id, family, head, head_digest, head_turn, head_totals, head_state_of, head_open_calls
-FROM conversation WHERE tenant = :tenant;
-
 -- name: all_segments
 -- The segments that verify looks at, with how far each one goes.
 SELECT id, family, base, base_digest,

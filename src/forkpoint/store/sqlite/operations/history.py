@@ -170,6 +170,8 @@ def _head_within(db: Database, family: bytes, position: Position, event: sqlite3
     rows = [row for row in rows if row["turn"] == turn["id"]]
     cuts = safe_cuts([decode_envelope(row["envelope"]) for row in rows], base.open_calls.at_a_commit())
     taken = position.ordinal - base.ordinal
+    if taken > len(rows):
+        raise StoreDamaged(db.path, f"event {position} is beyond the end of its turn")
     if taken not in cuts:
         below = max(cut for cut in cuts if cut < taken)
         above = min(cut for cut in cuts if cut > taken)

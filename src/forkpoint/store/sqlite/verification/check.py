@@ -1,0 +1,99 @@
+"""Verification: whether everything is as it was written. Each part of what is checked has a module here.
+Tests: forkpoint.testing.conformance.care, records, tests/store/test_verify.py."""
+
+import sqlite3
+from contextlib import suppress
+
+from forkpoint.errors import StoreDamaged
+from forkpoint.history.paths import Span
+from forkpoint.history.records import family_chain
+from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.operations import conversations
+from forkpoint.store.sqlite.operations.history import read_path
+from forkpoint.store.sqlite.rows import Scope, unpack
+from forkpoint.store.sqlite.verification.absences import Absences
+from forkpoint.store.sqlite.verification.chains import check_beside
+from forkpoint.store.sqlite.verification.events import Events
+from forkpoint.store.sqlite.verification.file import check_file
+from forkpoint.store.sqlite.verification.findings import Findings
+from forkpoint.store.sqlite.verification.ledger import check_charges, check_written_off
+from forkpoint.store.sqlite.verification.standing import Conversations, check_head, is_root
+from forkpoint.store.sqlite.verification.turns import check_tries
+from forkpoint.store.values import Verification, VerifyProgress
+
+
+def verify(
+    db: Database,
+    scope: Scope,
+    conversation: str | None,
+    head_digest: bytes | None,
+    progress: VerifyProgress | None = None,
+) -> Verification:
+    """Checks everything that the tenant has; or one conversation with its path, its turns and its records."""
+    findings = Findings(progress)
+    if conversation is None:
+        rows, events = _check_all(db, scope, findings, head_digest)
+    else:
+        rows, events = _check_one(db, scope, findings, conversation, head_digest)
+    for row in rows:
+        check_head(db, scope, findings, row)
+    findings.conversations = len(rows)
+    if head_digest is not None and not (events.has_wanted or any(is_root(row, head_digest) for row in rows)):
+        findings.found("head digest", f"{head_digest.hex()} is not on the path: history was rewritten or cut")
+    return findings.finish()
+
+
+def _check_all(
+    db: Database, scope: Scope, findings: Findings, head_digest: bytes | None
+) -> tuple[list[sqlite3.Row], Events]:
+    check_file(db, findings)
+    _check_numbers(db, findings)
+    spans = []
+    for row in db.execute(SQL["all_segments"], {"tenant": scope.tenant}).fetchall():
+        base = unpack(row["base"])
+        if row["last"] is not None:
+            spans.append(Span(row["id"], (base.ordinal if base else 0) + 1, row["last"]))
+    records = db.execute(SQL["count_records"], {"tenant": scope.tenant}).fetchone()["records"]
+    findings.total = records + sum(span.last - span.first + 1 for span in spans)
+    absences = check_beside(db, scope, findings, None)
+    rows = Conversations(db, scope, findings, absences).check_all()
+    check_tries(db, scope, findings, absences, None)
+    check_charges(db, scope, findings, None)
+    check_written_off(db, scope, findings, absences)
+    return rows, _check_events(db, scope, findings, absences, head_digest, spans)
+
+
+def _check_one(
+    db: Database, scope: Scope, findings: Findings, conversation: str, head_digest: bytes | None
+) -> tuple[list[sqlite3.Row], Events]:
+    row = conversations.row_of(db, scope, conversation)
+    spans: tuple[Span, ...] = ()
+    with suppress(StoreDamaged):  # `check_head` finds the same, and says so
+        spans = read_path(db, scope, row["family"], unpack(row["head"])).spans
+    findings.total = row["records"] + sum(span.last - span.first + 1 for span in spans)
+    absences = check_beside(db, scope, findings, family_chain(row["family"]))
+    Conversations(db, scope, findings, absences).check_one(row)
+    check_tries(db, scope, findings, absences, row["id"])
+    check_charges(db, scope, findings, row["id"])
+    return [row], _check_events(db, scope, findings, absences, head_digest, spans)
+
+
+def _check_events(
+    db: Database,
+    scope: Scope,
+    findings: Findings,
+    absences: Absences,
+    head_digest: bytes | None,
+    spans: tuple[Span, ...] | list[Span],
+) -> Events:
+    events = Events(db, scope, findings, absences, head_digest)
+    for span in spans:
+        events.check(span)
+    return events
+
+
+def _check_numbers(db: Database, findings: Findings) -> None:
+    """No record is ever removed, so that their ids have no gap."""
+    row = db.execute(SQL["numbers_of_records"]).fetchone()
+    if row["records"] != row["last"]:
+        findings.found("the store", f"{row['last'] - row['records']} of its records are missing")

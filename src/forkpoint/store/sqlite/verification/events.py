@@ -1,0 +1,189 @@
+"""Events: whether each follows the one before, and adds up to what its turn says.
+Tests: tests/store/test_verify.py."""
+
+import sqlite3
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import Struct
+
+from forkpoint.errors import ForkpointError, Unpaired
+from forkpoint.events import Position, Usage, decode_body, decode_envelope
+from forkpoint.history.digests import Link, flaw
+from forkpoint.history.pairing import NO_CALLS, OpenCalls
+from forkpoint.history.paths import Span
+from forkpoint.history.records import ErasedRun
+from forkpoint.history.state import EMPTY, State
+from forkpoint.ids import id_from_bytes
+from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.operations.history import head_at, read_state
+from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, load_calls, load_state, load_usage, unpack
+from forkpoint.store.sqlite.verification.absences import Absences
+from forkpoint.store.sqlite.verification.findings import Findings
+
+_PAGE = 1000
+
+
+class Here(Struct):
+    """What is true at a place of a segment: what the next event follows, and what its turn began with."""
+
+    digest: bytes
+    calls: OpenCalls
+    state: State
+    totals: Usage
+    state_of: bytes | None
+    position: Position | None
+    known: bool = True  # False once an event that sets the state was erased
+
+
+class Events:
+    """Follows segments, event by event."""
+
+    def __init__(
+        self, db: Database, scope: Scope, findings: Findings, absences: Absences, wanted: bytes | None
+    ) -> None:
+        self._db = db
+        self._scope = scope
+        self._findings = findings
+        self._absences = absences
+        self._wanted = wanted
+        self.has_wanted = False
+
+    def check(self, span: Span) -> None:
+        """Follows the chain through a stretch that starts where its segment starts."""
+        segment = self._db.execute(SQL["read_segment"], {"id": span.segment, "tenant": self._scope.tenant}).fetchone()
+        if segment is None:
+            return self._findings.found(f"segment {span.segment}", "it is missing")
+        here = self._base(segment)
+        before = here.state  # as it was when the turn of the events began
+        expected, turn = span.first, None
+        row: sqlite3.Row | None = None  # of the turn that the events are of
+        runs: list[ErasedRun] = []  # erasures that the events are within
+        for event in self._rows(span):
+            place = Position(span.segment, event["id"] & ORDINALS)
+            if place.ordinal != expected:
+                return self._findings.found(str(place), f"event {span.segment}-{expected} before it is missing")
+            link = Link(*tuple(event)[1:])
+            if what := flaw(here.digest, link):
+                self._findings.found(str(place), what)
+            if event["turn"] != turn:
+                if row is not None and unpack(row["end"]) != here.position:
+                    self._findings.found(f"turn {id_from_bytes(row['id'])}", "it does not end with its last event")
+                here.calls, before, turn = self._at_a_commit(here.calls, place), here.state, event["turn"]
+                row = self._turn(turn, place, here)
+            runs = self._check_content(link, place, runs)
+            self._take(link, here, place)
+            here.digest, here.position = link.chain_digest, place
+            if row is not None and unpack(row["end"]) == place:
+                self._end_turn(row, here, before)
+            expected += 1
+        if row is not None and here.position is not None and _is_before(row["end"], here.position):
+            self._findings.found(f"turn {id_from_bytes(row['id'])}", "it has events after the last one that it names")
+        if expected <= span.last:
+            self._findings.found(f"{span.segment}-{expected}", f"events up to {span.segment}-{span.last} are missing")
+        return None
+
+    def _base(self, segment: sqlite3.Row) -> Here:
+        """What is true where a segment starts."""
+        where = f"segment {segment['id']}"
+        position = unpack(segment["base"])
+        try:
+            base = head_at(self._db, segment["family"], position)
+            state = read_state(self._db, base)
+        except (ForkpointError, msgspec.DecodeError) as damage:
+            self._findings.found(where, f"its base does not hold: {damage}")
+            return Here(segment["base_digest"], NO_CALLS, EMPTY, Usage(), None, position, known=False)
+        if segment["base_digest"] != base.digest:
+            self._findings.found(where, "it names another digest than its base has")
+        known = not self._absences.runs
+        return Here(
+            segment["base_digest"], base.open_calls, state, base.totals, blob(base.state_of), position, known=known
+        )
+
+    def _turn(self, id: bytes, place: Position, here: Here) -> sqlite3.Row | None:
+        """The row of the turn that begins at a place, if it fits there."""
+        row: sqlite3.Row | None = self._db.execute(SQL["turn_of_events"], {"id": id}).fetchone()
+        if row is None:
+            self._findings.found(str(place), f"its turn {id_from_bytes(id)} is missing")
+            return None
+        where = f"turn {id_from_bytes(id)}"
+        end = unpack(row["end"])
+        if row["outcome"] != "committed" or row["tenant"] != self._scope.tenant:
+            self._findings.found(where, "it has events, and is not committed here")
+        if unpack(row["base"]) != here.position:
+            self._findings.found(where, "its events do not stand where it began")
+        if end is not None and end.segment != place.segment:
+            self._findings.found(where, "its events do not stand where it ended")
+        return row
+
+    def _check_content(self, link: Link, place: Position, runs: list[ErasedRun]) -> list[ErasedRun]:
+        """Checks that content is missing only where an erasure says so. Returns the erasures that have not ended."""
+        runs = [*runs, *self._absences.runs.get(link.chain_digest, ())]
+        self._findings.saw_event(erased=link.payload is None)
+        if link.payload is None and not runs:
+            self._findings.found(str(place), "its content is missing, and no erasure names it")
+        elif link.payload is None and link.salt is not None:
+            self._findings.found(str(place), "its content is missing, and its salt is not")
+        elif link.payload is not None and runs:
+            self._findings.found(str(place), "its content is there, and an erasure says that it is not")
+        if link.chain_digest == self._wanted:
+            self.has_wanted = True
+        if (turn := self._absences.lost_bases.get(link.chain_digest)) is not None:
+            self._findings.found(turn, "its base is not what its record says")
+        return [run for run in runs if run.last != link.chain_digest] if runs else runs
+
+    def _take(self, link: Link, here: Here, place: Position) -> None:
+        try:
+            envelope = decode_envelope(link.envelope)
+            if link.payload is None:
+                here.known = here.known and envelope.kind != "state_change"
+            else:
+                here.state = here.state.then(decode_body(link.payload))
+            here.calls = here.calls.then(envelope)
+        except msgspec.DecodeError as error:
+            self._findings.found(str(place), f"it cannot be read: {error}")
+        except Unpaired as error:
+            self._findings.found(str(place), str(error))
+
+    def _end_turn(self, turn: sqlite3.Row, here: Here, before: State) -> None:
+        """At a turn's last event, checks what its row says is true from there on."""
+        where, place = f"turn {id_from_bytes(turn['id'])}", here.position
+        assert place is not None
+        try:
+            totals = load_usage(turn["totals"])
+            if totals != here.totals + load_usage(turn["usage"]):
+                self._findings.found(where, "its cost does not add up")
+            here.totals = totals
+            if turn["state"] is None:
+                if here.known and here.state != before:
+                    self._findings.found(where, "the state that it left is missing")
+            else:
+                here.state_of = turn["id"]
+                if here.known and load_state(turn["state"]) != here.state:
+                    self._findings.found(where, "the state that it left is not what its events fold to")
+            if turn["state_of"] != here.state_of:
+                self._findings.found(where, "it names another turn for the state in force")
+            if load_calls(turn["open_calls"]) != self._at_a_commit(here.calls, place):
+                self._findings.found(where, "the calls that it left open are not those in its events")
+        except msgspec.DecodeError as error:
+            self._findings.found(where, f"it cannot be read: {error}")
+
+    def _at_a_commit(self, calls: OpenCalls, place: Position) -> OpenCalls:
+        try:
+            return calls.at_a_commit()
+        except Unpaired as error:
+            self._findings.found(str(place), str(error))
+            return NO_CALLS
+
+    def _rows(self, span: Span) -> Iterator[sqlite3.Row]:
+        first, last = span.segment << 32 | span.first, span.segment << 32 | span.last
+        while first <= last:
+            rows = self._db.execute(SQL["links_between"], {"first": first, "last": last, "limit": _PAGE}).fetchall()
+            yield from rows
+            if len(rows) < _PAGE:
+                return
+            first = rows[-1]["id"] + 1
+
+
+def _is_before(end: int | None, position: Position) -> bool:
+    return end is not None and end < position.segment << 32 | position.ordinal
