@@ -3,12 +3,24 @@ Tests: tests/store/test_verify.py."""
 
 import sqlite3
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from forkpoint.errors import ForkpointError, Unpaired
-from forkpoint.events import Position, Usage, decode_body, decode_envelope
+from forkpoint.events import (
+    AssistantMessage,
+    Position,
+    Reasoning,
+    SystemMessage,
+    ToolCall,
+    ToolResult,
+    Usage,
+    UserMessage,
+    decode_body,
+    decode_envelope,
+)
 from forkpoint.history.digests import Link, flaw
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.paths import Span
@@ -22,6 +34,9 @@ from forkpoint.store.sqlite.verification.absences import Absences
 from forkpoint.store.sqlite.verification.findings import Findings
 
 _PAGE = 1000
+_MESSAGES = {UserMessage, AssistantMessage, SystemMessage, Reasoning, ToolCall, ToolResult}
+_WITHOUT_STATE = {str(body.__struct_config__.tag) for body in _MESSAGES}
+"""Most events are of these kinds, and none of them changes the state."""
 
 
 class Here(Struct):
@@ -32,8 +47,9 @@ class Here(Struct):
     state: State
     totals: Usage
     state_of: bytes | None
-    position: Position | None
+    key: int | None  # of the last event; None: the root
     known: bool = True  # False once an event that sets the state was erased
+    runs: tuple[ErasedRun, ...] = ()  # erasures that have begun and not ended
 
 
 class Events:
@@ -47,6 +63,7 @@ class Events:
         self._findings = findings
         self._absences = absences
         self._wanted = wanted
+        self._is_watching = wanted is not None or bool(absences.runs) or bool(absences.lost_bases)
         self.has_wanted = False
 
     def check(self, span: Span) -> None:
@@ -56,99 +73,94 @@ class Events:
             return self._findings.found(f"segment {span.segment}", "it is missing")
         here = self._base(segment)
         before = here.state  # as it was when the turn of the events began
-        expected, turn = span.first, None
+        expected, turn = span.segment << 32 | span.first, None
         row: sqlite3.Row | None = None  # of the turn that the events are of
-        runs: list[ErasedRun] = []  # erasures that the events are within
-        for event in self._rows(span):
-            place = Position(span.segment, event["id"] & ORDINALS)
-            if place.ordinal != expected:
-                return self._findings.found(str(place), f"event {span.segment}-{expected} before it is missing")
-            link = Link(*tuple(event)[1:])
+        for key, *columns in self._rows(span):
+            if key != expected:
+                return self._findings.found(_place(key), f"event {_place(expected)} before it is missing")
+            link = Link(*columns)
             if what := flaw(here.digest, link):
-                self._findings.found(str(place), what)
-            if event["turn"] != turn:
-                if row is not None and unpack(row["end"]) != here.position:
+                self._findings.found(_place(key), what)
+            if link.turn != turn:
+                if row is not None and row["end"] != here.key:
                     self._findings.found(f"turn {id_from_bytes(row['id'])}", "it does not end with its last event")
-                here.calls, before, turn = self._at_a_commit(here.calls, place), here.state, event["turn"]
-                row = self._turn(turn, place, here)
-            runs = self._check_content(link, place, runs)
-            self._take(link, here, place)
-            here.digest, here.position = link.chain_digest, place
-            if row is not None and unpack(row["end"]) == place:
+                here.calls, before, turn = self._at_a_commit(here.calls, key), here.state, link.turn
+                row = self._turn(turn, key, here)
+            if self._is_watching or link.payload is None:
+                self._check_content(link, here, key)
+            self._take(link, here, key)
+            here.digest, here.key = link.chain_digest, key
+            if row is not None and row["end"] == key:
                 self._end_turn(row, here, before)
             expected += 1
-        if row is not None and here.position is not None and _is_before(row["end"], here.position):
+        if row is not None and row["end"] is not None and here.key is not None and row["end"] < here.key:
             self._findings.found(f"turn {id_from_bytes(row['id'])}", "it has events after the last one that it names")
-        if expected <= span.last:
-            self._findings.found(f"{span.segment}-{expected}", f"events up to {span.segment}-{span.last} are missing")
+        if expected <= span.segment << 32 | span.last:
+            self._findings.found(_place(expected), f"events up to {span.segment}-{span.last} are missing")
         return None
 
     def _base(self, segment: sqlite3.Row) -> Here:
         """What is true where a segment starts."""
         where = f"segment {segment['id']}"
-        position = unpack(segment["base"])
+        key = segment["base"]
         try:
-            base = head_at(self._db, segment["family"], position)
+            base = head_at(self._db, segment["family"], unpack(key))
             state = read_state(self._db, base)
         except (ForkpointError, msgspec.DecodeError) as damage:
             self._findings.found(where, f"its base does not hold: {damage}")
-            return Here(segment["base_digest"], NO_CALLS, EMPTY, Usage(), None, position, known=False)
+            return Here(segment["base_digest"], NO_CALLS, EMPTY, Usage(), None, key, known=False)
         if segment["base_digest"] != base.digest:
             self._findings.found(where, "it names another digest than its base has")
         known = not self._absences.runs
-        return Here(
-            segment["base_digest"], base.open_calls, state, base.totals, blob(base.state_of), position, known=known
-        )
+        return Here(segment["base_digest"], base.open_calls, state, base.totals, blob(base.state_of), key, known=known)
 
-    def _turn(self, id: bytes, place: Position, here: Here) -> sqlite3.Row | None:
+    def _turn(self, id: bytes, key: int, here: Here) -> sqlite3.Row | None:
         """The row of the turn that begins at a place, if it fits there."""
         row: sqlite3.Row | None = self._db.execute(SQL["turn_of_events"], {"id": id}).fetchone()
         if row is None:
-            self._findings.found(str(place), f"its turn {id_from_bytes(id)} is missing")
+            self._findings.found(_place(key), f"its turn {id_from_bytes(id)} is missing")
             return None
-        where = f"turn {id_from_bytes(id)}"
-        end = unpack(row["end"])
         if row["outcome"] != "committed" or row["tenant"] != self._scope.tenant:
-            self._findings.found(where, "it has events, and is not committed here")
-        if unpack(row["base"]) != here.position:
-            self._findings.found(where, "its events do not stand where it began")
-        if end is not None and end.segment != place.segment:
-            self._findings.found(where, "its events do not stand where it ended")
+            self._findings.found(f"turn {id_from_bytes(id)}", "it has events, and is not committed here")
+        if row["base"] != here.key:
+            self._findings.found(f"turn {id_from_bytes(id)}", "its events do not stand where it began")
+        if row["end"] is not None and row["end"] >> 32 != key >> 32:
+            self._findings.found(f"turn {id_from_bytes(id)}", "its events do not stand where it ended")
         return row
 
-    def _check_content(self, link: Link, place: Position, runs: list[ErasedRun]) -> list[ErasedRun]:
-        """Checks that content is missing only where an erasure says so. Returns the erasures that have not ended."""
-        runs = [*runs, *self._absences.runs.get(link.chain_digest, ())]
-        self._findings.saw_event(erased=link.payload is None)
-        if link.payload is None and not runs:
-            self._findings.found(str(place), "its content is missing, and no erasure names it")
+    def _check_content(self, link: Link, here: Here, key: int) -> None:
+        """Checks that content is missing only where an erasure says so, and whether somebody looks for the event."""
+        here.runs = (*here.runs, *self._absences.runs.get(link.chain_digest, ()))
+        self._findings.erased += link.payload is None
+        if link.payload is None and not here.runs:
+            self._findings.found(_place(key), "its content is missing, and no erasure names it")
         elif link.payload is None and link.salt is not None:
-            self._findings.found(str(place), "its content is missing, and its salt is not")
-        elif link.payload is not None and runs:
-            self._findings.found(str(place), "its content is there, and an erasure says that it is not")
+            self._findings.found(_place(key), "its content is missing, and its salt is not")
+        elif link.payload is not None and here.runs:
+            self._findings.found(_place(key), "its content is there, and an erasure says that it is not")
+        here.runs = tuple(run for run in here.runs if run.last != link.chain_digest)
         if link.chain_digest == self._wanted:
             self.has_wanted = True
         if (turn := self._absences.lost_bases.get(link.chain_digest)) is not None:
             self._findings.found(turn, "its base is not what its record says")
-        return [run for run in runs if run.last != link.chain_digest] if runs else runs
 
-    def _take(self, link: Link, here: Here, place: Position) -> None:
+    def _take(self, link: Link, here: Here, key: int) -> None:
         try:
             envelope = decode_envelope(link.envelope)
             if link.payload is None:
-                here.known = here.known and envelope.kind != "state_change"
-            else:
-                here.state = here.state.then(decode_body(link.payload))
+                here.known = here.known and envelope.kind in _WITHOUT_STATE
+            elif type(body := decode_body(link.payload)) not in _MESSAGES:
+                here.state = here.state.then(body)
             here.calls = here.calls.then(envelope)
         except msgspec.DecodeError as error:
-            self._findings.found(str(place), f"it cannot be read: {error}")
+            self._findings.found(_place(key), f"it cannot be read: {error}")
         except Unpaired as error:
-            self._findings.found(str(place), str(error))
+            self._findings.found(_place(key), str(error))
 
     def _end_turn(self, turn: sqlite3.Row, here: Here, before: State) -> None:
         """At a turn's last event, checks what its row says is true from there on."""
-        where, place = f"turn {id_from_bytes(turn['id'])}", here.position
-        assert place is not None
+        where = f"turn {id_from_bytes(turn['id'])}"
+        assert here.key is not None
         try:
             totals = load_usage(turn["totals"])
             if totals != here.totals + load_usage(turn["usage"]):
@@ -163,27 +175,30 @@ class Events:
                     self._findings.found(where, "the state that it left is not what its events fold to")
             if turn["state_of"] != here.state_of:
                 self._findings.found(where, "it names another turn for the state in force")
-            if load_calls(turn["open_calls"]) != self._at_a_commit(here.calls, place):
+            if load_calls(turn["open_calls"]) != self._at_a_commit(here.calls, here.key):
                 self._findings.found(where, "the calls that it left open are not those in its events")
         except msgspec.DecodeError as error:
             self._findings.found(where, f"it cannot be read: {error}")
 
-    def _at_a_commit(self, calls: OpenCalls, place: Position) -> OpenCalls:
+    def _at_a_commit(self, calls: OpenCalls, key: int) -> OpenCalls:
         try:
             return calls.at_a_commit()
         except Unpaired as error:
-            self._findings.found(str(place), str(error))
+            self._findings.found(_place(key), str(error))
             return NO_CALLS
 
-    def _rows(self, span: Span) -> Iterator[sqlite3.Row]:
+    def _rows(self, span: Span) -> Iterator[tuple[Any, ...]]:
         first, last = span.segment << 32 | span.first, span.segment << 32 | span.last
+        cursor = self._db.cursor()
+        cursor.row_factory = None  # plain tuples: the cost of a row counts here
         while first <= last:
-            rows = self._db.execute(SQL["links_between"], {"first": first, "last": last, "limit": _PAGE}).fetchall()
+            rows = cursor.execute(SQL["links_between"], {"first": first, "last": last, "limit": _PAGE}).fetchall()
             yield from rows
+            self._findings.saw_events(len(rows))
             if len(rows) < _PAGE:
                 return
-            first = rows[-1]["id"] + 1
+            first = rows[-1][0] + 1
 
 
-def _is_before(end: int | None, position: Position) -> bool:
-    return end is not None and end < position.segment << 32 | position.ordinal
+def _place(key: int) -> str:
+    return str(Position(key >> 32, key & ORDINALS))

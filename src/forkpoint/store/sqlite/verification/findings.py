@@ -16,20 +16,20 @@ class Findings:
         self.records = 0
         self.chains = 0
         self.total = 0  # of events and records, as far as it is known
+        self._untold = 0  # how many were looked at since progress was told
         self._progress = progress
         self._flaws: list[Flaw] = []
 
     def found(self, where: str, what: str) -> None:
         self._flaws.append(Flaw(where, what))
 
-    def saw_event(self, *, erased: bool) -> None:
-        self.events += 1
-        self.erased += erased
-        self._tell()
+    def saw_events(self, count: int) -> None:
+        self.events += count
+        self._tell(count)
 
     def saw_record(self) -> None:
         self.records += 1
-        self._tell()
+        self._tell(1)
 
     def finish(self) -> Verification:
         """The result. Whoever follows the progress hears that it is at its end."""
@@ -39,7 +39,9 @@ class Findings:
         counts = {"records": self.records, "chains": self.chains}
         return Verification(self.conversations, self.events, self.erased, tuple(self._flaws), **counts)
 
-    def _tell(self) -> None:
-        done = self.events + self.records
-        if self._progress is not None and done % _EVERY == 0:
+    def _tell(self, more: int) -> None:
+        self._untold += more
+        if self._progress is not None and self._untold >= _EVERY:
+            self._untold = 0
+            done = self.events + self.records
             self._progress(done, max(done, self.total))

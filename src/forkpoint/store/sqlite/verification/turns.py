@@ -31,9 +31,8 @@ def check_turn(
         return
     if row["turn_conversation"] != conversation or row["turn_tenant"] != scope.tenant:
         findings.found(where, "its row says that another conversation has it")
-    for what, differs in _differences(row, facts):
-        if differs:
-            findings.found(where, f"{what} not what its record says")
+    for what in _differences(row, facts):
+        findings.found(where, f"{what} not what its record says")
     if row["base"] is not None and row["base_digest"] is None and facts.base is not None:
         absences.lost_bases[facts.base.digest] = where  # right only if the event is nowhere else
     may_be_gone = absences.lost_its_texts(row["turn"])
@@ -46,23 +45,25 @@ def check_turn(
             findings.found(where, f"{name} is not what its record says")
 
 
-def _differences(row: sqlite3.Row, facts: TurnFacts) -> list[tuple[str, bool]]:
+def _differences(row: sqlite3.Row, facts: TurnFacts) -> list[str]:
+    """What of a turn's row is not what the last record about it says."""
     is_open = row["kind"] == "resumed"  # from then on its journal adds to usage and steps
     try:
         usage = load_usage(row["usage"])
     except msgspec.DecodeError:
-        usage = None
-    differences = [
-        ("whether it is a note is", (row["turn_kind"] == "note") != (row["kind"] == "note")),
-        ("its outcome is", row["outcome"] != ("running" if is_open else facts.outcome)),
-        ("its base is", not _agree(facts.base, row["base"], row["base_digest"])),
-        ("its last event is", not _agree(facts.end, row["end"], row["end_digest"])),
-        ("its times are", (row["started"], row["ended"]) != (facts.started, facts.ended)),
-        ("who asked for it is", row["by"] != facts.by),
-        ("the try that it repeats is", row["retry_of"] != blob(facts.retry_of)),
-        ("what it cost is", usage is None or (usage != facts.usage and not is_open)),
-    ]
-    return [*differences, ("the digest of its steps is", row["steps_digest"] != facts.steps and not is_open)]
+        return ["what it cost is"]
+    agree = {
+        "whether it is a note is": (row["turn_kind"] == "note") == (row["kind"] == "note"),
+        "its outcome is": row["outcome"] == ("running" if is_open else facts.outcome),
+        "its base is": _agree(facts.base, row["base"], row["base_digest"]),
+        "its last event is": _agree(facts.end, row["end"], row["end_digest"]),
+        "its times are": row["started"] == facts.started and row["ended"] == facts.ended,
+        "who asked for it is": row["by"] == facts.by,
+        "the try that it repeats is": row["retry_of"] == blob(facts.retry_of),
+        "what it cost is": is_open or usage == facts.usage,
+        "the digest of its steps is": is_open or row["steps_digest"] == facts.steps,
+    }
+    return [] if all(agree.values()) else [what for what, agrees in agree.items() if not agrees]
 
 
 def _agree(point: Point | None, key: int | None, digest: bytes | None) -> bool:
