@@ -2,13 +2,14 @@
 
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import anyio
 import pytest
 
-from forkpoint.errors import ForkpointError, StoreDamaged
+from forkpoint.errors import StoreDamaged
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.testing.conformance.base import create, run
 
@@ -70,18 +71,24 @@ async def test_a_damaged_page_is_damage(path: Path, name: str, rubbish: bytes) -
     assert "backup" in str(raised.value)
 
 
-async def test_rubbish_inside_a_page_is_damage_or_a_flaw_and_never_another_error(path: Path) -> None:
-    size = path.stat().st_size
-    for offset in range(4096 + 2000, size, 4096 * 7):
+def with_rubbish(path: Path) -> Iterator[Path]:
+    """Copies of a store, each with a few bytes of rubbish in the middle of one of its pages."""
+    for offset in range(4096 + 2000, path.stat().st_size, 4096 * 7):
         copied = Path(shutil.copy(path, path.with_name("copy.db")))
         with copied.open("r+b") as file:
             file.seek(offset)
             file.write(b"\xfe\xff\xfe\xff" * 8)
+        yield copied
+
+
+async def test_rubbish_inside_a_page_is_damage_or_a_flaw_and_never_another_error(path: Path) -> None:
+    damaged = 0
+    for copied in with_rubbish(path):
         try:
-            async with await SqliteStore.open(copied) as store:
-                await store.verify()
-        except ForkpointError as error:
-            assert error.code == "store_damaged", f"rubbish at {offset} is {error!r}"
+            await used(copied)
+        except StoreDamaged:
+            damaged += 1
+    assert damaged, "no rubbish was found, so this proves nothing"
 
 
 async def test_an_index_that_lost_a_row_is_damage(path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.store.support.full_store import fill
 
 from forkpoint.errors import ForkpointError, StoreUnusable
 from forkpoint.events import Usage
@@ -56,6 +57,21 @@ def build(path: Path, format: int) -> None:
             db.execute("UPDATE meta SET format = ?", (format,))
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("VACUUM")
+
+
+def build_with_content(path: Path, format: int, filled: Path) -> None:
+    """A database of an earlier format that holds what a store of today holds, as far as that format has room for it."""
+    build(path, format)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("ATTACH ? AS today", (str(filled),))
+        tables = [row[0] for row in db.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'")]
+        for table in tables:
+            if table == "meta" or table.startswith("sqlite_"):
+                continue
+            known = [row[1] for row in db.execute(f"PRAGMA main.table_info({table})")]
+            columns = ", ".join(f'"{name}"' for name in known)
+            charges = " WHERE id IS NULL" if table == "ledger" and "id" not in known else ""
+            db.execute(f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM today.{table}{charges}")
 
 
 def schema(path: Path) -> list[tuple[Any, ...]]:
@@ -112,6 +128,32 @@ async def test_a_store_keeps_what_it_holds_through_a_migration(path: Path, monke
         assert {item.name for item in (await store.conversations()).items} == {"before", "after"}
         assert (await store.find("before")).head.ordinal == 2
     assert stated(path) == [(known, WRITABLE_FROM)]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of today with something of every kind."""
+    path = tmp_path_factory.mktemp("filled") / "store.db"
+    anyio.run(fill, path)
+    return path
+
+
+@pytest.mark.parametrize("format", range(1, 6))
+async def test_what_an_earlier_format_holds_gets_records_that_vouch_for_it(
+    path: Path, filled: Path, format: int
+) -> None:
+    build_with_content(path, format, filled)
+    async with await SqliteStore.open(path) as store:
+        found = await store.verify()
+        assert found.flaws == ()
+        assert found.records > found.conversations
+        for item in (await store.conversations(limit=100)).items:
+            assert (await store.verify(item.id)).flaws == (), f"{item.name} alone"
+    await use(path, "later")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE turn SET input = NULL WHERE outcome = 'failed'")
+    async with await SqliteStore.open(path) as store:
+        assert not (await store.verify()).ok
 
 
 OLD_WRITE_OFF = "INSERT INTO ledger (tenant, family, conversation, usage, deleted) VALUES (?, ?, ?, ?, 1)"

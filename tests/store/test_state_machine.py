@@ -313,7 +313,9 @@ class StoreMachine(RuleBasedStateMachine):
         leaves = bool(old) and place_of(old) not in {item.position for item in attempt.base}
         if leaves:
             self.refused(BadArgument, partial(self.call, self.store_of(attempt).commit, attempt.handle, events))
-        done = self.call(self.store_of(attempt).commit, attempt.handle, events, usage=SPENT, aside=aside)
+        changes = {"settings": f'{{"n":{len(events)}}}', "cache": '{"key":"k"}'} if len(events) % 2 else {}
+        commit = partial(self.store_of(attempt).commit, usage=SPENT, aside=aside, **changes)
+        done = self.call(commit, attempt.handle, events)
         self.spend(attempt)
         branch.path = attempt.base + items([*attempt.blocks, *last], done, attempt.spent)
         branch.revision += 1
@@ -487,6 +489,28 @@ class StoreMachine(RuleBasedStateMachine):
             name = None if branch.named else f"name-of-{branch.id}"
             branch.named = not branch.named
             assert self.call(self.stores[side].rename, branch.id, name).name == (name or branch.id)
+
+    @rule(branch=branches, side=sides)
+    def allow(self, branch: Branch, side: int) -> None:
+        """Standing approvals change whatever runs."""
+        if branch.id in self.live:
+            before = self.call(self.stores[side].approvals, branch.id)
+            assert self.call(self.stores[1 - side].change_approvals, branch.id, f"[{before}]", if_approvals=before)
+
+    @rule(branch=branches, side=sides)
+    def verify_one(self, branch: Branch, side: int) -> None:
+        if branch.id in self.live:
+            report = self.call(self.stores[side].verify, branch.id)
+            assert report.ok, report.flaws
+
+    @rule(target=branches, branch=branches, side=sides)
+    def use_an_id_again(self, branch: Branch, side: int) -> Any:
+        """A new conversation with the id of one that was deleted, in the same family or as a new one."""
+        if branch.id in self.live or branch.family != branch.id:
+            return NOTHING
+        self.call(self.stores[side].create, NewConversation(id=branch.id))
+        self.live[branch.id] = again = Branch(branch.id, branch.id)
+        return again
 
     @rule(branch=consumes(branches), side=sides)
     def delete(self, branch: Branch, side: int) -> None:
