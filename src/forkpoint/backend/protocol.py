@@ -17,7 +17,7 @@ from forkpoint.backend.settings import Settings
 from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.paging import Page
-from forkpoint.store.values import ListOrder, Verification
+from forkpoint.store.values import ListOrder, Record, Verification, VerifyProgress
 
 
 class BackendTurns(Protocol):
@@ -288,6 +288,12 @@ class Backend(Protocol):
         """Changes the agent's state, as a note."""
         ...
 
-    async def verify(self, id: str | None, *, head_digest: str | None) -> Verification:
-        """Checks the history of one conversation, or of all, against its digests."""
+    async def verify(
+        self, id: str | None, *, head_digest: str | None, progress: VerifyProgress | None = None
+    ) -> Verification:
+        """Checks one conversation, or all, against digests and records. ``progress`` is called from another thread."""
+        ...
+
+    async def records(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
+        """The records of a conversation in order, beginning with its birth."""
         ...

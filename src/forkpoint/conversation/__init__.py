@@ -17,7 +17,7 @@ from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.conversation.conversations import AsyncConversations
 from forkpoint.conversation.stream import TurnStream
 from forkpoint.conversation.sync import Conversation, Conversations, SyncTurnStream
-from forkpoint.store.values import Verification
+from forkpoint.store.values import Record, Verification
 from forkpoint.updates import TurnJoined, TurnStarted
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Conversations",
     "Info",
     "Isolation",
+    "Record",
     "RemovedWorkspace",
     "SideAnswer",
     "Spending",

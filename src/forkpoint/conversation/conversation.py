@@ -43,7 +43,7 @@ from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.paging import Page
-from forkpoint.store.values import ListOrder, Status, Verification
+from forkpoint.store.values import ListOrder, Record, Status, Verification, VerifyProgress
 
 if TYPE_CHECKING:
     from forkpoint.conversation.conversations import AsyncConversations
@@ -174,10 +174,12 @@ class AsyncConversation:
             )
 
     @classmethod
-    async def verify_store(cls, *, store: Where = None, head_digest: str | None = None) -> Verification:
+    async def verify_store(
+        cls, *, store: Where = None, head_digest: str | None = None, progress: VerifyProgress | None = None
+    ) -> Verification:
         """Checks that nobody changed the history of any conversation in a store: `AsyncConversations.verify`."""
         async with _conversations(store) as them:
-            return await them.verify(head_digest=head_digest)
+            return await them.verify(head_digest=head_digest, progress=progress)
 
     async def close(self) -> None:
         """Lets go of the store. The last user of the store closes it, which cancels turns that still run there."""
@@ -693,11 +695,20 @@ class AsyncConversation:
             handle.id, agent, None if turn is None else as_turn(turn), allow=handle.allow
         )
 
-    async def verify(self, *, head_digest: str | None = None) -> Verification:
-        """Checks that nobody changed the history. ``head_digest`` is an earlier `Info.digest`, kept elsewhere."""
+    async def verify(self, *, head_digest: str | None = None, progress: VerifyProgress | None = None) -> Verification:
+        """Checks that nobody changed the history, the turns or the records.
+
+        ``head_digest`` is an earlier `Info.digest`, kept elsewhere. ``progress`` is as for `AsyncConversations.verify`.
+        """
         if self._handle.draft is not None:
             return Verification(0, 0, 0, ())
-        return await (await self._backend()).verify(self.id, head_digest=head_digest)
+        return await (await self._backend()).verify(self.id, head_digest=head_digest, progress=progress)
+
+    async def records(self, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
+        """What was kept about the conversation, in order: how it began, how each try ended, who changed what."""
+        if self._handle.draft is not None:
+            return Page(())
+        return await (await self._backend()).records(self.id, cursor=cursor, limit=limit)
 
     async def _backend(self) -> Backend:
         return await self._handle.backend()

@@ -26,7 +26,7 @@ from forkpoint.conversation.place import Place, Where
 from forkpoint.errors import StoreUnavailable
 from forkpoint.llm.model import LLM
 from forkpoint.paging import Page
-from forkpoint.store.values import ListOrder, Status, Verification
+from forkpoint.store.values import ListOrder, Status, Verification, VerifyProgress
 
 
 class AsyncConversations:
@@ -131,12 +131,14 @@ class AsyncConversations:
         """All that was ever spent, each token once, in deleted conversations too. A server counts the key's tenant."""
         return Spending(*await (await self._backend()).usage())
 
-    async def verify(self, *, head_digest: str | None = None) -> Verification:
-        """Checks that nobody changed the history of any conversation.
+    async def verify(self, *, head_digest: str | None = None, progress: VerifyProgress | None = None) -> Verification:
+        """Checks that nobody changed anything that is kept of any conversation.
 
-        ``head_digest`` is an earlier `Info.digest` of one of them, kept elsewhere.
+        ``head_digest`` is an earlier `Info.digest` of one of them, kept elsewhere. ``progress`` is called now and then,
+        from another thread, with how many events and records were looked at and how many there are. Of a check by a
+        server it hears only the end. Raises `StoreDamaged` if the file itself is damaged.
         """
-        return await (await self._backend()).verify(None, head_digest=head_digest)
+        return await (await self._backend()).verify(None, head_digest=head_digest, progress=progress)
 
     async def _backend(self) -> Backend:
         """The backend of the store, opened by the first call. Raises `StoreUnavailable` after `close`."""

@@ -211,6 +211,7 @@ class Conversation:
     update_state = waits(AsyncConversation.update_state)
     request = waits(AsyncConversation.request)
     verify = waits(AsyncConversation.verify)
+    records = waits(AsyncConversation.records)
 
 
 def _one_of_them(

@@ -38,7 +38,7 @@ from forkpoint.llm.call import Models
 from forkpoint.llm.prompt.identity import under_manifest
 from forkpoint.paging import Page, every
 from forkpoint.store.protocol import Store
-from forkpoint.store.values import ListOrder, Verification
+from forkpoint.store.values import ListOrder, Record, Verification, VerifyProgress
 
 
 class Engine:
@@ -266,10 +266,15 @@ class Engine:
             changed = StateChange(change.set if change else (), gone)
             await self._store.note(id, new_id(), [NewEvent(changed)], if_revision=if_revision, by=actor())
 
-    async def verify(self, id: str | None, *, head_digest: str | None) -> Verification:
+    async def verify(
+        self, id: str | None, *, head_digest: str | None, progress: VerifyProgress | None = None
+    ) -> Verification:
         try:
             digest = None if head_digest is None else bytes.fromhex(head_digest)
         except ValueError:
             why = "it is not hexadecimal, as `digest` of an earlier info() is"
             raise BadArgument("verify()", f"head_digest={head_digest!r}", why) from None
-        return await self._store.verify(id, head_digest=digest)
+        return await self._store.verify(id, head_digest=digest, progress=progress)
+
+    async def records(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
+        return await self._store.records(id, cursor=cursor, limit=limit)

@@ -28,7 +28,7 @@ from forkpoint.remote.questions import RemoteQuestions
 from forkpoint.remote.requests import agent_of, given, made_of, page_of, page_size, path_of, with_settings
 from forkpoint.remote.team import RemoteTeam
 from forkpoint.remote.turns import RemoteTurns
-from forkpoint.store.values import ListOrder, Verification
+from forkpoint.store.values import ListOrder, Record, Verification, VerifyProgress
 from forkpoint.wire.documents import (
     ApprovalsDocument,
     DeletedDocument,
@@ -251,10 +251,21 @@ class RemoteBackend:
         )
         await self._connection.call(request, twice=if_revision is None)
 
-    async def verify(self, id: str | None, *, head_digest: str | None) -> Verification:
+    async def verify(
+        self, id: str | None, *, head_digest: str | None, progress: VerifyProgress | None = None
+    ) -> Verification:
+        """A server answers once it is done, so ``progress`` hears only of the end."""
         path = "/api/verify" if id is None else f"{path_of(id)}/verify"
         request = ServerRequest(method="POST", path=path, body=given({"head_digest": head_digest}), read=None)
-        return await self._connection.read(request, VerificationDocument, verification_of)
+        found = await self._connection.read(request, VerificationDocument, verification_of)
+        if progress is not None:
+            progress(found.events + found.records, found.events + found.records)
+        return found
+
+    async def records(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
+        query = [("limit", page_size(limit)), *([] if cursor is None else [("cursor", cursor)])]
+        request = ServerRequest(method="GET", path=f"{path_of(id)}/records", query=query)
+        return await self._connection.read(request, PageDocument[Record], page_of(_as_it_is))
 
     async def _info(self, request: ServerRequest, *, twice: bool = True) -> Info:
         return await self._connection.read(request, InfoDocument, info_of_document, twice=twice)
@@ -262,6 +273,10 @@ class RemoteBackend:
 
 class _Rewound(Exception):
     """The path that was being read is no longer the conversation's."""
+
+
+def _as_it_is(record: Record) -> Record:
+    return record
 
 
 def _events_of(after: int, page: EventsDocument) -> _PageOfEvents:

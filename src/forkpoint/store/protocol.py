@@ -42,6 +42,7 @@ from forkpoint.store.values import (
     Onto,
     OpenTurn,
     Outcome,
+    Record,
     Status,
     StopReason,
     StoredConversation,
@@ -463,6 +464,11 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         ``head_digest``, which the caller noted earlier, must be on the path: so a rewritten history is found out.
         ``progress`` is called now and then, from another thread. Raises `StoreDamaged` if the file itself is damaged.
         """
+        ...
+
+    async def records(self, conversation: str, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
+        """The records of a conversation in order, beginning with its birth. Raises `NotFound`, and `BadName` for a
+        cursor that no page gave."""
         ...
 
     async def collect(self, *, dry_run: bool = False) -> Collected:

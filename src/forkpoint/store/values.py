@@ -3,7 +3,7 @@ Tests: tests/store/test_limits.py, forkpoint.testing.conformance."""
 
 import re
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -252,6 +252,22 @@ class Flaw(Struct, frozen=True):
 
     where: str
     what: str
+
+
+class Record(Struct, frozen=True):
+    """One record of a conversation: what happened, when, by whom, and the digest that vouches for it and all before it.
+
+    The first is its birth, of the kind ``born``. ``subject`` is the id of the turn or the charge that it is about.
+    Times are in microseconds since 1970. ``body`` is all that the record says, as docs/data-model.md explains.
+    """
+
+    number: int
+    kind: str
+    digest: str  # in hexadecimal
+    subject: str | None
+    time: int
+    by: str | None
+    body: dict[str, Any]
 
 
 VerifyProgress: TypeAlias = Callable[[int, int], None]

@@ -243,6 +243,8 @@ class VerificationDocument(Struct, frozen=True):
     events: int
     erased: int
     flaws: tuple[Flaw, ...]
+    records: int = 0
+    chains: int = 0
 
 
 class PageDocument(Struct, Generic[D], frozen=True):

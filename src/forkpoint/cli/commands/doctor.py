@@ -5,12 +5,14 @@ import platform
 import sqlite3
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 from msgspec import Struct
 from msgspec.structs import asdict
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from forkpoint.agent.skills.files import together
@@ -110,10 +112,10 @@ def verify(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Check that history is as it was written.
+    """Check that everything is as it was written.
 
-    Every event is checked, every digest and every figure. With --head-digest it is also checked that nobody has
-    rewritten all of it since. The exit status is 1 if there is a flaw.
+    Every event and every record is checked, every digest and every figure, and the file itself. With --head-digest it
+    is also checked that nobody has rewritten all of it since. The exit status is 1 if there is a flaw.
 
     \b
     Examples:
@@ -125,17 +127,18 @@ def verify(
     if conversation is None:
         found = _verify_all(store, head_digest)
     else:
-        with opened(conversation, store) as this:
-            found = this.verify(head_digest=head_digest)
+        with opened(conversation, store) as this, _progress_bar("Verifying") as progress:
+            found = this.verify(head_digest=head_digest, progress=progress)
     if json:
         print_json({"ok": found.ok} | asdict(found))
     else:
         for flaw in found.flaws:
             print(f"{clean(flaw.where)}: {clean(flaw.what)}")
-        checked = f"{figures.counted(found.events, 'event')} of {figures.counted(found.conversations, 'conversation')}"
-        erased = f", {found.erased:,} of them erased" if found.erased else ""
+        erased = f" ({found.erased:,} of them erased)" if found.erased else ""
+        checked = f"{figures.counted(found.events, 'event')}{erased} and {figures.counted(found.records, 'record')}"
+        of = figures.counted(found.conversations, "conversation")
         end = "as it was written" if found.ok else figures.counted(len(found.flaws), "flaw")
-        console(stderr=not found.ok).print(f"{checked}{erased}: {end}", style="green" if found.ok else "red")
+        console(stderr=not found.ok).print(f"{checked} of {of}: {end}", style="green" if found.ok else "red")
     if not found.ok:
         raise typer.Exit(1)
 
@@ -143,8 +146,21 @@ def verify(
 def _verify_all(store: str | None, head_digest: str | None) -> Verification:
     if not is_there(store):  # an empty store would be fine, but a wrong address is more likely
         raise NotFound("store", look(store).address)
-    with Conversations(store) as conversations:
-        return conversations.verify(head_digest=head_digest)
+    with Conversations(store) as conversations, _progress_bar("Verifying") as progress:
+        return conversations.verify(head_digest=head_digest, progress=progress)
+
+
+@contextmanager
+def _progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """What tells how much is done, and of how much: as a bar on stderr, gone at the end. None without a screen."""
+    out = console(stderr=True)
+    if not out.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, console=out, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _check_hex(text: str) -> None:

@@ -1,4 +1,4 @@
-"""``forkpoint show``: one conversation, its figures, its turns and its events.
+"""``forkpoint show``: one conversation, its figures, its turns, its events and its records.
 Tests: tests/cli/test_conversations.py."""
 
 from typing import Annotated, Any
@@ -14,14 +14,15 @@ from forkpoint.cli.commands.tree import folder_of, origin, own_events
 from forkpoint.cli.common import Id, Store, all_turns, only_one, opened
 from forkpoint.cli.options import option
 from forkpoint.cli.outcome import command
-from forkpoint.cli.output import Json, display, facts, one_line, print_json
+from forkpoint.cli.output import Json, display, facts, grid, one_line, print_json
 from forkpoint.cli.transcript import transcript
-from forkpoint.conversation import Call, Conversation, Info, Stats, Turn
+from forkpoint.conversation import Call, Conversation, Info, Record, Stats, Turn
 from forkpoint.conversation.call_view import call_line, turn_view
 from forkpoint.conversation.screen_text import cut
 from forkpoint.conversation.visualizer import figures as told
 from forkpoint.errors import NotFound
 from forkpoint.llm.prompt.identity import CacheIdentity
+from forkpoint.paging import every_sync
 from forkpoint.wire.documents import event_document, info_document, stats_document, turn_document
 
 MOST = 50
@@ -37,9 +38,10 @@ def show(
     conversation: Id,
     turns: Annotated[bool, option("--turns", "Show its turns too, also those that did not commit.")] = False,
     events: Annotated[bool, option("--events", "Show its events too: all that was said and done.")] = False,
+    records: Annotated[bool, option("--records", "Show its records too: what was kept about it, and by whom.")] = False,
     turn: Annotated[str | None, option("--turn ID", "Show this turn instead, with everything in it.")] = None,
     limit: Annotated[
-        int | None, option("--limit N", "Show only the newest N turns or events. Default: 50.", min=1)
+        int | None, option("--limit N", "Show only the newest N turns, events or records. Default: 50.", min=1)
     ] = None,
     store: Store = None,
     json: Json = False,
@@ -51,11 +53,13 @@ def show(
       forkpoint show build-1234
       forkpoint show build-1234 --turns --limit 5
       forkpoint show build-1234 --events
+      forkpoint show build-1234 --records --json
     """
     only_one({"--turn": turn, "--turns": turns})
     only_one({"--turn": turn, "--events": events})
-    if limit is not None and not turns and not events:
-        raise typer.BadParameter("it limits --turns and --events, and neither is there", param_hint="--limit")
+    only_one({"--turn": turn, "--records": records})
+    if limit is not None and not (turns or events or records):
+        raise typer.BadParameter("it limits --turns, --events and --records, and none is there", param_hint="--limit")
     most = limit or MOST
     with opened(conversation, store) as this:
         if turn is not None:
@@ -65,12 +69,15 @@ def show(
         names = names_of(info, store)
         its_turns = all_turns(this)[-most:] if turns else None
         its_events = this.events(after=max(info.events - most, 0)) if events else None
+        its_records = list(every_sync(this.records))[-most:] if records else None
     if json:
         document: dict[str, Any] = {"conversation": info_document(info), "stats": stats_document(stats)}
         if its_turns is not None:
             document["turns"] = [turn_document(one) for one in its_turns]
         if its_events is not None:
             document["events"] = [event_document(event) for event in its_events]
+        if its_records is not None:
+            document["records"] = its_records
         return print_json(document)
     parts: list[Any] = [_heading(info), facts(_facts(info, stats, names))]
     if waiting is not None:
@@ -81,6 +88,8 @@ def show(
             parts += [tuple(replace(line, text=f"  {line.text}") for line in turn_view(one, digests=True))]
     if its_events is not None:
         parts += ["", transcript(its_events)]
+    if its_records is not None:
+        parts += ["", _table(its_records)]
     return display(*parts)
 
 
@@ -139,6 +148,17 @@ def _facts(info: Info, stats: Stats, names: dict[str, str]) -> list[tuple[str, s
         rows += [("family", figures.used(stats.family))]
     rows += [("cache key", f"{info.cache.key}, {whose(info.cache, names)}"), ("digest", info.digest)]
     return rows
+
+
+def _table(records: list[Record]) -> Any:
+    """Records in a line each. The digest is cut: enough to tell two apart."""
+    table = grid()
+    for record in records:
+        about = "" if record.subject is None else record.subject
+        by = "" if record.by is None else f"by {one_line(record.by)}"
+        digest = Text(record.digest[:12], style="dim")
+        table.add_row(f"{record.number:,}", record.kind.replace("_", " "), figures.ago(record.time), by, about, digest)
+    return table
 
 
 def _turn_heading(turn: Turn) -> Text:

@@ -15,7 +15,9 @@ from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.server.api.bodies import ChangeState, PreviewRequest, Verify, messages_of
 from forkpoint.server.api.conversations import MAKING, target_of
 from forkpoint.server.http.call import CallMade, Calls, Conversation, answer
+from forkpoint.store import Record
 from forkpoint.wire.documents import (
+    PageDocument,
     SpendingDocument,
     StateDocument,
     StatsDocument,
@@ -131,6 +133,19 @@ async def verify_all(call: CallMade) -> Response:
     """Check that nobody changed the history of any of your conversations."""
     body = await call.body(Verify)
     return answer(verification_document(await call.backend.verify(None, head_digest=body.head_digest)))
+
+
+@calls("GET", "/api/conversations/{id}/records", role="read", gives=PageDocument[Record], raises="not_found bad_cursor")
+async def list_records(
+    call: CallMade,
+    id: Conversation,
+    cursor: Annotated[str | None, Query(description="`next` of an earlier page.", max_length=512)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 50,
+) -> Response:
+    """What was kept about it, in order: how it began, how each try ended, what was changed, and by whom."""
+    info, _ = await call.found(id)
+    page = await call.backend.records(info.id, cursor=cursor, limit=limit)
+    return answer(PageDocument(page.items, page.next))
 
 
 def _shown(request: Inspection, agent: Agent) -> Inspection:

@@ -10,7 +10,7 @@ from forkpoint.errors import ForkpointError, TurnFailed
 from forkpoint.events import AssistantMessage, Condensation, Envelope, Event, Position, Text, Usage, UserMessage
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.server.wires.chat.answer import FinishedAnswer, completion
-from forkpoint.store import Lineage, TurnError, Verification
+from forkpoint.store import Lineage, Record, TurnError, Verification
 from forkpoint.wire.documents import (
     ApprovalsDocument,
     condensed_document,
@@ -123,11 +123,22 @@ _SPAWNED = msgspec.structs.replace(
 _MEMBER_DOCUMENT = plain(member_document(_MEMBER))
 _MODEL_DOCUMENT = {"id": "support", "object": "model", "created": _TIME // 1_000_000, "owned_by": "forkpoint"}
 
+_RECORD = Record(
+    number=1,
+    kind="failed",
+    digest="5d1a2c0f" * 8,
+    subject=TURN,
+    time=_TIME,
+    by="ci",
+    body={"kind": "failed", "time": _TIME, "by": "ci", "turn": {"id": TURN, "outcome": "failed", "started": _TIME}},
+)
+
 EXAMPLES: dict[str, Any] = {
     "InfoDocument": _INFO_DOCUMENT,
     "TurnDocument": _TURN_DOCUMENT,
     "PageDocument_InfoDocument": {"items": [_INFO_DOCUMENT], "next": None},
     "PageDocument_TurnDocument": {"items": [plain(turn_document(_DONE))], "next": None},
+    "PageDocument_Record": {"items": [plain(_RECORD)], "next": None},
     "AgentsDocument": {"items": [{"name": "support", "model": "openai/gpt-5.6", "tools": ["search"], "default": True}]},
     "EventsDocument": {"items": [plain(event_document(event)) for event in _EVENTS], "next": None, "head": "1-2"},
     "SpawnedDocument": plain(info_document(_SPAWNED)) | {"turn": TURN},
@@ -147,7 +158,7 @@ EXAMPLES: dict[str, Any] = {
     "SideAnswerDocument": plain(side_answer_document(SideAnswer("Yes.", _USAGE))),
     "StateDocument": {"state": {"open_tickets": 3}},
     "CondensedDocument": plain(condensed_document(Condensation("The build of 1234 failed: the disk was full.", 812))),
-    "VerificationDocument": plain(verification_document(Verification(1, 3, 0, ()))),
+    "VerificationDocument": plain(verification_document(Verification(1, 3, 0, (), records=2, chains=2))),
     "CreateConversation": {"id": "build-1234", "agent": "support", "tags": {"kind": "debug"}},
     "DescribeConversation": {"title": "The disk was full"},
     "ChangeAgent": {"agent": "support"},

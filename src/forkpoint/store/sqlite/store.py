@@ -29,6 +29,7 @@ from forkpoint.store.sqlite.connection import Connect, Database, connect
 from forkpoint.store.sqlite.held_turns import HeldTurns
 from forkpoint.store.sqlite.open_file import DEFAULTS, OpenFile, SqliteSettings
 from forkpoint.store.sqlite.operations import commits, conversations, deletion, history, landmarks, ledger, lists, turns
+from forkpoint.store.sqlite.operations.record_pages import read_records
 from forkpoint.store.sqlite.rows import Scope, head_of
 from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.sqlite.verification import verify
@@ -48,6 +49,7 @@ from forkpoint.store.values import (
     Onto,
     OpenTurn,
     Outcome,
+    Record,
     Status,
     StopReason,
     StoredConversation,
@@ -533,6 +535,9 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
     ) -> Verification:
         asked = partial(verify, conversation=conversation, head_digest=head_digest, progress=progress)
         return await self._view.read(asked)
+
+    async def records(self, conversation: str, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
+        return await self._view.read(partial(read_records, id=conversation, cursor=cursor, limit=_bounded(limit)))
 
     async def collect(self, *, dry_run: bool = False) -> Collected:
         return await collect(self._view, dry_run=dry_run)

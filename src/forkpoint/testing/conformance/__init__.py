@@ -21,6 +21,7 @@ from forkpoint.testing.conformance.landmarks import LandmarkConformance
 from forkpoint.testing.conformance.ledger import LedgerConformance
 from forkpoint.testing.conformance.lists import ListConformance
 from forkpoint.testing.conformance.processes import ProcessConformance
+from forkpoint.testing.conformance.records import RecordConformance
 from forkpoint.testing.conformance.sides import SideConformance
 from forkpoint.testing.conformance.stops import StopConformance
 from forkpoint.testing.conformance.sub_agents import SubAgentConformance
@@ -44,5 +45,6 @@ class StoreConformance(
     StopConformance,
     ChangeConformance,
     CareConformance,
+    RecordConformance,
 ):
     """All that is asked of a store."""

@@ -21,6 +21,11 @@ ON CONFLICT (tenant, chain) DO UPDATE SET records = :number, digest = :digest;
 INSERT INTO record (tenant, chain, number, kind, subject, body, salt, digest)
 VALUES (:tenant, :chain, :number, :kind, :subject, :body, :salt, :digest);
 
+-- name: records_after
+-- A page of a conversation's records.
+SELECT number, kind, subject, body, digest FROM record
+WHERE tenant = :tenant AND chain = :chain AND number > :after ORDER BY number LIMIT :limit;
+
 -- name: last_number
 -- How many records a conversation with this id had that is deleted.
 SELECT coalesce(max(number), 0) AS number FROM record WHERE tenant = :tenant AND chain = :chain;
