@@ -203,9 +203,22 @@ def test_show_limits_turns_and_events_to_the_newest(forkpoint: Program) -> None:
     assert [event["id"] for event in document["events"]] == ["1-10"]
 
 
+def test_show_records_says_what_was_kept_and_by_whom(forkpoint: Program) -> None:
+    build(forkpoint, "show_records")
+    records = forkpoint.json("show", "build-1234", "--records")["records"]
+    assert records[0]["kind"] == "born"
+    assert {"committed", "failed"} <= {record["kind"] for record in records}
+    assert [record["number"] for record in records] == list(range(len(records)))
+    newest = forkpoint.json("show", "build-1234", "--records", "--limit", "1")["records"]
+    assert newest == records[-1:]
+    shown = forkpoint.text("show", "build-1234", "--records").splitlines()[-1]
+    assert newest[0]["kind"] in shown
+    assert newest[0]["digest"][:12] in shown
+
+
 def test_show_refuses_options_that_would_have_no_effect(forkpoint: Program) -> None:
-    assert "it limits --turns and --events" in forkpoint.run("show", "x", "--limit", "1").stderr
-    for option in ("--turns", "--events"):
+    assert "it limits --turns, --events and --records" in forkpoint.run("show", "x", "--limit", "1").stderr
+    for option in ("--turns", "--events", "--records"):
         assert forkpoint.run("show", "x", "--turn", new_id(), option).returncode == 2
 
 

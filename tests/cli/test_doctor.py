@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.program import Program, agent
+from tests.cli.terminal import Terminal
 
 from forkpoint import Conversation
 
@@ -205,10 +206,31 @@ def test_people_see_what_is_well_what_is_absent_and_what_is_not_well(forkpoint: 
 def test_a_history_that_is_as_it_was_written_is_verified(forkpoint: Program) -> None:
     talk(forkpoint, "one")
     talk(forkpoint, "two")
-    assert forkpoint.text("verify") == "8 events of 2 conversations: as it was written\n"
-    assert forkpoint.text("verify", "one") == "4 events of 1 conversation: as it was written\n"
+    assert forkpoint.text("verify") == "8 events and 2 records of 2 conversations: as it was written\n"
+    assert forkpoint.text("verify", "one") == "4 events and 1 record of 1 conversation: as it was written\n"
     document = forkpoint.json("verify", "one")
-    assert document == {"ok": True, "conversations": 1, "events": 4, "erased": 0, "flaws": []}
+    counted = {"conversations": 1, "events": 4, "erased": 0, "records": 1, "chains": 1}
+    assert document == counted | {"ok": True, "flaws": []}
+
+
+def test_a_bar_shows_the_progress_on_a_terminal_and_nowhere_else(forkpoint: Program) -> None:
+    talk(forkpoint, "one")
+    done = forkpoint.run("verify")
+    assert (done.returncode, done.stderr) == (0, "")
+    with Terminal(forkpoint, "verify") as terminal:
+        terminal.wait_for("Verifying")
+        terminal.wait_for("as it was written")
+
+
+def test_a_damaged_file_is_said_to_be_damaged(forkpoint: Program) -> None:
+    talk(forkpoint, "one")
+    with (forkpoint.folder / "store.db").open("r+b") as file:
+        file.seek(4096 * 5)
+        file.write(b"\xff" * 4096 * 4)
+    done = forkpoint.run("verify")
+    assert done.returncode != 0
+    assert "is damaged" in done.stderr
+    assert "restore a backup" in done.stderr
 
 
 def test_a_history_that_somebody_changed_is_not(forkpoint: Program) -> None:

@@ -213,7 +213,13 @@ async def test_side_questions_state_stats_requests_and_verification_are_the_serv
             assert await conversation.agent_state() == {"seen": 1}
             assert (await conversation.stats()).spent.calls == 2
             assert (await conversation.request()).key == (await conversation.cache()).key
-            assert (await conversation.verify()).ok
+            told: list[tuple[int, int]] = []
+            found = await conversation.verify(progress=lambda done, total: told.append((done, total)))
+            assert found.ok
+            assert told == [(found.events + found.records,) * 2]
+            records = (await conversation.records()).items
+            assert [record.kind for record in records] == ["born", "committed", "charged", "note"]
+            assert records[1:] == (await conversation.records(cursor="0", limit=3)).items
             assert (await AsyncConversation.verify_store(store=server.url)).conversations == 1
             assert [one.id for one in (await AsyncConversation.list(store=server.url)).items] == [conversation.id]
             [turn] = (await conversation.turns()).items

@@ -235,11 +235,27 @@ def test_history_that_nobody_changed_is_verified(client: httpx2.Client, place: s
     info = client.get(place).json()
     for body in (None, {}, {"head_digest": info["digest"]}):
         found = client.post(f"{place}/verify", json=body).json()
-        assert found == {"ok": True, "conversations": 1, "events": info["events"], "erased": 0, "flaws": []}
+        counted = {"conversations": 1, "events": info["events"], "erased": 0, "records": 1, "chains": 1}
+        assert found == counted | {"ok": True, "flaws": []}
     missing = client.post(f"{place}/verify", json={"head_digest": "00" * 32}).json()
     assert not missing["ok"]
     assert missing["flaws"]
     assert client.post("/api/verify").json()["ok"]
+
+
+def test_records_say_what_was_kept_about_a_conversation_page_by_page(client: httpx2.Client, place: str) -> None:
+    client.patch(place, json={"title": "A title"})
+    whole = client.get(f"{place}/records").json()
+    assert [record["kind"] for record in whole["items"]] == ["born", "committed", "described"]
+    assert whole["next"] is None
+    first = client.get(f"{place}/records", params={"limit": 2}).json()
+    rest = client.get(f"{place}/records", params={"cursor": first["next"]}).json()
+    assert first["items"] + rest["items"] == whole["items"]
+    turn = client.get(f"{place}/turns").json()["items"][0]
+    committed = whole["items"][1]
+    assert (committed["subject"], committed["body"]["turn"]["outcome"]) == (turn["id"], "committed")
+    assert client.get(f"{place}/records", params={"cursor": "x"}).json()["error"]["code"] == "bad_cursor"
+    assert client.get("/api/conversations/nobody/records").status_code == 404
 
 
 def test_history_that_somebody_changed_is_found_without_telling_where_the_file_is(tmp_path: Path) -> None:

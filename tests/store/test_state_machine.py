@@ -503,14 +503,18 @@ class StoreMachine(RuleBasedStateMachine):
             report = self.call(self.stores[side].verify, branch.id)
             assert report.ok, report.flaws
 
-    @rule(target=branches, branch=branches, side=sides)
-    def use_an_id_again(self, branch: Branch, side: int) -> Any:
-        """A new conversation with the id of one that was deleted, in the same family or as a new one."""
-        if branch.id in self.live or branch.family != branch.id:
-            return NOTHING
-        self.call(self.stores[side].create, NewConversation(id=branch.id))
-        self.live[branch.id] = again = Branch(branch.id, branch.id)
-        return again
+    @rule(target=branches, side=sides, content=turns_of_blocks, before=st.booleans(), after=st.booleans())
+    def use_an_id_again(self, side: int, content: list[Block], before: bool, after: bool) -> Any:
+        """A conversation with the id of one that was deleted, and forks of that one, made before its turn or after it."""
+        gone = cast("Branch", self.create(side))
+        forks = [self.fork(gone, side, 0, excluded=False)] if before else []
+        self.run_a_turn(gone, side, content)
+        if after:
+            forks.append(self.fork(gone, side, len(gone.path) - 1, excluded=False))
+        self.delete(gone, side)
+        self.call(self.stores[side].create, NewConversation(id=gone.id))
+        self.live[gone.id] = again = Branch(gone.id, gone.id)
+        return multiple(again, *forks)
 
     @rule(branch=consumes(branches), side=sides)
     def delete(self, branch: Branch, side: int) -> None:
