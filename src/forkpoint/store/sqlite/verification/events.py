@@ -22,6 +22,7 @@ from forkpoint.events import (
     decode_envelope,
 )
 from forkpoint.history.digests import Link, flaw
+from forkpoint.history.landmarks import LANDMARKS, Landmark
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.paths import Span
 from forkpoint.history.records import ErasedRun
@@ -29,6 +30,7 @@ from forkpoint.history.state import EMPTY, State
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations.history import head_at, read_state
+from forkpoint.store.sqlite.operations.landmarks import landmark_at, misplaced
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, load_calls, load_state, load_usage, unpack
 from forkpoint.store.sqlite.verification.absences import Absences
 from forkpoint.store.sqlite.verification.findings import Findings
@@ -50,6 +52,7 @@ class Here(Struct):
     key: int | None  # of the last event; None: the root
     known: bool = True  # False once an event that sets the state was erased
     runs: tuple[ErasedRun, ...] = ()  # erasures that have begun and not ended
+    landmarks: tuple[Landmark, ...] = ()  # that the events so far ask for
 
 
 class Events:
@@ -95,6 +98,8 @@ class Events:
             expected += 1
         if row is not None and row["end"] is not None and here.key is not None and row["end"] < here.key:
             self._findings.found(f"turn {id_from_bytes(row['id'])}", "it has events after the last one that it names")
+        for what in misplaced(self._db, span, here.landmarks):
+            self._findings.found(f"segment {span.segment}", what)
         if expected <= span.segment << 32 | span.last:
             self._findings.found(_place(expected), f"events up to {span.segment}-{span.last} are missing")
         return None
@@ -151,6 +156,8 @@ class Events:
                 here.known = here.known and envelope.kind in _WITHOUT_STATE
             elif type(body := decode_body(link.payload)) not in _MESSAGES:
                 here.state = here.state.then(body)
+            if envelope.kind in LANDMARKS:
+                here.landmarks += tuple(landmark_at(Position(key >> 32, key & ORDINALS), link))
             here.calls = here.calls.then(envelope)
         except msgspec.DecodeError as error:
             self._findings.found(_place(key), f"it cannot be read: {error}")
