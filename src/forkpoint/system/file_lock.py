@@ -21,10 +21,21 @@ except ImportError:  # Windows
 
 
 class FileLock:
-    """An exclusive lock on a file of its own, made if need be."""
+    """An exclusive lock on a file of its own, made if need be.
 
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+    ``mode`` is the mode of a new file, whatever the umask is; None: as the umask says. A file that is there keeps its
+    own.
+    """
+
+    def __init__(self, path: Path, mode: int | None = None) -> None:
+        self._file = os.open(path, os.O_CREAT | os.O_RDWR, 0o666) if mode is None else _opened(path, mode)
+
+    @classmethod
+    def existing(cls, path: Path) -> Self:
+        """The lock of a file that is there already, which is opened for reading only. Raises `OSError`."""
+        lock = cls.__new__(cls)
+        lock._file = os.open(path, os.O_RDONLY)
+        return lock
 
     def acquire(self) -> None:
         """Waits its turn."""
@@ -95,3 +106,17 @@ class NoLock(FileLock):
 
     def close(self) -> None:
         pass
+
+
+def _opened(path: Path, mode: int) -> int:
+    """The file, opened. If it is new, it has exactly this mode."""
+    while True:
+        try:
+            return os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            pass
+        with suppress(FileExistsError):  # somebody else has just made it
+            file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
+            if os.name != "nt":
+                os.fchmod(file, mode)
+            return file

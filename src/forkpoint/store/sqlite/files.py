@@ -10,6 +10,7 @@ from forkpoint.clock import system_clock
 from forkpoint.errors import BadStoreUrl, StoreDamaged, StoreUnusable
 from forkpoint.store.sql import migrations
 from forkpoint.store.sqlite.connection import Database, code_of, connect, translated
+from forkpoint.store.sqlite.disk.modes import make_empty, mode_beside
 from forkpoint.store.sqlite.operations.adoption import adopt
 from forkpoint.system.durable_file import install, new_aside
 from forkpoint.system.file_lock import FileLock
@@ -50,7 +51,7 @@ def prepare(path: Path) -> None:
         with translated(str(path)):
             if path.exists():
                 _check(path)  # before a lock file is put beside it
-        lock = FileLock(lock_path(path))
+        lock = write_lock(path)
     except OSError as error:
         raise StoreUnusable.read_only(str(path), error.strerror or str(error)) from error
     try:
@@ -71,6 +72,11 @@ def prepare(path: Path) -> None:
 def lock_path(path: Path) -> Path:
     """The file at which the writers of all processes queue."""
     return Path(f"{path}-write")
+
+
+def write_lock(path: Path) -> FileLock:
+    """The lock at which the writers of all processes queue."""
+    return FileLock(lock_path(path), mode_beside(path))
 
 
 def make_tables(db: Database) -> None:
@@ -198,6 +204,7 @@ def _make(path: Path) -> None:
     """A new store, made aside and renamed: it is there complete, or not at all."""
     aside = new_aside(path)
     try:
+        make_empty(aside)  # SQLite gives its mode to all that it puts beside it
         db = connect(str(aside))
         try:
             make_tables(db)

@@ -11,25 +11,29 @@ import os
 import socket
 from pathlib import Path
 
+from forkpoint.store.sqlite.disk.modes import make_folder, mode_beside
 from forkpoint.system.file_lock import HAS_LOCKS, FileLock
 
 
 class Holder:
     """This process, as far as it runs turns in a store."""
 
-    def __init__(self, database: str | None, expiry: int, since: int) -> None:
+    def __init__(self, database: str | None, expiry: int, since: int, *, tidies: bool = True) -> None:
         self.id = os.urandom(16)
         self.row = {"id": self.id, "host": socket.gethostname(), "process": os.getpid(), "since": since}
         self._expiry = expiry
+        self._database = None if database is None else Path(database)
         self._folder = None if database is None else Path(f"{database}-holders")
+        self._tidies = tidies  # whether it may remove the lock files of processes that were killed
         self._lock: FileLock | None = None
 
     def enrol(self) -> None:
         """Takes the lock that shows that this process lives. Called before its first turn begins."""
-        if self._folder is None or self._lock is not None:
+        if self._folder is None or self._database is None or self._lock is not None:
             return
-        self._folder.mkdir(exist_ok=True)
-        lock = FileLock(self._file(self.id))
+        mode = mode_beside(self._database)
+        make_folder(self._folder, mode)
+        lock = FileLock(self._file(self.id), mode)
         lock.acquire()
         self._lock = lock
 
@@ -66,16 +70,17 @@ class Holder:
 
     def _is_locked(self, file: Path) -> bool:
         """Whether a live process holds a file's lock. If none does, the file is removed."""
-        if not file.exists():
-            return False
         try:
-            lock = FileLock(file)
+            lock = FileLock.existing(file)
+        except FileNotFoundError:
+            return False
         except OSError:
             return True  # not ours to look at: the heartbeat decides
         try:
             if lock.is_held():
                 return True
-            file.unlink(missing_ok=True)
+            if self._tidies:
+                file.unlink(missing_ok=True)
             return False
         finally:
             lock.close()

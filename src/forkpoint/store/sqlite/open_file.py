@@ -15,13 +15,13 @@ from forkpoint.errors import BadStoreUrl, ForkpointError
 from forkpoint.events import Usage
 from forkpoint.store.checks import Checks
 from forkpoint.store.sqlite.connection import MEMORY, SQL, Connect, Database, connect_reader, translated
-from forkpoint.store.sqlite.files import lock_path, make_tables, prepare
+from forkpoint.store.sqlite.files import make_tables, prepare, write_lock
 from forkpoint.store.sqlite.holders import Holder
 from forkpoint.store.sqlite.pulse import Pulse
 from forkpoint.store.sqlite.reader import Readers, SharedReaders
 from forkpoint.store.sqlite.writer import WriteJob, Writer
 from forkpoint.store.values import Capabilities, StoreLimits
-from forkpoint.system.file_lock import FileLock, NoLock
+from forkpoint.system.file_lock import NoLock
 from forkpoint.threads.wakeup import finish_in_thread
 
 _log = logging.getLogger("forkpoint")
@@ -73,7 +73,7 @@ class OpenFile:
         if path is not None:
             prepare(Path(name))
         file = cls(name, settings, clock, Holder(None if path is None else name, settings.expiry, clock()))
-        lock = NoLock() if path is None else FileLock(lock_path(Path(name)))
+        lock = NoLock() if path is None else write_lock(Path(name))
         with translated(name):
             file.writer = Writer(
                 name, connect, lock, beat=file.beat, every=settings.heartbeat / SECOND, alone=file.is_alone
