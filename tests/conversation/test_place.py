@@ -9,9 +9,9 @@ import pytest
 from anyio.lowlevel import checkpoint
 from tests.conversation.support.agents import Watcher, agent_of, script_of, served
 
-from forkpoint import Agent, AsyncConversation, TurnCancelled
+from forkpoint import Agent, AsyncConversation, AsyncConversations, TurnCancelled
 from forkpoint.conversation.place import as_url
-from forkpoint.errors import BadSetting, BadStoreUrl, ForkpointError, NotFound, StoreUnavailable
+from forkpoint.errors import BadSetting, BadStoreUrl, ForkpointError, NotFound, StoreUnavailable, StoreUnusable
 from forkpoint.llm import TextPiece
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.testing import Fault, ModelServer, Reply
@@ -303,3 +303,36 @@ async def test_a_data_folder_that_cannot_be_made_is_a_clear_error(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
     with pytest.raises(BadStoreUrl, match="folder"):
         await listed()
+
+
+async def test_looking_into_a_store_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    where = f"sqlite:///{tmp_path}/new.db"
+    with pytest.raises(NotFound):
+        await AsyncConversation.open("nope", store=where)
+    async with AsyncConversations(where) as conversations:
+        with pytest.raises(NotFound):
+            await conversations.open("nope")
+        assert (await conversations.list()).items == ()
+        assert (await conversations.usage()).total.input == 0
+        assert (await conversations.verify()).ok
+        assert not [name for name in os.listdir(tmp_path) if name.startswith("new.db")]
+        await (await conversations.create("scripted/unused", conversation_id="made")).close()
+        assert (tmp_path / "new.db").is_file()
+        assert [info.name for info in (await conversations.list()).items] == ["made"]
+
+
+async def test_a_store_that_is_opened_to_read_is_another_place_than_the_same_store_opened_to_write(
+    tmp_path: Path,
+) -> None:
+    where = f"sqlite:///{tmp_path}/store.db"
+    conversation = await ran(where)
+    async with AsyncConversations(f"{where}?mode=ro") as reading:
+        again = await reading.open(conversation.id, bind=False)
+        assert len(await again.events()) == len(await conversation.events())
+        with pytest.raises(StoreUnusable) as refused:
+            await again.describe(title="other")
+        assert StoreUnusable.opened_to_read.made(refused.value)
+        await conversation.describe(title="other")
+        assert await again.title() == "other"
+        await again.close()
+    await conversation.close()

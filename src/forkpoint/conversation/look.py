@@ -4,7 +4,6 @@ Tests: tests/cli/test_doctor.py, tests/cli/test_with_a_server.py."""
 import os
 import re
 from pathlib import Path
-from urllib.parse import unquote
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,12 +12,10 @@ from forkpoint.conversation.place import as_url
 from forkpoint.conversation.portal import wait_for
 from forkpoint.errors import BadStoreUrl
 from forkpoint.remote.addresses import is_server
-from forkpoint.store.address import open_store
+from forkpoint.store.address import file_address, open_store
 from forkpoint.store.sqlite.files import FORMAT
 from forkpoint.store.sqlite.glance import glance
 from forkpoint.workspace.defaults import named_store
-
-_FILE = "sqlite:///"
 
 
 class Look(Struct, frozen=True):
@@ -60,7 +57,7 @@ def is_there(store: str | None) -> bool:
     """Whether a store's address has something to read. If not, opening the store would make a file."""
     path = _file(_address(store)[0])
     try:
-        return path is None or path.exists()
+        return path is None or path.exists() or Path(f"{path}-wal").exists()  # a log alone is an error
     except OSError:
         return True  # opening it raises the reason
 
@@ -138,9 +135,8 @@ def _address(store: str | None) -> tuple[str, str | None]:
 
 def _file(address: str) -> Path | None:
     """The file that an address names; None if it names no file."""
-    if not address.startswith(_FILE) or not (name := unquote(address.removeprefix(_FILE), errors="surrogateescape")):
-        return None
     try:
-        return Path(os.path.realpath(name))
-    except ValueError:  # no file can have that name; opening it raises the reason
+        file = file_address(address)
+        return None if file is None else Path(os.path.realpath(file.path))
+    except (BadStoreUrl, ValueError):  # opening it raises the reason
         return None

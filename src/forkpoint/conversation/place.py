@@ -9,23 +9,20 @@ import os
 import re
 from contextlib import suppress
 from typing import TypeAlias
-from urllib.parse import unquote
 
 import anyio
 import anyio.lowlevel
 
 from forkpoint.backend.protocol import Backend
-from forkpoint.errors import BadSetting
+from forkpoint.errors import BadSetting, BadStoreUrl
 from forkpoint.remote.addresses import is_server, key_in_use, server_url
-from forkpoint.store.address import open_store
+from forkpoint.store.address import READ_ONLY, file_address, open_store
 from forkpoint.store.protocol import Store
 from forkpoint.threads.shield import finished
 from forkpoint.workspace.defaults import default_store, file_url, named_store
 
 Where: TypeAlias = str | os.PathLike[str] | Store | None
 """Where conversations live: an address, a path of a SQLite file, an open store, or None for the default."""
-
-_FILE = "sqlite:///"
 
 
 class Place:
@@ -116,8 +113,9 @@ def as_url(where: str | os.PathLike[str] | None) -> str:
         where = default_store()
     if isinstance(where, os.PathLike):
         return file_url(os.fspath(where))
-    if where.startswith(_FILE) and (path := unquote(where.removeprefix(_FILE), errors="surrogateescape")):
-        return file_url(path)
+    with suppress(BadStoreUrl):  # opening it raises the reason
+        if (file := file_address(where)) is not None:
+            return file_url(file.path) + (READ_ONLY if file.read_only else "")
     return server_url(where) if is_server(where) else where
 
 
@@ -147,7 +145,7 @@ class _Shared:
             from forkpoint.remote.backend import RemoteBackend
 
             return RemoteBackend(self._address)
-        return Engine(await open_store(self._address))
+        return Engine(await open_store(self._address, access="as_needed"))
 
     def left(self) -> bool:
         """Counts one user less. Returns whether that was the last."""

@@ -83,6 +83,37 @@ class StoreDamaged(StoreError, code="store_damaged"):
 
     detail: str
 
+    @form
+    def log_alone(self, path: str) -> None:
+        """The log of the store at {path} is there ({path}-wal), and the file itself is not.
+
+        Put the file back beside its log. If it is lost, restore a backup: forkpoint restore BACKUP --store
+        sqlite:///{path} --force, which keeps the log under another name.
+
+        Chat: Tell whoever runs the server.
+        """
+        self.detail = "its log (-wal) is there, and the file itself is not"
+
+    @form
+    def log_foreign(self, path: str, detail: str) -> None:
+        """The log beside the store at {path} ({path}-wal) does not belong to it: {detail}.
+
+        Do not open the store: that would mix the two for good. Put the file back that the log belongs to. If the file
+        alone is what you want, move the log away: mv {path}-wal {path}-wal.old
+
+        Chat: Tell whoever runs the server.
+        """
+
+    @form
+    def log_missing(self, path: str, detail: str) -> None:
+        """The log of the store at {path} is missing: {detail}. What was committed last may have been only there.
+
+        Put {path}-wal back beside it. If it is lost, restore a backup. To go on without it, remove what is left of it:
+        rm {path}-shm
+
+        Chat: Tell whoever runs the server.
+        """
+
 
 class StoreUnusable(StoreError, code="not_a_store"):
     """{path} is not a Forkpoint store ({detail}), and it was left untouched.
@@ -99,6 +130,37 @@ class StoreUnusable(StoreError, code="not_a_store"):
         """The store at {path} cannot be written ({detail}).
 
         Check the owner and mode of the file and its folder, and that the disk is not mounted read-only.
+
+        Chat: Tell whoever runs the server.
+        """
+
+    @form
+    def opened_to_read(self, path: str, detail: str) -> None:
+        """The store at {path} is open for reading only ({detail}), and nothing was changed.
+
+        Open it where it can be written, without ?mode=ro.
+
+        Chat: Tell whoever runs the server.
+        """
+
+    @form
+    def store_older(self, path: str, found: int, known: int) -> None:
+        """The store at {path} has format {found}, and this version reads format {known}. Nothing may be written there,
+        so the store cannot be migrated.
+
+        Copy the file, and its -wal if there is one, to a folder that you can write, and open the copy there: that
+        migrates it.
+
+        Chat: Tell whoever runs the server.
+        """
+        self.detail = f"it has format {found}"
+
+    @form
+    def log_not_readable(self, path: str, detail: str) -> None:
+        """The store at {path} was not closed, and its log (-wal) cannot be read where nothing may be written
+        ({detail}).
+
+        Copy the file and its -wal to a folder that you can write, and open the copy there.
 
         Chat: Tell whoever runs the server.
         """

@@ -1,26 +1,51 @@
-"""The address of a store: which database it names, and opening it."""
+"""The address of a store: which database it names, and opening it. Tests: tests/store/test_address.py."""
 
 import re
 from urllib.parse import unquote
 
+from msgspec import Struct
+
 from forkpoint.errors import BadStoreUrl
 from forkpoint.store.protocol import Store
-from forkpoint.store.values import DEFAULT_TENANT
+from forkpoint.store.values import DEFAULT_TENANT, Access
 
 _FILE = "sqlite:///"
+READ_ONLY = "?mode=ro"
+"""After the address of a file: nothing is written there."""
 
 
-async def open_store(url: str, *, tenant: str = DEFAULT_TENANT) -> Store:
-    """Opens the store at ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``memory:`` for a tenant."""
+class FileAddress(Struct, frozen=True):
+    """What the address of a SQLite file says."""
+
+    path: str  # as it was given: perhaps relative
+    read_only: bool = False
+
+
+def file_address(url: str) -> FileAddress | None:
+    """The file that an address names, or None if the address names none. Raises `BadStoreUrl` for unknown options."""
+    if not url.startswith(_FILE):
+        return None
+    name, question, options = url.removeprefix(_FILE).partition("?")
+    if question and f"?{options}" != READ_ONLY:
+        why = f"?{options} is not known; the only option is {READ_ONLY}, and a question mark in a name is written %3F"
+        raise BadStoreUrl(url, why)
+    path = unquote(name, errors="surrogateescape")
+    if not path or "\0" in path:
+        raise BadStoreUrl(url, "it names no file")
+    return FileAddress(path, read_only=bool(question))
+
+
+async def open_store(url: str, *, tenant: str = DEFAULT_TENANT, access: Access = "write") -> Store:
+    """Opens the store at ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``memory:`` for a tenant.
+
+    ``access`` says what may be written (`Access`). An address that ends in ``?mode=ro`` is opened to read.
+    """
     from forkpoint.store.sqlite import SqliteStore
 
     if url == "memory:":
         return await SqliteStore.open(None, tenant=tenant)
-    if url.startswith(_FILE):
-        path = unquote(url.removeprefix(_FILE), errors="surrogateescape")
-        if not path or "\0" in path:
-            raise BadStoreUrl(url, "it names no file")
-        return await SqliteStore.open(path, tenant=tenant)
+    if (file := file_address(url)) is not None:
+        return await SqliteStore.open(file.path, tenant=tenant, access="read" if file.read_only else access)
     raise BadStoreUrl(_without_password(url), "its kind is not known")
 
 

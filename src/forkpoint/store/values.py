@@ -227,6 +227,15 @@ class NewFork(Struct, frozen=True, kw_only=True):
     carries_metrics: bool = False
 
 
+Access: TypeAlias = Literal["write", "as_needed", "read"]
+"""What opening a store may write.
+
+- ``write``: the store is made if it does not exist, and opened only if it can be written.
+- ``as_needed``: the first write makes the store. A store that cannot be written is read.
+- ``read``: nothing is written, made or migrated.
+"""
+
+
 class Capabilities(Struct, frozen=True):
     """What a database can do, for callers that make use of it."""
 

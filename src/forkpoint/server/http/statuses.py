@@ -59,6 +59,7 @@ _BY_KIND: dict[ErrorKind, int] = {
     errors.MissingKey: 503,
     errors.ShuttingDown: 503,
     errors.StoreError: 503,
+    errors.StoreUnusable.opened_to_read: 403,
     errors.StoreDamaged: 500,
     errors.NoWeights: 503,
     errors.ExtraMissing: 503,

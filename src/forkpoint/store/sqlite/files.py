@@ -11,6 +11,7 @@ from forkpoint.errors import BadStoreUrl, StoreDamaged, StoreUnusable
 from forkpoint.store.sql import migrations
 from forkpoint.store.sqlite.connection import Database, code_of, connect, translated
 from forkpoint.store.sqlite.disk.modes import make_empty, mode_beside
+from forkpoint.store.sqlite.disk.quiet import is_logged, read_quietly
 from forkpoint.store.sqlite.operations.adoption import adopt
 from forkpoint.system.durable_file import install, new_aside
 from forkpoint.system.file_lock import FileLock
@@ -33,6 +34,46 @@ _NETWORK_FUSE = ("fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.rclone", "fu
 
 def prepare(path: Path) -> None:
     """Makes sure that a store of the current format stands at a path: checks, makes or migrates it."""
+    check_place(path)
+    try:
+        with translated(str(path)):
+            if path.exists():
+                _check(path)  # before a lock file is put beside it
+        lock = write_lock(path)
+    except OSError as error:
+        raise StoreUnusable.read_only(str(path), error.strerror or str(error)) from error
+    try:
+        with translated(str(path)), lock:
+            if path.exists():
+                _check(path)
+                _migrate(path)
+            else:
+                check_absent(path)
+                _make(path)
+    except OSError as error:
+        raise StoreUnusable.read_only(str(path), error.strerror or str(error)) from error
+    finally:
+        lock.close()
+
+
+def prepare_to_read(path: Path) -> None:
+    """Makes sure that a store of the current format stands at a path, and writes nothing."""
+    check_place(path)
+    if not path.exists():
+        check_absent(path)
+        raise BadStoreUrl(str(path), "there is no such file, and nothing may be written")
+    _check_size(path)
+    read_quietly(path, _refuse_older)
+
+
+def check_absent(path: Path) -> None:
+    """Raises `StoreDamaged` if a log stands at a path without its database: SQLite would put it into a new one."""
+    if Path(f"{path}-wal").exists():
+        raise StoreDamaged.log_alone(str(path))
+
+
+def check_place(path: Path) -> None:
+    """Raises an error if no store can stand at a path, whether there is one or not."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         needed = ".".join(map(str, OLDEST_SQLITE))
         raise BadStoreUrl(str(path), f"it needs SQLite {needed}, and this Python has {sqlite3.sqlite_version}")
@@ -47,26 +88,6 @@ def prepare(path: Path) -> None:
         raise BadStoreUrl(str(path), error.strerror or str(error)) from error
     if kind := network_file_system(path, _mounts()):
         raise StoreUnusable.network_file_system(str(path), kind)
-    try:
-        with translated(str(path)):
-            if path.exists():
-                _check(path)  # before a lock file is put beside it
-        lock = write_lock(path)
-    except OSError as error:
-        raise StoreUnusable.read_only(str(path), error.strerror or str(error)) from error
-    try:
-        with translated(str(path)), lock:
-            if path.exists():
-                _check(path)
-                _migrate(path)
-            elif Path(f"{path}-wal").exists():
-                raise StoreDamaged(str(path), "its log (-wal) is there, and the file itself is not")
-            else:
-                _make(path)
-    except OSError as error:
-        raise StoreUnusable.read_only(str(path), error.strerror or str(error)) from error
-    finally:
-        lock.close()
 
 
 def lock_path(path: Path) -> Path:
@@ -162,10 +183,21 @@ def _check(path: Path) -> None:
     Only through SQLite: a program that opens and closes the file itself drops all locks that SQLite holds on it in
     this process, on behalf of any other connection.
     """
+    _check_size(path)
+    _look(path)
+
+
+def _check_size(path: Path) -> None:
     size = path.stat().st_size
     if size < 100:
         raise StoreUnusable(str(path), "it is too short to be a database" if size else "it is empty")
-    _look(path)
+
+
+def _refuse_older(db: Database) -> None:
+    """Refuses a store that would have to be migrated before it can be read."""
+    if (found := format_of(db)) < FORMAT:
+        raise StoreUnusable.store_older(db.path, found, FORMAT)
+    _check_whole(db)
 
 
 def _look(path: Path) -> None:
@@ -175,27 +207,26 @@ def _look(path: Path) -> None:
     db.row_factory = sqlite3.Row
     try:
         format_of(db)
-        pages, size = db.execute("SELECT page_count, page_size FROM pragma_page_count, pragma_page_size").fetchone()
-        # In this order, since another process may write meanwhile: if the log is empty now, all pages that were counted
-        # are in the file.
-        if not _is_logged(path) and (actual := path.stat().st_size) < pages * size:
-            raise StoreDamaged(db.path, f"it was cut off: {actual:,} of {pages * size:,} bytes are there")
+        _check_whole(db)
     finally:
         db.close()
 
 
-def _is_logged(path: Path) -> bool:
-    """Whether a database has a log that is not empty, so that its file may lag behind."""
-    try:
-        return Path(f"{path}-wal").stat().st_size > 0
-    except FileNotFoundError:
-        return False
+def _check_whole(db: Database) -> None:
+    """Raises `StoreDamaged` if the file was cut off."""
+    path = Path(db.path)
+    pages, size = db.execute("SELECT page_count, page_size FROM pragma_page_count, pragma_page_size").fetchone()
+    # In this order, since another process may write meanwhile: if the log is empty now, all pages that were counted
+    # are in the file.
+    if not is_logged(path) and (actual := path.stat().st_size) < pages * size:
+        raise StoreDamaged(db.path, f"it was cut off: {actual:,} of {pages * size:,} bytes are there")
 
 
 def _migrate(path: Path) -> None:
     db = connect(str(path))
     try:
         make_tables(db)
+        db.execute("PRAGMA journal_mode = WAL")  # a copy that another program has made may have lost it
     finally:
         db.close()
 

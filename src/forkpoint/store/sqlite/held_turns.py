@@ -32,6 +32,7 @@ class HeldTurns:
     ) -> OpenTurn | StoredTurn:
         """Begins a turn or takes it over. This must survive a dead process, not a power cut, so it is not synced."""
         file = self.view.file
+        await file.to_write()  # before the lock of this process is put beside the file
         try:
             file.holder.enrol()
         except OSError as error:

@@ -36,6 +36,7 @@ from forkpoint.store.sqlite.verification import verify
 from forkpoint.store.stage import placed
 from forkpoint.store.values import (
     DEFAULT_TENANT,
+    Access,
     Announcement,
     Capabilities,
     Collected,
@@ -80,15 +81,17 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         *,
         tenant: str = DEFAULT_TENANT,
         settings: SqliteSettings = DEFAULTS,
+        access: Access = "write",
         clock: Clock = system_clock,
         connect: Connect = connect,
     ) -> Self:
         """Opens a file, and makes it if it does not exist; None keeps everything in memory.
 
-        ``clock`` and ``connect`` can be replaced to test what time and broken disks do.
+        ``access`` says what may be written (`Access`). ``clock`` and ``connect`` can be replaced to test what time and
+        broken disks do.
         """
         check_name("tenant", tenant)
-        file = await anyio.to_thread.run_sync(partial(OpenFile.open, path, settings, clock, connect))
+        file = await anyio.to_thread.run_sync(partial(OpenFile.open, path, settings, clock, connect, access))
         view = TenantView(file, tenant)
         return cls(tenant, file.capabilities, view, HeldTurns(view))
 
@@ -521,7 +524,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
 
     async def pulse(self) -> int:
         await checkpoint()
-        pulse = self._view.file.pulse
+        pulse = await self._view.file.to_watch()
         if not pulse.is_ready:
             await anyio.to_thread.run_sync(pulse.prepare)
         return pulse.read()

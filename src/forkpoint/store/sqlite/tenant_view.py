@@ -28,11 +28,11 @@ class TenantView:
 
     async def read(self, operation: Callable[[Database, Scope], T]) -> T:
         """Runs an operation that only reads, on one snapshot: the newest at the time of the call."""
-        if self.file.writer.in_doubt:
+        if self.file.is_in_doubt:
             # What is missing now might be there after a crash, until a barrier is on disk: a read must not guess.
             await self.write("barrier", "", raise_barrier, landed=lambda db, scope: True)
         scope = self.scope()
-        return await self.file.readers.run(lambda db: operation(db, scope))
+        return await (await self.file.to_read()).run(lambda db: operation(db, scope))
 
     async def write(
         self,
@@ -45,7 +45,11 @@ class TenantView:
         durable: bool = True,
         size: int = 0,
     ) -> T:
-        """Runs an operation in a transaction. `WriteJob` says what the arguments mean."""
+        """Runs an operation in a transaction. `WriteJob` says what the arguments mean.
+
+        Makes the file if it is not there yet. Raises `StoreUnusable.read_only` if nothing may be written.
+        """
+        writer = await self.file.to_write()
         scope = self.scope()
         job = WriteJob(
             what,
@@ -56,7 +60,7 @@ class TenantView:
             durable=durable,
             size=size,
         )
-        return await self.file.writer.submit(job)
+        return await writer.submit(job)
 
     def scope(self) -> Scope:
         """The inputs that all operations share, as they are now."""
