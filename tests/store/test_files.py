@@ -2,6 +2,7 @@
 # ruff: noqa: ASYNC221, ASYNC240 - nothing else runs on these loops, so blocking them holds nobody up
 
 import os
+import random
 import shutil
 import sqlite3
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkpoint.errors import BadStoreUrl, ForkpointError, StoreDamaged, StoreError, StoreUnusable
+from forkpoint.errors import BadStoreUrl, ForkpointError, NotFound, StoreDamaged, StoreError, StoreUnusable
 from forkpoint.ids import new_id
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import MEMORY, connect
@@ -309,6 +310,30 @@ async def test_a_store_with_any_page_destroyed_never_gives_a_bare_error(tmp_path
             path.write_bytes(closed[:start] + filler * (4096 * (number + 1) - start) + closed[4096 * (number + 1) :])
             bare[path.name] = await bare_errors(path)
     assert not any(bare.values()), f"by page and filler: { {name: found for name, found in bare.items() if found} }"
+
+
+async def test_a_store_with_a_page_of_rubbish_is_damaged_and_not_busy(path: Path, closed: bytes) -> None:
+    """`StoreUnavailable` says "try again", which never helps here."""
+    chance = random.Random(7)
+    wrong = {}
+    for number in range(1, len(closed) // 4096):
+        for kept in (0, 2048):
+            start, end = number * 4096 + kept, number * 4096 + 4096
+            path.write_bytes(closed[:start] + chance.randbytes(end - start) + closed[end:])
+            for beside in ("-wal", "-shm"):
+                Path(f"{path}{beside}").unlink(missing_ok=True)
+            try:
+                async with await SqliteStore.open(path) as store:
+                    for read in (store.verify, store.conversations, store.usage, partial(store.events, IDS[0])):
+                        try:
+                            await read()
+                        except (StoreDamaged, NotFound):
+                            pass
+                        except ForkpointError as error:
+                            wrong[number, kept] = repr(error)
+            except (StoreDamaged, StoreUnusable):
+                pass
+    assert not wrong, f"by page, and bytes that were kept of it: {wrong}"
 
 
 @pytest.mark.parametrize(

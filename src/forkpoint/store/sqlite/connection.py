@@ -64,10 +64,10 @@ def translated(path: str) -> Iterator[None]:
 def translate(error: sqlite3.Error, path: str) -> ForkpointError:
     """What an error of SQLite means to a caller."""
     detail = str(error)
-    if code_of(error) == 0 and detail.startswith(
-        "Could not decode"
-    ):  # by Python, which gives no code and quotes the text
-        return StoreDamaged(path, "a text in it is not UTF-8")
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHORT_READ:
+        return StoreDamaged(path, "a page that it refers to is not in the file")
+    if detail.startswith("Could not decode to UTF-8"):  # Python's own error; it quotes what stands there
+        return StoreDamaged(path, "a row has bytes in it that are no text")
     match code_of(error):
         case sqlite3.SQLITE_FULL:
             return StoreUnavailable.disk_full(path, detail)

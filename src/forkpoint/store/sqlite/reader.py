@@ -55,8 +55,9 @@ class Readers:
                 try:
                     return read(db)
                 finally:
-                    db.execute("COMMIT")
-                    whole = True
+                    if db.in_transaction:  # SQLite may have ended it, when it could not read a page
+                        db.execute("COMMIT")
+                        whole = True
             finally:
                 if whole and not self._closed:
                     self._idle.append(db)
