@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import socket
 import sqlite3
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -95,6 +97,48 @@ def test_a_store_that_cannot_be_opened_is_a_problem(forkpoint: Program) -> None:
         db.execute("UPDATE meta SET format = 99, writable_from = 99")
     db.close()
     assert "Upgrade Forkpoint" in findings(forkpoint, "--store", talk_elsewhere, status=1)["store"][1]
+
+
+def test_a_log_alone_is_a_problem_and_list_does_not_call_the_store_empty(forkpoint: Program) -> None:
+    (forkpoint.folder / "store.db-wal").write_bytes(b"left over")
+    state, said = findings(forkpoint, status=1)["store"]
+    assert (state, "forkpoint restore BACKUP" in said) == ("bad", True)
+    listed = forkpoint.run("list")
+    assert (listed.returncode, "the file itself is not" in listed.stderr) == (1, True)
+
+
+def test_an_old_file_with_a_newer_log_is_a_problem_and_what_is_advised_mends_it(forkpoint: Program) -> None:
+    store = forkpoint.folder / "store.db"
+    talk(forkpoint, "one")
+    shutil.copy(store, forkpoint.folder / "old.db")
+    for number in range(20):
+        talk(forkpoint, f"more-{number}")
+    with Conversation(agent("late"), store=forkpoint.store) as made:
+        made.run("hi")
+        shutil.copy(f"{store}-wal", forkpoint.folder / "old.db-wal")
+    for end in ("", "-wal"):
+        shutil.move(forkpoint.folder / f"old.db{end}", f"{store}{end}")
+    before = {end: Path(f"{store}{end}").read_bytes() for end in ("", "-wal")}
+    state, said = findings(forkpoint, status=1)["store"]
+    advice = f"mv {store}-wal {store}-wal.old; rm -f {store}-shm"
+    assert (state, said.endswith(advice)) == ("bad", True)
+    assert "does not belong to it" in forkpoint.run("list").stderr
+    assert {end: Path(f"{store}{end}").read_bytes() for end in ("", "-wal")} == before
+    subprocess.run(["sh", "-c", advice], check=True)
+    assert ", 1 conversation, " in findings(forkpoint)["store"][1]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps rights in another way")
+def test_it_is_said_who_else_can_read_a_store_and_what_an_empty_one_may_mean(forkpoint: Program) -> None:
+    talk(forkpoint, "one")
+    said = findings(forkpoint)["store"][1]
+    assert "can read it" not in said
+    assert "without its -wal" not in said
+    (forkpoint.folder / "store.db").chmod(0o644)
+    forkpoint.text("delete", "one", "--yes")
+    said = findings(forkpoint)["store"][1]
+    assert f"everybody can read it: chmod 600 {forkpoint.folder}/store.db" in said
+    assert "without its -wal" in said
 
 
 def test_keys_are_found_and_never_shown(forkpoint: Program) -> None:

@@ -13,6 +13,7 @@ from forkpoint.conversation.portal import wait_for
 from forkpoint.errors import BadStoreUrl
 from forkpoint.remote.addresses import is_server
 from forkpoint.store.address import file_address, open_store
+from forkpoint.store.sqlite.disk.log import check_absent
 from forkpoint.store.sqlite.files import FORMAT
 from forkpoint.store.sqlite.glance import glance
 from forkpoint.workspace.defaults import named_store
@@ -28,6 +29,8 @@ class Look(Struct, frozen=True):
     newest_format: int = FORMAT  # of this version, which migrates an older format when it opens the store
     conversations: int | None = None
     bytes: int | None = None
+    readers: str | None = None  # who else than its owner may read the file
+    is_checked: bool = False  # whether SQLite has checked every page of the file
     server: str | None = None  # the version of the server, if the address is a server's
     key: bool = False  # whether FORKPOINT_API_KEY was sent to the server, and accepted
 
@@ -84,13 +87,22 @@ class ServerAgent(Struct, frozen=True):
 def _look_into(path: Path, shown: Look) -> Look:
     """What is in a file."""
     if not path.exists():
+        check_absent(path)
         if not path.parent.is_dir() and shown.source != "default":
             raise BadStoreUrl(shown.address, f"there is no folder {str(path.parent)!r}; make it first")
         return shown
     if not path.is_file():
         raise BadStoreUrl(shown.address, "it is not a file")
     found = glance(path)
-    return replace(shown, there=True, format=found.format, conversations=found.conversations, bytes=found.bytes)
+    return replace(
+        shown,
+        there=True,
+        format=found.format,
+        conversations=found.conversations,
+        bytes=found.bytes,
+        readers=found.readers,
+        is_checked=found.is_checked,
+    )
 
 
 class _Health(Struct, frozen=True):

@@ -99,17 +99,16 @@ class StoreDamaged(StoreError, code="store_damaged"):
         """The log beside the store at {path} ({path}-wal) does not belong to it: {detail}.
 
         Do not open the store: that would mix the two for good. Put the file back that the log belongs to. If the file
-        alone is what you want, move the log away: mv {path}-wal {path}-wal.old
+        alone is what you want, move the log away: mv {path}-wal {path}-wal.old; rm -f {path}-shm
 
         Chat: Tell whoever runs the server.
         """
 
     @form
     def log_missing(self, path: str, detail: str) -> None:
-        """The log of the store at {path} is missing: {detail}. What was committed last may have been only there.
+        """The log of the store at {path} is not to be had: {detail}. What was committed last may have been only there.
 
-        Put {path}-wal back beside it. If it is lost, restore a backup. To go on without it, remove what is left of it:
-        rm {path}-shm
+        Put {path}-wal back beside it. If it is lost, restore a backup, or go on without it: rm -f {path}-wal {path}-shm
 
         Chat: Tell whoever runs the server.
         """

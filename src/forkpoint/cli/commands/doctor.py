@@ -2,12 +2,14 @@
 
 import os
 import platform
+import shlex
 import sqlite3
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
+from urllib.parse import unquote
 
 import typer
 from msgspec import Struct
@@ -294,7 +296,15 @@ def _store(store: str | None) -> tuple[State, str]:
     format = f"format {found.format}"
     if found.format != found.newest_format:
         format += f", migrated to {found.newest_format} when it is next opened"
-    return "good", f"{where}, {holds}, {format}"
+    said = f"{where}, {holds}, {format}"
+    if not found.is_checked:
+        said += "; too large to check every page here: forkpoint verify"
+    if found.readers is not None:
+        path = unquote(found.address.removeprefix("sqlite:///").partition("?")[0])
+        said += f"; {found.readers} can read it: chmod 600 {shlex.quote(path)}"
+    if not found.conversations:
+        said += "; if it should have some: a file that was copied without its -wal looks like this"
+    return "good", said
 
 
 def _default_model() -> tuple[State, str]:

@@ -10,6 +10,7 @@ from forkpoint.clock import system_clock
 from forkpoint.errors import BadStoreUrl, StoreDamaged, StoreUnusable
 from forkpoint.store.sql import migrations
 from forkpoint.store.sqlite.connection import Database, code_of, connect, translated
+from forkpoint.store.sqlite.disk.log import check_absent, check_log
 from forkpoint.store.sqlite.disk.modes import make_empty, mode_beside
 from forkpoint.store.sqlite.disk.quiet import is_logged, read_quietly
 from forkpoint.store.sqlite.operations.adoption import adopt
@@ -46,6 +47,7 @@ def prepare(path: Path) -> None:
         with translated(str(path)), lock:
             if path.exists():
                 _check(path)
+                check_log(path)  # before it is moved into the file, for good
                 _migrate(path)
             else:
                 check_absent(path)
@@ -64,12 +66,6 @@ def prepare_to_read(path: Path) -> None:
         raise BadStoreUrl(str(path), "there is no such file, and nothing may be written")
     _check_size(path)
     read_quietly(path, _refuse_older)
-
-
-def check_absent(path: Path) -> None:
-    """Raises `StoreDamaged` if a log stands at a path without its database: SQLite would put it into a new one."""
-    if Path(f"{path}-wal").exists():
-        raise StoreDamaged.log_alone(str(path))
 
 
 def check_place(path: Path) -> None:

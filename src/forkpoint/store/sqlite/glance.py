@@ -7,9 +7,14 @@ from msgspec import Struct
 
 from forkpoint.errors import StoreUnusable
 from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.disk.log import check_log, check_pages, check_remains
+from forkpoint.store.sqlite.disk.modes import readers_of
 from forkpoint.store.sqlite.disk.quiet import read_quietly
 from forkpoint.store.sqlite.files import format_of
 from forkpoint.store.values import DEFAULT_TENANT
+
+LARGEST = 256 << 20
+"""Bytes up to which every page is checked: that takes a second or two."""
 
 
 class Glance(Struct, frozen=True):
@@ -18,16 +23,23 @@ class Glance(Struct, frozen=True):
     format: int
     conversations: int  # of the default tenant
     bytes: int
+    readers: str | None  # who else than its owner may read it
+    is_checked: bool  # whether SQLite has checked every page; a large file is not checked
 
 
 def glance(path: Path) -> Glance:
-    """Looks at the file of a store. Raises the same errors as opening it."""
+    """Looks at the file of a store and its log. Raises the same errors as opening it, and more if it is damaged."""
     if not path.is_file():
         raise StoreUnusable(str(path), "it is not a file")
+    check_log(path)
     log = Path(f"{path}-wal")
     written = log.stat().st_size if log.exists() else 0
+    size = path.stat().st_size + written
+    if size <= LARGEST:
+        check_pages(path)
     format, counted = read_quietly(path, _counted)
-    return Glance(format, counted, path.stat().st_size + written)
+    check_remains(path)
+    return Glance(format, counted, size, readers_of(path), is_checked=size <= LARGEST)
 
 
 def _counted(db: Database) -> tuple[int, int]:

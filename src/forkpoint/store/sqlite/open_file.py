@@ -18,8 +18,9 @@ from forkpoint.errors import BadStoreUrl, ForkpointError, StoreUnavailable, Stor
 from forkpoint.events import Usage
 from forkpoint.store.checks import Checks
 from forkpoint.store.sqlite.connection import MEMORY, SQL, Connect, Database, connect, connect_reader, translated
+from forkpoint.store.sqlite.disk.log import check_absent
 from forkpoint.store.sqlite.disk.quiet import QuietPulse, QuietReaders, unwritable
-from forkpoint.store.sqlite.files import check_absent, check_place, make_tables, prepare, prepare_to_read, write_lock
+from forkpoint.store.sqlite.files import check_place, make_tables, prepare, prepare_to_read, write_lock
 from forkpoint.store.sqlite.holders import Holder
 from forkpoint.store.sqlite.pulse import Pulse
 from forkpoint.store.sqlite.reader import Readers, SharedReaders
