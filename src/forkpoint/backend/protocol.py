@@ -17,7 +17,7 @@ from forkpoint.backend.settings import Settings
 from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.paging import Page
-from forkpoint.store.values import ListOrder, Record, Verification, VerifyProgress
+from forkpoint.store.values import Backup, CopyProgress, ListOrder, Record, Verification, VerifyProgress
 
 
 class BackendTurns(Protocol):
@@ -296,4 +296,8 @@ class Backend(Protocol):
 
     async def records(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
         """The records of a conversation in order, beginning with its birth."""
+        ...
+
+    async def backup(self, path: str, *, force: bool, progress: CopyProgress | None) -> Backup:
+        """Writes a checked copy of the whole store to a file. Raises `CopyRefused`, also for a server."""
         ...

@@ -44,6 +44,8 @@ SECTIONS: dict[str, Rows] = {
     "Keep": {
         "describe": ("commands.conversations:describe", "Give a conversation a title or tags."),
         "delete": ("commands.conversations:delete", "Delete a conversation."),
+        "backup": ("commands.copies:backup", "Copy a store to a file, while others use it."),
+        "restore": ("commands.copies:restore", "Make a store of a backup."),
         "verify": ("commands.doctor:verify", "Check that history is as it was written."),
         "doctor": ("commands.doctor:doctor", "Check settings, store, keys and models."),
         "trust": ("commands.trust:trust", "Trust the project that a folder belongs to, with what it runs now."),

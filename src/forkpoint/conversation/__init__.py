@@ -17,21 +17,24 @@ from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.conversation.conversations import AsyncConversations
 from forkpoint.conversation.stream import TurnStream
 from forkpoint.conversation.sync import Conversation, Conversations, SyncTurnStream
-from forkpoint.store.values import Record, Verification
+from forkpoint.store.values import Backup, CopyStep, Record, Restored, Verification
 from forkpoint.updates import TurnJoined, TurnStarted
 
 __all__ = [
     "AsyncConversation",
     "AsyncConversations",
+    "Backup",
     "Branch",
     "Call",
     "Callback",
     "Conversation",
     "Conversations",
+    "CopyStep",
     "Info",
     "Isolation",
     "Record",
     "RemovedWorkspace",
+    "Restored",
     "SideAnswer",
     "Spending",
     "Stats",

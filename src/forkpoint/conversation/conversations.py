@@ -13,7 +13,10 @@ what a command does without a name.
 
 import os
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import Self
+
+import anyio.from_thread
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.callbacks import Callback, Visualizer
@@ -26,7 +29,17 @@ from forkpoint.conversation.place import Place, Where
 from forkpoint.errors import StoreUnavailable
 from forkpoint.llm.model import LLM
 from forkpoint.paging import Page
-from forkpoint.store.values import ListOrder, Status, Verification, VerifyProgress
+from forkpoint.store.sqlite.copies.restore import restore
+from forkpoint.store.values import (
+    Backup,
+    CopyProgress,
+    CopyStep,
+    ListOrder,
+    Restored,
+    Status,
+    Verification,
+    VerifyProgress,
+)
 
 
 class AsyncConversations:
@@ -139,6 +152,46 @@ class AsyncConversations:
         server it hears only the end. Raises `StoreDamaged` if the file itself is damaged.
         """
         return await (await self._backend()).verify(None, head_digest=head_digest, progress=progress)
+
+    # Copies.
+
+    async def backup(
+        self, path: str | os.PathLike[str], *, force: bool = False, progress: CopyProgress | None = None
+    ) -> Backup:
+        """Writes a copy of the whole store to a file, while others write. Checks the copy before it gets its name.
+
+        ``force`` replaces a file that is there; without it that raises `CopyRefused`. ``progress`` is told how far the
+        copy has come, from another thread. A server's store is copied on the machine that has its file.
+        """
+        return await (await self._backend()).backup(os.fspath(path), force=force, progress=progress)
+
+    async def restore(
+        self,
+        backup: str | os.PathLike[str],
+        *,
+        erasures: str | os.PathLike[str] | None = None,
+        forget_erasures: bool = False,
+        force: bool = False,
+        progress: CopyProgress | None = None,
+    ) -> Restored:
+        """Makes this store of a backup, which is checked first. No process may have the store open.
+
+        What was erased after the backup was made would come back with it, so one of two has to be given:
+
+        - ``erasures``: a file of receipts, one on a line. What they name is erased in the new store too.
+        - ``forget_erasures``: nothing was erased since, or it may come back.
+
+        ``force`` replaces a store that is there, which is kept under a dated name (`Restored.kept`).
+        """
+
+        def tell(step: CopyStep) -> None:
+            anyio.from_thread.check_cancelled()  # between two steps it can be given up
+            if progress is not None:
+                progress(step)
+
+        return await self._place.restore(
+            partial(restore, backup, erasures=erasures, forget_erasures=forget_erasures, force=force, progress=tell)
+        )
 
     async def _backend(self) -> Backend:
         """The backend of the store, opened by the first call. Raises `StoreUnavailable` after `close`."""

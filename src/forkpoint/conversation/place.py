@@ -7,17 +7,20 @@ Tests: tests/conversation/test_place.py.
 
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 
 from forkpoint.backend.protocol import Backend
-from forkpoint.errors import BadSetting, BadStoreUrl
+from forkpoint.errors import BadSetting, BadStoreUrl, CopyRefused
 from forkpoint.remote.addresses import is_server, key_in_use, server_url
 from forkpoint.store.address import READ_ONLY, file_address, open_store
 from forkpoint.store.protocol import Store
+from forkpoint.store.values import Restored
 from forkpoint.threads.shield import finished
 from forkpoint.workspace.defaults import default_store, file_url, named_store
 
@@ -99,6 +102,18 @@ class Place:
         self._shared = None
         if shared is not None and shared.left() and shared.backend is not None:
             await finished(shared.backend.close)
+
+    async def restore(self, restore: Callable[[str], Restored]) -> Restored:
+        """Makes the file of this place, in another thread. Raises `CopyRefused` for any other kind of place."""
+        address, _ = self._named()
+        if is_server(address):
+            raise CopyRefused.on_a_server(self.address)
+        if address in _all_shared():
+            raise CopyRefused.store_in_use(self.address)
+        file = file_address(address)
+        if file is None or file.read_only:
+            raise BadStoreUrl(self.address, "only a file can be restored, as sqlite:///file.db")
+        return await anyio.to_thread.run_sync(restore, file.path)
 
     def _named(self) -> tuple[str, Store | None]:
         """The name under which the backend is shared; and the store, if the caller gave an open one."""

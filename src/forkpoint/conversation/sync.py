@@ -257,6 +257,8 @@ class Conversations:
     list = waits(AsyncConversations.list)
     usage = waits(AsyncConversations.usage)
     verify = waits(AsyncConversations.verify)
+    backup = waits(AsyncConversations.backup)
+    restore = waits(AsyncConversations.restore)
 
 
 class SyncTurnStream:

@@ -38,7 +38,7 @@ from forkpoint.llm.call import Models
 from forkpoint.llm.prompt.identity import under_manifest
 from forkpoint.paging import Page, every
 from forkpoint.store.protocol import Store
-from forkpoint.store.values import ListOrder, Record, Verification, VerifyProgress
+from forkpoint.store.values import Backup, CopyProgress, ListOrder, Record, Verification, VerifyProgress
 
 
 class Engine:
@@ -278,3 +278,6 @@ class Engine:
 
     async def records(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
         return await self._store.records(id, cursor=cursor, limit=limit)
+
+    async def backup(self, path: str, *, force: bool, progress: CopyProgress | None) -> Backup:
+        return await self._store.backup(path, force=force, progress=progress)

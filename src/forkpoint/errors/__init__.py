@@ -71,6 +71,7 @@ from forkpoint.errors.server import (
 )
 from forkpoint.errors.store import (
     CommitFailed,
+    CopyRefused,
     OutcomeUnknown,
     StoreDamaged,
     StoreError,
@@ -104,6 +105,7 @@ __all__ = [
     "CommitFailed",
     "ContextTooLong",
     "ConversationClosed",
+    "CopyRefused",
     "ErrorKind",
     "ExtraBroken",
     "ExtraMissing",

@@ -73,6 +73,73 @@ class StoreUnavailable(StoreError, code="store_unavailable"):
         self.detail = "it was closed"
 
 
+class CopyRefused(StoreError, code="copy_refused"):
+    """{path} cannot be used for a copy of a store: {why}. Nothing was changed.
+
+    Name another file.
+    """
+
+    why: str
+
+    @form
+    def file_exists(self, path: str) -> None:
+        """{path} is there already, and it was left as it is.
+
+        Name another file.
+
+        Python: Name another file, or replace this one with force=True.
+
+        Command line: Name another file, or replace this one with --force.
+        """
+        self.why = "it is there already"
+
+    @form
+    def store_exists(self, path: str) -> None:
+        """There is a store at {path} already, and it was left as it is.
+
+        Name another address.
+
+        Python: Name another address, or replace it with force=True; it is kept under another name then.
+
+        Command line: Name another address, or replace it with --force; it is kept under another name then.
+        """
+        self.why = "a store is there already"
+
+    @form
+    def store_in_use(self, path: str) -> None:
+        """A process has the store at {path} open, so it cannot be replaced; it was left as it is.
+
+        Stop the servers and programs that use it, and try again.
+        """
+        self.why = "a process has it open"
+
+    @form
+    def erasures_not_named(self, path: str) -> None:
+        """With the backup {path}, what was erased after it was made would come back. Nothing was restored.
+
+        Name the file with the receipts of what was erased since.
+
+        Python: Name the file with the receipts of what was erased since (erasures=), or say that nothing was, or that
+        it may come back (forget_erasures=True).
+
+        Command line: Name the file with the receipts of what was erased since (--erasures FILE), or say that nothing
+        was, or that it may come back (--forget-erasures).
+        """
+        self.why = "what was erased since is not known"
+
+    @form
+    def on_a_server(self, path: str) -> None:
+        """The store of the server at {path} can only be copied on the machine that has its file.
+
+        Make the copy there. A server may go on running while its store is backed up, and has to be stopped for a
+        restore.
+
+        Command line: Run `forkpoint backup FILE --store sqlite:///...` or `forkpoint restore` there. A server may go on
+        running while its store is backed up, and has to be stopped for a restore.
+        """
+        self.why = "it is a server's"
+
+
 class StoreDamaged(StoreError, code="store_damaged"):
     """The store at {path} is damaged: {detail}.
 

@@ -18,7 +18,7 @@ from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.backend.options import ConversationFilter, Draft, ForkOptions
 from forkpoint.backend.results import Branch, Info, RemovedWorkspace, Stats, tree_of
 from forkpoint.backend.settings import Settings
-from forkpoint.errors import BadArgument, BadPosition, NotFound
+from forkpoint.errors import BadArgument, BadPosition, CopyRefused, NotFound
 from forkpoint.events import Event, Position, Usage
 from forkpoint.ids import new_id
 from forkpoint.paging import Page
@@ -28,7 +28,7 @@ from forkpoint.remote.questions import RemoteQuestions
 from forkpoint.remote.requests import agent_of, given, made_of, page_of, page_size, path_of, with_settings
 from forkpoint.remote.team import RemoteTeam
 from forkpoint.remote.turns import RemoteTurns
-from forkpoint.store.values import ListOrder, Record, Verification, VerifyProgress
+from forkpoint.store.values import Backup, CopyProgress, ListOrder, Record, Verification, VerifyProgress
 from forkpoint.wire.documents import (
     ApprovalsDocument,
     DeletedDocument,
@@ -266,6 +266,9 @@ class RemoteBackend:
         query = [("limit", page_size(limit)), *([] if cursor is None else [("cursor", cursor)])]
         request = ServerRequest(method="GET", path=f"{path_of(id)}/records", query=query)
         return await self._connection.read(request, PageDocument[Record], page_of(_as_it_is))
+
+    async def backup(self, path: str, *, force: bool, progress: CopyProgress | None) -> Backup:
+        raise CopyRefused.on_a_server(self._connection.url)
 
     async def _info(self, request: ServerRequest, *, twice: bool = True) -> Info:
         return await self._connection.read(request, InfoDocument, info_of_document, twice=twice)

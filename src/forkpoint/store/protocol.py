@@ -21,6 +21,7 @@ Tests: forkpoint.testing.conformance, which tests/store/test_sqlite_conformance.
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
+from os import PathLike
 from typing import Protocol, Self
 
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
@@ -30,9 +31,11 @@ from forkpoint.history.state import State
 from forkpoint.paging import Page
 from forkpoint.store.values import (
     Announcement,
+    Backup,
     Capabilities,
     Collected,
     Committed,
+    CopyProgress,
     Deleted,
     IdempotencyKey,
     KeyedOperation,
@@ -473,4 +476,14 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
 
     async def collect(self, *, dry_run: bool = False) -> Collected:
         """Removes events that no conversation of the tenant reaches any more, and old drafts and idempotency keys."""
+        ...
+
+    async def backup(
+        self, path: str | PathLike[str], *, force: bool = False, progress: CopyProgress | None = None
+    ) -> Backup:
+        """Writes a copy of the whole store, all tenants, to a file, while others write. Checks the copy first.
+
+        It has all that was committed when the call was made. Raises `CopyRefused` if the file is there already, unless
+        ``force``; and `StoreDamaged` if the copy is not sound: then there is no file.
+        """
         ...

@@ -298,6 +298,41 @@ class Verification(Struct, frozen=True):
         return not self.flaws
 
 
+class CopyStep(Struct, frozen=True):
+    """How far a copy of a store has come, in bytes."""
+
+    stage: Literal["copying", "checking"]
+    done: int
+    total: int
+
+
+CopyProgress: TypeAlias = Callable[[CopyStep], None]
+"""Is told how far a copy has come, from the thread that makes it."""
+
+
+class Backup(Struct, frozen=True):
+    """A backup that was written and checked."""
+
+    path: str
+    bytes: int
+    conversations: int  # of all tenants
+    events: int
+    format: int
+    taken: int  # when its copy was complete: microseconds since 1970, UTC
+
+
+class Restored(Struct, frozen=True, kw_only=True):
+    """A store that was made of a backup."""
+
+    path: str
+    bytes: int
+    conversations: int  # of all tenants
+    events: int
+    format: int
+    erasures: int  # how many newer ones were done again
+    kept: str | None  # where the store is that stood there before
+
+
 class Deleted(Struct, frozen=True):
     """The conversations that a delete removed: the conversation that was named, its sub-agents and its sides."""
 

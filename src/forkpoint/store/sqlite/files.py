@@ -119,6 +119,12 @@ def make_tables(db: Database) -> None:
         raise
 
 
+def renew_store_id(db: Database) -> None:
+    """Makes a database another store than the one that it was copied from, in formats that know whose copy they are."""
+    if any(column["name"] == "store" for column in db.execute("PRAGMA table_info(meta)")):
+        db.execute("UPDATE meta SET store = ?", (os.urandom(16),))
+
+
 def split(script: str) -> Iterable[str]:
     """The statements of a script, one by one."""
     statement = ""

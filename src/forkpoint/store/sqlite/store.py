@@ -26,6 +26,7 @@ from forkpoint.ids import new_id
 from forkpoint.paging import Page
 from forkpoint.store.sqlite.collection import collect
 from forkpoint.store.sqlite.connection import Connect, Database, connect
+from forkpoint.store.sqlite.copies.backup import back_up
 from forkpoint.store.sqlite.held_turns import HeldTurns
 from forkpoint.store.sqlite.open_file import DEFAULTS, OpenFile, SqliteSettings
 from forkpoint.store.sqlite.operations import commits, conversations, deletion, history, landmarks, ledger, lists, turns
@@ -38,9 +39,11 @@ from forkpoint.store.values import (
     DEFAULT_TENANT,
     Access,
     Announcement,
+    Backup,
     Capabilities,
     Collected,
     Committed,
+    CopyProgress,
     Deleted,
     IdempotencyKey,
     KeyedOperation,
@@ -544,6 +547,11 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
 
     async def collect(self, *, dry_run: bool = False) -> Collected:
         return await collect(self._view, dry_run=dry_run)
+
+    async def backup(
+        self, path: str | os.PathLike[str], *, force: bool = False, progress: CopyProgress | None = None
+    ) -> Backup:
+        return await back_up(self._view, path, force=force, progress=progress)
 
 
 def _bounded(limit: int) -> int:

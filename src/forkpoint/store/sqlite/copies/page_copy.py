@@ -1,0 +1,146 @@
+"""Copying a database page by page to a new file, and checking the copy.
+
+Why SQLite's backup interface and not ``VACUUM INTO``: the copy has the very pages of the store, so that what `verify`
+and SQLite's own check say of the copy is true of the store; it can be followed and cancelled at every step. The source
+stays in one read transaction from the first page to the last. So the copy is one snapshot, commits of others neither
+begin it anew nor wait for it, and all that it costs them is that the log grows meanwhile. Free pages hold zeros, since
+a store deletes securely. Tests: tests/store/test_backup.py, test_restore.py.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from forkpoint.errors import CopyRefused, StoreDamaged
+from forkpoint.store.sqlite.connection import SQL, Database, code_of, translate, translated
+from forkpoint.store.sqlite.disk.modes import make_empty
+from forkpoint.store.sqlite.disk.quiet import connect_quietly
+from forkpoint.store.sqlite.files import format_of
+from forkpoint.store.sqlite.operations import care
+from forkpoint.store.sqlite.rows import Scope
+from forkpoint.store.values import CopyProgress, CopyStep
+from forkpoint.system.durable_file import sync
+from forkpoint.system.file_lock import FileLock
+
+STEP = 256
+"""Pages that are copied at once: 1 MiB."""
+
+_SHOWN = 3  # flaws that an error names
+
+
+class Contents(Struct, frozen=True):
+    """What a checked copy has, of all tenants."""
+
+    format: int
+    conversations: int
+    events: int
+
+
+@contextmanager
+def new_copy(path: Path) -> Iterator[Path]:
+    """An empty file beside a path, for its owner alone, to be filled and then put in place. It is gone afterwards.
+
+    What a killed process left there is removed first. A file that a living process is still writing stays.
+    """
+    prefix = f".{path.name}-copy-"
+    for leftover in path.parent.iterdir():
+        if leftover.name.startswith(prefix):
+            _remove_unless_held(leftover)
+    copy, lock = _made_and_held(path, prefix)
+    try:
+        yield copy
+    finally:
+        for leftover in (copy, *(Path(f"{copy}{end}") for end in ("-journal", "-wal", "-shm"))):
+            leftover.unlink(missing_ok=True)
+        lock.close()
+
+
+def copy_pages(db: Database, copy: Path, progress: CopyProgress | None = None) -> None:
+    """Copies the snapshot that a connection reads into a file, and brings it to the disk."""
+    db.execute("PRAGMA schema_version").fetchone()  # from here on the snapshot is held
+    size = db.execute("PRAGMA page_size").fetchone()[0]
+
+    def step(status: int, remaining: int, total: int) -> None:
+        if progress is not None:
+            progress(CopyStep("copying", (total - remaining) * size, total * size))
+
+    # Nobody else knows the file, so it needs no lock and no journal: if this fails, the file is removed.
+    with closing(sqlite3.connect(f"{copy.as_uri()}?nolock=1", uri=True)) as target:
+        try:
+            target.execute("PRAGMA journal_mode = OFF")
+            target.execute("PRAGMA synchronous = OFF")
+            db.backup(target, pages=STEP, progress=step)
+        except sqlite3.Error as error:
+            of_the_source = code_of(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+            raise translate(error, db.path if of_the_source else str(copy)) from error
+    sync(copy)
+
+
+def check_copy(copy: Path, source: str) -> Contents:
+    """Checks every page and every digest of a copy that nobody has open. Raises `StoreDamaged` for its source."""
+    with translated(source), closing(connect_quietly(copy, logged=False)) as db:
+        db.execute("BEGIN")
+        contents = Contents(format_of(db), 0, 0)
+        db.path = source
+        flaws = [row[0] for row in db.execute("PRAGMA integrity_check(3)") if row[0] != "ok"]
+        flaws += [f"a row of {row[0]} refers to nothing" for row in db.execute("PRAGMA foreign_key_check").fetchmany(3)]
+        for row in db.execute(SQL["all_tenants"]).fetchall() if not flaws else ():
+            found = care.verify(db, Scope(row["tenant"], 0, b"", lambda holder, seen: False), None, None)
+            flaws += [f"{flaw.where}: {flaw.what}" for flaw in found.flaws]
+            contents = Contents(
+                contents.format, contents.conversations + found.conversations, contents.events + found.events
+            )
+    if flaws:
+        more = "" if len(flaws) <= _SHOWN else f", and {len(flaws) - _SHOWN:,} more"
+        raise StoreDamaged(source, f"a copy of it is not sound: {'; '.join(flaws[:_SHOWN])}{more}")
+    return contents
+
+
+def put_in_place(copy: Path, path: Path, *, force: bool) -> None:
+    """Gives a copy its name, and brings the name to the disk. Without ``force`` nothing is ever replaced."""
+    if force:
+        os.replace(copy, path)
+    else:
+        link_new(copy, path)
+    with suppress(OSError):  # some file systems cannot do this; the new file is there all the same
+        sync(path.parent)
+
+
+def link_new(file: Path, name: Path) -> None:
+    """Gives a file one more name, which must be free. Raises `CopyRefused.file_exists`."""
+    try:
+        os.link(file, name)
+    except FileExistsError:
+        raise CopyRefused.file_exists(str(name)) from None
+    except OSError:  # a file system without links: look first, then rename
+        if name.exists():
+            raise CopyRefused.file_exists(str(name)) from None
+        os.rename(file, name)
+
+
+def _made_and_held(path: Path, prefix: str) -> tuple[Path, FileLock]:
+    while True:
+        copy = path.with_name(f"{prefix}{os.urandom(4).hex()}")
+        make_empty(copy)
+        with suppress(FileNotFoundError):  # another process took it for a leftover before it was held
+            lock = FileLock.existing(copy)
+            lock.acquire()
+            if copy.exists():
+                return copy, lock
+            lock.close()
+
+
+def _remove_unless_held(leftover: Path) -> None:
+    try:
+        lock = FileLock.existing(leftover)
+    except OSError:
+        return
+    try:
+        if not lock.is_held():
+            leftover.unlink(missing_ok=True)
+    finally:
+        lock.close()
