@@ -18,6 +18,10 @@ class Charges:
         self._store = store
         self._open: list[tuple[str | None, str, Usage]] = []  # conversation, id of the charge, what it is
 
+    def check(self) -> None:
+        """Raises `StoreUnusable` if the store can count nothing. Called before a model is asked outside of a turn."""
+        self._store.check_writable()
+
     def add(self, conversation: str | None, used: Usage) -> None:
         """Something was spent outside of a turn: for a conversation, or for None."""
         if used:

@@ -99,6 +99,7 @@ class PathCondenser:
         self, id: str, agent: Agent, *, if_revision: int | None, allow: frozenset[str]
     ) -> Condensation | None:
         """Condenses a path because somebody asks for it. None if nothing can be forgotten."""
+        self._charges.check()
         record = await self._store.read(id)
         check_revision(record, if_revision)
         await check_idle(self._store, record)  # before anybody is paid for a summary

@@ -35,6 +35,7 @@ class Questions:
     async def ask(
         self, id: str, agent: Agent, messages: Sequence[UserMessage], *, allow: frozenset[str] = NOTHING, tell: Callback
     ) -> SideAnswer:
+        self._charges.check()
         record = await self._store.read(id)
         agent = self._planner.agent_for(record.settings, agent, allow)
         agent.llm.key()

@@ -206,7 +206,9 @@ class StoreUnusable(StoreError, code="not_a_store"):
 
         Open it where it can be written, without ?mode=ro.
 
-        Chat: Tell whoever runs the server.
+        HTTP: This server lets nobody change anything. Use another one.
+
+        Chat: This server lets nobody change anything. Use another one.
         """
 
     @form

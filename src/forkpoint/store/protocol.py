@@ -446,6 +446,10 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
 
     # Care.
 
+    def check_writable(self) -> None:
+        """Raises `StoreUnusable.opened_to_read` if nothing may be written. Whoever spends money first asks here."""
+        ...
+
     async def pulse(self) -> int:
         """A number that changes with every commit, of any tenant and any process.
 

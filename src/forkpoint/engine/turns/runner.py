@@ -191,6 +191,7 @@ class TurnRunner:
 
         The returned turn's events have no ids, and its conversation is not in the store. Raises what went wrong.
         """
+        self._resources.charges.check()
         agent.llm.key()
         agent = self._resources.trusting.strict(agent, workspace)
         id = new_id()

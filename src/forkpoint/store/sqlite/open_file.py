@@ -122,10 +122,14 @@ class OpenFile:
     async def to_write(self) -> Writer:
         """The writer. Makes the file if need be. Raises `StoreUnusable` if nothing may be written."""
         if self._writer is None:
-            if self.read_only is not None:
-                raise StoreUnusable.opened_to_read(self.path, self.read_only)
+            self.check_writable()
             await anyio.to_thread.run_sync(self._open)
         return self.writer
+
+    def check_writable(self) -> None:
+        """Raises `StoreUnusable` if the file is open for reading only."""
+        if self.read_only is not None:
+            raise StoreUnusable.opened_to_read(self.path, self.read_only)
 
     async def to_watch(self) -> Pulse | QuietPulse:
         """The pulse."""

@@ -525,6 +525,9 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
 
     # Care.
 
+    def check_writable(self) -> None:
+        self._view.file.check_writable()
+
     async def pulse(self) -> int:
         await checkpoint()
         pulse = await self._view.file.to_watch()
