@@ -8,6 +8,8 @@ import pytest
 from tests.cli.program import Program, agent
 
 from forkpoint import AsyncConversations, Conversation, Conversations
+from forkpoint.cli.commands import copies
+from forkpoint.cli.commands.copies import Progress
 from forkpoint.conversation import CopyStep
 from forkpoint.errors import CopyRefused
 
@@ -115,3 +117,15 @@ def test_commands_that_look_make_no_store_and_write_nothing_with_mode_ro(forkpoi
         refused = forkpoint.run(*change, *there)
         assert (refused.returncode, "open for reading only" in refused.stderr) == (1, True), refused.stderr
     assert files(forkpoint.folder) == before
+
+
+def test_a_copy_that_takes_a_while_says_how_far_it_has_come(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress = Progress()
+    progress(CopyStep("copying", 1_000_000, 4_000_000))
+    assert capsys.readouterr().err == "", "the first second is over at once"
+    monkeypatch.setattr(copies, "PATIENCE", 0.0)
+    progress(CopyStep("copying", 1_000_000, 4_000_000))
+    progress(CopyStep("checking", 0, 4_000_000))
+    assert capsys.readouterr() == ("", "copying 1.0 MB of 4.0 MB\nchecking 4.0 MB\n")
