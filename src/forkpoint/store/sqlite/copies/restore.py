@@ -92,7 +92,7 @@ def _check_free(source: Path, target: Path, *, force: bool) -> None:
 def _prepare(copy: Path, source: Path, erasures: Path | None) -> int:
     """Makes the copy a store of its own, of the newest format. Returns how many erasures were done again."""
     with translated(str(source)), closing(connect(str(copy))) as db:
-        db.execute("PRAGMA journal_mode = DELETE")
+        db.execute("PRAGMA journal_mode = MEMORY")  # what is erased now is not written down once more
         make_tables(db)
         db.execute("BEGIN IMMEDIATE")
         db.execute(SQL["forget_all_holders"])  # the processes that ran turns in the old store do not run them here
