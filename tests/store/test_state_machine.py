@@ -313,7 +313,7 @@ class StoreMachine(RuleBasedStateMachine):
         leaves = bool(old) and place_of(old) not in {item.position for item in attempt.base}
         if leaves:
             self.refused(BadArgument, partial(self.call, self.store_of(attempt).commit, attempt.handle, events))
-        changes = {"settings": f'{{"n":{len(events)}}}', "cache": '{"key":"k"}'} if len(events) % 2 else {}
+        changes: Any = {"settings": f'{{"n":{len(events)}}}', "cache": '{"key":"k"}'} if len(events) % 2 else {}
         commit = partial(self.store_of(attempt).commit, usage=SPENT, aside=aside, **changes)
         done = self.call(commit, attempt.handle, events)
         self.spend(attempt)

@@ -20,8 +20,8 @@ from forkpoint.store.sqlite.connection import SQL, Database, code_of, translate,
 from forkpoint.store.sqlite.disk.modes import make_empty
 from forkpoint.store.sqlite.disk.quiet import connect_quietly
 from forkpoint.store.sqlite.files import format_of
-from forkpoint.store.sqlite.operations import care
 from forkpoint.store.sqlite.rows import Scope
+from forkpoint.store.sqlite.verification import verify
 from forkpoint.store.values import CopyProgress, CopyStep
 from forkpoint.system.durable_file import sync
 from forkpoint.system.file_lock import FileLock
@@ -89,7 +89,7 @@ def check_copy(copy: Path, source: str) -> Contents:
         flaws = [row[0] for row in db.execute("PRAGMA integrity_check(3)") if row[0] != "ok"]
         flaws += [f"a row of {row[0]} refers to nothing" for row in db.execute("PRAGMA foreign_key_check").fetchmany(3)]
         for row in db.execute(SQL["all_tenants"]).fetchall() if not flaws else ():
-            found = care.verify(db, Scope(row["tenant"], 0, b"", lambda holder, seen: False), None, None)
+            found = verify(db, Scope(row["tenant"], 0, b"", lambda holder, seen: False), None, None)
             flaws += [f"{flaw.where}: {flaw.what}" for flaw in found.flaws]
             contents = Contents(
                 contents.format, contents.conversations + found.conversations, contents.events + found.events
