@@ -505,7 +505,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(target=branches, side=sides, content=turns_of_blocks, before=st.booleans(), after=st.booleans())
     def use_an_id_again(self, side: int, content: list[Block], before: bool, after: bool) -> Any:
-        """A conversation with the id of one that was deleted, and forks of that one, made before its turn or after it."""
+        """A conversation with the id of a deleted one, and forks of that one, made before its turn or after it."""
         gone = cast("Branch", self.create(side))
         forks = [self.fork(gone, side, 0, excluded=False)] if before else []
         self.run_a_turn(gone, side, content)
