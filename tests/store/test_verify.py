@@ -134,6 +134,10 @@ TAMPERED: dict[str, str] = {
         "AND subject NOT IN (SELECT id FROM conversation)) "
         "WHERE name = 'unused'"
     ),
+    "the id of a conversation, made unreadable": "UPDATE conversation SET id = x'00' WHERE name = 'root'",
+    "a family, made unreadable": "UPDATE conversation SET family = x'00' WHERE name = 'root'",
+    "the tenant of a conversation": "UPDATE conversation SET tenant = 'other' WHERE name = 'root'",
+    "the tenant of a segment": "UPDATE segment SET tenant = 'other' WHERE id = 1",
     # Births and records.
     "a birth": "UPDATE conversation SET born = replace(born, '\"fork\"', '\"aside\"') WHERE name = 'fork'",
     "a birth, made unreadable": "UPDATE conversation SET born = 'x' WHERE name = 'fork'",
@@ -189,7 +193,14 @@ TAMPERED: dict[str, str] = {
     "the digest of a chain of the tenant": "UPDATE chain SET digest = zeroblob(32) WHERE substr(chain, 1, 1) = x'74'",
     "the length of a chain of the tenant": "UPDATE chain SET records = 7 WHERE substr(chain, 1, 1) = x'74'",
     "the records of a tenant's chain, removed": "DELETE FROM record WHERE substr(chain, 1, 1) = x'74'",
+    "the chain of a record, made unreadable": f"UPDATE record SET chain = x'63' WHERE {OF_ROOT} AND number = 3",
+    "a birth that says a conversation was forked from its own fork": (
+        "UPDATE conversation SET born = (SELECT replace(born, '\"fork\"', '\"root\"') FROM conversation "
+        "WHERE name = 'fork') WHERE name = 'root'"
+    ),
     # Turns.
+    "the id of a turn, made unreadable": f"UPDATE turn SET id = x'00' WHERE id = {FAILED}",
+    "what an interrupted turn cost, made unreadable": "UPDATE turn SET usage = 'x' WHERE outcome = 'running'",
     "an outcome: committed to failed": f"UPDATE turn SET outcome = 'failed' WHERE id = {LAST}",
     "an outcome: failed to cancelled": f"UPDATE turn SET outcome = 'cancelled' WHERE id = {FAILED}",
     "an outcome: failed to running": f"UPDATE turn SET outcome = 'running' WHERE id = {FAILED}",
@@ -366,6 +377,7 @@ IN_ONE = [
     "a lock, given to a turn that is over",
     "how many records a conversation has",
     "what a record says",
+    "a birth that says a conversation was forked from its own fork",
     "the salt of a record, removed",
     "a record, removed",
     "an outcome: committed to failed",

@@ -67,7 +67,7 @@ SELECT id, conversation, outcome FROM turn WHERE id = :id AND tenant = :tenant;
 
 -- name: tries_to_verify
 -- The turns that are not committed, with what was true where they began, according to their rows.
-SELECT id, outcome, base, totals, state_of, open_calls, staged, steps_digest, "end", state
+SELECT id, outcome, base, usage, totals, state_of, open_calls, staged, steps_digest, "end", state
 FROM turn
 WHERE tenant = :tenant AND outcome <> 'committed' AND (:conversation IS NULL OR conversation = :conversation);
 

@@ -4,6 +4,8 @@ Tests: forkpoint.testing.conformance.care, records, tests/store/test_verify.py."
 import sqlite3
 from contextlib import suppress
 
+import msgspec
+
 from forkpoint.errors import StoreDamaged
 from forkpoint.history.paths import Span
 from forkpoint.history.records import family_chain
@@ -21,6 +23,9 @@ from forkpoint.store.sqlite.verification.standing import Conversations, check_he
 from forkpoint.store.sqlite.verification.turns import check_tries
 from forkpoint.store.values import Verification, VerifyProgress
 
+_UNREADABLE = (ValueError, TypeError, LookupError, OverflowError, msgspec.MsgspecError)
+"""What a row raises that nothing of ours can have written, such as one with an id of another length."""
+
 
 def verify(
     db: Database,
@@ -31,16 +36,24 @@ def verify(
 ) -> Verification:
     """Checks everything that the tenant has; or one conversation with its path, its turns and its records."""
     findings = Findings(progress)
-    if conversation is None:
+    row = None if conversation is None else conversations.row_of(db, scope, conversation)
+    try:
+        _check(db, scope, findings, row, head_digest)
+    except _UNREADABLE as error:
+        findings.found("the store", f"a row cannot be read, so that what follows it was not checked: {error}")
+    return findings.finish()
+
+
+def _check(db: Database, scope: Scope, findings: Findings, row: sqlite3.Row | None, head_digest: bytes | None) -> None:
+    if row is None:
         rows, events = _check_all(db, scope, findings, head_digest)
     else:
-        rows, events = _check_one(db, scope, findings, conversation, head_digest)
-    for row in rows:
-        check_head(db, scope, findings, row)
+        rows, events = [row], _check_one(db, scope, findings, row, head_digest)
+    for one in rows:
+        check_head(db, scope, findings, one)
     findings.conversations = len(rows)
-    if head_digest is not None and not (events.has_wanted or any(is_root(row, head_digest) for row in rows)):
+    if head_digest is not None and not (events.has_wanted or any(is_root(one, head_digest) for one in rows)):
         findings.found("head digest", f"{head_digest.hex()} is not on the path: history was rewritten or cut")
-    return findings.finish()
 
 
 def _check_all(
@@ -63,10 +76,7 @@ def _check_all(
     return rows, _check_events(db, scope, findings, absences, head_digest, spans)
 
 
-def _check_one(
-    db: Database, scope: Scope, findings: Findings, conversation: str, head_digest: bytes | None
-) -> tuple[list[sqlite3.Row], Events]:
-    row = conversations.row_of(db, scope, conversation)
+def _check_one(db: Database, scope: Scope, findings: Findings, row: sqlite3.Row, head_digest: bytes | None) -> Events:
     spans: tuple[Span, ...] = ()
     with suppress(StoreDamaged):  # `check_head` finds the same, and says so
         spans = read_path(db, scope, row["family"], unpack(row["head"])).spans
@@ -75,7 +85,7 @@ def _check_one(
     Conversations(db, scope, findings, absences).check_one(row)
     check_tries(db, scope, findings, absences, row["id"])
     check_charges(db, scope, findings, row["id"])
-    return [row], _check_events(db, scope, findings, absences, head_digest, spans)
+    return _check_events(db, scope, findings, absences, head_digest, spans)
 
 
 def _check_events(

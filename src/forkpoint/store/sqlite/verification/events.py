@@ -67,6 +67,7 @@ class Events:
         self._absences = absences
         self._wanted = wanted
         self._is_watching = wanted is not None or bool(absences.runs) or bool(absences.lost_bases)
+        self._unknown: set[bytes] = set()  # turns that left a state which an erasure keeps anybody from folding
         self.has_wanted = False
 
     def check(self, span: Span) -> None:
@@ -116,8 +117,9 @@ class Events:
             return Here(segment["base_digest"], NO_CALLS, EMPTY, Usage(), None, key, known=False)
         if segment["base_digest"] != base.digest:
             self._findings.found(where, "it names another digest than its base has")
-        known = not self._absences.runs
-        return Here(segment["base_digest"], base.open_calls, state, base.totals, blob(base.state_of), key, known=known)
+        state_of = blob(base.state_of)
+        known = state_of not in self._unknown and (base.state is None or not self._absences.runs)
+        return Here(segment["base_digest"], base.open_calls, state, base.totals, state_of, key, known=known)
 
     def _turn(self, id: bytes, key: int, here: Here) -> sqlite3.Row | None:
         """The row of the turn that begins at a place, if it fits there."""
@@ -180,6 +182,8 @@ class Events:
                 here.state_of = turn["id"]
                 if here.known and load_state(turn["state"]) != here.state:
                     self._findings.found(where, "the state that it left is not what its events fold to")
+            if not here.known:
+                self._unknown.add(turn["id"])
             if turn["state_of"] != here.state_of:
                 self._findings.found(where, "it names another turn for the state in force")
             if load_calls(turn["open_calls"]) != self._at_a_commit(here.calls, here.key):

@@ -55,8 +55,10 @@ def check_written_off(db: Database, scope: Scope, findings: Findings, absences: 
     turns: defaultdict[tuple[bytes, bytes, int], list[Usage]] = defaultdict(list)
     charges: defaultdict[tuple[bytes, bytes, int], Usage] = defaultdict(Usage)
     for row in db.execute(SQL["written_off"], {"tenant": scope.tenant}):
-        key, usage = (row["conversation"], row["family"], row["deleted"]), _usage(row) or Usage()
-        if row["id"] is None:
+        key, usage = (row["conversation"], row["family"], row["deleted"]), _usage(row)
+        if usage is None:
+            findings.found("the ledger", "a cost in it cannot be read")
+        elif row["id"] is None:
             turns[key].append(usage)
         else:
             charges[key] += usage

@@ -92,9 +92,12 @@ class Conversations:
         """Checks one, and the chains that its own goes on from, up to where it left them."""
         chain = conversation_chain(row["id"])
         self._check(chain, row, self._records(chain, chain + b"\0"))
-        birth = _birth(row)
+        birth, checked = _birth(row), {row["id"]}
         while birth is not None and birth.source is not None and birth.records is not None:
             source = id_to_bytes(birth.source)
+            if source in checked:
+                return self._findings.found(owner_of(chain), "it would be forked from itself")
+            checked.add(source)
             found = self._db.execute(SQL["read_conversation"], {"tenant": self._scope.tenant, "id": source}).fetchone()
             self._check(
                 conversation_chain(source),
@@ -103,6 +106,7 @@ class Conversations:
                 upto=birth.records,
             )
             birth = None if found is None else _birth(found)
+        return None
 
     def _records(self, first: bytes, below: bytes, most: int = EVERY_RECORD) -> Iterator[sqlite3.Row]:
         within = {"tenant": self._scope.tenant, "first": first, "below": below, "most": most}

@@ -81,6 +81,7 @@ def check_tries(db: Database, scope: Scope, findings: Findings, absences: Absenc
         if row["end"] is not None or row["state"] is not None or row["open_calls"] != "{}":
             findings.found(where, "it has left something behind, though it is not committed")
         _check_base(db, findings, where, row)
+        _check_usage(findings, where, row)
         _check_steps(db, findings, absences, where, row)
     for row in db.execute(SQL["turns_that_nothing_vouches_for"], within):
         where = f"turn {_name(row['id'])}"
@@ -111,6 +112,13 @@ def _check_base(db: Database, findings: Findings, where: str, row: sqlite3.Row) 
             findings.found(where, "it states another cost or state than there was where it began")
     except (ForkpointError, msgspec.DecodeError) as damage:
         findings.found(where, f"its base does not hold: {damage}")
+
+
+def _check_usage(findings: Findings, where: str, row: sqlite3.Row) -> None:
+    try:
+        load_usage(row["usage"])
+    except msgspec.DecodeError as error:
+        findings.found(where, f"what it cost cannot be read: {error}")
 
 
 def _check_steps(db: Database, findings: Findings, absences: Absences, where: str, row: sqlite3.Row) -> None:
