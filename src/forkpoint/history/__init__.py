@@ -10,5 +10,6 @@ Two conversations that share a prefix share these answers for it.
 - `wholeness`: no empty or cut-off content.
 - `state`: what the events fold to.
 - `client_view`: what a client could see of a path, and which path its list of messages continues.
-- `digests`: the chain that makes a change visible.
+- `digests`: the chain that makes a change visible. `records`: the second one, for what is kept about conversations.
+- `seals`: all records up to a point under one digest. `anchors`: small documents, kept elsewhere, that name a seal.
 """
