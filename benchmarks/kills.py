@@ -33,6 +33,7 @@ from msgspec import Struct
 from benchmarks.progress import Progress
 from forkpoint.errors import ForkpointError, NotFound
 from forkpoint.events import Event, NewEvent, StateChange, Text, ToolCall, ToolResult, Usage
+from forkpoint.history.anchors import Anchor
 from forkpoint.ids import new_id
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.values import NewConversation, OpenTurn, Outcome, StoredConversation
@@ -63,10 +64,11 @@ class Announced(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """A call that has returned, and the head that it returned, if any."""
+    """A call that has returned, and the head or the anchor that it returned, if any."""
 
     did: int
     head: str | None = None
+    anchor: Anchor | None = None
 
 
 class Stretch(Struct, frozen=True):
@@ -91,6 +93,7 @@ class Ledger:
         self.elsewhere: set[str] = set()  # turns that cannot be resumed
         self.families: dict[str, str] = {}
         self.spent: Counter[str] = Counter()  # by family, deleted conversations included
+        self.anchors: list[Anchor] = []
 
     def enter(self, call: Announced, head: str | None = None) -> None:
         """Notes down that a call was done."""
@@ -141,7 +144,7 @@ class Ledger:
             case "delete":
                 del self.paths[conversation]
                 self._forget_unreachable()
-            case "collect":
+            case "collect" | "anchor":
                 pass
             case _:
                 raise Torn(f"the program said something unknown: {call}")
@@ -236,6 +239,8 @@ def kill_a_writer(program: Program, ledger: Ledger, chance: random.Random, seen:
             report = msgspec.json.decode(line, type=Report)
             call = pending.pop(report.did)
             ledger.enter(call, report.head)
+            if report.anchor is not None:
+                ledger.anchors.append(report.anchor)
             seen[f"{call.will} reported"] += 1
     return list(pending.values())
 
@@ -309,7 +314,7 @@ class Inspection:
                 return False
 
     async def _check(self) -> None:
-        found = await self._store.verify()
+        found = await self._store.verify(anchors=self._ledger.anchors)
         if not found.ok:
             raise Torn(f"verify found flaws: {[f'{flaw.where}: {flaw.what}' for flaw in found.flaws]}")
         listed = set(await self._all_conversations())

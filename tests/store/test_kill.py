@@ -21,7 +21,10 @@ def test_after_every_kill_all_that_was_reported_is_there_and_nothing_is_there_in
     seen = {
         what: int(times.replace(",", "")) for times, what in re.findall(r"^ +([\d,]+)  (.+)$", run.stdout, re.MULTILINE)
     }
-    reported = {f"{act} reported" for act in ("begin", "journal", "commit", "note", "fork", "rewind", "move", "delete")}
+    reported = {
+        f"{act} reported"
+        for act in ("begin", "journal", "commit", "note", "fork", "rewind", "move", "delete", "anchor")
+    }
     assert reported <= seen.keys(), f"the killed program hardly did anything, so this proved nothing:\n{run.stdout}"
     open_turns = sum(times for what, times in seen.items() if what.startswith("open turn"))
     assert open_turns, f"no kill met a running turn, so this proved little:\n{run.stdout}"

@@ -20,6 +20,7 @@ from msgspec import Struct
 from forkpoint.clock import system_clock
 from forkpoint.errors import Busy, NotFound, TurnLost
 from forkpoint.events import AssistantMessage, Event, NewEvent, Text, ToolResult, UserMessage
+from forkpoint.history.anchors import Anchor
 from forkpoint.ids import new_id
 from forkpoint.store.sqlite import SqliteSettings, SqliteStore
 from forkpoint.store.values import NewConversation, NewFork, OpenTurn, TurnError
@@ -351,3 +352,28 @@ async def test_a_chain_of_a_thousand_forks_loads_and_verifies(tmp_path: Path) ->
         assert len((await store.path(link)).spans) == 1000
         assert [text_of(event) for event in await store.events(link, last=2)] == ["Link 999.", "You said: Link 999."]
         await assert_whole(store)
+
+
+class Sealed(Struct, frozen=True):
+    """The anchors that a sealing process got."""
+
+    anchors: list[Anchor]
+
+
+async def test_of_processes_that_seal_at_once_one_wins_and_no_seal_is_made_twice_or_left_out(tmp_path: Path) -> None:
+    path, own = tmp_path / "store.db", new_id()
+    anchors: list[Anchor] = []
+    async with await SqliteStore.open(path) as store:
+        await store.create(NewConversation(id=own))
+        with another_process(path, "anchor") as other:
+            await other.ready()
+            other.go()
+            while len({anchor.number for anchor in anchors}) < 40:
+                await run_a_turn(store, own, exchange("One more."))
+                anchors.append(await store.anchor())
+            theirs = msgspec.json.decode(await other.result(), type=Sealed).anchors
+        last = await store.anchor()
+        found = await store.verify(anchors=[*anchors, *theirs, last])
+        assert found.ok, found.flaws
+        assert found.seals == last.number
+        assert len(theirs) > 1, "the other process did not seal meanwhile, so this proved nothing"

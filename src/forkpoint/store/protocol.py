@@ -25,6 +25,7 @@ from os import PathLike
 from typing import Protocol, Self
 
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
+from forkpoint.history.anchors import Anchor
 from forkpoint.history.landmarks import Landmark
 from forkpoint.history.paths import Path
 from forkpoint.history.state import State
@@ -464,12 +465,24 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         conversation: str | None = None,
         *,
         head_digest: bytes | None = None,
+        anchors: Sequence[Anchor] = (),
         progress: VerifyProgress | None = None,
     ) -> Verification:
         """Checks that all is as it was written: one conversation's path, turns and records, or all that the tenant has.
 
         ``head_digest``, which the caller noted earlier, must be on the path: so a rewritten history is found out.
         ``progress`` is called now and then, from another thread. Raises `StoreDamaged` if the file itself is damaged.
+        ``anchors`` were kept elsewhere, and their seals must be there: so it is found out if everything was rewritten.
+        An anchor of the whole store makes it check the seals of all tenants: only its operator may ask for that.
+        """
+        ...
+
+    async def anchor(self, *, all_tenants: bool = False) -> Anchor:
+        """Seals all records that are new, and returns the anchor that names the tenant's last seal.
+
+        If nothing is new, it is the same anchor as before. ``all_tenants``: the anchor of the whole store, for whoever
+        operates it. Commits do not wait for it, and of several callers at once each gets a seal that covers all that
+        was committed before its call.
         """
         ...
 

@@ -292,6 +292,8 @@ class Verification(Struct, frozen=True):
     flaws: tuple[Flaw, ...]
     records: int = 0
     chains: int = 0  # of records: of conversations, families and the tenant
+    seals: int = 0  # that were made anew and compared
+    remarks: tuple[str, ...] = ()  # what is no flaw, but should be known
 
     @property
     def ok(self) -> bool:

@@ -245,6 +245,8 @@ class VerificationDocument(Struct, frozen=True):
     flaws: tuple[Flaw, ...]
     records: int = 0
     chains: int = 0
+    seals: int = 0
+    remarks: tuple[str, ...] = ()
 
 
 class PageDocument(Struct, Generic[D], frozen=True):

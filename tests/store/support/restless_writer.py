@@ -61,14 +61,23 @@ class Task:
         self.families: dict[str, str] = {}
 
     async def work(self) -> None:
-        acts = [self._turn, self._note, self._fork, self._rewind, self._elsewhere, self._collect, self._create]
+        acts = [
+            self._turn,
+            self._note,
+            self._fork,
+            self._rewind,
+            self._elsewhere,
+            self._collect,
+            self._anchor,
+            self._create,
+        ]
         while True:
             if not self.paths:
                 await self._create("")
             elif len(self.paths) > MOST_CONVERSATIONS:
                 await self._delete()
             else:
-                (act,) = self._chance.choices(acts, weights=[10, 2, 3, 2, 3, 1, 1])
+                (act,) = self._chance.choices(acts, weights=[10, 2, 3, 2, 3, 1, 2, 1])
                 await act(self._chance.choice(list(self.paths)))
 
     async def _create(self, _: str) -> None:
@@ -197,6 +206,10 @@ class Task:
         number = self._reports.will("collect")
         await self._store.collect()
         self._reports.did(number)
+
+    async def _anchor(self, _: str) -> None:
+        number = self._reports.will("anchor")
+        self._reports.say(did=number, anchor=await self._store.anchor())
 
     def _labelled(self, kind: str, turn: str, place: int, *, call: int | None = None) -> NewEvent:
         size = self._chance.choice([10, 100, 1000, 10_000])

@@ -1,8 +1,9 @@
-"""Another process that uses the same store: it writes to shared conversations, spawns, or collects, until it is done.
+"""Another process that uses the same store: it writes to shared conversations, spawns, collects, or seals.
 
     python second_process.py FILE write SHARED...     some turns, notes and forks; SHARED are ids of conversations
     python second_process.py FILE spawn PARENT TURN   the sub-agents of the calls of a turn, one after the other
     python second_process.py FILE collect             over and over, until standard input is closed
+    python second_process.py FILE anchor              the same, and a turn before each anchor
 
 It says that it is ready, starts when a line comes on standard input, and ends by saying in one line of JSON what it
 was told was done. The text of each event is its turn's id and its place in the turn: ``TURN:0``, ``TURN:1``.
@@ -14,6 +15,7 @@ import threading
 from collections import Counter
 
 import anyio
+from msgspec import to_builtins
 
 from forkpoint.errors import AlreadyExists, Busy
 from forkpoint.ids import new_id
@@ -82,6 +84,25 @@ async def spawn(store: SqliteStore, shared: list[str]) -> dict[str, object]:
 
 
 async def collect(store: SqliteStore) -> dict[str, object]:
+    enough = end_of_input()
+    runs = events = 0
+    while not enough.is_set():
+        events += (await store.collect()).events
+        runs += 1
+    return {"runs": runs, "events": events}
+
+
+async def anchor(store: SqliteStore) -> dict[str, object]:
+    enough = end_of_input()
+    own, anchors = new_id(), []
+    await store.create(NewConversation(id=own))
+    while not enough.is_set():
+        await store.note(own, new_id(), [says("One more.")])
+        anchors.append(to_builtins(await store.anchor()))
+    return {"anchors": anchors}
+
+
+def end_of_input() -> threading.Event:
     enough = threading.Event()
 
     def listen() -> None:
@@ -89,11 +110,7 @@ async def collect(store: SqliteStore) -> dict[str, object]:
         enough.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    runs = events = 0
-    while not enough.is_set():
-        events += (await store.collect()).events
-        runs += 1
-    return {"runs": runs, "events": events}
+    return enough
 
 
 async def main(file: str, role: str, shared: list[str]) -> None:
@@ -105,6 +122,8 @@ async def main(file: str, role: str, shared: list[str]) -> None:
                 done = await write(store, shared)
             case "spawn":
                 done = await spawn(store, shared)
+            case "anchor":
+                done = await anchor(store)
             case _:
                 done = await collect(store)
     print(json.dumps(done), flush=True)

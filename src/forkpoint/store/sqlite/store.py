@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from forkpoint.clock import Clock, system_clock
 from forkpoint.errors import BadName, CommitFailed, NotFound, NotWhole
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
+from forkpoint.history.anchors import Anchor
 from forkpoint.history.landmarks import LANDMARKS, Landmark, landmarks_in
 from forkpoint.history.paths import Path
 from forkpoint.history.state import State
@@ -32,6 +33,7 @@ from forkpoint.store.sqlite.open_file import DEFAULTS, OpenFile, SqliteSettings
 from forkpoint.store.sqlite.operations import commits, conversations, deletion, history, landmarks, ledger, lists, turns
 from forkpoint.store.sqlite.operations.record_pages import read_records
 from forkpoint.store.sqlite.rows import Scope, head_of
+from forkpoint.store.sqlite.seals import sealing
 from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.sqlite.verification import verify
 from forkpoint.store.stage import placed
@@ -540,10 +542,14 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         conversation: str | None = None,
         *,
         head_digest: bytes | None = None,
+        anchors: Sequence[Anchor] = (),
         progress: VerifyProgress | None = None,
     ) -> Verification:
-        asked = partial(verify, conversation=conversation, head_digest=head_digest, progress=progress)
-        return await self._view.read(asked)
+        asked = partial(verify, conversation=conversation, head_digest=head_digest)
+        return await self._view.read(partial(asked, anchors=anchors, progress=progress))
+
+    async def anchor(self, *, all_tenants: bool = False) -> Anchor:
+        return await sealing.anchor(self._view, all_tenants=all_tenants)
 
     async def records(self, conversation: str, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
         return await self._view.read(partial(read_records, id=conversation, cursor=cursor, limit=_bounded(limit)))

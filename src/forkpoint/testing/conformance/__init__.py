@@ -11,6 +11,7 @@ Called again, ``opener`` opens the same data a second time, as another process w
 that it is not shared is not asked to.
 """
 
+from forkpoint.testing.conformance.anchors import AnchorConformance
 from forkpoint.testing.conformance.care import CareConformance
 from forkpoint.testing.conformance.changes import ChangeConformance
 from forkpoint.testing.conformance.conversations import ConversationConformance
@@ -46,5 +47,6 @@ class StoreConformance(
     ChangeConformance,
     CareConformance,
     RecordConformance,
+    AnchorConformance,
 ):
     """All that is asked of a store."""

@@ -2,17 +2,20 @@
 Tests: forkpoint.testing.conformance.care, records, tests/store/test_verify.py."""
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
 
 from forkpoint.errors import StoreDamaged
+from forkpoint.history.anchors import Anchor
 from forkpoint.history.paths import Span
 from forkpoint.history.records import family_chain
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations
 from forkpoint.store.sqlite.operations.history import read_path
 from forkpoint.store.sqlite.rows import Scope, unpack
+from forkpoint.store.sqlite.seals.inspection import inspect
 from forkpoint.store.sqlite.verification.absences import Absences
 from forkpoint.store.sqlite.verification.chains import check_beside
 from forkpoint.store.sqlite.verification.events import Events
@@ -32,6 +35,7 @@ def verify(
     scope: Scope,
     conversation: str | None,
     head_digest: bytes | None,
+    anchors: Sequence[Anchor] = (),
     progress: VerifyProgress | None = None,
 ) -> Verification:
     """Checks everything that the tenant has; or one conversation with its path, its turns and its records."""
@@ -39,6 +43,8 @@ def verify(
     row = None if conversation is None else conversations.row_of(db, scope, conversation)
     try:
         _check(db, scope, findings, row, head_digest)
+        if row is None:
+            findings.add(inspect(db, scope, anchors))
     except _UNREADABLE as error:
         findings.found("the store", f"a row cannot be read, so that what follows it was not checked: {error}")
     return findings.finish()

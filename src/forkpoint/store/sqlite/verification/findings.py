@@ -1,6 +1,7 @@
 """Findings: what one run of `verify` has looked at and found so far.
 Tests: tests/store/test_verify.py."""
 
+from forkpoint.store.sqlite.seals.inspection import Inspection
 from forkpoint.store.values import Flaw, Verification, VerifyProgress
 
 _EVERY = 2000
@@ -15,6 +16,8 @@ class Findings:
         self.erased = 0
         self.records = 0
         self.chains = 0
+        self.seals = 0
+        self.remarks: tuple[str, ...] = ()
         self.total = 0  # of events and records, as far as it is known
         self._untold = 0  # how many were looked at since progress was told
         self._progress = progress
@@ -22,6 +25,12 @@ class Findings:
 
     def found(self, where: str, what: str) -> None:
         self._flaws.append(Flaw(where, what))
+
+    def add(self, sealed: Inspection) -> None:
+        """Takes over what was found about seals."""
+        self.seals += sealed.seals
+        self.remarks += sealed.remarks
+        self._flaws += sealed.flaws
 
     def saw_events(self, count: int) -> None:
         self.events += count
@@ -36,8 +45,9 @@ class Findings:
         if self._progress is not None:
             done = self.events + self.records
             self._progress(done, done)
-        counts = {"records": self.records, "chains": self.chains}
-        return Verification(self.conversations, self.events, self.erased, tuple(self._flaws), **counts)
+        counts = {"records": self.records, "chains": self.chains, "seals": self.seals}
+        flaws = tuple(self._flaws)
+        return Verification(self.conversations, self.events, self.erased, flaws, **counts, remarks=self.remarks)
 
     def _tell(self, more: int) -> None:
         self._untold += more
