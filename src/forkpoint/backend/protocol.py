@@ -15,6 +15,7 @@ from forkpoint.backend.options import Continuation, ConversationFilter, Draft, F
 from forkpoint.backend.results import Branch, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.backend.settings import Settings
 from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
+from forkpoint.history.anchors import Anchor
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.paging import Page
 from forkpoint.store.values import Backup, CopyProgress, ListOrder, Record, Verification, VerifyProgress
@@ -289,9 +290,17 @@ class Backend(Protocol):
         ...
 
     async def verify(
-        self, id: str | None, *, head_digest: str | None, progress: VerifyProgress | None = None
+        self,
+        id: str | None,
+        *,
+        head_digest: str | None,
+        anchors: Sequence[Anchor] = (),
+        progress: VerifyProgress | None = None,
     ) -> Verification:
-        """Checks one conversation, or all, against digests and records. ``progress`` is called from another thread."""
+        """Checks one conversation, or all, against digests and records. Anchors are for all of them.
+
+        ``progress`` is called from another thread.
+        """
         ...
 
     async def records(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
@@ -300,4 +309,8 @@ class Backend(Protocol):
 
     async def backup(self, path: str, *, force: bool, progress: CopyProgress | None) -> Backup:
         """Writes a checked copy of the whole store to a file. Raises `CopyRefused`, also for a server."""
+        ...
+
+    async def anchor(self, *, all_tenants: bool) -> Anchor:
+        """Seals what is new, and returns the anchor that names the last seal: `Store.anchor`."""
         ...

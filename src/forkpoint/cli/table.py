@@ -47,6 +47,10 @@ SECTIONS: dict[str, Rows] = {
         "backup": ("commands.copies:backup", "Copy a store to a file, while others use it."),
         "restore": ("commands.copies:restore", "Make a store of a backup."),
         "verify": ("commands.doctor:verify", "Check that history is as it was written."),
+        "anchor": (
+            "commands.anchor:anchor",
+            "Print a line to keep elsewhere, which shows later whether history was rewritten.",
+        ),
         "doctor": ("commands.doctor:doctor", "Check settings, store, keys and models."),
         "trust": ("commands.trust:trust", "Trust the project that a folder belongs to, with what it runs now."),
         "local": ("", "The model that runs on this machine: local/smollm2."),

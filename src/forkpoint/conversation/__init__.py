@@ -17,10 +17,12 @@ from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.conversation.conversations import AsyncConversations
 from forkpoint.conversation.stream import TurnStream
 from forkpoint.conversation.sync import Conversation, Conversations, SyncTurnStream
+from forkpoint.history.anchors import Anchor, read_anchors
 from forkpoint.store.values import Backup, CopyStep, Record, Restored, Verification
 from forkpoint.updates import TurnJoined, TurnStarted
 
 __all__ = [
+    "Anchor",
     "AsyncConversation",
     "AsyncConversations",
     "Backup",
@@ -47,4 +49,5 @@ __all__ = [
     "Verification",
     "Visualizer",
     "acting_as",
+    "read_anchors",
 ]

@@ -27,6 +27,7 @@ from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.conversation.handle import NewOptions, OpenOptions, created, opened
 from forkpoint.conversation.place import Place, Where
 from forkpoint.errors import StoreUnavailable
+from forkpoint.history.anchors import Anchor
 from forkpoint.llm.model import LLM
 from forkpoint.paging import Page
 from forkpoint.store.sqlite.copies.restore import restore
@@ -144,14 +145,29 @@ class AsyncConversations:
         """All that was ever spent, each token once, in deleted conversations too. A server counts the key's tenant."""
         return Spending(*await (await self._backend()).usage())
 
-    async def verify(self, *, head_digest: str | None = None, progress: VerifyProgress | None = None) -> Verification:
+    async def verify(
+        self, *, head_digest: str | None = None, anchors: Iterable[Anchor] = (), progress: VerifyProgress | None = None
+    ) -> Verification:
         """Checks that nobody changed anything that is kept of any conversation.
 
-        ``head_digest`` is an earlier `Info.digest` of one of them, kept elsewhere. ``progress`` is called now and then,
-        from another thread, with how many events and records were looked at and how many there are. Of a check by a
-        server it hears only the end. Raises `StoreDamaged` if the file itself is damaged.
+        ``head_digest`` is an earlier `Info.digest` of one of them, kept elsewhere. ``anchors`` are what `anchor` gave
+        earlier, kept elsewhere too: `read_anchors` reads them from lines of JSON. Only an anchor finds out whoever
+        rewrote all history since, with all its digests.
+
+        ``progress`` is called now and then, from another thread, with how many events and records were looked at and
+        how many there are. Of a check by a server it hears only the end. Raises `StoreDamaged` if the file itself is
+        damaged.
         """
-        return await (await self._backend()).verify(None, head_digest=head_digest, progress=progress)
+        backend, kept = await self._backend(), tuple(anchors)
+        return await backend.verify(None, head_digest=head_digest, anchors=kept, progress=progress)
+
+    async def anchor(self, *, all_tenants: bool = False) -> Anchor:
+        """Puts all that was recorded under a seal, and returns the anchor that names it: keep it elsewhere.
+
+        It is less than 500 bytes as JSON (`Anchor.to_json`), however much it covers. If nothing is new, it is the same
+        anchor as before. ``all_tenants``: of the whole store and not of one tenant, for whoever operates it.
+        """
+        return await (await self._backend()).anchor(all_tenants=all_tenants)
 
     # Copies.
 

@@ -31,6 +31,7 @@ class Look(Struct, frozen=True):
     bytes: int | None = None
     readers: str | None = None  # who else than its owner may read the file
     is_checked: bool = False  # whether SQLite has checked every page of the file
+    anchored: int | None = None  # when the newest seal in it was made
     server: str | None = None  # the version of the server, if the address is a server's
     key: bool = False  # whether FORKPOINT_API_KEY was sent to the server, and accepted
 
@@ -102,6 +103,7 @@ def _look_into(path: Path, shown: Look) -> Look:
         bytes=found.bytes,
         readers=found.readers,
         is_checked=found.is_checked,
+        anchored=found.anchored,
     )
 
 

@@ -259,6 +259,7 @@ class Conversations:
     verify = waits(AsyncConversations.verify)
     backup = waits(AsyncConversations.backup)
     restore = waits(AsyncConversations.restore)
+    anchor = waits(AsyncConversations.anchor)
 
 
 class SyncTurnStream:

@@ -33,6 +33,7 @@ from forkpoint.engine.views import identity_of, info_of, new_conversation, store
 from forkpoint.engine.workspaces import left_by, settings_if_any
 from forkpoint.errors import AlreadyExists, BadArgument, Stale
 from forkpoint.events import Event, NewEvent, Position, StateChange, Usage
+from forkpoint.history.anchors import Anchor
 from forkpoint.ids import new_id
 from forkpoint.llm.call import Models
 from forkpoint.llm.prompt.identity import under_manifest
@@ -267,17 +268,25 @@ class Engine:
             await self._store.note(id, new_id(), [NewEvent(changed)], if_revision=if_revision, by=actor())
 
     async def verify(
-        self, id: str | None, *, head_digest: str | None, progress: VerifyProgress | None = None
+        self,
+        id: str | None,
+        *,
+        head_digest: str | None,
+        anchors: Sequence[Anchor] = (),
+        progress: VerifyProgress | None = None,
     ) -> Verification:
         try:
             digest = None if head_digest is None else bytes.fromhex(head_digest)
         except ValueError:
             why = "it is not hexadecimal, as `digest` of an earlier info() is"
             raise BadArgument("verify()", f"head_digest={head_digest!r}", why) from None
-        return await self._store.verify(id, head_digest=digest, progress=progress)
+        return await self._store.verify(id, head_digest=digest, anchors=anchors, progress=progress)
 
     async def records(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
         return await self._store.records(id, cursor=cursor, limit=limit)
 
     async def backup(self, path: str, *, force: bool, progress: CopyProgress | None) -> Backup:
         return await self._store.backup(path, force=force, progress=progress)
+
+    async def anchor(self, *, all_tenants: bool) -> Anchor:
+        return await self._store.anchor(all_tenants=all_tenants)

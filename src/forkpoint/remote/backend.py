@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
@@ -20,6 +20,7 @@ from forkpoint.backend.results import Branch, Info, RemovedWorkspace, Stats, tre
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import BadArgument, BadPosition, CopyRefused, NotFound
 from forkpoint.events import Event, Position, Usage
+from forkpoint.history.anchors import Anchor
 from forkpoint.ids import new_id
 from forkpoint.paging import Page
 from forkpoint.remote import requests
@@ -252,11 +253,17 @@ class RemoteBackend:
         await self._connection.call(request, twice=if_revision is None)
 
     async def verify(
-        self, id: str | None, *, head_digest: str | None, progress: VerifyProgress | None = None
+        self,
+        id: str | None,
+        *,
+        head_digest: str | None,
+        anchors: Sequence[Anchor] = (),
+        progress: VerifyProgress | None = None,
     ) -> Verification:
         """A server answers once it is done, so ``progress`` hears only of the end."""
         path = "/api/verify" if id is None else f"{path_of(id)}/verify"
-        request = ServerRequest(method="POST", path=path, body=given({"head_digest": head_digest}), read=None)
+        body = given({"head_digest": head_digest, "anchors": to_builtins(anchors) if anchors else None})
+        request = ServerRequest(method="POST", path=path, body=body, read=None)
         found = await self._connection.read(request, VerificationDocument, verification_of)
         if progress is not None:
             progress(found.events + found.records, found.events + found.records)
@@ -269,6 +276,12 @@ class RemoteBackend:
 
     async def backup(self, path: str, *, force: bool, progress: CopyProgress | None) -> Backup:
         raise CopyRefused.on_a_server(self._connection.url)
+
+    async def anchor(self, *, all_tenants: bool) -> Anchor:
+        if all_tenants:
+            why = "a server gives its callers the anchor of their tenant; ask for this one where its store is"
+            raise BadArgument("anchor()", "all_tenants=True", why)
+        return await self._connection.read(ServerRequest(method="GET", path="/api/anchor"), Anchor)
 
     async def _info(self, request: ServerRequest, *, twice: bool = True) -> Info:
         return await self._connection.read(request, InfoDocument, info_of_document, twice=twice)

@@ -1,9 +1,11 @@
 """Files that are replaced as a whole: after a crash there is the old file or the new one, and never a part of one.
+And files that only grow, line by line.
 
 The new file is written aside in the same folder, brought to the disk, and renamed. `agent.builtin.new_file` does not
 use this: it works in an open folder, where a name that becomes a link meanwhile must lead nowhere else.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -43,6 +45,27 @@ def replace_file(
     with suppress(OSError):  # some file systems cannot do this; the new file is there all the same
         sync(path.parent)
     return True
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Adds a line to a file and brings it to the disk. If there is no file, it is made for its owner alone.
+
+    A line that was left incomplete there, by a full disk or a power cut, stays on a line of its own. Raises `OSError`.
+    """
+    is_new = not path.exists()
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        size = os.fstat(handle).st_size
+        is_complete = size == 0 or os.pread(handle, 1, size - 1) == b"\n"
+        text = (b"" if is_complete else b"\n") + line + b"\n"
+        if os.write(handle, text) != len(text):  # in one piece: several processes may add lines
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    if is_new:
+        with suppress(OSError):  # some file systems cannot do this; the new file is there all the same
+            sync(path.parent)
 
 
 def new_aside(path: Path) -> Path:

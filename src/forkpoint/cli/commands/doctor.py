@@ -5,7 +5,7 @@ import platform
 import shlex
 import sqlite3
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -19,14 +19,15 @@ from rich.text import Text
 
 from forkpoint.agent.skills.files import together
 from forkpoint.cli import figures
+from forkpoint.cli.commands.anchor import anchors_in
 from forkpoint.cli.commands.skills import places
 from forkpoint.cli.commands.trust import instructions_here
 from forkpoint.cli.common import Store, known_names, opened
 from forkpoint.cli.options import argument, option
-from forkpoint.cli.output import Json, clean, console, display, grid, print_json
+from forkpoint.cli.output import Json, clean, console, display, grid, print_json, tell
 from forkpoint.cli.questions.pin_view import PinView
 from forkpoint.cli.reach import address_of, is_address, reached
-from forkpoint.conversation import Conversations, Verification
+from forkpoint.conversation import Anchor, Conversations, Verification
 from forkpoint.conversation.look import is_there, look
 from forkpoint.errors import ExtraMissing, ForkpointError, NotFound, NoWeights
 from forkpoint.llm.local.llama import load as load_llama
@@ -111,23 +112,30 @@ def verify(
     head_digest: Annotated[
         str | None, option("--head-digest HEX", "A digest that `show` printed earlier, kept elsewhere.")
     ] = None,
+    anchor: Annotated[
+        str | None,
+        option("--anchor FILE", "What `anchor` printed earlier, one line or many, kept elsewhere. - is stdin."),
+    ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
     """Check that everything is as it was written.
 
-    Every event and every record is checked, every digest and every figure, and the file itself. With --head-digest it
-    is also checked that nobody has rewritten all of it since. The exit status is 1 if there is a flaw.
+    Every event and every record is checked, every digest and every figure, and the file itself. With --anchor or
+    --head-digest it is also checked that nobody has rewritten all of it since. The exit status is 1 if there is a flaw.
 
     \b
     Examples:
       forkpoint verify
       forkpoint verify build-1234
+      forkpoint verify --anchor /mnt/witness/anchors.jsonl
     """
+    if anchor is not None and conversation is not None:
+        raise typer.BadParameter("an anchor covers the whole store: leave CONVERSATION out", param_hint="--anchor")
     if head_digest is not None:
         _check_hex(head_digest)
     if conversation is None:
-        found = _verify_all(store, head_digest)
+        found = _verify_all(store, head_digest, () if anchor is None else anchors_in(anchor, "--anchor"))
     else:
         with opened(conversation, store) as this, _progress_bar("Verifying") as progress:
             found = this.verify(head_digest=head_digest, progress=progress)
@@ -139,17 +147,20 @@ def verify(
         erased = f" ({found.erased:,} of them erased)" if found.erased else ""
         checked = f"{figures.counted(found.events, 'event')}{erased} and {figures.counted(found.records, 'record')}"
         of = figures.counted(found.conversations, "conversation")
+        sealed = f", {figures.counted(found.seals, 'seal')}" if found.seals else ""
         end = "as it was written" if found.ok else figures.counted(len(found.flaws), "flaw")
-        console(stderr=not found.ok).print(f"{checked} of {of}: {end}", style="green" if found.ok else "red")
+        for remark in found.remarks:
+            tell(f"Note: {clean(remark)}.")
+        console(stderr=not found.ok).print(f"{checked} of {of}{sealed}: {end}", style="green" if found.ok else "red")
     if not found.ok:
         raise typer.Exit(1)
 
 
-def _verify_all(store: str | None, head_digest: str | None) -> Verification:
+def _verify_all(store: str | None, head_digest: str | None, anchors: Sequence[Anchor]) -> Verification:
     if not is_there(store):  # an empty store would be fine, but a wrong address is more likely
         raise NotFound("store", look(store).address)
     with Conversations(store) as conversations, _progress_bar("Verifying") as progress:
-        return conversations.verify(head_digest=head_digest, progress=progress)
+        return conversations.verify(head_digest=head_digest, anchors=anchors, progress=progress)
 
 
 @contextmanager
@@ -297,6 +308,8 @@ def _store(store: str | None) -> tuple[State, str]:
     if found.format != found.newest_format:
         format += f", migrated to {found.newest_format} when it is next opened"
     said = f"{where}, {holds}, {format}"
+    if found.anchored is not None:
+        said += f", last anchor {figures.moment(found.anchored)}"
     if not found.is_checked:
         said += "; too large to check every page here: forkpoint verify"
     if found.readers is not None:

@@ -11,6 +11,7 @@ from forkpoint.agent.agent import Limits
 from forkpoint.backend.messages import Given, as_message, as_result
 from forkpoint.errors import Invalid, NothingToRun, TooLarge
 from forkpoint.events import Part, UserMessage
+from forkpoint.history.anchors import Anchor
 from forkpoint.llm.prompt.identity import CachePolicy
 from forkpoint.server.api.bad_json import UNREADABLE, fault_of
 
@@ -310,6 +311,12 @@ class Verify(_Body, frozen=True):
     """A digest that was kept elsewhere: it must be on the path."""
 
     head_digest: Annotated[str, Meta(pattern="^([0-9a-f]{2})*$")] | None = None
+
+
+class VerifyAll(Verify, frozen=True):
+    """Anchors that were kept elsewhere: the seals that they name must be there."""
+
+    anchors: Annotated[tuple[Anchor, ...], Meta(max_length=100_000)] = ()
 
 
 class Nothing(_Body, frozen=True):

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.allowance import as_allowed
 from forkpoint.errors import Invalid
+from forkpoint.history.anchors import Anchor
 from forkpoint.llm.prompt.inspection import Inspection
-from forkpoint.server.api.bodies import ChangeState, PreviewRequest, Verify, messages_of
+from forkpoint.server.api.bodies import ChangeState, PreviewRequest, Verify, VerifyAll, messages_of
 from forkpoint.server.api.conversations import MAKING, target_of
 from forkpoint.server.http.call import CallMade, Calls, Conversation, answer
 from forkpoint.store import Record
@@ -128,11 +129,20 @@ async def verify_conversation(call: CallMade, id: Conversation) -> Response:
     return answer(verification_document(await call.backend.verify(info.id, head_digest=body.head_digest)))
 
 
-@calls("POST", "/api/verify", role="read", takes=Verify, gives=VerificationDocument, raises="bad_argument")
+@calls("POST", "/api/verify", role="read", takes=VerifyAll, gives=VerificationDocument, raises="bad_argument")
 async def verify_all(call: CallMade) -> Response:
     """Check that nobody changed the history of any of your conversations."""
-    body = await call.body(Verify)
-    return answer(verification_document(await call.backend.verify(None, head_digest=body.head_digest)))
+    body = await call.body(VerifyAll)
+    if any(anchor.tenant is None for anchor in body.anchors):
+        raise Invalid("anchors", "an anchor of the whole store can only be checked where the store is")
+    found = await call.backend.verify(None, head_digest=body.head_digest, anchors=body.anchors)
+    return answer(verification_document(found))
+
+
+@calls("GET", "/api/anchor", role="read", gives=Anchor)
+async def get_anchor(call: CallMade) -> Response:
+    """A document to keep elsewhere, which shows later whether anybody rewrote what your conversations are now."""
+    return answer(await call.backend.anchor(all_tenants=False))
 
 
 @calls("GET", "/api/conversations/{id}/records", role="read", gives=PageDocument[Record], raises="not_found bad_cursor")

@@ -8,6 +8,7 @@ from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.backend.results import Info, Member, SideAnswer, Stats, Turn
 from forkpoint.errors import ForkpointError, TurnFailed
 from forkpoint.events import AssistantMessage, Condensation, Envelope, Event, Position, Text, Usage, UserMessage
+from forkpoint.history.anchors import Anchor
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.server.wires.chat.answer import FinishedAnswer, completion
 from forkpoint.store import Lineage, Record, TurnError, Verification
@@ -60,6 +61,7 @@ _EVENTS = (
         AssistantMessage((Text("The disk was full."),)),
     ),
 )
+_ANCHOR = Anchor("9f" * 16, "default", 3, "5a" * 32, 1200, _TIME, "c1" * 32)
 _DONE = Turn(TURN, ID, "committed", (_SAID,), _EVENTS, _USAGE, started=_TIME, ended=_TIME)
 
 
@@ -158,6 +160,8 @@ EXAMPLES: dict[str, Any] = {
     "SideAnswerDocument": plain(side_answer_document(SideAnswer("Yes.", _USAGE))),
     "StateDocument": {"state": {"open_tickets": 3}},
     "CondensedDocument": plain(condensed_document(Condensation("The build of 1234 failed: the disk was full.", 812))),
+    "Anchor": plain(_ANCHOR),
+    "VerifyAll": {"anchors": [plain(_ANCHOR)]},
     "VerificationDocument": plain(verification_document(Verification(1, 3, 0, (), records=2, chains=2))),
     "CreateConversation": {"id": "build-1234", "agent": "support", "tags": {"kind": "debug"}},
     "DescribeConversation": {"title": "The disk was full"},

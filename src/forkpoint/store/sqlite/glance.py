@@ -25,6 +25,7 @@ class Glance(Struct, frozen=True):
     bytes: int
     readers: str | None  # who else than its owner may read it
     is_checked: bool  # whether SQLite has checked every page; a large file is not checked
+    anchored: int | None = None  # when the newest seal was made, of any tenant; None if there is none
 
 
 def glance(path: Path) -> Glance:
@@ -37,13 +38,16 @@ def glance(path: Path) -> Glance:
     size = path.stat().st_size + written
     if size <= LARGEST:
         check_pages(path)
-    format, counted = read_quietly(path, _counted)
+    format, counted, anchored = read_quietly(path, _counted)
     check_remains(path)
-    return Glance(format, counted, size, readers_of(path), is_checked=size <= LARGEST)
+    return Glance(format, counted, size, readers_of(path), is_checked=size <= LARGEST, anchored=anchored)
 
 
-def _counted(db: Database) -> tuple[int, int]:
-    """The format, and how many conversations there are."""
+def _counted(db: Database) -> tuple[int, int, int | None]:
+    """The format, how many conversations there are, and when the newest seal was made."""
     if not (format := format_of(db)):
-        return 0, 0
-    return format, db.execute(SQL["count_conversations"], {"tenant": DEFAULT_TENANT}).fetchone()[0]
+        return 0, 0, None
+    counted: int = db.execute(SQL["count_conversations"], {"tenant": DEFAULT_TENANT}).fetchone()[0]
+    has_seals = bool(db.execute(SQL["has_seals"]).fetchone()["has_seals"])  # not before it is migrated
+    sealed = db.execute(SQL["sealed_up_to"]).fetchone() if has_seals else None
+    return format, counted, None if sealed is None else sealed["time"]

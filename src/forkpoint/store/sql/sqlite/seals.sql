@@ -2,9 +2,13 @@
 -- Which store this is.
 SELECT store FROM meta;
 
+-- name: has_seals
+-- Whether the store is of a format that has seals.
+SELECT count(*) AS has_seals FROM sqlite_master WHERE type = 'table' AND name = 'seal';
+
 -- name: sealed_up_to
 -- The newest seal, and the record up to which the records of all tenants are sealed.
-SELECT id, last FROM seal ORDER BY id DESC LIMIT 1;
+SELECT id, last, time FROM seal ORDER BY id DESC LIMIT 1;
 
 -- name: newest_record
 -- How far records go.
