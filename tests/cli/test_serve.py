@@ -32,6 +32,7 @@ def refused(program: Program, *options: str, status: int = 1, **environment: str
 FLAGS = {
     *("--host", "--port", "--store", "--config", "--keys", "--key-env", "--log-level", "--json", "--help"),
     *("--model", "--api", "--base-url", "--api-key-env", "--instructions"),
+    *("--anchor-log", "--anchor-command", "--anchor-interval"),
 }
 MOVED = {
     "--max-body": "max_body",

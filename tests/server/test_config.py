@@ -37,6 +37,9 @@ WHOLE: dict[str, Any] = {
     "request_timeout": 60,
     "allow_trust": True,
     "trust": ["project"],
+    "anchor_log": "anchors.jsonl",
+    "anchor_command": "ssh witness 'cat >> anchors.jsonl'",
+    "anchor_interval": 60,
     "conversation_headers": ["X-Chat=full", "X-Talk"],
     "conversations_max": 6,
     "conversation_ttl": 7,
@@ -93,6 +96,9 @@ def test_a_file_sets_everything_that_a_server_has(tmp_path: Path) -> None:
             request_timeout=60,
             allow_trust=True,
             trust=(str(tmp_path / "project"),),
+            anchor_log=str(tmp_path / "anchors.jsonl"),
+            anchor_command="ssh witness 'cat >> anchors.jsonl'",
+            anchor_interval=60,
             conversation_headers=(ConversationHeader("X-Chat", "full"), ConversationHeader("X-Talk")),
             conversations_max=6,
             conversation_ttl=7,
@@ -169,7 +175,7 @@ def test_every_field_that_is_wrong_is_named(tmp_path: Path) -> None:
         "server.cors_origins: Expected `array`, got `str`",
         "server.allow_isolation: it belongs at the top of the file, before any table",
         "server.on_disconect: there is no such field; did you mean on_disconnect?",
-        "server.zzz: there is no such field; use allow_trust, buffer,",
+        "server.zzz: there is no such field; use allow_trust, anchor_command,",
     ):
         assert words in said, f"{words!r} is missing from {said}"
 

@@ -39,6 +39,7 @@ from forkpoint.server.services import Services
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.chat import route
 from forkpoint.server.wires.chat.service import ChatService
+from forkpoint.server.witnesses import Witnesses
 from forkpoint.store import Store
 from forkpoint.version import __version__
 
@@ -90,6 +91,7 @@ def create_app(
     watching = Watching(settings, counted, metrics)
     turns_here = Turns(settings, watching, metrics)
     tenants = Tenants(counted, models, settings.request_timeout, watching.knows, turns_here.beside)
+    witnesses = Witnesses(settings, counted, metrics)
     services = Services(
         settings=settings,
         agents=agents,
@@ -105,7 +107,7 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         for folder in settings.trust:
             await tenants.shared.trust(None, folder, True)
-        looking = [asyncio.create_task(watching.poll()), asyncio.create_task(services.chat.sweep())]
+        looking = [asyncio.create_task(task) for task in (watching.poll(), services.chat.sweep(), witnesses.watch())]
         try:
             yield
         finally:
@@ -114,6 +116,7 @@ def create_app(
                 task.cancel()
             await asyncio.gather(*looking, return_exceptions=True)
             await services.chat.stop()
+            await witnesses.tell()
             await services.tenants.close()
 
     app = FastAPI(

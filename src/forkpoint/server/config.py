@@ -51,8 +51,9 @@ def read_server(
     if "trust" in said:
         said["trust"] = tuple(os.path.abspath(folder / Path(path).expanduser()) for path in said["trust"])
         problems += [f"server.trust: {path} is not a folder" for path in said["trust"] if not os.path.isdir(path)]
-    if "keys" in said:
-        said["keys"] = str(folder / Path(said["keys"]).expanduser())
+    for file in ("keys", "anchor_log"):
+        if file in said:
+            said[file] = str(folder / Path(said[file]).expanduser())
     if "store" in said:
         said["store"] = _store(said["store"], folder, problems)
     start = {name: said.pop(name) for name in _START if name in said}

@@ -21,6 +21,7 @@ _YEAR = 365 * 86_400
 _Count: TypeAlias = Annotated[int, Meta(ge=1)]
 _Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=_YEAR)]  # neither infinity nor a NaN is within the bounds
 _Pause: TypeAlias = Annotated[float, Meta(ge=0.001, le=_YEAR)]
+_Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 _HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$%&'*+.^_`|~-]{0,127}")  # as HTTP allows; not "*", which means all
 _TAKEN = re.compile(
@@ -87,6 +88,11 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     request_timeout: _Pause | None = None  # after which every turn has failed, whatever limits its agent has
     allow_trust: bool = False  # whether clients may decide that a workspace's project is trusted, or untrusted
     trust: tuple[str, ...] = ()  # folders whose projects are trusted here
+
+    # Anchors of the whole store, for witnesses.
+    anchor_log: _Text | None = None  # the file that gets a line for each anchor
+    anchor_command: _Text | None = None  # the shell command that gets each anchor on its standard input
+    anchor_interval: _Pause = 3600.0  # how often there is an anchor, if anything is new
 
     # Chat completions.
     conversation_headers: tuple[ConversationHeader, ...] = (ConversationHeader("X-Conversation-Id"),)

@@ -49,6 +49,15 @@ def serve(
     instructions: Instructions = None,
     keys: Annotated[str | None, option("--keys FILE", "The file of `forkpoint keys`. Callers need a key.")] = None,
     key_env: Annotated[str | None, option("--key-env NAME", "The variable with a key for callers.")] = None,
+    anchor_log: Annotated[
+        str | None, option("--anchor-log FILE", "Add a line to this file for each anchor of the store.")
+    ] = None,
+    anchor_command: Annotated[
+        str | None, option("--anchor-command COMMAND", "Give each anchor of the store to this shell command, on stdin.")
+    ] = None,
+    anchor_interval: Annotated[
+        float | None, option("--anchor-interval SECONDS", "How often, if anything is new. Default: 3600.", min=0.001)
+    ] = None,
     log_level: Annotated[
         _Level | None, option("--log-level LEVEL", "debug, info, warning or error. Default: info.")
     ] = None,
@@ -66,6 +75,9 @@ def serve(
     Ctrl-C or SIGTERM lets running turns finish, and cancels them after 30 s (grace in the file); a second one cancels
     them at once.
 
+    An anchor shows later whether anybody rewrote the store: `forkpoint anchor --help`. With --anchor-log and
+    --anchor-command there is one at the start, at each interval if anything is new, and at the end.
+
     \b
     Examples:
       forkpoint serve
@@ -74,7 +86,8 @@ def serve(
     """
     file = ServerFile() if config is None else read_file(config)
     flags = {"host": host, "port": port, "keys": keys, "key_env": key_env, "log_level": log_level}
-    start = _started_with(file, flags)
+    anchors = {"anchor_log": anchor_log, "anchor_command": anchor_command, "anchor_interval": anchor_interval}
+    start = _started_with(file, flags, anchors)
     address = _address(store, start)
     named = {"model": model, "api": api, "base_url": base_url, "api_key_env": api_key_env, "instructions": instructions}
     offered = _agents(file, {name: value for name, value in named.items() if value is not None})
@@ -126,10 +139,15 @@ def _setting_of(flag: str) -> str | None:
     return f"{flag} is a setting now: write {setting} = ... {where} a file, and give that with --config FILE"
 
 
-def _started_with(file: ServerFile, flags: dict[str, Any]) -> ServerConfig:
+def _started_with(file: ServerFile, flags: dict[str, Any], settings: dict[str, Any]) -> ServerConfig:
     """What the file says, unless a flag says otherwise."""
-    start = replace(file.server, **{name: value for name, value in flags.items() if value is not None})
-    return replace(start, settings=replace(start.settings, hosts=(start.host, *start.settings.hosts)))
+    start = replace(file.server, **_given(flags))
+    hosts = (start.host, *start.settings.hosts)
+    return replace(start, settings=replace(start.settings, hosts=hosts, **_given(settings)))
+
+
+def _given(flags: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in flags.items() if value is not None}
 
 
 def _address(flag: str | None, start: ServerConfig) -> str:

@@ -74,10 +74,15 @@ class Metrics:
         self._gaps = counter("stream_gaps", "Times that a slow reader missed provisional updates.")
         self._store = histogram("store", "Operations of the store.", SHORT, "operation")
 
+        self._anchored = gauge("last_anchor_time_seconds", "When all witnesses had the newest anchor; 0 if never.")
+        self._unwitnessed = counter("anchor_failures", "Anchors that a witness could not be given.", "witness")
+
         self._seen: dict[str, set[str]] = {}
         self._operations: dict[str, Histogram] = {}
         # Made here and not when they are first needed: a rate needs the zero that was before.
         self._kinds = [self._tokens.labels(kind) for kind in ("cached", "written", "fresh", "output")]
+        for witness in ("log", "command"):
+            self._unwitnessed.labels(witness)
         for outcome in ("committed", "failed", "cancelled", "awaiting_approval", "unknown"):
             self._turns.labels(outcome)
 
@@ -147,6 +152,14 @@ class Metrics:
         if (found := self._operations.get(operation)) is None:
             found = self._operations[operation] = self._store.labels(self._bounded("operation", operation))
         found.observe(seconds)
+
+    def anchored(self) -> None:
+        """All witnesses have the newest anchor."""
+        self._anchored.set_to_current_time()
+
+    def unwitnessed(self, witness: str) -> None:
+        """Counts an anchor that a witness could not be given."""
+        self._unwitnessed.labels(witness).inc()
 
     # What a turn tells.
 
