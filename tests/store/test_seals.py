@@ -9,15 +9,18 @@ from typing import TypeAlias
 import pytest
 from msgspec.structs import asdict
 
+from forkpoint.errors import BadArgument
+from forkpoint.events import Usage
 from forkpoint.history import records
 from forkpoint.history.anchors import Anchor
 from forkpoint.history.seals import START, Seal, hints, tree_hash
-from forkpoint.ids import id_to_bytes
+from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import connect
 from forkpoint.store.sqlite.seals import recent, rows
-from forkpoint.store.values import Verification
-from forkpoint.testing.conformance.base import create, run
+from forkpoint.store.values import TurnError, Verification
+from forkpoint.testing.conformance.base import begin, create, fork_of, run
+from forkpoint.testing.samples import says
 
 pytestmark = pytest.mark.anyio
 
@@ -285,3 +288,91 @@ async def test_what_is_recorded_after_a_seal_is_known(tmp_path: Path) -> None:
         found = recent.recent(db, scope, seal.last)
     assert found.chains == {records.conversation_chain(id_to_bytes(two.id)): 2}
     assert found.turns == {id_to_bytes(done.turn)}
+
+
+# What is newer than an anchor.
+
+
+async def grown(path: Path) -> tuple[Anchor, SqliteStore]:
+    """A store with history on both sides of an anchor: turns, failed tries, forks, charges, a deletion."""
+    store = await SqliteStore.open(path)
+    old, both = await create(store, "old"), await create(store, "both")
+    for conversation in (old, both):
+        await run(store, conversation.id, f"{conversation.name} before")
+    await store.charge(both.id, new_id(), Usage(calls=1))
+    await store.charge(None, CHARGED, Usage(calls=1))
+    doomed = await store.fork(both.id, fork_of("doomed"))
+    await run(store, doomed.id, "doomed before")
+    anchor = await store.anchor()
+    await run(store, both.id, "both after")
+    turn = await begin(store, both.id)
+    await store.fail(await store.journal(turn, [says("tried")]), TurnError("tried", "It was to fail."))
+    await store.fork(both.id, fork_of("fork"))
+    new = await store.fork(both.id, fork_of("new"))
+    await run(store, new.id, "new after")
+    await store.charge(both.id, new_id(), Usage(calls=1))
+    await store.charge(None, new_id(), Usage(calls=1))
+    await run(store, doomed.id, "doomed after")
+    await store.delete(doomed.id)
+    return anchor, store
+
+
+CHARGED = new_id()
+
+NEWER = {
+    "a payload": "UPDATE event SET payload = replace(payload, 'both after', 'other words')",
+    "a payload of a fork": "UPDATE event SET payload = replace(payload, 'new after', 'other words')",
+    "what a turn cost": """UPDATE turn SET usage = '{"calls":9}' WHERE id = (SELECT head_turn FROM conversation
+        WHERE name = 'new')""",
+    "a failed try": "UPDATE turn SET outcome = 'cancelled' WHERE outcome = 'failed'",
+    "a step": "UPDATE step SET payload = replace(payload, 'tried', 'did it')",
+    "a name": "UPDATE conversation SET name = 'another' WHERE name = 'renamed'",
+    "a record's body": """UPDATE record SET body = replace(body, '"calls":1', '"calls":2')
+        WHERE id = (SELECT max(id) FROM record WHERE kind = 'charged')""",
+    "a record, removed": "DELETE FROM record WHERE id = (SELECT max(id) FROM record WHERE kind = 'failed')",
+    "a head": "UPDATE conversation SET head = head - 2 WHERE name = 'both'",
+    "the end of a chain": "UPDATE chain SET records = records - 1",
+}
+
+
+async def test_what_was_recorded_since_an_anchor_is_verified_alone_and_the_result_says_so(tmp_path: Path) -> None:
+    anchor, store = await grown(tmp_path / "store.db")
+    async with store:
+        everything, since = await store.verify(), await store.verify(since=anchor)
+        assert everything.ok, everything.flaws
+        assert since.ok, since.flaws
+        assert (everything.since, since.since) == (None, 1)
+        assert 0 < since.events < everything.events
+        assert 0 < since.records < everything.records
+        last = await store.anchor()
+        nothing = await store.verify(since=last)
+        assert (nothing.ok, nothing.events, nothing.records, nothing.conversations) == (True, 0, 0, 0), nothing.flaws
+
+
+@pytest.mark.parametrize("what", NEWER)
+async def test_a_change_of_what_is_newer_than_an_anchor_is_found(tmp_path: Path, what: str) -> None:
+    anchor, store = await grown(tmp_path / "store.db")
+    async with store:
+        await store.rename((await store.find("fork")).id, "renamed")
+    tamper(tmp_path / "store.db", lambda db: _changes(db, NEWER[what]))
+    async with await SqliteStore.open(tmp_path / "store.db") as store:
+        assert not (await store.verify(since=anchor)).ok, f"nobody noticed that somebody changed {what}"
+
+
+async def test_older_payloads_are_not_looked_at(tmp_path: Path) -> None:
+    anchor, store = await grown(tmp_path / "store.db")
+    await store.close()
+    change = "UPDATE event SET payload = replace(payload, 'before', 'ever') WHERE payload LIKE '%before%'"
+    tamper(tmp_path / "store.db", lambda db: _changes(db, change))
+    async with await SqliteStore.open(tmp_path / "store.db") as store:
+        assert not (await store.verify()).ok
+        assert (await store.verify(since=anchor)).ok
+
+
+async def test_what_is_newer_cannot_be_asked_for_together_with_a_part_of_what_is_older(tmp_path: Path) -> None:
+    anchor, store = await grown(tmp_path / "store.db")
+    async with store:
+        with pytest.raises(BadArgument):
+            await store.verify((await store.find("old")).id, since=anchor)
+        with pytest.raises(BadArgument):
+            await store.verify(head_digest=b"0" * 32, since=anchor)

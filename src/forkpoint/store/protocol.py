@@ -466,6 +466,7 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         *,
         head_digest: bytes | None = None,
         anchors: Sequence[Anchor] = (),
+        since: Anchor | None = None,
         progress: VerifyProgress | None = None,
     ) -> Verification:
         """Checks that all is as it was written: one conversation's path, turns and records, or all that the tenant has.
@@ -474,6 +475,9 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         ``progress`` is called now and then, from another thread. Raises `StoreDamaged` if the file itself is damaged.
         ``anchors`` were kept elsewhere, and their seals must be there: so it is found out if everything was rewritten.
         An anchor of the whole store makes it check the seals of all tenants: only its operator may ask for that.
+
+        ``since`` is an anchor too. Only what was recorded after its seal is looked at, and no older payload: the result
+        says so. It cannot be combined with ``conversation`` or ``head_digest``.
         """
         ...
 

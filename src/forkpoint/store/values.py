@@ -294,6 +294,7 @@ class Verification(Struct, frozen=True):
     chains: int = 0  # of records: of conversations, families and the tenant
     seals: int = 0  # that were made anew and compared
     remarks: tuple[str, ...] = ()  # what is no flaw, but should be known
+    since: int | None = None  # only what was recorded after this seal was looked at; None: everything was
 
     @property
     def ok(self) -> bool:

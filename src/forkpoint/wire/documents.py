@@ -247,6 +247,7 @@ class VerificationDocument(Struct, frozen=True):
     chains: int = 0
     seals: int = 0
     remarks: tuple[str, ...] = ()
+    since: int | None = None
 
 
 class PageDocument(Struct, Generic[D], frozen=True):

@@ -17,7 +17,7 @@ from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from forkpoint.clock import Clock, system_clock
-from forkpoint.errors import BadName, CommitFailed, NotFound, NotWhole
+from forkpoint.errors import BadArgument, BadName, CommitFailed, NotFound, NotWhole
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
 from forkpoint.history.anchors import Anchor
 from forkpoint.history.landmarks import LANDMARKS, Landmark, landmarks_in
@@ -543,10 +543,14 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         *,
         head_digest: bytes | None = None,
         anchors: Sequence[Anchor] = (),
+        since: Anchor | None = None,
         progress: VerifyProgress | None = None,
     ) -> Verification:
+        if since is not None and (conversation is not None or head_digest is not None):
+            why = "it is about all conversations, and looks at no older history"
+            raise BadArgument("verify()", "since together with a conversation or a head digest", why)
         asked = partial(verify, conversation=conversation, head_digest=head_digest)
-        return await self._view.read(partial(asked, anchors=anchors, progress=progress))
+        return await self._view.read(partial(asked, anchors=anchors, since=since, progress=progress))
 
     async def anchor(self, *, all_tenants: bool = False) -> Anchor:
         return await sealing.anchor(self._view, all_tenants=all_tenants)

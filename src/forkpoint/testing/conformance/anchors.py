@@ -107,6 +107,18 @@ class AnchorConformance(Conformance):
         ):
             assert not (await store.verify(anchors=[forged])).ok, forged
 
+    async def test_what_is_older_than_an_anchor_need_not_be_looked_at(self, store: Store) -> None:
+        made = await create(store)
+        await run(store, made.id, "one")
+        anchor, whole = await store.anchor(), await store.anchor(all_tenants=True)
+        await run(store, made.id, "two")
+        await store.anchor()
+        await run(store, (await create(store)).id, "three")
+        for since in (anchor, whole):
+            found = await store.verify(since=since)
+            assert (found.ok, found.since) == (True, 1), found.flaws
+        assert not (await store.verify(since=replace(anchor, digest="0" * 64))).ok
+
     async def test_several_may_ask_for_an_anchor_at_once_while_others_write(self, store: Store, second: Store) -> None:
         """No seal is made twice, none is left out, and each caller's anchor covers what was there before its call."""
         anchors: list[Anchor] = []

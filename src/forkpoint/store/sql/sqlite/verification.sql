@@ -13,7 +13,8 @@ LEFT JOIN turn ON turn.id = record.subject
   AND record.kind IN ('committed', 'note', 'failed', 'cancelled', 'awaiting_approval', 'resumed')
 LEFT JOIN event AS base ON base.id = turn.base
 LEFT JOIN event AS last ON last.id = turn."end"
-WHERE record.tenant = :tenant AND record.chain >= :first AND record.chain < :below AND record.number <= :most
+WHERE record.tenant = :tenant AND record.chain >= :first AND record.chain < :below
+  AND record.number BETWEEN :least AND :most
 ORDER BY record.chain, record.number;
 
 -- name: records_beside_conversations
@@ -100,3 +101,12 @@ WHERE tenant = :tenant AND id IS NOT NULL AND deleted = 0
 -- name: written_off
 -- What is in the ledger of conversations that were deleted.
 SELECT family, conversation, deleted, usage, id FROM ledger WHERE tenant = :tenant AND (deleted <> 0 OR id IS NULL);
+
+-- name: records_of_chain
+-- The records of one chain after a number.
+SELECT id, chain, number, kind, subject, body, salt, digest
+FROM record WHERE tenant = :tenant AND chain = :chain AND number > :number ORDER BY number;
+
+-- name: end_of_chain
+-- Where the chain of a family or of the tenant has come to.
+SELECT records, digest FROM chain WHERE tenant = :tenant AND chain = :chain;

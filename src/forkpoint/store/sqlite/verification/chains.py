@@ -64,9 +64,14 @@ class ChainWalk:
         return fact
 
 
-def check_beside(db: Database, scope: Scope, findings: Findings, family: bytes | None) -> Absences:
-    """Checks the chains of families and of the tenant, or of one family, and returns what they say to be removed."""
-    absences = Absences()
+def check_beside(
+    db: Database, scope: Scope, findings: Findings, family: bytes | None, absences: Absences | None = None
+) -> Absences:
+    """Checks the chains of families and of the tenant, or of one family, and returns what they say to be removed.
+
+    If ``absences`` is given, it is added there.
+    """
+    absences = Absences() if absences is None else absences
     first, below = BESIDE if family is None else (family, family + b"\0")
     within = {"tenant": scope.tenant, "first": first, "below": below}
     ends = {row["chain"]: row for row in db.execute(SQL["chains_beside_conversations"], within)}

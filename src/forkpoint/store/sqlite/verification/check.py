@@ -22,6 +22,7 @@ from forkpoint.store.sqlite.verification.events import Events
 from forkpoint.store.sqlite.verification.file import check_file
 from forkpoint.store.sqlite.verification.findings import Findings
 from forkpoint.store.sqlite.verification.ledger import check_charges, check_written_off
+from forkpoint.store.sqlite.verification.recent import check_recent
 from forkpoint.store.sqlite.verification.standing import Conversations, check_head, is_root
 from forkpoint.store.sqlite.verification.turns import check_tries
 from forkpoint.store.values import Verification, VerifyProgress
@@ -36,15 +37,20 @@ def verify(
     conversation: str | None,
     head_digest: bytes | None,
     anchors: Sequence[Anchor] = (),
+    since: Anchor | None = None,
     progress: VerifyProgress | None = None,
 ) -> Verification:
-    """Checks everything that the tenant has; or one conversation with its path, its turns and its records."""
+    """Checks everything that the tenant has, or what is newer than an anchor; or one conversation with its path, its
+    turns and its records."""
     findings = Findings(progress)
     row = None if conversation is None else conversations.row_of(db, scope, conversation)
     try:
-        _check(db, scope, findings, row, head_digest)
+        if since is None:
+            _check(db, scope, findings, row, head_digest)
+        else:
+            check_recent(db, scope, findings, since)
         if row is None:
-            findings.add(inspect(db, scope, anchors))
+            findings.add(inspect(db, scope, anchors, since))
     except _UNREADABLE as error:
         findings.found("the store", f"a row cannot be read, so that what follows it was not checked: {error}")
     return findings.finish()

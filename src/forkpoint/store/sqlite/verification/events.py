@@ -59,8 +59,16 @@ class Events:
     """Follows segments, event by event."""
 
     def __init__(
-        self, db: Database, scope: Scope, findings: Findings, absences: Absences, wanted: bytes | None
+        self,
+        db: Database,
+        scope: Scope,
+        findings: Findings,
+        absences: Absences,
+        wanted: bytes | None = None,
+        *,
+        is_partial: bool = False,
     ) -> None:
+        """``is_partial``: not all segments are followed, so that what was erased elsewhere is not seen."""
         self._db = db
         self._scope = scope
         self._findings = findings
@@ -68,14 +76,15 @@ class Events:
         self._wanted = wanted
         self._is_watching = wanted is not None or bool(absences.runs) or bool(absences.lost_bases)
         self._unknown: set[bytes] = set()  # turns that left a state which an erasure keeps anybody from folding
+        self._is_partial = is_partial
         self.has_wanted = False
 
     def check(self, span: Span) -> None:
-        """Follows the chain through a stretch that starts where its segment starts."""
+        """Follows the chain through a stretch that starts where its segment starts, or where a turn does."""
         segment = self._db.execute(SQL["read_segment"], {"id": span.segment, "tenant": self._scope.tenant}).fetchone()
         if segment is None:
             return self._findings.found(f"segment {span.segment}", "it is missing")
-        here = self._base(segment)
+        here = self._base(segment, span.first)
         before = here.state  # as it was when the turn of the events began
         expected, turn = span.segment << 32 | span.first, None
         row: sqlite3.Row | None = None  # of the turn that the events are of
@@ -105,21 +114,25 @@ class Events:
             self._findings.found(_place(expected), f"events up to {span.segment}-{span.last} are missing")
         return None
 
-    def _base(self, segment: sqlite3.Row) -> Here:
-        """What is true where a segment starts."""
+    def _base(self, segment: sqlite3.Row, first: int) -> Here:
+        """What is true where a stretch of a segment starts."""
         where = f"segment {segment['id']}"
-        key = segment["base"]
+        key, digest = segment["base"], segment["base_digest"]
+        if first > (0 if key is None else key & ORDINALS) + 1:
+            key, digest = segment["id"] << 32 | first - 1, None
         try:
             base = head_at(self._db, segment["family"], unpack(key))
             state = read_state(self._db, base)
         except (ForkpointError, msgspec.DecodeError) as damage:
             self._findings.found(where, f"its base does not hold: {damage}")
-            return Here(segment["base_digest"], NO_CALLS, EMPTY, Usage(), None, key, known=False)
-        if segment["base_digest"] != base.digest:
+            return Here(digest or b"", NO_CALLS, EMPTY, Usage(), None, key, known=False)
+        digest = base.digest if digest is None else digest
+        if digest != base.digest:
             self._findings.found(where, "it names another digest than its base has")
         state_of = blob(base.state_of)
-        known = state_of not in self._unknown and (base.state is None or not self._absences.runs)
-        return Here(segment["base_digest"], base.open_calls, state, base.totals, state_of, key, known=known)
+        is_sure = base.state is None and not self._is_partial
+        known = state_of not in self._unknown and (is_sure or not self._absences.runs)
+        return Here(digest, base.open_calls, state, base.totals, state_of, key, known=known)
 
     def _turn(self, id: bytes, key: int, here: Here) -> sqlite3.Row | None:
         """The row of the turn that begins at a place, if it fits there."""

@@ -18,6 +18,7 @@ class Findings:
         self.chains = 0
         self.seals = 0
         self.remarks: tuple[str, ...] = ()
+        self.since: int | None = None
         self.total = 0  # of events and records, as far as it is known
         self._untold = 0  # how many were looked at since progress was told
         self._progress = progress
@@ -45,9 +46,17 @@ class Findings:
         if self._progress is not None:
             done = self.events + self.records
             self._progress(done, done)
-        counts = {"records": self.records, "chains": self.chains, "seals": self.seals}
-        flaws = tuple(self._flaws)
-        return Verification(self.conversations, self.events, self.erased, flaws, **counts, remarks=self.remarks)
+        return Verification(
+            conversations=self.conversations,
+            events=self.events,
+            erased=self.erased,
+            flaws=tuple(self._flaws),
+            records=self.records,
+            chains=self.chains,
+            seals=self.seals,
+            remarks=self.remarks,
+            since=self.since,
+        )
 
     def _tell(self, more: int) -> None:
         self._untold += more

@@ -47,11 +47,14 @@ WORDS = {
 class Fold:
     """What a birth and the records after it add up to."""
 
-    def __init__(self, birth: Birth, salt: bytes | None) -> None:
+    def __init__(self, birth: Birth, salt: bytes | None, *, whole: bool = True) -> None:
+        """If it is not ``whole``, only what the records say that are added counts: they are not all that there are."""
         self.family = id_to_bytes(birth.family)
-        self.plain: dict[str, object] = {"revision": 0}
+        self.whole = whole
+        self.plain: dict[str, object] = {"revision": 0} if whole else {}
         self.texts: dict[str, tuple[bytes, bytes | None]] = {}  # the digest of each, and its salt
-        self._state(birth, salt)
+        if whole:
+            self._state(birth, salt)
 
     def add(self, fact: Fact, salt: bytes | None) -> None:
         if fact.kind in COMMITTED and fact.turn is not None:
@@ -108,8 +111,17 @@ class Conversations:
             birth = None if found is None else _birth(found)
         return None
 
-    def _records(self, first: bytes, below: bytes, most: int = EVERY_RECORD) -> Iterator[sqlite3.Row]:
-        within = {"tenant": self._scope.tenant, "first": first, "below": below, "most": most}
+    def check_from(self, chain: bytes, number: int) -> sqlite3.Row | None:
+        """Checks a conversation by its records from a number on, and returns its row, unless that is gone."""
+        of_it = {"tenant": self._scope.tenant, "id": chain[1:]}
+        row: sqlite3.Row | None = self._db.execute(SQL["read_conversation"], of_it).fetchone()
+        self._check(chain, row, self._records(chain, chain + b"\0", least=number), start=number)
+        return row
+
+    def _records(
+        self, first: bytes, below: bytes, most: int = EVERY_RECORD, *, least: int = 1
+    ) -> Iterator[sqlite3.Row]:
+        within = {"tenant": self._scope.tenant, "first": first, "below": below, "least": least, "most": most}
         return self._db.execute(SQL["records_of_conversations"], within)
 
     def _find_lost_chains(self, gone: set[bytes]) -> None:
@@ -119,9 +131,18 @@ class Conversations:
                 self._findings.found(f"conversation {id_from_bytes(id)}", "all its records are missing")
 
     def _check(
-        self, chain: bytes, row: sqlite3.Row | None, records: Iterator[sqlite3.Row], upto: int = EVERY_RECORD
+        self,
+        chain: bytes,
+        row: sqlite3.Row | None,
+        records: Iterator[sqlite3.Row],
+        *,
+        start: int = 1,
+        upto: int = EVERY_RECORD,
     ) -> None:
-        """Follows a chain through all conversations that have had its id; the last of them may be there still."""
+        """Follows a chain through all conversations that have had its id; the last of them may be there still.
+
+        ``start`` is the number of the first record. The record before it is not looked at, only its digest.
+        """
         where, id = owner_of(chain), chain[1:]
         walk = ChainWalk(self._findings, where, chain, None)
         birth = None if row is None else self._check_birth(where, row)
@@ -131,12 +152,18 @@ class Conversations:
             lives.append(Life(birth.follows, *digests, removed=False))
         elif row is None and not lives:
             self._findings.found(where, "it is missing, and no record says that it was deleted")
-        fold = None if row is None or birth is None else Fold(birth, row["born_salt"])
+        fold = None
+        if row is not None and birth is not None:
+            fold = Fold(birth, row["born_salt"], whole=birth.follows >= start - 1)
+        walk.number = start - 1
         record = next(records, None)
         for life in lives:
-            if life.follows != walk.number and life.follows <= upto:
+            if 1 < start > life.records:
+                continue
+            is_begun = life.follows < start - 1
+            if life.follows != walk.number and life.follows <= upto and not is_begun:
                 self._findings.found(where, "its records do not begin where they should")
-            walk.previous = life.first
+            walk.previous = self._digest(chain, start - 1) if is_begun else life.first
             open_turns: dict[bytes, tuple[sqlite3.Row, Fact]] = {}
             while record is not None and record["number"] <= life.records:
                 self._follow(walk, record, life, None if life.removed else fold, open_turns)
@@ -215,6 +242,11 @@ class Conversations:
             self._findings.found(where, "the salt of its birth is missing, which nothing allows")
         return birth
 
+    def _digest(self, chain: bytes, number: int) -> bytes | None:
+        at = {"tenant": self._scope.tenant, "chain": chain, "number": number}
+        row = self._db.execute(SQL["digest_of_record"], at).fetchone()
+        return None if row is None else row["digest"]
+
     def _digests_at(self, source: str, number: int) -> set[bytes]:
         """The digests that the chain of a conversation had after so many records, in any of its lives."""
         try:
@@ -246,9 +278,9 @@ class Conversations:
             self._findings.found(where, f"what it inherited cannot be read: {error}")
             return
         for name, value in here.items():
-            if fold.plain.get(name) != value:
+            if fold.plain.get(name, None if fold.whole else value) != value:
                 self._findings.found(where, f"{_words(name)} {_is(name)} not what its records say")
-        for name in TEXTS:
+        for name in TEXTS if fold.whole else fold.texts:
             digest, salt = fold.texts.get(name, (b"", None))
             if salt is None:
                 self._findings.found(where, f"no record vouches for {_words(name)} any more")
