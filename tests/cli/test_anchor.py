@@ -102,3 +102,22 @@ def test_a_server_gives_the_anchor_of_the_keys_tenant_and_checks_it(forkpoint: P
     with served(forkpoint.store) as server:
         refused = forkpoint.run("verify", "--store", server.url, "--anchor", "-", stdin=whole)
         assert (refused.returncode, "where the store is" in refused.stderr) == (1, True)
+
+
+def test_only_what_is_newer_than_the_newest_anchor_in_a_file_is_looked_at_which_is_said(forkpoint: Program) -> None:
+    file = forkpoint.folder / "anchors.jsonl"
+    for words in ("one", "two"):
+        talk(forkpoint, words=words)
+        forkpoint.text("anchor", "-o", str(file))
+    talk(forkpoint, words="three")
+    done = forkpoint.run("verify", "--since", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "Only what was recorded after seal 2 was looked at, and no older payload." in done.stderr
+    found = forkpoint.json("verify", "--since", str(file))
+    assert (found["since"], found["events"]) == (2, 3)
+    with served(forkpoint.store) as server:
+        assert forkpoint.json("verify", "--since", str(file), "--store", server.url) == found
+    change(forkpoint, "UPDATE event SET payload = replace(payload, 'three', 'four')")
+    assert forkpoint.run("verify", "--since", str(file)).returncode == 1
+    assert forkpoint.run("verify", "--since", str(file), "--head-digest", "00").returncode == 1
+    assert forkpoint.run("verify", "it", "--since", str(file)).returncode == 2

@@ -254,7 +254,7 @@ def test_a_history_that_is_as_it_was_written_is_verified(forkpoint: Program) -> 
     assert forkpoint.text("verify", "one") == "4 events and 1 record of 1 conversation: as it was written\n"
     document = forkpoint.json("verify", "one")
     counted = {"conversations": 1, "events": 4, "erased": 0, "records": 1, "chains": 1, "seals": 0}
-    assert document == counted | {"ok": True, "flaws": [], "remarks": []}
+    assert document == counted | {"ok": True, "flaws": [], "remarks": [], "since": None}
 
 
 def test_a_bar_shows_the_progress_on_a_terminal_and_nowhere_else(forkpoint: Program) -> None:

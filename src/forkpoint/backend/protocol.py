@@ -295,11 +295,12 @@ class Backend(Protocol):
         *,
         head_digest: str | None,
         anchors: Sequence[Anchor] = (),
+        since: Anchor | None = None,
         progress: VerifyProgress | None = None,
     ) -> Verification:
         """Checks one conversation, or all, against digests and records. Anchors are for all of them.
 
-        ``progress`` is called from another thread.
+        ``since``: only what was recorded after this anchor. ``progress`` is called from another thread.
         """
         ...
 

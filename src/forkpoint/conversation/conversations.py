@@ -146,7 +146,12 @@ class AsyncConversations:
         return Spending(*await (await self._backend()).usage())
 
     async def verify(
-        self, *, head_digest: str | None = None, anchors: Iterable[Anchor] = (), progress: VerifyProgress | None = None
+        self,
+        *,
+        head_digest: str | None = None,
+        anchors: Iterable[Anchor] = (),
+        since: Anchor | None = None,
+        progress: VerifyProgress | None = None,
     ) -> Verification:
         """Checks that nobody changed anything that is kept of any conversation.
 
@@ -154,12 +159,15 @@ class AsyncConversations:
         earlier, kept elsewhere too: `read_anchors` reads them from lines of JSON. Only an anchor finds out whoever
         rewrote all history since, with all its digests.
 
+        ``since`` is an anchor too: only what was recorded after it is looked at, which takes as long as there is of it,
+        and no older payload. `Verification.since` says so. It cannot be combined with ``head_digest``.
+
         ``progress`` is called now and then, from another thread, with how many events and records were looked at and
         how many there are. Of a check by a server it hears only the end. Raises `StoreDamaged` if the file itself is
         damaged.
         """
         backend, kept = await self._backend(), tuple(anchors)
-        return await backend.verify(None, head_digest=head_digest, anchors=kept, progress=progress)
+        return await backend.verify(None, head_digest=head_digest, anchors=kept, since=since, progress=progress)
 
     async def anchor(self, *, all_tenants: bool = False) -> Anchor:
         """Puts all that was recorded under a seal, and returns the anchor that names it: keep it elsewhere.

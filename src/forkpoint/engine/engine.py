@@ -273,6 +273,7 @@ class Engine:
         *,
         head_digest: str | None,
         anchors: Sequence[Anchor] = (),
+        since: Anchor | None = None,
         progress: VerifyProgress | None = None,
     ) -> Verification:
         try:
@@ -280,7 +281,7 @@ class Engine:
         except ValueError:
             why = "it is not hexadecimal, as `digest` of an earlier info() is"
             raise BadArgument("verify()", f"head_digest={head_digest!r}", why) from None
-        return await self._store.verify(id, head_digest=digest, anchors=anchors, progress=progress)
+        return await self._store.verify(id, head_digest=digest, anchors=anchors, since=since, progress=progress)
 
     async def records(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
         return await self._store.records(id, cursor=cursor, limit=limit)

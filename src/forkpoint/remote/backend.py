@@ -258,11 +258,13 @@ class RemoteBackend:
         *,
         head_digest: str | None,
         anchors: Sequence[Anchor] = (),
+        since: Anchor | None = None,
         progress: VerifyProgress | None = None,
     ) -> Verification:
         """A server answers once it is done, so ``progress`` hears only of the end."""
         path = "/api/verify" if id is None else f"{path_of(id)}/verify"
-        body = given({"head_digest": head_digest, "anchors": to_builtins(anchors) if anchors else None})
+        kept = {"anchors": to_builtins(anchors) if anchors else None, "since": to_builtins(since)}
+        body = given({"head_digest": head_digest, **kept})
         request = ServerRequest(method="POST", path=path, body=body, read=None)
         found = await self._connection.read(request, VerificationDocument, verification_of)
         if progress is not None:

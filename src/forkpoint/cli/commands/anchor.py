@@ -61,3 +61,8 @@ def anchors_in(file: str, flag: str) -> tuple[Anchor, ...]:
         raise typer.BadParameter(f"{file}: {error.argument}: {error.why}", param_hint=flag) from None
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"{file} cannot be read ({error})", param_hint=flag) from None
+
+
+def newest_in(file: str, flag: str) -> Anchor:
+    """The newest anchor in a file."""
+    return max(anchors_in(file, flag), key=lambda anchor: (anchor.time, anchor.number))

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from forkpoint.agent.skills.files import together
 from forkpoint.cli import figures
-from forkpoint.cli.commands.anchor import anchors_in
+from forkpoint.cli.commands.anchor import anchors_in, newest_in
 from forkpoint.cli.commands.skills import places
 from forkpoint.cli.commands.trust import instructions_here
 from forkpoint.cli.common import Store, known_names, opened
@@ -116,13 +116,17 @@ def verify(
         str | None,
         option("--anchor FILE", "What `anchor` printed earlier, one line or many, kept elsewhere. - is stdin."),
     ] = None,
+    since: Annotated[
+        str | None, option("--since FILE", "Look only at what is newer than the newest anchor in this file.")
+    ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
     """Check that everything is as it was written.
 
     Every event and every record is checked, every digest and every figure, and the file itself. With --anchor or
-    --head-digest it is also checked that nobody has rewritten all of it since. The exit status is 1 if there is a flaw.
+    --head-digest it is also checked that nobody has rewritten all of it since. --since takes as long as there is new:
+    neither older payloads nor the file itself are looked at. The exit status is 1 if there is a flaw.
 
     \b
     Examples:
@@ -130,12 +134,14 @@ def verify(
       forkpoint verify build-1234
       forkpoint verify --anchor /mnt/witness/anchors.jsonl
     """
-    if anchor is not None and conversation is not None:
-        raise typer.BadParameter("an anchor covers the whole store: leave CONVERSATION out", param_hint="--anchor")
+    for flag, file in (("--anchor", anchor), ("--since", since)):
+        if file is not None and conversation is not None:
+            raise typer.BadParameter("an anchor covers the whole store: leave CONVERSATION out", param_hint=flag)
     if head_digest is not None:
         _check_hex(head_digest)
     if conversation is None:
-        found = _verify_all(store, head_digest, () if anchor is None else anchors_in(anchor, "--anchor"))
+        kept = () if anchor is None else anchors_in(anchor, "--anchor")
+        found = _verify_all(store, head_digest, kept, None if since is None else newest_in(since, "--since"))
     else:
         with opened(conversation, store) as this, _progress_bar("Verifying") as progress:
             found = this.verify(head_digest=head_digest, progress=progress)
@@ -149,6 +155,8 @@ def verify(
         of = figures.counted(found.conversations, "conversation")
         sealed = f", {figures.counted(found.seals, 'seal')}" if found.seals else ""
         end = "as it was written" if found.ok else figures.counted(len(found.flaws), "flaw")
+        if found.since is not None:
+            tell(f"Only what was recorded after seal {found.since} was looked at, and no older payload.")
         for remark in found.remarks:
             tell(f"Note: {clean(remark)}.")
         console(stderr=not found.ok).print(f"{checked} of {of}{sealed}: {end}", style="green" if found.ok else "red")
@@ -156,11 +164,13 @@ def verify(
         raise typer.Exit(1)
 
 
-def _verify_all(store: str | None, head_digest: str | None, anchors: Sequence[Anchor]) -> Verification:
+def _verify_all(
+    store: str | None, head_digest: str | None, anchors: Sequence[Anchor], since: Anchor | None
+) -> Verification:
     if not is_there(store):  # an empty store would be fine, but a wrong address is more likely
         raise NotFound("store", look(store).address)
     with Conversations(store) as conversations, _progress_bar("Verifying") as progress:
-        return conversations.verify(head_digest=head_digest, anchors=anchors, progress=progress)
+        return conversations.verify(head_digest=head_digest, anchors=anchors, since=since, progress=progress)
 
 
 @contextmanager

@@ -317,6 +317,7 @@ class VerifyAll(Verify, frozen=True):
     """Anchors that were kept elsewhere: the seals that they name must be there."""
 
     anchors: Annotated[tuple[Anchor, ...], Meta(max_length=100_000)] = ()
+    since: Annotated[Anchor | None, Meta(description="Look only at what was recorded after this anchor.")] = None
 
 
 class Nothing(_Body, frozen=True):

@@ -133,9 +133,9 @@ async def verify_conversation(call: CallMade, id: Conversation) -> Response:
 async def verify_all(call: CallMade) -> Response:
     """Check that nobody changed the history of any of your conversations."""
     body = await call.body(VerifyAll)
-    if any(anchor.tenant is None for anchor in body.anchors):
+    if any(anchor.tenant is None for anchor in (*body.anchors, body.since) if anchor is not None):
         raise Invalid("anchors", "an anchor of the whole store can only be checked where the store is")
-    found = await call.backend.verify(None, head_digest=body.head_digest, anchors=body.anchors)
+    found = await call.backend.verify(None, head_digest=body.head_digest, anchors=body.anchors, since=body.since)
     return answer(verification_document(found))
 
 
