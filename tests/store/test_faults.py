@@ -27,6 +27,7 @@ from forkpoint.ids import new_id
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Connect, Database
 from forkpoint.store.sqlite.files import lock_path
+from forkpoint.store.sqlite.seals import rows
 from forkpoint.store.values import (
     Announcement,
     IdempotencyKey,
@@ -229,9 +230,11 @@ class Story:
         yield Step("describe", lambda: store.describe(root, title="A title"), self.titled(root, "A title"))
         allow = partial(store.change_approvals, root, '["x"]', if_approvals="[]")
         yield Step("change approvals", allow, self.allowed(root, '["x"]'))
+        yield Step("anchor", store.anchor, self.all_sealed)
         yield self.charge(self.aside)
         yield Step("delete", lambda: store.delete(self.aside), self.gone(self.aside))
         yield Step("collect", store.collect, self.nothing_to_collect, in_parts=True)
+        yield Step("anchor of the store", partial(store.anchor, all_tenants=True), self.all_anchored, in_parts=True)
 
     # The calls.
 
@@ -467,6 +470,12 @@ class Story:
 
         return there
 
+    async def all_sealed(self) -> bool:
+        return await self.store._view.read(rows.next_seals) is None
+
+    async def all_anchored(self) -> bool:
+        return await self.all_sealed() and await self.store._view.read(rows.next_store_seal) is None
+
     async def nothing_to_collect(self) -> bool:
         left = await self.store.collect(dry_run=True)
         return left.events == left.segments == 0
@@ -648,6 +657,7 @@ def test_a_second_fault_while_the_store_finds_out_about_the_first_is_never_taken
         "end as failed",
         "describe",
         "charge",
+        "anchor",
     )
     trial = Trial(tmp_path, watched, lambda nth: ((first, 1), (second, nth)), only=names)
     finish(trial.run)
