@@ -21,6 +21,7 @@ from msgspec import Struct, field
 
 from forkpoint.errors import BadArgument, BadPosition, Busy, NotFound, NotResumable, Stale, TurnLost, TurnOpen
 from forkpoint.events import NewEvent, Position, StateChange, Usage, kind_of
+from forkpoint.history.anchors import Anchor
 from forkpoint.ids import new_id
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.values import (
@@ -128,6 +129,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.charged = Usage()  # beside any conversation
         self.all_tries: list[Try] = []
         self.heard = [True, True]  # whether each store's heartbeat is recent
+        self.anchors: list[Anchor] = []
 
     def teardown(self) -> None:
         if not hasattr(self, "stores"):
@@ -538,6 +540,11 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.call(self.stores[side].collect) == expected
         assert self.call(self.stores[side].collect) == Collected()
 
+    @rule(side=sides)
+    def anchor(self, side: int) -> None:
+        self.anchors.append(self.call(self.stores[side].anchor))
+        assert self.call(self.stores[1 - side].anchor) == self.anchors[-1]
+
     @rule()
     def time_goes_by(self) -> None:
         self.clock.pass_by(LONG)
@@ -597,8 +604,11 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def the_chain_verifies(self) -> None:
         if hasattr(self, "stores"):
-            report = self.call(self.stores[1].verify)
+            report = self.call(self.stores[1].verify, anchors=self.anchors)
             assert report.ok, report.flaws
+            if self.anchors:
+                report = self.call(self.stores[0].verify, since=self.anchors[-1])
+                assert report.ok, f"of what is newer than an anchor: {report.flaws}"
 
     # Helpers.
 
