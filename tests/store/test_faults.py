@@ -24,12 +24,13 @@ from msgspec.structs import replace
 from forkpoint.errors import ForkpointError, NotFound, OutcomeUnknown, StoreUnavailable
 from forkpoint.events import NewEvent, Usage
 from forkpoint.ids import new_id
-from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.sqlite import SqliteSettings, SqliteStore
 from forkpoint.store.sqlite.connection import Connect, Database
 from forkpoint.store.sqlite.files import lock_path
 from forkpoint.store.sqlite.seals import rows
 from forkpoint.store.values import (
     Announcement,
+    Collected,
     IdempotencyKey,
     Lineage,
     NewConversation,
@@ -83,6 +84,8 @@ def lasting(fault: Fault) -> Fault:
 ONCE = [BROKEN, BROKEN_AND_GONE, FULL, FULL_AND_GONE, BUSY, IN_THE_LOG]
 LASTING = [lasting(BROKEN), lasting(BROKEN_AND_GONE), lasting(FULL), lasting(IN_THE_LOG)]
 
+
+NO_RETENTION = SqliteSettings(keep_tries=0)  # so that a collection has failed tries to expire
 
 Faults: TypeAlias = tuple[tuple[Fault, int], ...]
 
@@ -477,8 +480,7 @@ class Story:
         return await self.all_sealed() and await self.store._view.read(rows.next_store_seal) is None
 
     async def nothing_to_collect(self) -> bool:
-        left = await self.store.collect(dry_run=True)
-        return left.events == left.segments == 0
+        return await self.store.collect(dry_run=True) == Collected()
 
 
 async def attempt(step: Step) -> Answer:
@@ -535,8 +537,9 @@ class Trial:
             path = self._folder / f"{next(self._files)}.db"
             disk = Disk(self._watched)
             try:
-                async with await SqliteStore.open(path, connect=disk.connect) as store:
+                async with await SqliteStore.open(path, connect=disk.connect, settings=NO_RETENTION) as store:
                     where = await self._tell(Story(store), disk, path, place, nth)
+                    await store.collect()  # as closing would do
                     before_closing = stored(path)
                 async with await SqliteStore.open(path) as opened_again:
                     found = await opened_again.verify()

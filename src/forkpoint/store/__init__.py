@@ -9,9 +9,11 @@ from forkpoint.store.address import open_store
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import (
     DEFAULT_TENANT,
+    Collected,
     Lineage,
     ListOrder,
     Record,
+    Retention,
     Status,
     StoredConversation,
     StoredTurn,
@@ -22,9 +24,11 @@ from forkpoint.store.values import (
 
 __all__ = [
     "DEFAULT_TENANT",
+    "Collected",
     "Lineage",
     "ListOrder",
     "Record",
+    "Retention",
     "Status",
     "Store",
     "StoredConversation",

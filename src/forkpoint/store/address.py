@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from forkpoint.errors import BadStoreUrl
 from forkpoint.store.protocol import Store
-from forkpoint.store.values import DEFAULT_TENANT, Access
+from forkpoint.store.values import DEFAULT_TENANT, Access, Retention
 
 _FILE = "sqlite:///"
 READ_ONLY = "?mode=ro"
@@ -35,17 +35,22 @@ def file_address(url: str) -> FileAddress | None:
     return FileAddress(path, read_only=bool(question))
 
 
-async def open_store(url: str, *, tenant: str = DEFAULT_TENANT, access: Access = "write") -> Store:
+async def open_store(
+    url: str, *, tenant: str = DEFAULT_TENANT, access: Access = "write", retention: Retention = Retention()
+) -> Store:
     """Opens the store at ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``memory:`` for a tenant.
 
     ``access`` says what may be written (`Access`). An address that ends in ``?mode=ro`` is opened to read.
+    ``retention`` is how long this process lets the store keep what is kept for a time only.
     """
-    from forkpoint.store.sqlite import SqliteStore
+    from forkpoint.store.sqlite import SqliteSettings, SqliteStore
 
+    settings = SqliteSettings.with_retention(retention)
     if url == "memory:":
-        return await SqliteStore.open(None, tenant=tenant)
+        return await SqliteStore.open(None, tenant=tenant, settings=settings)
     if (file := file_address(url)) is not None:
-        return await SqliteStore.open(file.path, tenant=tenant, access="read" if file.read_only else access)
+        allowed: Access = "read" if file.read_only else access
+        return await SqliteStore.open(file.path, tenant=tenant, settings=settings, access=allowed)
     raise BadStoreUrl(_without_password(url), "its kind is not known")
 
 

@@ -495,8 +495,16 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         cursor that no page gave."""
         ...
 
-    async def collect(self, *, dry_run: bool = False) -> Collected:
-        """Removes events that no conversation of the tenant reaches any more, and old drafts and idempotency keys."""
+    async def collect(self, *, dry_run: bool = False, compact: bool = False, every_tenant: bool = False) -> Collected:
+        """Removes what no conversation of the tenant reaches any more, and what was kept long enough.
+
+        What is kept for a time only are drafts, idempotency keys, and the content of failed and cancelled tries. The
+        result says what was removed, or in a dry run would be, and what is still pending and why: removed text may
+        stay on disk for as long as somebody reads the store. The next collection then finishes the work.
+
+        With ``compact`` the store also writes all of its data anew, without gaps; nobody can write meanwhile.
+        ``every_tenant`` means all tenants of the store, for whoever runs it.
+        """
         ...
 
     async def backup(

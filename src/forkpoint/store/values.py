@@ -342,6 +342,21 @@ class Deleted(Struct, frozen=True):
     conversations: tuple[str, ...]
 
 
+class Retention(Struct, frozen=True):
+    """How long a store keeps what it keeps for a time only, in seconds."""
+
+    drafts: float = 24 * 3600.0  # conversations that never had a committed turn, after their last use
+    keys: float = 7 * 24 * 3600.0  # idempotency keys
+    tries: float = 30 * 24 * 3600.0  # the content of failed and cancelled tries; outcome, times and cost stay
+
+
+class Pending(Struct, frozen=True):
+    """Something that a collection could not finish. The next collection does, in whichever process."""
+
+    what: Literal["log", "garbage"]  # removed text is still in the log; or there is more to remove
+    why: str
+
+
 class Collected(Struct, frozen=True):
     """What the collector removed, or in a dry run would remove."""
 
@@ -351,6 +366,8 @@ class Collected(Struct, frozen=True):
     drafts: int = 0
     turns: int = 0  # what they cost was written off when their conversation was deleted
     keys: int = 0
+    tries: int = 0  # failed and cancelled ones that lost their content; what they cost stays
+    pending: tuple[Pending, ...] = ()
 
     def __add__(self, other: "Collected") -> "Collected":
         return Collected(
@@ -360,6 +377,8 @@ class Collected(Struct, frozen=True):
             self.drafts + other.drafts,
             self.turns + other.turns,
             self.keys + other.keys,
+            self.tries + other.tries,
+            self.pending + other.pending,
         )
 
 

@@ -240,6 +240,7 @@ def _make(path: Path) -> None:
         make_empty(aside)  # SQLite gives its mode to all that it puts beside it
         db = connect(str(aside))
         try:
+            db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before the first table: later only a VACUUM could
             make_tables(db)
             db.execute("PRAGMA journal_mode = WAL")
         finally:

@@ -16,6 +16,9 @@ from forkpoint.store.values import DEFAULT_TENANT
 LARGEST = 256 << 20
 """Bytes up to which every page is checked: that takes a second or two."""
 
+GARBAGE = 9
+"""The format that brought what is asked here about garbage."""
+
 
 class Glance(Struct, frozen=True):
     """What a file has. If its format is old, opening the store migrates it."""
@@ -26,6 +29,7 @@ class Glance(Struct, frozen=True):
     readers: str | None  # who else than its owner may read it
     is_checked: bool  # whether SQLite has checked every page; a large file is not checked
     anchored: int | None = None  # when the newest seal was made, of any tenant; None if there is none
+    pending: bool = False  # whether something that was deleted may still be on the disk
 
 
 def glance(path: Path) -> Glance:
@@ -38,16 +42,19 @@ def glance(path: Path) -> Glance:
     size = path.stat().st_size + written
     if size <= LARGEST:
         check_pages(path)
-    format, counted, anchored = read_quietly(path, _counted)
+    format, counted, anchored, pending = read_quietly(path, _counted)
     check_remains(path)
-    return Glance(format, counted, size, readers_of(path), is_checked=size <= LARGEST, anchored=anchored)
+    readers = readers_of(path)
+    return Glance(format, counted, size, readers, is_checked=size <= LARGEST, anchored=anchored, pending=pending)
 
 
-def _counted(db: Database) -> tuple[int, int, int | None]:
-    """The format, how many conversations there are, and when the newest seal was made."""
+def _counted(db: Database) -> tuple[int, int, int | None, bool]:
+    """The format, how many conversations there are, when the newest seal was made, and whether removed text may be on
+    the disk."""
     if not (format := format_of(db)):
-        return 0, 0, None
+        return 0, 0, None, False
     counted: int = db.execute(SQL["count_conversations"], {"tenant": DEFAULT_TENANT}).fetchone()[0]
     has_seals = bool(db.execute(SQL["has_seals"]).fetchone()["has_seals"])  # not before it is migrated
     sealed = db.execute(SQL["sealed_up_to"]).fetchone() if has_seals else None
-    return format, counted, None if sealed is None else sealed["time"]
+    pending = format >= GARBAGE and db.execute(SQL["is_pending"]).fetchone()[0] == 1
+    return format, counted, None if sealed is None else sealed["time"], pending

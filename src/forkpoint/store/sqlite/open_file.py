@@ -25,7 +25,7 @@ from forkpoint.store.sqlite.holders import Holder
 from forkpoint.store.sqlite.pulse import Pulse
 from forkpoint.store.sqlite.reader import Readers, SharedReaders
 from forkpoint.store.sqlite.writer import WriteJob, Writer
-from forkpoint.store.values import Access, Capabilities, StoreLimits
+from forkpoint.store.values import Access, Capabilities, Retention, StoreLimits
 from forkpoint.system.file_lock import NoLock
 from forkpoint.threads.wakeup import finish_in_thread
 
@@ -44,6 +44,14 @@ class SqliteSettings(Struct, frozen=True, kw_only=True):
     expiry: int = 60 * SECOND  # a process that was silent for longer may lose its turns
     keep_drafts: int = 24 * HOUR
     keep_keys: int = 7 * 24 * HOUR
+    keep_tries: int = 30 * 24 * HOUR  # the content of tries that failed or were cancelled; their cost stays
+
+    @classmethod
+    def with_retention(cls, retention: Retention) -> Self:
+        """The defaults, but for how long things are kept."""
+        kept = (retention.drafts, retention.keys, retention.tries)
+        drafts, keys, tries = (int(seconds * SECOND) for seconds in kept)
+        return cls(keep_drafts=drafts, keep_keys=keys, keep_tries=tries)
 
 
 DEFAULTS = SqliteSettings()
@@ -72,6 +80,7 @@ class OpenFile:
     closed: bool = False
     _writer: Writer | None = None
     _opening: threading.Lock = field(default_factory=threading.Lock)
+    is_only_measured: bool = False  # somebody asked what a collection would remove: then closing removes nothing
 
     @classmethod
     def open(
@@ -107,6 +116,11 @@ class OpenFile:
         """The writer of a store that is open."""
         assert self._writer is not None
         return self._writer
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be written to, as it is."""
+        return self._writer is not None
 
     @property
     def is_in_doubt(self) -> bool:

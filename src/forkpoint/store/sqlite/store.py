@@ -25,7 +25,7 @@ from forkpoint.history.paths import Path
 from forkpoint.history.state import State
 from forkpoint.ids import new_id
 from forkpoint.paging import Page
-from forkpoint.store.sqlite.collection import collect
+from forkpoint.store.sqlite.collection import Collector, collect_at_close
 from forkpoint.store.sqlite.connection import Connect, Database, connect
 from forkpoint.store.sqlite.copies.backup import back_up
 from forkpoint.store.sqlite.held_turns import HeldTurns
@@ -106,7 +106,10 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
 
     async def close(self) -> None:
         if self._is_owner:
-            await self._view.file.close()
+            try:
+                await collect_at_close(self._view)
+            finally:
+                await self._view.file.close()
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -558,8 +561,8 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
     async def records(self, conversation: str, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
         return await self._view.read(partial(read_records, id=conversation, cursor=cursor, limit=_bounded(limit)))
 
-    async def collect(self, *, dry_run: bool = False) -> Collected:
-        return await collect(self._view, dry_run=dry_run)
+    async def collect(self, *, dry_run: bool = False, compact: bool = False, every_tenant: bool = False) -> Collected:
+        return await Collector(self._view, every_tenant=every_tenant).run(dry_run=dry_run, compact=compact)
 
     async def backup(
         self, path: str | os.PathLike[str], *, force: bool = False, progress: CopyProgress | None = None

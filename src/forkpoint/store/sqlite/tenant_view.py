@@ -44,6 +44,7 @@ class TenantView:
         not_landed: Callable[[Exception], ForkpointError] | None = None,
         durable: bool = True,
         size: int = 0,
+        alone: bool = False,
     ) -> T:
         """Runs an operation in a transaction. `WriteJob` says what the arguments mean.
 
@@ -59,6 +60,7 @@ class TenantView:
             not_landed=not_landed,
             durable=durable,
             size=size,
+            alone=alone,
         )
         return await writer.submit(job)
 

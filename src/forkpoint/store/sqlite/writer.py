@@ -29,7 +29,7 @@ import msgspec
 from anyio.lowlevel import checkpoint
 
 from forkpoint.errors import ForkpointError, OutcomeUnknown, StoreDamaged, StoreUnavailable
-from forkpoint.store.sqlite.connection import MEMORY, PATIENCE, SQL, Connect, Database, code_of, translate
+from forkpoint.store.sqlite.connection import MEMORY, PATIENCE, SQL, Connect, Database, code_of, translate, translated
 from forkpoint.system.file_lock import FileLock
 from forkpoint.threads.wakeup import Wakeup
 
@@ -57,6 +57,7 @@ class WriteJob(Generic[T]):
         not_landed: Callable[[Exception], ForkpointError] | None = None,
         durable: bool = True,
         size: int = 0,
+        alone: bool = False,
     ) -> None:
         self.what = what
         self.id = id
@@ -65,6 +66,7 @@ class WriteJob(Generic[T]):
         self.not_landed = not_landed  # the error for the caller if it did not; None: the error of the COMMIT
         self.durable = durable  # whether it must survive a power cut
         self.size = size  # bytes that it writes, roughly
+        self.alone = alone  # whether it has a transaction to itself, on the writer's thread: nobody waits for it
         self.taken = False
         self.result: T | None = None
         self.error: BaseException | None = None
@@ -104,6 +106,7 @@ class Writer:
         self._logged = 0  # bytes, roughly, since the last checkpoint
         self._last_beat = time.monotonic()
         self._jobs: SimpleQueue[WriteJob[Any] | None] = SimpleQueue()  # None: stop once all before it are done
+        self._next: WriteJob[Any] | None = None  # was taken from the queue, and is to go alone
         self._deciding = threading.Lock()  # who takes a job, and whether one may still be queued
         self._closing = False
         self.writing = threading.Lock()  # between this thread and jobs that run in place
@@ -134,7 +137,7 @@ class Writer:
         cancellation waits until the outcome is in the database.
         """
         await checkpoint()
-        if (not job.durable or self._alone_and_quick()) and self._run_in_place(job):
+        if not job.alone and (not job.durable or self._alone_and_quick()) and self._run_in_place(job):
             return job.outcome()
         wakeup = self._enqueue(job)
         try:
@@ -149,6 +152,33 @@ class Writer:
         """Runs a job to its end although the caller is being cancelled; the cancellation then goes on."""
         await self._enqueue(job).wait_shielded()
         return job.outcome()
+
+    def empty_log(self) -> bool:
+        """Moves the log into the database file and cuts it to nothing. False if somebody still reads from it.
+
+        Blocks its thread, and nobody writes meanwhile. There is little to move: checkpoints keep the log short.
+        """
+        if self._path == MEMORY:
+            return True
+        with self.writing, self._gate, translated(self._path):
+            if self._broken:
+                self._reconnect()
+            busy: int = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        if not busy:
+            self._logged = 0
+        return not busy
+
+    def compact(self) -> None:
+        """Writes the whole database anew, without a gap, so that it can give space back from then on.
+
+        Blocks its thread, and nobody writes meanwhile, in no process. SQLite needs room for two more copies: a
+        temporary file without a name, and the log.
+        """
+        if self._path == MEMORY:
+            return
+        with self.writing, self._gate, translated(self._path), closing(self._connect(self._path)) as db:
+            db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            db.execute("VACUUM")
 
     def close(self) -> None:
         """Finishes what is queued, and closes the connection."""
@@ -203,6 +233,9 @@ class Writer:
 
     def _arrival(self) -> WriteJob[Any] | None:
         """The next job; after a while, a reason to look at the clock; None when it is time to stop."""
+        if (job := self._next) is not None:
+            self._next = None
+            return job
         try:
             return self._jobs.get(timeout=self._every)
         except Empty:
@@ -215,10 +248,13 @@ class Writer:
         job: WriteJob[Any] | None = first
         with suppress(Empty):
             while job is not None:
+                if job.alone and group:
+                    self._next = job
+                    break
                 if job is not _LOOK_UP and self._take(job):
                     group.append(job)
                     size += job.size
-                if len(group) == GROUP_JOBS or size > GROUP_BYTES:
+                if job.alone or len(group) == GROUP_JOBS or size > GROUP_BYTES:
                     break
                 job = self._jobs.get_nowait()
         if job is None:

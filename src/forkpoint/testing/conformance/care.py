@@ -2,7 +2,7 @@
 
 import pytest
 
-from forkpoint.errors import NotFound
+from forkpoint.errors import NotFound, NotResumable
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
@@ -127,6 +127,47 @@ class CareConformance(Conformance):
         with pytest.raises(NotFound):
             await store.read(new.id)
         assert (await store.read(kept.id)).id == kept.id
+
+    async def test_failed_tries_lose_their_content_after_a_while_and_keep_the_rest(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        made = await create(store)
+        turn = await store.journal(await begin(store, made.id), [says("secret")], usage=Usage(calls=1, input=3))
+        failed = await store.fail(turn, TurnError("x", "y"))
+        clock.pass_by(A_MONTH)
+        assert await store.collect(dry_run=True) == Collected(tries=1)
+        assert await store.collect() == Collected(tries=1)
+        assert await store.collect() == Collected()
+        found, steps = await store.turn(turn.id), await store.steps(turn.id)
+        assert (found.input, found.error, steps) == (None, None, [])
+        assert (found.outcome, found.usage, found.ended) == ("failed", failed.usage, failed.ended)
+        assert await store.usage(made.id) == Usage(calls=1, input=3)
+        with pytest.raises(NotResumable):
+            await store.resume(turn.id)
+        with pytest.raises(NotResumable):
+            await store.begin(made.id, new_id(), retry_of=turn.id)
+        await run(store, made.id, "on")
+        assert (await store.verify()).ok
+
+    async def test_a_tenant_collects_its_own_and_whoever_runs_the_store_everybodys(self, store: Store) -> None:
+        for tenant in ("one", "two"):
+            made = await create(store.within(tenant))
+            await run(store.within(tenant), made.id, "hi")
+            await store.within(tenant).delete(made.id)
+        assert (await store.collect()).events == 0
+        assert (await store.within("one").collect()).events == 2
+        assert (await store.collect(every_tenant=True)).events == 2
+
+    async def test_a_compacted_store_has_all_that_it_had(self, store: Store) -> None:
+        made = await create(store)
+        await run(store, made.id, "one")
+        gone = await create(store)
+        await run(store, gone.id, "two")
+        await store.delete(gone.id)
+        assert (await store.collect(compact=True)).events == 2
+        assert texts(await store.events(made.id)) == ["one", "You said: one"]
+        await run(store, made.id, "on")
+        assert (await store.verify()).ok
 
     async def test_a_draft_that_waits_for_an_approval_is_left_alone(self, store: Store, clock: ManualClock) -> None:
         new = NewConversation(id=new_id())

@@ -11,7 +11,7 @@ from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
 from forkpoint.history.records import Fact, conversation_chain, new_salt, salted
 from forkpoint.ids import id_to_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations, records
+from forkpoint.store.sqlite.operations import conversations, garbage, records
 from forkpoint.store.sqlite.operations.conversations import Spend
 from forkpoint.store.sqlite.operations.departure import leave_head
 from forkpoint.store.sqlite.operations.history import head_at, read_sealed
@@ -56,6 +56,8 @@ def commit(
     if db.execute(SQL["commit_turn"], parameters).rowcount != 1:
         raise lost(db, scope, turn)
     spend, kept = (None, None) if turn.branch is None else leave_head(db, scope, turn, aside)
+    if turn.branch is not None:
+        garbage.unpin(db, scope, id, is_committed=True)
     segment = turn.segment
     if segment is None:
         segment = _open_segment(db, scope, id_to_bytes(turn.family), turn.base)

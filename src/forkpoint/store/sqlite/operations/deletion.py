@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from forkpoint.errors import Busy
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations, idempotency, ledger, records, turns
+from forkpoint.store.sqlite.operations import conversations, garbage, idempotency, ledger, records, turns
 from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.values import Deleted
 
@@ -17,8 +17,8 @@ RemovalKind: TypeAlias = Literal["deleted", "expired"]
 
 def delete_old_draft(db: Database, scope: Scope, id: str, before: int) -> bool:
     """Removes a draft, and its sides, if it is still old and a draft: its turn may have committed a moment ago."""
-    drafts = db.execute(SQL["old_drafts"], {"tenant": scope.tenant, "before": before}).fetchall()
-    if not any(id_from_bytes(row["id"]) == id for row in drafts):
+    parameters = {"tenant": scope.tenant, "id": conversations.key_of(id), "before": before}
+    if db.execute(SQL["old_draft"], parameters).fetchone() is None:
         return False
     try:
         delete(db, scope, id, if_revision=None, kind="expired")
@@ -52,6 +52,9 @@ def _delete_one(db: Database, scope: Scope, row: sqlite3.Row, kind: RemovalKind)
         db.execute(SQL["delete_steps"], {"turn": key})
         db.execute(SQL["delete_turn"], {"id": key})
         idempotency.free(db, scope, key)
+        garbage.unpin(db, scope, key)
     idempotency.free(db, scope, row["id"])
     db.execute(SQL["free_keys_of_a_conversation"], parameters)
     db.execute(SQL["delete_conversation"], parameters)
+    garbage.queue(db, scope, row["head"])
+    garbage.owe(db)

@@ -14,7 +14,7 @@ from forkpoint.history.state import fold
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.paging import Page
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations, idempotency, lists, records
+from forkpoint.store.sqlite.operations import conversations, garbage, idempotency, lists, records
 from forkpoint.store.sqlite.operations.history import head_at, read_spans, read_state, read_steps, resolve
 from forkpoint.store.sqlite.rows import (
     ORDINALS,
@@ -64,6 +64,8 @@ def begin(
     subject = conversations.key_of(conversation)
     if made := idempotency.find(db, scope, key, "turn", subject):
         return read(db, scope, id_from_bytes(made))  # before the lock: a repeat joins, it does not hear "busy"
+    if retry_of is not None and (retried := find(db, scope, retry_of)) is not None:
+        _check_not_expired(retried)
     row = _take_lock(db, scope, conversation, turn, if_revision)
     if row is None:
         _make_way(db, scope, conversation, create=create, supersede=supersede, if_revision=if_revision)
@@ -99,6 +101,8 @@ def begin(
         db.execute(SQL["insert_turn"], parameters)
     except sqlite3.IntegrityError:  # ids are its only constraint
         raise AlreadyExists("turn", turn) from None
+    if base is not None:
+        garbage.pin(db, id_to_bytes(turn), pack(base.position))
     idempotency.take(db, scope, key, "turn", subject, turn)
     if retry_of is not None:
         idempotency.take_over(db, scope, subject, turn, retry_of, input)
@@ -166,6 +170,7 @@ def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
         case "committed":
             raise NotResumable(id, outcome, "it is part of history already")
         case "failed" | "cancelled":
+            _check_not_expired(row)
             _reopen(db, scope, id, row, outcome)
         case "awaiting_approval" | "interrupted":
             if conversations.row_of(db, scope, conversation)["head"] != row["base"]:
@@ -433,6 +438,13 @@ def _reopen(db: Database, scope: Scope, id: str, row: sqlite3.Row, outcome: Outc
     _take_lock(db, scope, conversation, id, None)
 
 
+def _check_not_expired(row: sqlite3.Row) -> None:
+    """Raises `NotResumable` if a rule of retention has removed what a try was asked."""
+    if row["expired"] is not None:
+        why = "what it was asked and what it did was removed, since it is too old; send it as a new message"
+        raise NotResumable(id_from_bytes(row["id"]), row["outcome"], why)
+
+
 def _leave_running(
     db: Database,
     scope: Scope,
@@ -478,6 +490,7 @@ def _release(db: Database, scope: Scope, turn: bytes, conversation: bytes) -> No
     parameters = {"tenant": scope.tenant, "turn": turn, "id": conversation, "now": scope.now}
     db.execute(SQL["release_lock"], parameters)
     idempotency.free(db, scope, turn)
+    garbage.unpin(db, scope, turn)
 
 
 def _told(db: Database, scope: Scope, id: str, kind: str) -> StoredTurn:
