@@ -41,6 +41,7 @@ TRIED = {
     "cancel": "test_cancel_stops_a_turn_that_the_server_runs",
     "describe": "test_describe_and_delete",
     "delete": "test_describe_and_delete",
+    "collect": "test_collect_says_what_went",
     "request": "test_request_shows_what_is_sent",
     "doctor": "test_doctor_says_how_the_server_is",
     "chat": "test_chat_from_a_pipe",
@@ -303,3 +304,9 @@ def test_agents_are_spawned_told_listed_waited_for_and_closed(
     assert forkpoint.json("agents", "wait", name, "scout", *at)["text"] == "You said: More."
     assert forkpoint.text("agents", "close", name, "scout", *at) == "Closed /root/scout.\n"
     assert "closed" in forkpoint.run("agents", "send", name, "scout", "Hi", *at).stderr
+
+
+def test_collect_says_what_went(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    assert forkpoint.json("collect", "--dry-run", *at)["pending"] == []
+    assert forkpoint.text("collect", *at).startswith("Removed ")
+    assert "compact" in forkpoint.run("collect", "--compact", *at).stderr

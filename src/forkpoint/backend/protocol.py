@@ -18,7 +18,7 @@ from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
 from forkpoint.history.anchors import Anchor
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.paging import Page
-from forkpoint.store.values import Backup, CopyProgress, ListOrder, Record, Verification, VerifyProgress
+from forkpoint.store.values import Backup, Collected, CopyProgress, ListOrder, Record, Verification, VerifyProgress
 
 
 class BackendTurns(Protocol):
@@ -314,4 +314,8 @@ class Backend(Protocol):
 
     async def anchor(self, *, all_tenants: bool) -> Anchor:
         """Seals what is new, and returns the anchor that names the last seal: `Store.anchor`."""
+        ...
+
+    async def collect(self, *, dry_run: bool = False, compact: bool = False) -> Collected:
+        """Removes what nobody reaches any more and what was kept long enough: `Store.collect`."""
         ...

@@ -46,6 +46,7 @@ SECTIONS: dict[str, Rows] = {
         "delete": ("commands.conversations:delete", "Delete a conversation."),
         "backup": ("commands.copies:backup", "Copy a store to a file, while others use it."),
         "restore": ("commands.copies:restore", "Make a store of a backup."),
+        "collect": ("commands.collect:collect", "Remove from the disk what was deleted or kept long enough."),
         "verify": ("commands.doctor:verify", "Check that history is as it was written."),
         "anchor": (
             "commands.anchor:anchor",

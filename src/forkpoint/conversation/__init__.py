@@ -18,7 +18,7 @@ from forkpoint.conversation.conversations import AsyncConversations
 from forkpoint.conversation.stream import TurnStream
 from forkpoint.conversation.sync import Conversation, Conversations, SyncTurnStream
 from forkpoint.history.anchors import Anchor, read_anchors
-from forkpoint.store.values import Backup, CopyStep, Record, Restored, Verification
+from forkpoint.store.values import Backup, Collected, CopyStep, Record, Restored, Verification
 from forkpoint.updates import TurnJoined, TurnStarted
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Branch",
     "Call",
     "Callback",
+    "Collected",
     "Conversation",
     "Conversations",
     "CopyStep",

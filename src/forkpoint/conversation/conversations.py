@@ -33,6 +33,7 @@ from forkpoint.paging import Page
 from forkpoint.store.sqlite.copies.restore import restore
 from forkpoint.store.values import (
     Backup,
+    Collected,
     CopyProgress,
     CopyStep,
     ListOrder,
@@ -216,6 +217,17 @@ class AsyncConversations:
         return await self._place.restore(
             partial(restore, backup, erasures=erasures, forget_erasures=forget_erasures, force=force, progress=tell)
         )
+
+    async def collect(self, *, dry_run: bool = False, compact: bool = False) -> Collected:
+        """Removes from the disk what was deleted or kept long enough. A server does so for the key's tenant.
+
+        This happens by itself: a store does it when it is closed, a server every few minutes and after deletions.
+        `Collected.pending` says what could not be finished now, and why.
+
+        - ``dry_run``: only say what would be removed.
+        - ``compact``: also write the whole file anew, without gaps. Nobody can write meanwhile; not at a server.
+        """
+        return await (await self._backend()).collect(dry_run=dry_run, compact=compact)
 
     async def _backend(self) -> Backend:
         """The backend of the store, opened by the first call. Raises `StoreUnavailable` after `close`."""

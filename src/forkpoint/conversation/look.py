@@ -32,6 +32,7 @@ class Look(Struct, frozen=True):
     readers: str | None = None  # who else than its owner may read the file
     is_checked: bool = False  # whether SQLite has checked every page of the file
     anchored: int | None = None  # when the newest seal in it was made
+    pending: bool = False  # whether something that was deleted may still be on the disk
     server: str | None = None  # the version of the server, if the address is a server's
     key: bool = False  # whether FORKPOINT_API_KEY was sent to the server, and accepted
 
@@ -104,6 +105,7 @@ def _look_into(path: Path, shown: Look) -> Look:
         readers=found.readers,
         is_checked=found.is_checked,
         anchored=found.anchored,
+        pending=found.pending,
     )
 
 

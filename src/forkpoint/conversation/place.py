@@ -23,6 +23,7 @@ from forkpoint.store.protocol import Store
 from forkpoint.store.values import Restored
 from forkpoint.threads.shield import finished
 from forkpoint.workspace.defaults import default_store, file_url, named_store
+from forkpoint.workspace.retention import retention
 
 Where: TypeAlias = str | os.PathLike[str] | Store | None
 """Where conversations live: an address, a path of a SQLite file, an open store, or None for the default."""
@@ -160,7 +161,7 @@ class _Shared:
             from forkpoint.remote.backend import RemoteBackend
 
             return RemoteBackend(self._address)
-        return Engine(await open_store(self._address, access="as_needed"))
+        return Engine(await open_store(self._address, access="as_needed", retention=retention()))
 
     def left(self) -> bool:
         """Counts one user less. Returns whether that was the last."""

@@ -260,6 +260,7 @@ class Conversations:
     backup = waits(AsyncConversations.backup)
     restore = waits(AsyncConversations.restore)
     anchor = waits(AsyncConversations.anchor)
+    collect = waits(AsyncConversations.collect)
 
 
 class SyncTurnStream:

@@ -39,7 +39,7 @@ from forkpoint.llm.call import Models
 from forkpoint.llm.prompt.identity import under_manifest
 from forkpoint.paging import Page, every
 from forkpoint.store.protocol import Store
-from forkpoint.store.values import Backup, CopyProgress, ListOrder, Record, Verification, VerifyProgress
+from forkpoint.store.values import Backup, Collected, CopyProgress, ListOrder, Record, Verification, VerifyProgress
 
 
 class Engine:
@@ -291,3 +291,7 @@ class Engine:
 
     async def anchor(self, *, all_tenants: bool) -> Anchor:
         return await self._store.anchor(all_tenants=all_tenants)
+
+    async def collect(self, *, dry_run: bool = False, compact: bool = False) -> Collected:
+        """Collects for the engine's tenant. Whoever has opened the store itself collects for all of its tenants."""
+        return await self._store.collect(dry_run=dry_run, compact=compact, every_tenant=self._owns_store)

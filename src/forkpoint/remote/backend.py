@@ -29,7 +29,7 @@ from forkpoint.remote.questions import RemoteQuestions
 from forkpoint.remote.requests import agent_of, given, made_of, page_of, page_size, path_of, with_settings
 from forkpoint.remote.team import RemoteTeam
 from forkpoint.remote.turns import RemoteTurns
-from forkpoint.store.values import Backup, CopyProgress, ListOrder, Record, Verification, VerifyProgress
+from forkpoint.store.values import Backup, Collected, CopyProgress, ListOrder, Record, Verification, VerifyProgress
 from forkpoint.wire.documents import (
     ApprovalsDocument,
     DeletedDocument,
@@ -284,6 +284,13 @@ class RemoteBackend:
             why = "a server gives its callers the anchor of their tenant; ask for this one where its store is"
             raise BadArgument("anchor()", "all_tenants=True", why)
         return await self._connection.read(ServerRequest(method="GET", path="/api/anchor"), Anchor)
+
+    async def collect(self, *, dry_run: bool = False, compact: bool = False) -> Collected:
+        if compact:
+            why = "nobody could write meanwhile; whoever runs the server does it there: forkpoint collect --compact"
+            raise BadArgument("collect()", "compact=True", why)
+        request = ServerRequest(method="POST", path="/api/collect", body={"dry_run": dry_run}, read=None)
+        return await self._connection.read(request, Collected, lambda found: found)
 
     async def _info(self, request: ServerRequest, *, twice: bool = True) -> Info:
         return await self._connection.read(request, InfoDocument, info_of_document, twice=twice)

@@ -39,6 +39,7 @@ from forkpoint.version import __version__
 from forkpoint.workspace import settings_at, standing
 from forkpoint.workspace.defaults import named_model, settings_file
 from forkpoint.workspace.pins import digest_of
+from forkpoint.workspace.retention import VARIABLES
 
 _VARIABLES = (
     "OPENAI_API_KEY",
@@ -47,6 +48,7 @@ _VARIABLES = (
     "FORKPOINT_API_KEY",
     "FORKPOINT_MODEL",
     "FORKPOINT_CACHE",
+    *VARIABLES.values(),
 )
 _SETTINGS = {"store", "model", "projects"}
 _STYLES = {"good": ("✓", "green"), "absent": ("·", "dim"), "bad": ("✗", "red")}
@@ -327,6 +329,8 @@ def _store(store: str | None) -> tuple[State, str]:
         said += f"; {found.readers} can read it: chmod 600 {shlex.quote(path)}"
     if not found.conversations:
         said += "; if it should have some: a file that was copied without its -wal looks like this"
+    if found.pending:
+        said += "; something that was deleted is not gone from the disk yet: forkpoint collect"
     return "good", said
 
 
