@@ -34,7 +34,7 @@ NEEDED = {
         tell_agent reach_agent close_agent change_state preview_request create_chat_completion
         revoke_approval
     """,
-    "operate": "delete_conversation",
+    "operate": "delete_conversation collect",
     None: "health ready metrics",
 }
 """Which role each call needs. Whoever adds a call decides it here too."""

@@ -25,6 +25,7 @@ from forkpoint.server.api import (
     sub_agents,
     turns,
 )
+from forkpoint.server.collector import Collector
 from forkpoint.server.http import openapi
 from forkpoint.server.http.call import JSON
 from forkpoint.server.http.door import GONE, Door, refusal
@@ -101,13 +102,15 @@ def create_app(
         watching=watching,
         metrics=metrics,
         chat=ChatService(agents, tenants, settings),
+        collector=Collector(counted, settings.collect_every, metrics.collected),
     )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         for folder in settings.trust:
             await tenants.shared.trust(None, folder, True)
-        looking = [asyncio.create_task(task) for task in (watching.poll(), services.chat.sweep(), witnesses.watch())]
+        by_themselves = (watching.poll(), services.chat.sweep(), services.collector.run(), witnesses.watch())
+        looking = [asyncio.create_task(one) for one in by_themselves]
         try:
             yield
         finally:

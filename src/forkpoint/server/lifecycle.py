@@ -29,7 +29,8 @@ from forkpoint.server.http.keys import Keyring
 from forkpoint.server.http.protocol import HttpProtocol
 from forkpoint.server.services import Services
 from forkpoint.server.settings import ServerSettings
-from forkpoint.store import open_store
+from forkpoint.store import Retention, open_store
+from forkpoint.workspace.retention import retention
 
 THREADS = 1.0
 """Seconds that tools have to return once everything else has ended."""
@@ -54,7 +55,9 @@ def run(
     async def serve() -> None:
         listening = listen(host, port)
         try:
-            app = create_app(await open_store(store), agents, keyring=keyring, settings=settings)
+            kept = retention(Retention(settings.keep_drafts, settings.keep_keys, settings.keep_tries))
+            opened = await open_store(store, retention=kept)
+            app = create_app(opened, agents, keyring=keyring, settings=settings)
             url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
             await Listening(app, lambda: told(url)).serve(sockets=[listening])
         finally:

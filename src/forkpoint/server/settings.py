@@ -20,6 +20,7 @@ SideClient: TypeAlias = Literal["librechat", "open-webui", "opencode"]
 _YEAR = 365 * 86_400
 _Count: TypeAlias = Annotated[int, Meta(ge=1)]
 _Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=_YEAR)]  # neither infinity nor a NaN is within the bounds
+_Kept: TypeAlias = Annotated[float, Meta(ge=0, le=100 * _YEAR)]
 _Pause: TypeAlias = Annotated[float, Meta(ge=0.001, le=_YEAR)]
 _Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 
@@ -88,6 +89,10 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     request_timeout: _Pause | None = None  # after which every turn has failed, whatever limits its agent has
     allow_trust: bool = False  # whether clients may decide that a workspace's project is trusted, or untrusted
     trust: tuple[str, ...] = ()  # folders whose projects are trusted here
+    collect_every: _Pause = 300.0  # how often the server removes what was deleted; soon after a deletion it also does
+    keep_drafts: _Kept = 86_400.0  # how long a conversation without a committed turn is kept
+    keep_keys: _Kept = 7 * 86_400.0  # how long an idempotency key is known
+    keep_tries: _Kept = 30 * 86_400.0  # how long the content of a failed or cancelled try is kept
 
     # Anchors of the whole store, for witnesses.
     anchor_log: _Text | None = None  # the file that gets a line for each anchor

@@ -320,6 +320,12 @@ class VerifyAll(Verify, frozen=True):
     since: Annotated[Anchor | None, Meta(description="Look only at what was recorded after this anchor.")] = None
 
 
+class Collect(_Body, frozen=True):
+    """What to remove for good."""
+
+    dry_run: bool = False  # only say what would be removed
+
+
 class Nothing(_Body, frozen=True):
     """A call that takes nothing."""
 

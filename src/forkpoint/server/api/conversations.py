@@ -144,6 +144,7 @@ async def delete_conversation(call: CallMade, id: Conversation) -> Response:
     """
     info, _ = await call.found(id)
     left = await call.backend.delete(info.id, if_revision=call.if_revision)
+    call.services.collector.soon()
     call.services.watching.moved(call.tenant, info.id)
     return Response(status_code=204) if left is None else answer(DeletedDocument(left))
 

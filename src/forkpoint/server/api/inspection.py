@@ -13,10 +13,10 @@ from forkpoint.backend.allowance import as_allowed
 from forkpoint.errors import Invalid
 from forkpoint.history.anchors import Anchor
 from forkpoint.llm.prompt.inspection import Inspection
-from forkpoint.server.api.bodies import ChangeState, PreviewRequest, Verify, VerifyAll, messages_of
+from forkpoint.server.api.bodies import ChangeState, Collect, PreviewRequest, Verify, VerifyAll, messages_of
 from forkpoint.server.api.conversations import MAKING, target_of
 from forkpoint.server.http.call import CallMade, Calls, Conversation, answer
-from forkpoint.store import Record
+from forkpoint.store import Collected, Record
 from forkpoint.wire.documents import (
     PageDocument,
     SpendingDocument,
@@ -156,6 +156,17 @@ async def list_records(
     info, _ = await call.found(id)
     page = await call.backend.records(info.id, cursor=cursor, limit=limit)
     return answer(PageDocument(page.items, page.next))
+
+
+@calls("POST", "/api/collect", role="operate", takes=Collect, gives=Collected, raises="")
+async def collect(call: CallMade) -> Response:
+    """Remove what you have deleted from the disk, and what was kept long enough.
+
+    The server does this by itself, every few minutes and after deletions. `pending` says what could not be finished
+    now, and why; the next collection does it.
+    """
+    body = await call.body(Collect)
+    return answer(await call.backend.collect(dry_run=body.dry_run))
 
 
 def _shown(request: Inspection, agent: Agent) -> Inspection:

@@ -18,6 +18,7 @@ from prometheus_client.process_collector import ProcessCollector
 from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.results import Turn
 from forkpoint.events import ModelCalled, Usage
+from forkpoint.store import Collected
 from forkpoint.updates import Answered, CallEnded, CallStarted, TurnStarted
 from forkpoint.version import __version__
 
@@ -76,6 +77,8 @@ class Metrics:
 
         self._anchored = gauge("last_anchor_time_seconds", "When all witnesses had the newest anchor; 0 if never.")
         self._unwitnessed = counter("anchor_failures", "Anchors that a witness could not be given.", "witness")
+        self._collected = counter("collected_bytes", "Bytes of events that were removed from the disk.")
+        self._pending = gauge("collection_pending", "1 while removed text is not gone from the disk yet, else 0.")
 
         self._seen: dict[str, set[str]] = {}
         self._operations: dict[str, Histogram] = {}
@@ -160,6 +163,11 @@ class Metrics:
     def unwitnessed(self, witness: str) -> None:
         """Counts an anchor that a witness could not be given."""
         self._unwitnessed.labels(witness).inc()
+
+    def collected(self, done: Collected) -> None:
+        """A collection has ended."""
+        self._collected.inc(done.payload_bytes)
+        self._pending.set(bool(done.pending))
 
     # What a turn tells.
 
