@@ -8,7 +8,6 @@ writers first alone and then beside a collection, and counts the payload that th
 """
 
 import argparse
-import sys
 import tempfile
 import time
 from pathlib import Path

@@ -311,8 +311,13 @@ class Opaque(Struct, frozen=True):
     payload: JsonText
 
 
-class Gone(Struct, frozen=True):
-    """The content was erased; the envelope and the digests remain."""
+class Gone(Struct, frozen=True, omit_defaults=True):
+    """The content was erased; the envelope and the digests remain.
+
+    ``kept_from`` is that of a condensation: what it hid stays hidden, though its summary is gone.
+    """
+
+    kept_from: int | None = None
 
 
 AnyBody: TypeAlias = (
@@ -357,7 +362,8 @@ class Envelope(Struct, frozen=True, gc=False, omit_defaults=True):
     client: bool = False
     parts: tuple[str, ...] = ()  # the types of the parts, in order
     response: int | None = None  # which model response of its turn it belongs to; None if no model wrote it
-    origin: str | None = None  # the chain digest, in hex, of the event that this is a copy of
+    origin: str | None = None  # the event that this is a copy of: its turn's id, "/", and its place there, from 0
+    kept_from: int | None = None  # of a condensation, as in its body
 
 
 class NewEvent(Struct, frozen=True):
@@ -436,6 +442,7 @@ def seal(new: NewEvent, now: int) -> Envelope:
         parts=tuple(part_type(part) for part in parts),
         response=new.response,
         origin=new.origin,
+        kept_from=getattr(body, "kept_from", None),
     )
 
 
@@ -476,6 +483,13 @@ def decode_body(payload: str | bytes | None) -> Content:
     except msgspec.ValidationError:
         kind = _decode_tag(payload).kind
         return Opaque(kind, payload)
+
+
+def body_of(envelope: Envelope, payload: str | bytes | None) -> Content:
+    """The body of a stored event. What an erased event still says stands in its envelope."""
+    if payload is None and envelope.kept_from is not None:
+        return Gone(envelope.kept_from)
+    return decode_body(payload)
 
 
 def encode_envelope(envelope: Envelope) -> JsonText:

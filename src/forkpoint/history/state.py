@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forkpoint.events import Condensation, Content, JsonText, ManifestChanged, Opaque, SkillActivated, StateChange
+from forkpoint.events import Condensation, Content, Gone, JsonText, ManifestChanged, Opaque, SkillActivated, StateChange
 
 
 class State(Struct, frozen=True, omit_defaults=True):
@@ -45,6 +45,8 @@ class State(Struct, frozen=True, omit_defaults=True):
                 return replace(self, manifest=body.hash)
             case Condensation():
                 return replace(self, kept_from=body.kept_from, summary=body.summary)
+            case Gone(kept_from=int(kept_from)):
+                return replace(self, kept_from=kept_from, summary=None)
             case Opaque() if not self.partial:
                 return replace(self, partial=True)
             case _:

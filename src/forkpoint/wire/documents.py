@@ -35,7 +35,7 @@ from forkpoint.events import (
     StagedEvent,
     Usage,
     UserMessage,
-    decode_body,
+    body_of,
     encode_body,
 )
 from forkpoint.llm.answers import Finish
@@ -157,6 +157,7 @@ class EventDocument(Struct, frozen=True, omit_defaults=True):
     parts: tuple[str, ...] = ()
     response: int | None = None
     origin: str | None = None
+    kept_from: int | None = None
 
 
 class CallDocument(Struct, frozen=True):
@@ -390,7 +391,7 @@ def member_of_document(document: MemberDocument) -> Member:
 def event_of(document: EventDocument) -> Event | StagedEvent:
     envelope = Envelope(**{name: getattr(document, name) for name in Envelope.__struct_fields__})
     raw = bytes(document.body)
-    body = decode_body(None if raw == b"null" else raw)
+    body = body_of(envelope, None if raw == b"null" else raw)
     if document.id is None or document.turn is None:
         return StagedEvent(envelope, body)
     return Event(Position.parse(document.id), document.turn, envelope, body)

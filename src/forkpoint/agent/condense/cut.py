@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from forkpoint.agent.transcript import tokens_in
 from forkpoint.errors import Unpaired
-from forkpoint.events import Condensation, Envelope, Event, ModelCalled, SkillActivated, SystemMessage
+from forkpoint.events import Condensation, Envelope, Event, Gone, ModelCalled, SkillActivated, SystemMessage
 from forkpoint.history.pairing import NO_CALLS, OpenCalls, safe_cuts
 
 _SKILLS = 0.25  # of what is kept that skills may take which are said again
@@ -52,9 +52,11 @@ class Shown:
     """The part of a path that prompts show, and where it may be cut."""
 
     def __init__(self, events: Sequence[Event]) -> None:
-        condensations = [event.body for event in events if isinstance(event.body, Condensation)]
-        self.kept_from = max((one.kept_from for one in condensations), default=1)
-        self.summary = condensations[-1].summary if condensations else None
+        condensations = [event for event in events if event.kind == "condensation"]
+        cuts = [one.body.kept_from for one in condensations if isinstance(one.body, Condensation | Gone)]
+        self.kept_from = max((cut for cut in cuts if cut is not None), default=1)
+        last = condensations[-1].body if condensations else None
+        self.summary = last.summary if isinstance(last, Condensation) else None
         self.shown = [event for event in events if event.id.ordinal >= self.kept_from]
         self.sizes = [tokens_in(event.body) for event in self.shown]
 

@@ -208,7 +208,8 @@ def window(path: Sequence[Event], turns: int) -> list[NewEvent]:
     There are none if no more of it can be seen anyway. The turn that runs is shown in any case. Skills that were
     activated in what is hidden are said again, as on a path that is condensed: nothing would activate them once more.
     """
-    shown_from = max((event.body.kept_from for event in path if isinstance(event.body, Condensation)), default=0)
+    cuts = [event.body.kept_from for event in path if isinstance(event.body, Condensation | Gone)]
+    shown_from = max((cut for cut in cuts if cut is not None), default=0)
     said_in = {event.turn for event in path if event.kind == "user_message" and event.id.ordinal >= shown_from}
     last: dict[str, int] = {}
     for event in path:

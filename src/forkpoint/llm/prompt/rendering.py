@@ -381,5 +381,7 @@ def _standing_in(event: Event | StagedEvent) -> Content:
             return ToolCall(envelope.call_id or "", envelope.tool or "", "{}", envelope.client)
         case "tool_result":
             return ToolResult(envelope.call_id or "", envelope.tool or "", erased)
+        case "condensation" if isinstance(event.body, Gone) and event.body.kept_from is not None:
+            return Condensation(ERASED, event.body.kept_from)
         case _:
             return Gone()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from forkpoint.errors import BadPosition, NotFound, StoreDamaged
-from forkpoint.events import Event, Position, StagedEvent, decode_body, decode_envelope
+from forkpoint.events import Event, Position, StagedEvent, body_of, decode_envelope
 from forkpoint.history.digests import root_digest
 from forkpoint.history.pairing import safe_cuts
 from forkpoint.history.paths import Path, Span, join
@@ -94,14 +94,15 @@ def decoded(rows: Iterable[Any], kinds: Sequence[str] = ()) -> list[Event]:
         if kinds and sealed.kind not in kinds:
             continue
         turn_id = turns.get(turn) or turns.setdefault(turn, id_from_bytes(turn))
-        events.append(Event(Position(key >> 32, key & ORDINALS), turn_id, sealed, decode_body(payload)))
+        events.append(Event(Position(key >> 32, key & ORDINALS), turn_id, sealed, body_of(sealed, payload)))
     return events
 
 
 def read_steps(db: Database, turn: str) -> list[StagedEvent]:
     """The journalled events of a turn, as they arrived."""
     rows = db.execute(SQL["read_steps"], {"turn": id_to_bytes(turn)}).fetchall()
-    return [StagedEvent(decode_envelope(envelope), decode_body(payload)) for envelope, payload in rows]
+    sealed = [(decode_envelope(envelope), payload) for envelope, payload in rows]
+    return [StagedEvent(envelope, body_of(envelope, payload)) for envelope, payload in sealed]
 
 
 def read_sealed(db: Database, turn: str) -> list[Sealed]:
@@ -168,7 +169,8 @@ def _head_within(db: Database, family: bytes, position: Position, event: sqlite3
     first = (position.segment << 32) + base.ordinal + 1
     rows = db.execute(SQL["links_between"], {"first": first, "last": last, "limit": -1}).fetchall()
     rows = [row for row in rows if row["turn"] == turn["id"]]
-    cuts = safe_cuts([decode_envelope(row["envelope"]) for row in rows], base.open_calls.at_a_commit())
+    envelopes = [decode_envelope(row["envelope"]) for row in rows]
+    cuts = safe_cuts(envelopes, base.open_calls.at_a_commit())
     taken = position.ordinal - base.ordinal
     if taken > len(rows):
         raise StoreDamaged(db.path, f"event {position} is beyond the end of its turn")
@@ -181,7 +183,7 @@ def _head_within(db: Database, family: bytes, position: Position, event: sqlite3
         names = " and ".join(str(place) if place.ordinal else "the start" for place in nearest)
         raise BadPosition(str(position), "it stands inside a tool exchange or a model response", names)
     before = read_state(db, base)
-    state = fold((decode_body(row["payload"]) for row in rows[:taken]), before)
+    state = fold((body_of(envelopes[n], rows[n]["payload"]) for n in range(taken)), before)
     return Head(
         position,
         event["chain_digest"],
