@@ -30,6 +30,7 @@ CODES = {
     "BadPosition": "bad_position",
     "BadStoreUrl": "bad_store_url",
     "Busy": "busy",
+    "Held": "held",
     "StoreUnavailable.disk_full": "disk_full",
     "ForkpointError": "error",
     "KeyReused": "key_reused",

@@ -22,6 +22,7 @@ from forkpoint.errors.agent import (
 from forkpoint.errors.conflict import (
     Busy,
     ConversationClosed,
+    Held,
     NotResumable,
     Stale,
     TurnBehind,
@@ -111,6 +112,7 @@ __all__ = [
     "ExtraMissing",
     "Forbidden",
     "ForkpointError",
+    "Held",
     "HookBlocked",
     "Invalid",
     "Item",

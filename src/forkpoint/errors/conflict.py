@@ -30,6 +30,24 @@ class Busy(ForkpointError, code="busy"):
         self.where = f" It is being run by process {self.process}{on}{since}."
 
 
+class Held(ForkpointError, code="held"):
+    """Conversation {conversation} is held, and nothing of its family may be removed: {holds}.
+
+    Ask whoever holds it. Only then release it.
+
+    Python: Ask whoever holds it. Only then release it, with release().
+
+    Command line: Ask whoever holds it. Only then release it, with `forkpoint release {conversation}`.
+
+    HTTP: Ask whoever holds it. Only then release it, with DELETE /api/conversations/{conversation}/holds.
+
+    Chat: Tell whoever runs the server.
+    """
+
+    conversation: str
+    holds: str  # the id and the reason of each
+
+
 class TurnOpen(ForkpointError, code="turn_open"):
     """Turn {turn} of conversation {conversation} is open ({outcome}).
 

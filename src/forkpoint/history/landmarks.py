@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 from msgspec import Struct
 
-from forkpoint.events import Condensation, Content, Event, Position
+from forkpoint.events import Condensation, Content, Event, Gone, Position
 
 LANDMARKS = frozenset(
     {
@@ -34,7 +34,7 @@ class Landmark(Struct, frozen=True, gc=False):
 
 def kept_from(body: Content) -> int | None:
     """What a landmark says beside its kind."""
-    return body.kept_from if isinstance(body, Condensation) else None
+    return body.kept_from if isinstance(body, Condensation | Gone) else None
 
 
 def landmarks_in(events: Iterable[Event], kinds: Collection[str] = LANDMARKS) -> list[Landmark]:

@@ -97,6 +97,7 @@ class Erasure(Struct, frozen=True, omit_defaults=True):
     runs: tuple[ErasedRun, ...] = ()
     turns: tuple[str, ...] = ()  # turns that lost input, error and steps
     conversations: tuple[str, ...] = ()  # conversations that lost title, tags and name, and the salts of these
+    untitled: tuple[str, ...] = ()  # those of them that lost only their title, or the task of a sub-agent
 
 
 class Expiry(Struct, frozen=True):

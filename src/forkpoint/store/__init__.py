@@ -1,15 +1,18 @@
 """Where conversations are kept. Callers import the names below, and no module.
 
 - `protocol`: what a store is. `values`: what it takes and returns. `actor`: who acts.
+- `erasure`: what somebody wants to erase, and the receipt.
 - `address`: opens a store by its address. `sqlite/`: the store in a file or in memory. `sql/`: its statements.
 - `checks`: what every store refuses.
 """
 
 from forkpoint.store.address import open_store
+from forkpoint.store.erasure import Receipt, Touched
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import (
     DEFAULT_TENANT,
     Collected,
+    Hold,
     Lineage,
     ListOrder,
     Record,
@@ -25,14 +28,17 @@ from forkpoint.store.values import (
 __all__ = [
     "DEFAULT_TENANT",
     "Collected",
+    "Hold",
     "Lineage",
     "ListOrder",
+    "Receipt",
     "Record",
     "Retention",
     "Status",
     "Store",
     "StoredConversation",
     "StoredTurn",
+    "Touched",
     "TurnError",
     "Verification",
     "check_name",

@@ -30,6 +30,7 @@ from forkpoint.history.landmarks import Landmark
 from forkpoint.history.paths import Path
 from forkpoint.history.state import State
 from forkpoint.paging import Page
+from forkpoint.store.erasure import Erasing, Receipt
 from forkpoint.store.values import (
     Announcement,
     Backup,
@@ -38,6 +39,7 @@ from forkpoint.store.values import (
     Committed,
     CopyProgress,
     Deleted,
+    Hold,
     IdempotencyKey,
     KeyedOperation,
     ListOrder,
@@ -254,7 +256,51 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         ...
 
     async def delete(self, id: str, *, if_revision: int | None = None) -> Deleted:
-        """Removes a conversation, its sub-agents and sides, but none of its forks. What they spent stays counted."""
+        """Removes a conversation, its sub-agents and sides, but none of its forks. What they spent stays counted.
+
+        Raises `Held`.
+        """
+        ...
+
+    # Holds and erasures.
+
+    async def hold(self, conversation: str, id: str, reason: str) -> Hold:
+        """Keeps a conversation's family from deletion, erasure and retention, once for each id of a hold."""
+        ...
+
+    async def release(self, conversation: str, id: str | None = None) -> tuple[Hold, ...]:
+        """Ends one hold of a conversation's family, or all of them, and returns these. Raises `NotFound`."""
+        ...
+
+    async def holds(self, conversation: str | None = None) -> tuple[Hold, ...]:
+        """What holds a conversation's family, the oldest first; all holds of the tenant if None is given."""
+        ...
+
+    async def erase(
+        self, id: str, chosen: Erasing, *, reason: str, dry_run: bool = False, more_follow: bool = False
+    ) -> Receipt:
+        """Removes the content of events for good, wherever a copy of it is. Envelopes and digests stay.
+
+        It is done whole or not at all. With ``more_follow`` what takes long is left to the erasure after it. With
+        ``dry_run`` nothing is changed, and the receipt says what would be. Raises `Busy` if a turn runs in what it
+        touches; turns that nobody runs are discarded. Raises `Held` and `NotFound`.
+        """
+        ...
+
+    async def replay(self, receipt: Receipt) -> bool:
+        """Erases in a copy that was made earlier what a receipt names. False if that was done, or nothing is here."""
+        ...
+
+    async def erasures(self, *, cursor: str | None = None, limit: int = 50) -> Page[Receipt]:
+        """The receipts of the tenant's erasures, the oldest first, with what `replay` needs and no more."""
+        ...
+
+    async def families(self, *, cursor: str | None = None, limit: int = 50) -> Page[str]:
+        """The families that have conversations, drafts too."""
+        ...
+
+    async def erasure_count(self) -> int:
+        """How often content was erased in this store. Whatever was cached under another count must not be used."""
         ...
 
     # Turns.

@@ -173,6 +173,7 @@ class OpenTurn(Struct, frozen=True):
     branch: str | None = None  # the conversation on whose path the base is; None: the base is the head
     by: str | None = None  # who asked for the turn
     draft: bool = False  # the conversation is a draft, which the commit admits
+    erasures: int = 0  # how often content was erased in the store: what was cached under another count is void
 
 
 class Committed(Struct, frozen=True):
@@ -336,6 +337,16 @@ class Restored(Struct, frozen=True, kw_only=True):
     kept: str | None  # where the store is that stood there before
 
 
+class Hold(Struct, frozen=True):
+    """Something that keeps a family from deletion, erasure and retention."""
+
+    id: str
+    family: str
+    reason: str
+    by: str | None  # who set it, if somebody said so
+    since: int  # microseconds since 1970, UTC
+
+
 class Deleted(Struct, frozen=True):
     """The conversations that a delete removed: the conversation that was named, its sub-agents and its sides."""
 
@@ -353,7 +364,8 @@ class Retention(Struct, frozen=True):
 class Pending(Struct, frozen=True):
     """Something that a collection could not finish. The next collection does, in whichever process."""
 
-    what: Literal["log", "garbage"]  # removed text is still in the log; or there is more to remove
+    # Removed text is still in the log; or there is more to remove; or erased text may be in unused parts of pages.
+    what: Literal["log", "garbage", "erasure"]
     why: str
 
 

@@ -126,6 +126,7 @@ _SAMPLES: dict[str, Any] = {
     "encoding": "gzip",
     "expected": 3,
     "folder": "/srv/shop/api",
+    "holds": "01a8f6e0-6c32-7e5a-8b23-4dbf807c6e9d (case 17/2026)",
     "id": TURN,
     "key": "order-77",
     "kind": "user_message",

@@ -24,6 +24,7 @@ _BY_KIND: dict[ErrorKind, int] = {
     errors.TooSlow: 408,
     errors.AlreadyExists: 409,
     errors.Busy: 409,
+    errors.Held: 409,
     errors.TurnOpen: 409,
     errors.TurnLost: 409,
     errors.TurnBehind: 409,

@@ -36,6 +36,7 @@ SMALL = 16 << 20
 
 READERS = Pending("log", "somebody reads the store, and the log still has what was removed; collect again later")
 LOG = Pending("log", "the log may still have what was removed; a collection empties it")
+ERASED = Pending("erasure", "unused parts of pages may have pieces of erased text; collect with compact removes them")
 HURRY = Pending("garbage", "the store was closed before all of it was removed; the next collection goes on")
 
 BUSY_BYTES = 192 << 10

@@ -13,6 +13,7 @@ from forkpoint.store.sqlite.connection import Database, code_of, connect, transl
 from forkpoint.store.sqlite.disk.log import check_absent, check_log
 from forkpoint.store.sqlite.disk.modes import make_empty, mode_beside
 from forkpoint.store.sqlite.disk.quiet import is_logged, read_quietly
+from forkpoint.store.sqlite.erasure.copied_events import adopt_copies
 from forkpoint.store.sqlite.operations.adoption import adopt
 from forkpoint.system.durable_file import install, new_aside
 from forkpoint.system.file_lock import FileLock
@@ -24,8 +25,8 @@ MIGRATIONS = migrations("sqlite")
 FORMAT = len(MIGRATIONS)
 """The newest format that this program knows."""
 
-RECORDS = 6
-"""The format that brought records. What stood there before gets them in the same transaction."""
+RECORDS, ERASURE = 6, 10
+"""The formats that brought records, and the table of copies: both are made of what stood there before."""
 
 OLDEST_SQLITE = (3, 38, 0)
 
@@ -111,6 +112,8 @@ def make_tables(db: Database) -> None:
                 db.execute("INSERT INTO meta (format, writable_from) VALUES (1, 1)")
             if number == RECORDS:
                 adopt(db, system_clock())
+            if number == ERASURE:
+                adopt_copies(db)
         db.execute("UPDATE meta SET format = ?", (FORMAT,))
         db.execute("COMMIT")
     except BaseException:

@@ -25,12 +25,24 @@ from forkpoint.history.paths import Path
 from forkpoint.history.state import State
 from forkpoint.ids import new_id
 from forkpoint.paging import Page
-from forkpoint.store.sqlite.collection import Collector, collect_at_close
+from forkpoint.store.erasure import Erasing, Receipt, check_reason
+from forkpoint.store.sqlite.collection import ERASED, Collector, collect_at_close
 from forkpoint.store.sqlite.connection import Connect, Database, connect
 from forkpoint.store.sqlite.copies.backup import back_up
+from forkpoint.store.sqlite.erasure import receipts, removal, transaction
 from forkpoint.store.sqlite.held_turns import HeldTurns
 from forkpoint.store.sqlite.open_file import DEFAULTS, OpenFile, SqliteSettings
-from forkpoint.store.sqlite.operations import commits, conversations, deletion, history, landmarks, ledger, lists, turns
+from forkpoint.store.sqlite.operations import (
+    commits,
+    conversations,
+    deletion,
+    history,
+    holds,
+    landmarks,
+    ledger,
+    lists,
+    turns,
+)
 from forkpoint.store.sqlite.operations.record_pages import read_records
 from forkpoint.store.sqlite.rows import Scope, head_of
 from forkpoint.store.sqlite.seals import sealing
@@ -47,6 +59,7 @@ from forkpoint.store.values import (
     Committed,
     CopyProgress,
     Deleted,
+    Hold,
     IdempotencyKey,
     KeyedOperation,
     ListOrder,
@@ -298,6 +311,44 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         return await self._view.write(
             "removal of", id, run, landed=lambda db, scope: not conversations.exists(db, scope, id)
         )
+
+    # Holds and erasures.
+
+    async def hold(self, conversation: str, id: str, reason: str) -> Hold:
+        check_id("hold", id)
+        check_reason(reason)
+        run = partial(holds.hold, conversation=conversation, id=id, reason=reason)
+        landed = partial(holds.is_standing, conversation=conversation, id=id)
+        return await self._view.write("hold", id, run, landed=landed)
+
+    async def release(self, conversation: str, id: str | None = None) -> tuple[Hold, ...]:
+        run = partial(holds.release, conversation=conversation, id=id)
+        landed = partial(holds.is_released, conversation=conversation, id=id)
+        return await self._view.write("release of", conversation, run, landed=landed)
+
+    async def holds(self, conversation: str | None = None) -> tuple[Hold, ...]:
+        return await self._view.read(partial(holds.read, conversation=conversation))
+
+    async def erase(
+        self, id: str, chosen: Erasing, *, reason: str, dry_run: bool = False, more_follow: bool = False
+    ) -> Receipt:
+        check_id("erasure", id)
+        check_reason(reason)
+        if dry_run:
+            return await self._view.read(partial(removal.preview, id=id, chosen=chosen, reason=reason))
+        return await transaction.erase(self._view, id, chosen, reason, more_follow=more_follow)
+
+    async def replay(self, receipt: Receipt) -> bool:
+        return await transaction.replay(self._view, receipt)
+
+    async def erasures(self, *, cursor: str | None = None, limit: int = 50) -> Page[Receipt]:
+        return await self._view.read(partial(receipts.page, cursor=cursor, limit=_bounded(limit)))
+
+    async def families(self, *, cursor: str | None = None, limit: int = 50) -> Page[str]:
+        return await self._view.read(partial(conversations.families, cursor=cursor, limit=_bounded(limit)))
+
+    async def erasure_count(self) -> int:
+        return await self._view.read(receipts.count)
 
     # Turns.
 
@@ -562,7 +613,11 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         return await self._view.read(partial(read_records, id=conversation, cursor=cursor, limit=_bounded(limit)))
 
     async def collect(self, *, dry_run: bool = False, compact: bool = False, every_tenant: bool = False) -> Collected:
-        return await Collector(self._view, every_tenant=every_tenant).run(dry_run=dry_run, compact=compact)
+        collected = await Collector(self._view, every_tenant=every_tenant).run(dry_run=dry_run, compact=compact)
+        if dry_run or not self._view.file.is_open:
+            return collected
+        waits = await transaction.clean(self._view, is_compacted=compact)
+        return collected + Collected(pending=(ERASED,) if transaction.NOT_COMPACTED in waits else ())
 
     async def backup(
         self, path: str | os.PathLike[str], *, force: bool = False, progress: CopyProgress | None = None

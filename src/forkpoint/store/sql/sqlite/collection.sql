@@ -95,9 +95,10 @@ FROM meta;
 UPDATE meta SET cleared = max(cleared, :removals);
 
 -- name: old_drafts
--- Conversations that never had a committed turn, have none open, and were left alone.
+-- Conversations that never had a committed turn, have none open, and were left alone; but for families that are held.
 SELECT tenant, id FROM conversation INDEXED BY conversation_draft
-WHERE draft = 1 AND open_turn IS NULL AND updated < :before AND tenant BETWEEN :low AND :high;
+WHERE draft = 1 AND open_turn IS NULL AND updated < :before AND tenant BETWEEN :low AND :high
+  AND NOT EXISTS (SELECT 1 FROM hold WHERE hold.tenant = conversation.tenant AND hold.family = conversation.family);
 
 -- name: old_draft
 -- Whether a conversation still is such a draft.
@@ -118,12 +119,13 @@ LIMIT :limit;
 DELETE FROM idempotency WHERE tenant = :tenant AND key = :key;
 
 -- name: old_tries
--- Tries that did not commit, ended long ago, and still have their content.
+-- Tries that did not commit, ended long ago, and still have their content. Nothing of a family that is held goes.
 SELECT turn.id, turn.tenant, turn.conversation, conversation.family
 FROM turn INDEXED BY turn_expiring
 CROSS JOIN conversation ON conversation.tenant = turn.tenant AND conversation.id = turn.conversation
 WHERE turn.outcome IN ('failed', 'cancelled') AND turn.expired IS NULL
   AND turn.ended < :before AND turn.tenant BETWEEN :low AND :high
+  AND NOT EXISTS (SELECT 1 FROM hold WHERE hold.tenant = conversation.tenant AND hold.family = conversation.family)
 LIMIT :limit;
 
 -- name: expire_try

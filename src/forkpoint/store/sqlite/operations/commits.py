@@ -11,6 +11,7 @@ from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
 from forkpoint.history.records import Fact, conversation_chain, new_salt, salted
 from forkpoint.ids import id_to_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.erasure.copied_events import insert_copies
 from forkpoint.store.sqlite.operations import conversations, garbage, records
 from forkpoint.store.sqlite.operations.conversations import Spend
 from forkpoint.store.sqlite.operations.departure import leave_head
@@ -215,6 +216,7 @@ def _insert_events(db: Database, turn: bytes, first: Position, base: Head, event
     ]
     db.executemany(SQL["insert_event"], rows)
     insert_landmarks(db, key, events, links)
+    insert_copies(db, key, events, links)
     return links[-1].chain_digest
 
 

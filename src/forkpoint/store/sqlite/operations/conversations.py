@@ -8,12 +8,13 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forkpoint.errors import AlreadyExists, BadPosition, Busy, NotFound, Stale, TurnOpen
+from forkpoint.errors import AlreadyExists, BadName, BadPosition, Busy, NotFound, Stale, TurnOpen
 from forkpoint.events import JsonText, Position, Usage
 from forkpoint.history.digests import root_digest
 from forkpoint.history.paths import common_ancestor
 from forkpoint.history.records import Fact, new_salt, salted
 from forkpoint.ids import id_from_bytes, id_to_bytes
+from forkpoint.paging import Page
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import idempotency, records
 from forkpoint.store.sqlite.operations.history import head_at, read_path, resolve
@@ -99,6 +100,13 @@ def revisions(db: Database, scope: Scope, ids: Collection[str]) -> dict[str, int
     rows = db.execute(SQL["read_revisions"], {"tenant": scope.tenant, "ids": b"".join(wanted.values())})
     asked = tuple(wanted)
     return {asked[number]: revision for number, revision in rows}
+
+
+def families(db: Database, scope: Scope, *, cursor: str | None, limit: int) -> Page[str]:
+    """One page of the tenant's families, the oldest first."""
+    parameters = {"tenant": scope.tenant, "after": b"" if cursor is None else _cursor(cursor), "limit": limit + 1}
+    found = [id_from_bytes(row["family"]) for row in db.execute(SQL["families_of_a_tenant"], parameters)]
+    return Page(tuple(found[:limit]), found[limit - 1] if len(found) > limit else None)
 
 
 def create(
@@ -493,3 +501,10 @@ def _insert(
     return conversation_of(
         parameters | _UNUSED | {"created": scope.now, "updated": scope.now, "used": scope.now}, scope
     )
+
+
+def _cursor(cursor: str) -> bytes:
+    try:
+        return id_to_bytes(cursor)
+    except ValueError:
+        raise BadName.bad_cursor(cursor[:200]) from None

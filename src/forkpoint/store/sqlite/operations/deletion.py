@@ -4,10 +4,10 @@ Tests: forkpoint.testing.conformance.care."""
 import sqlite3
 from typing import Literal, TypeAlias
 
-from forkpoint.errors import Busy
+from forkpoint.errors import Busy, Held
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations, garbage, idempotency, ledger, records, turns
+from forkpoint.store.sqlite.operations import conversations, garbage, holds, idempotency, ledger, records, turns
 from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.values import Deleted
 
@@ -22,16 +22,17 @@ def delete_old_draft(db: Database, scope: Scope, id: str, before: int) -> bool:
         return False
     try:
         delete(db, scope, id, if_revision=None, kind="expired")
-    except Busy:  # somebody asks beside it right now
+    except (Busy, Held):  # somebody asks beside it right now, or nothing of its family may go
         return False
     return True
 
 
 def delete(db: Database, scope: Scope, id: str, *, if_revision: int | None, kind: RemovalKind = "deleted") -> Deleted:
     """Removes a conversation, its sub-agents and its sides. Events that a fork shares stay; the collector removes the
-    rest."""
+    rest. Raises `Held`."""
     named = conversations.row_of(db, scope, id)
     conversations.check_revision(named, if_revision)
+    holds.check_not_held(db, scope, named["family"], named["id"])
     parameters = {"tenant": scope.tenant, "id": named["id"], "family": named["family"]}
     ids = [id_from_bytes(row["id"]) for row in db.execute(SQL["with_dependents"], parameters).fetchall()]
     doomed = [conversations.row_of(db, scope, id) for id in ids]

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from forkpoint.errors import StoreDamaged, StoreError
-from forkpoint.events import Event, Position, decode_body, decode_envelope
+from forkpoint.events import Event, Position, body_of, decode_envelope
 from forkpoint.history.digests import Link
 from forkpoint.history.landmarks import LANDMARKS, Landmark, kept_from
 from forkpoint.history.paths import Span
@@ -136,9 +136,10 @@ def _mark(db: Database, scope: Scope, segment: int, rows: Sequence[tuple[int, st
 def _found(rows: Iterable[tuple[int, str, str | None]]) -> Iterable[tuple[int, str, int | None]]:
     """The landmarks among events, as rows."""
     for key, envelope, payload in rows:
-        kind = decode_envelope(envelope).kind
-        if kind in LANDMARKS:
-            yield key, kind, kept_from(decode_body(payload)) if kind == "condensation" else None
+        sealed = decode_envelope(envelope)
+        if sealed.kind in LANDMARKS:
+            kept = kept_from(body_of(sealed, payload)) if sealed.kind == "condensation" else None
+            yield key, sealed.kind, kept
 
 
 def _has_failed(db: Database, scope: Scope) -> bool:

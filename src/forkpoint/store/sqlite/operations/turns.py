@@ -164,6 +164,8 @@ def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
     row = _turn_row(db, scope, id)
     outcome = outcome_of(row, scope)
     conversation = id_from_bytes(row["conversation"])
+    if db.execute(SQL["is_turn_erased"], {"tenant": scope.tenant, "id": row["id"]}).fetchone() is not None:
+        raise NotResumable(id, outcome, "its content was erased")
     match outcome:
         case "running":
             raise turn_of(row, scope).busy()
@@ -395,6 +397,7 @@ def open_turn(
         branch=branch,
         by=by,
         draft=bool(row["draft"]),
+        erasures=db.execute(SQL["read_erasures"]).fetchone()[0],
     )
 
 

@@ -11,9 +11,11 @@ from forkpoint.errors import StoreDamaged
 from forkpoint.history.anchors import Anchor
 from forkpoint.history.paths import Span
 from forkpoint.history.records import family_chain
+from forkpoint.ids import id_from_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations
 from forkpoint.store.sqlite.operations.history import read_path
+from forkpoint.store.sqlite.operations.holds import flaws_in_holds
 from forkpoint.store.sqlite.rows import Scope, unpack
 from forkpoint.store.sqlite.seals.inspection import inspect
 from forkpoint.store.sqlite.verification.absences import Absences
@@ -85,6 +87,8 @@ def _check_all(
     check_tries(db, scope, findings, absences, None)
     check_charges(db, scope, findings, None)
     check_written_off(db, scope, findings, absences)
+    for held in db.execute(SQL["families_with_holds"], {"tenant": scope.tenant}).fetchall():
+        _check_holds(db, scope, findings, held["family"])
     return rows, _check_events(db, scope, findings, absences, head_digest, spans)
 
 
@@ -97,6 +101,7 @@ def _check_one(db: Database, scope: Scope, findings: Findings, row: sqlite3.Row,
     Conversations(db, scope, findings, absences).check_one(row)
     check_tries(db, scope, findings, absences, row["id"])
     check_charges(db, scope, findings, row["id"])
+    _check_holds(db, scope, findings, row["family"])
     return _check_events(db, scope, findings, absences, head_digest, spans)
 
 
@@ -112,6 +117,11 @@ def _check_events(
     for span in spans:
         events.check(span)
     return events
+
+
+def _check_holds(db: Database, scope: Scope, findings: Findings, family: bytes) -> None:
+    for what in flaws_in_holds(db, scope, family):
+        findings.found(f"family {id_from_bytes(family)}", what)
 
 
 def _check_numbers(db: Database, findings: Findings) -> None:

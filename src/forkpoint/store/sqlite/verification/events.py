@@ -18,7 +18,7 @@ from forkpoint.events import (
     ToolResult,
     Usage,
     UserMessage,
-    decode_body,
+    body_of,
     decode_envelope,
 )
 from forkpoint.history.digests import Link, flaw
@@ -37,7 +37,6 @@ from forkpoint.store.sqlite.verification.findings import Findings
 
 _PAGE = 1000
 _MESSAGES = {UserMessage, AssistantMessage, SystemMessage, Reasoning, ToolCall, ToolResult}
-_WITHOUT_STATE = {str(body.__struct_config__.tag) for body in _MESSAGES}
 """Most events are of these kinds, and none of them changes the state."""
 
 
@@ -50,7 +49,7 @@ class Here(Struct):
     totals: Usage
     state_of: bytes | None
     key: int | None  # of the last event; None: the root
-    known: bool = True  # False once an event that sets the state was erased
+    known: bool = True  # False if the base of the segment cannot be read
     runs: tuple[ErasedRun, ...] = ()  # erasures that have begun and not ended
     landmarks: tuple[Landmark, ...] = ()  # that the events so far ask for
 
@@ -75,7 +74,6 @@ class Events:
         self._absences = absences
         self._wanted = wanted
         self._is_watching = wanted is not None or bool(absences.runs) or bool(absences.lost_bases)
-        self._unknown: set[bytes] = set()  # turns that left a state which an erasure keeps anybody from folding
         self._is_partial = is_partial
         self.has_wanted = False
 
@@ -129,10 +127,7 @@ class Events:
         digest = base.digest if digest is None else digest
         if digest != base.digest:
             self._findings.found(where, "it names another digest than its base has")
-        state_of = blob(base.state_of)
-        is_sure = base.state is None and not self._is_partial
-        known = state_of not in self._unknown and (is_sure or not self._absences.runs)
-        return Here(digest, base.open_calls, state, base.totals, state_of, key, known=known)
+        return Here(digest, base.open_calls, state, base.totals, blob(base.state_of), key)
 
     def _turn(self, id: bytes, key: int, here: Here) -> sqlite3.Row | None:
         """The row of the turn that begins at a place, if it fits there."""
@@ -167,9 +162,7 @@ class Events:
     def _take(self, link: Link, here: Here, key: int) -> None:
         try:
             envelope = decode_envelope(link.envelope)
-            if link.payload is None:
-                here.known = here.known and envelope.kind in _WITHOUT_STATE
-            elif type(body := decode_body(link.payload)) not in _MESSAGES:
+            if type(body := body_of(envelope, link.payload)) not in _MESSAGES:
                 here.state = here.state.then(body)
             if envelope.kind in LANDMARKS:
                 here.landmarks += tuple(landmark_at(Position(key >> 32, key & ORDINALS), link))
@@ -195,8 +188,6 @@ class Events:
                 here.state_of = turn["id"]
                 if here.known and load_state(turn["state"]) != here.state:
                     self._findings.found(where, "the state that it left is not what its events fold to")
-            if not here.known:
-                self._unknown.add(turn["id"])
             if turn["state_of"] != here.state_of:
                 self._findings.found(where, "it names another turn for the state in force")
             if load_calls(turn["open_calls"]) != self._at_a_commit(here.calls, here.key):
