@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from forkpoint.errors import ForkpointError, NotFound, OutcomeUnknown, StoreUnavailable
 from forkpoint.events import NewEvent, Usage
 from forkpoint.ids import new_id
+from forkpoint.store.erasure import Erasing
 from forkpoint.store.sqlite import SqliteSettings, SqliteStore
 from forkpoint.store.sqlite.connection import Connect, Database
 from forkpoint.store.sqlite.files import lock_path
@@ -235,6 +236,12 @@ class Story:
         yield Step("change approvals", allow, self.allowed(root, '["x"]'))
         yield Step("anchor", store.anchor, self.all_sealed)
         yield self.charge(self.aside)
+        held, erased = new_id(), new_id()
+        yield Step("hold", lambda: store.hold(root, held, "a case"), self.holds(held))
+        yield Step("release", lambda: store.release(root, held), self.holds(held, stands=False))
+        chosen = Erasing(conversations=(self.draft,), turn=first)
+        erase = partial(store.erase, erased, chosen, reason="a request", more_follow=True)
+        yield Step("erase", erase, self.erased(erased))
         yield Step("delete", lambda: store.delete(self.aside), self.gone(self.aside))
         yield Step("collect", store.collect, self.nothing_to_collect, in_parts=True)
         yield Step("anchor of the store", partial(store.anchor, all_tenants=True), self.all_anchored, in_parts=True)
@@ -464,6 +471,18 @@ class Story:
     def allowed(self, conversation: str, approvals: str) -> Callable[[], Awaitable[bool]]:
         async def there() -> bool:
             return await self.store.approvals(conversation) == approvals
+
+        return there
+
+    def holds(self, id: str, *, stands: bool = True) -> Callable[[], Awaitable[bool]]:
+        async def there() -> bool:
+            return any(one.id == id for one in await self.store.holds()) == stands
+
+        return there
+
+    def erased(self, id: str) -> Callable[[], Awaitable[bool]]:
+        async def there() -> bool:
+            return any(one.id == id for one in (await self.store.erasures()).items)
 
         return there
 

@@ -16,7 +16,9 @@ from forkpoint.testing.conformance.care import CareConformance
 from forkpoint.testing.conformance.changes import ChangeConformance
 from forkpoint.testing.conformance.conversations import ConversationConformance
 from forkpoint.testing.conformance.elsewhere import ElsewhereConformance
+from forkpoint.testing.conformance.erasures import ErasureConformance
 from forkpoint.testing.conformance.forks import ForkConformance
+from forkpoint.testing.conformance.holds import HoldConformance
 from forkpoint.testing.conformance.keys import KeyConformance
 from forkpoint.testing.conformance.landmarks import LandmarkConformance
 from forkpoint.testing.conformance.ledger import LedgerConformance
@@ -46,7 +48,9 @@ class StoreConformance(
     StopConformance,
     ChangeConformance,
     CareConformance,
-    RecordConformance,
     AnchorConformance,
+    ErasureConformance,
+    HoldConformance,
+    RecordConformance,
 ):
     """All that is asked of a store."""
