@@ -84,6 +84,18 @@ def as_turn(given: "str | Turn") -> str:
     return given.id if isinstance(given, Turn) else given
 
 
+def as_position(given: "str | Position | Event") -> Position:
+    """The position of an event. Raises `BadPosition`."""
+    if isinstance(given, Event):
+        return given.id
+    if isinstance(given, Position):
+        return given
+    try:
+        return Position.parse(given)
+    except (ValueError, AttributeError):
+        raise BadPosition(str(given)[:200], "it is not an event's id", "an id like 1-4") from None
+
+
 def as_point(given: Point | None) -> str | Position | None:
     """A place in history as the store knows it: a turn's id, or an event's position."""
     match given:

@@ -164,3 +164,20 @@ class Continuation(Struct, frozen=True, kw_only=True):
     decision: Decision | None = None
     rerun: tuple[str, ...] = ()
     how: How = How()
+
+
+class ErasureOptions(Struct, frozen=True, kw_only=True):
+    """How somebody wants content erased, and of what.
+
+    - ``turn`` or ``event``: only that turn or event; neither: everything in the conversation.
+    - ``preview``: nothing is changed, and the receipt says what would go.
+    - ``keep_summaries``: the summaries of condensations that cover erased events stay as they are.
+    - ``cancel``: turns that run in what is touched are cancelled first. Else the erasure is refused with `Busy`.
+    """
+
+    reason: str
+    turn: str | None = None
+    event: Position | None = None
+    preview: bool = False
+    keep_summaries: bool = False
+    cancel: bool = False

@@ -11,14 +11,32 @@ from typing import Any, Protocol
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.backend.callbacks import Callback
-from forkpoint.backend.options import Continuation, ConversationFilter, Draft, ForkOptions, NewTurn, SpawnOptions
+from forkpoint.backend.options import (
+    Continuation,
+    ConversationFilter,
+    Draft,
+    ErasureOptions,
+    ForkOptions,
+    NewTurn,
+    SpawnOptions,
+)
 from forkpoint.backend.results import Branch, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.backend.settings import Settings
 from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
 from forkpoint.history.anchors import Anchor
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.paging import Page
-from forkpoint.store.values import Backup, Collected, CopyProgress, ListOrder, Record, Verification, VerifyProgress
+from forkpoint.store.erasure import Receipt
+from forkpoint.store.values import (
+    Backup,
+    Collected,
+    CopyProgress,
+    Hold,
+    ListOrder,
+    Record,
+    Verification,
+    VerifyProgress,
+)
 
 
 class BackendTurns(Protocol):
@@ -261,6 +279,35 @@ class Backend(Protocol):
 
     async def revoke_approval(self, id: str, approval: str, *, by: str | None = None) -> StandingApproval:
         """Takes a standing approval back, at any moment. Once more, it changes nothing. Raises `NotFound`."""
+        ...
+
+    # Holds and erasures.
+
+    async def hold(self, id: str, hold: str, reason: str) -> Hold:
+        """Keeps a conversation's family from deletion, erasure and retention. ``hold`` is the id that the hold gets."""
+        ...
+
+    async def holds(self, id: str | None) -> tuple[Hold, ...]:
+        """What holds a conversation's family; all holds if None is given. The oldest first."""
+        ...
+
+    async def release(self, id: str, hold: str | None) -> tuple[Hold, ...]:
+        """Ends one hold of a conversation's family, or all of them, and gives these. Raises `NotFound`."""
+        ...
+
+    async def erase(self, id: str, options: ErasureOptions) -> Receipt:
+        """Erases content of a conversation for good. Raises `Busy` and `Held`."""
+        ...
+
+    async def erase_all(self, tags: Mapping[str, str] | None, options: ErasureOptions) -> tuple[Receipt, ...]:
+        """Erases everything in all conversations with these tags; in all conversations if None is given.
+
+        Each family is erased whole or not at all, one after the other.
+        """
+        ...
+
+    async def erasures(self, *, cursor: str | None = None, limit: int = 50) -> Page[Receipt]:
+        """The receipts of all erasures, the oldest first, with what a restored copy needs to erase the same."""
         ...
 
     # Reading.

@@ -18,7 +18,8 @@ from forkpoint.conversation.conversations import AsyncConversations
 from forkpoint.conversation.stream import TurnStream
 from forkpoint.conversation.sync import Conversation, Conversations, SyncTurnStream
 from forkpoint.history.anchors import Anchor, read_anchors
-from forkpoint.store.values import Backup, Collected, CopyStep, Record, Restored, Verification
+from forkpoint.store.erasure import Receipt
+from forkpoint.store.values import Backup, Collected, CopyStep, Hold, Record, Restored, Verification
 from forkpoint.updates import TurnJoined, TurnStarted
 
 __all__ = [
@@ -33,8 +34,10 @@ __all__ = [
     "Conversation",
     "Conversations",
     "CopyStep",
+    "Hold",
     "Info",
     "Isolation",
+    "Receipt",
     "Record",
     "RemovedWorkspace",
     "Restored",

@@ -24,8 +24,8 @@ from forkpoint.agent.team.tools import Task
 from forkpoint.backend.allowance import NOTHING
 from forkpoint.backend.callbacks import Callback, Visualizer
 from forkpoint.backend.messages import Message, as_message
-from forkpoint.backend.names import Point, as_answerer, as_id, as_point, as_turn, with_title
-from forkpoint.backend.options import ForkOptions, SpawnOptions
+from forkpoint.backend.names import Point, as_answerer, as_id, as_point, as_position, as_turn, with_title
+from forkpoint.backend.options import ErasureOptions, ForkOptions, SpawnOptions
 from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import Branch, Call, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.backend.settings import Settings, as_workspace
@@ -37,13 +37,14 @@ from forkpoint.conversation.tries import Tries
 from forkpoint.engine.trust import with_project
 from forkpoint.engine.views import info_of_draft
 from forkpoint.errors import BadAgent, BadArgument, NoSuchTurn, NotFound
-from forkpoint.events import Condensation, Event, ToolResult, UserMessage
+from forkpoint.events import Condensation, Event, Position, ToolResult, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.paging import Page
-from forkpoint.store.values import ListOrder, Record, Status, Verification, VerifyProgress
+from forkpoint.store.erasure import Receipt, check_reason
+from forkpoint.store.values import Hold, ListOrder, Record, Status, Verification, VerifyProgress
 
 if TYPE_CHECKING:
     from forkpoint.conversation.conversations import AsyncConversations
@@ -548,6 +549,61 @@ class AsyncConversation:
             folder = await (await self._backend()).delete(self.id, if_revision=if_revision)
         await self.close()
         return folder
+
+    # Holding and erasing.
+
+    async def hold(self, reason: str) -> Hold:
+        """Keeps this conversation's family from deletion, erasure and retention, until it is released.
+
+        Several holds may stand. The reason stays for good, also after the release.
+        """
+        check_reason(reason)
+        return await (await self._backend()).hold(self.id, new_id(), reason)
+
+    async def holds(self) -> tuple[Hold, ...]:
+        """What holds this conversation's family, the oldest first."""
+        return () if self._handle.draft is not None else await (await self._backend()).holds(self.id)
+
+    async def release(self, id: str | None = None) -> tuple[Hold, ...]:
+        """Ends the hold with this id, or all holds of the family. Returns those that it ended. Raises `NotFound`."""
+        return await (await self._backend()).release(self.id, id)
+
+    async def erase(
+        self,
+        *,
+        reason: str,
+        turn: str | Turn | None = None,
+        event: str | Position | Event | None = None,
+        everything: bool = False,
+        preview: bool = False,
+        keep_summaries: bool = False,
+        cancel: bool = False,
+    ) -> Receipt:
+        """Removes content for good, from every place of the store that has it, and returns the receipt.
+
+        Say what: a ``turn``, an ``event``, or ``everything``, which is the whole path with all tries, sub-agents and
+        sides, and the conversation's title, tags and name. Forks show the same change, since they share these events.
+        Erased events stay in place, and models are shown "[erased]" instead.
+
+        - ``preview``: nothing is changed; the receipt says what would go, and which conversations it touches.
+        - ``keep_summaries``: summaries of condensations that cover erased events stay. By default they are erased too.
+        - ``cancel``: cancels turns that run in what is touched. Else they are refused with `Busy`. Open turns that
+          nobody runs are discarded.
+
+        It is done whole or not at all. Raises `Held` if the family is held.
+        """
+        if [turn is not None, event is not None, everything].count(True) != 1:
+            raise BadArgument("erase()", "what", "say one of turn=, event= and everything=True")
+        check_reason(reason)
+        options = ErasureOptions(
+            reason=reason,
+            turn=None if turn is None else as_turn(turn),
+            event=None if event is None else as_position(event),
+            preview=preview,
+            keep_summaries=keep_summaries,
+            cancel=cancel,
+        )
+        return await (await self._backend()).erase(self.id, options)
 
     # Sub-agents.
 

@@ -20,22 +20,24 @@ import anyio.from_thread
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.callbacks import Callback, Visualizer
-from forkpoint.backend.options import ConversationFilter
+from forkpoint.backend.options import ConversationFilter, ErasureOptions
 from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import Info, Spending
 from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.conversation.handle import NewOptions, OpenOptions, created, opened
 from forkpoint.conversation.place import Place, Where
-from forkpoint.errors import StoreUnavailable
+from forkpoint.errors import BadArgument, StoreUnavailable
 from forkpoint.history.anchors import Anchor
 from forkpoint.llm.model import LLM
 from forkpoint.paging import Page
+from forkpoint.store.erasure import Receipt, check_reason
 from forkpoint.store.sqlite.copies.restore import restore
 from forkpoint.store.values import (
     Backup,
     Collected,
     CopyProgress,
     CopyStep,
+    Hold,
     ListOrder,
     Restored,
     Status,
@@ -145,6 +147,34 @@ class AsyncConversations:
     async def usage(self) -> Spending:
         """All that was ever spent, each token once, in deleted conversations too. A server counts the key's tenant."""
         return Spending(*await (await self._backend()).usage())
+
+    async def holds(self) -> tuple[Hold, ...]:
+        """All holds, the oldest first. `Conversation.hold` sets one."""
+        return await (await self._backend()).holds(None)
+
+    async def erase(
+        self,
+        *,
+        reason: str,
+        tags: Mapping[str, str] | None = None,
+        tenant: bool = False,
+        preview: bool = False,
+        cancel: bool = False,
+    ) -> tuple[Receipt, ...]:
+        """Erases everything in many conversations: in those that have all ``tags``, or in all of the ``tenant``.
+
+        Each family is erased whole or not at all, one after the other: after an error, call it again. Returns a receipt
+        for each family. ``preview`` and ``cancel`` are as in `Conversation.erase`.
+        """
+        if bool(tags) == tenant:
+            raise BadArgument("erase()", "what", "say one of tags= and tenant=True")
+        check_reason(reason)
+        options = ErasureOptions(reason=reason, preview=preview, cancel=cancel)
+        return await (await self._backend()).erase_all(None if tenant else tags, options)
+
+    async def erasures(self, *, cursor: str | None = None, limit: int = 50) -> Page[Receipt]:
+        """The receipts of all erasures, the oldest first: what a restored copy needs to erase the same."""
+        return await (await self._backend()).erasures(cursor=cursor, limit=limit)
 
     async def verify(
         self,

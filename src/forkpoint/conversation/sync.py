@@ -191,6 +191,10 @@ class Conversation:
     rewind = _branches(AsyncConversation.rewind)
     tree = waits(AsyncConversation.tree)
     delete = waits(AsyncConversation.delete)
+    hold = waits(AsyncConversation.hold)
+    holds = waits(AsyncConversation.holds)
+    release = waits(AsyncConversation.release)
+    erase = waits(AsyncConversation.erase)
 
     # Sub-agents.
 
@@ -256,6 +260,9 @@ class Conversations:
 
     list = waits(AsyncConversations.list)
     usage = waits(AsyncConversations.usage)
+    holds = waits(AsyncConversations.holds)
+    erase = waits(AsyncConversations.erase)
+    erasures = waits(AsyncConversations.erasures)
     verify = waits(AsyncConversations.verify)
     backup = waits(AsyncConversations.backup)
     restore = waits(AsyncConversations.restore)

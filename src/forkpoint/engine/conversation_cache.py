@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from forkpoint.engine.turns.prompts import ErasureCount
 from forkpoint.errors import NotFound, Stale, TurnOpen
 from forkpoint.events import JsonText
 from forkpoint.ids import id_to_bytes
@@ -22,9 +23,11 @@ class ConversationCache:
         self._store = store
         self._told = told  # which conversation a commit has moved, and to which revision
         self._known: Lru[str, StoredConversation] = Lru(KEPT)
+        self._erasures = ErasureCount()
 
     async def at(self, turn: OpenTurn) -> StoredConversation:
         """The record of a turn's conversation, as it is at the turn's base."""
+        self.heed(turn.erasures)
         known = self._known.get(turn.conversation)
         if known is not None and known.revision == turn.revision:
             return known
@@ -70,6 +73,12 @@ class ConversationCache:
             self.know(replace(moved, draft=False))
         else:
             self.forget(committed.conversation)
+
+    def heed(self, erasures: int) -> None:
+        """Forgets all records if something was erased since they were read: they have titles and tags."""
+        if self._erasures.moved_to(erasures):
+            for id in list(self._known):
+                self._known.pop(id)
 
     def forget(self, id: str) -> None:
         self._known.pop(id)

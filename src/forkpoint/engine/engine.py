@@ -18,10 +18,11 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.context import AgentState
 from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.backend.actor import actor
-from forkpoint.backend.options import ConversationFilter, Draft, ForkOptions
+from forkpoint.backend.options import ConversationFilter, Draft, ErasureOptions, ForkOptions
 from forkpoint.backend.results import Branch, Info, RemovedWorkspace, Stats, tree_of
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.conversation_cache import check_revision
+from forkpoint.engine.erasures import Erasures
 from forkpoint.engine.forks import Forks
 from forkpoint.engine.idempotency import create_key
 from forkpoint.engine.placement import Placement
@@ -38,8 +39,18 @@ from forkpoint.ids import new_id
 from forkpoint.llm.call import Models
 from forkpoint.llm.prompt.identity import under_manifest
 from forkpoint.paging import Page, every
+from forkpoint.store.erasure import Receipt
 from forkpoint.store.protocol import Store
-from forkpoint.store.values import Backup, Collected, CopyProgress, ListOrder, Record, Verification, VerifyProgress
+from forkpoint.store.values import (
+    Backup,
+    Collected,
+    CopyProgress,
+    Hold,
+    ListOrder,
+    Record,
+    Verification,
+    VerifyProgress,
+)
 
 
 class Engine:
@@ -67,6 +78,7 @@ class Engine:
         self.turns = TurnRunner(resources)
         self.team = self.turns.beneath = Teams(resources, self.turns)
         self.placement = Placement(resources, self._forks, self.turns)
+        self._erasures = Erasures(resources, self.turns)
 
     def within(self, tenant: str, options: EngineOptions) -> "Engine":
         """The engine of a tenant. It shares this engine's store, models and memory; closing it closes none of them."""
@@ -229,6 +241,28 @@ class Engine:
 
     async def revoke_approval(self, id: str, approval: str, *, by: str | None = None) -> StandingApproval:
         return await self._standing.revoke(id, approval, by)
+
+    # Holds and erasures.
+
+    async def hold(self, id: str, hold: str, reason: str) -> Hold:
+        return await self._store.hold(id, hold, reason)
+
+    async def holds(self, id: str | None) -> tuple[Hold, ...]:
+        return await self._store.holds(id)
+
+    async def release(self, id: str, hold: str | None) -> tuple[Hold, ...]:
+        return await self._store.release(id, hold)
+
+    async def erase(self, id: str, options: ErasureOptions) -> Receipt:
+        return await self._erasures.in_conversation(id, options)
+
+    async def erase_all(self, tags: Mapping[str, str] | None, options: ErasureOptions) -> tuple[Receipt, ...]:
+        if tags is None:
+            return await self._erasures.of_tenant(options)
+        return await self._erasures.with_tags(tags, options)
+
+    async def erasures(self, *, cursor: str | None = None, limit: int = 50) -> Page[Receipt]:
+        return await self._store.erasures(cursor=cursor, limit=limit)
 
     # Reading.
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.context import AgentState
 from forkpoint.agent.standing_approval import StandingApproval
-from forkpoint.backend.options import ConversationFilter, Draft, ForkOptions
+from forkpoint.backend.options import ConversationFilter, Draft, ErasureOptions, ForkOptions
 from forkpoint.backend.results import Branch, Info, RemovedWorkspace, Stats, tree_of
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import BadArgument, BadPosition, CopyRefused, NotFound
@@ -29,14 +29,26 @@ from forkpoint.remote.questions import RemoteQuestions
 from forkpoint.remote.requests import agent_of, given, made_of, page_of, page_size, path_of, with_settings
 from forkpoint.remote.team import RemoteTeam
 from forkpoint.remote.turns import RemoteTurns
-from forkpoint.store.values import Backup, Collected, CopyProgress, ListOrder, Record, Verification, VerifyProgress
+from forkpoint.store.erasure import Receipt
+from forkpoint.store.values import (
+    Backup,
+    Collected,
+    CopyProgress,
+    Hold,
+    ListOrder,
+    Record,
+    Verification,
+    VerifyProgress,
+)
 from forkpoint.wire.documents import (
     ApprovalsDocument,
     DeletedDocument,
     EventsDocument,
     FamilyDocument,
+    HoldsDocument,
     InfoDocument,
     PageDocument,
+    ReceiptsDocument,
     RewindDocument,
     SpendingDocument,
     StateDocument,
@@ -192,6 +204,41 @@ class RemoteBackend:
         request = ServerRequest(method="DELETE", path=path, query=[] if by is None else [("by", by)])
         return await self._connection.read(request, StandingApproval)
 
+    # Holds and erasures.
+
+    async def hold(self, id: str, hold: str, reason: str) -> Hold:
+        request = ServerRequest(method="POST", path=f"{path_of(id)}/holds", body={"id": hold, "reason": reason})
+        return await self._connection.read(request, Hold)
+
+    async def holds(self, id: str | None) -> tuple[Hold, ...]:
+        path = "/api/holds" if id is None else f"{path_of(id)}/holds"
+        return await self._connection.read(
+            ServerRequest(method="GET", path=path), HoldsDocument, lambda found: found.items
+        )
+
+    async def release(self, id: str, hold: str | None) -> tuple[Hold, ...]:
+        one = "" if hold is None else f"/{quoted(hold, 'hold')}"
+        request = ServerRequest(method="DELETE", path=f"{path_of(id)}/holds{one}")
+        return await self._connection.read(request, HoldsDocument, lambda found: found.items, twice=False)
+
+    async def erase(self, id: str, options: ErasureOptions) -> Receipt:
+        event = None if options.event is None else str(options.event)
+        body = given({"turn": options.turn, "event": event, "keep_summaries": options.keep_summaries})
+        everything = options.turn is None and options.event is None
+        body |= _erasing(options) | ({"everything": True} if everything else {})
+        request = ServerRequest(method="POST", path=f"{path_of(id)}/erase", body=body, read=None)
+        return await self._connection.read(request, Receipt, twice=options.preview)
+
+    async def erase_all(self, tags: Mapping[str, str] | None, options: ErasureOptions) -> tuple[Receipt, ...]:
+        body = _erasing(options) | ({"everything": True} if tags is None else {"tags": dict(tags)})
+        request = ServerRequest(method="POST", path="/api/erase", body=body, read=None)
+        return await self._connection.read(request, ReceiptsDocument, lambda found: found.items)
+
+    async def erasures(self, *, cursor: str | None = None, limit: int = 50) -> Page[Receipt]:
+        query = [("limit", str(limit))] + ([] if cursor is None else [("cursor", cursor)])
+        request = ServerRequest(method="GET", path="/api/erasures", query=query)
+        return await self._connection.read(request, PageDocument[Receipt], page_of(lambda one: one))
+
     # Reading.
 
     async def events(
@@ -314,6 +361,11 @@ def _events_of(after: int, page: EventsDocument) -> _PageOfEvents:
 
 def _aside_of(rewound: RewindDocument) -> Info | None:
     return None if rewound.aside is None else info_of_document(rewound.aside)
+
+
+def _erasing(options: ErasureOptions) -> dict[str, Any]:
+    """What all bodies of erasures have."""
+    return {"reason": options.reason, "dry_run": options.preview, "cancel": options.cancel}
 
 
 def _point(at: str | Position | None) -> str | None:

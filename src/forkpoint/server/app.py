@@ -18,6 +18,7 @@ from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.api import (
     branches,
     conversations,
+    erasures,
     events,
     inspection,
     operations,
@@ -50,6 +51,7 @@ FAMILIES = (
     standing_approvals.calls,
     events.calls,
     branches.calls,
+    erasures.calls,
     sub_agents.calls,
     inspection.calls,
     route.calls,

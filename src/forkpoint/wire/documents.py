@@ -40,7 +40,8 @@ from forkpoint.events import (
 )
 from forkpoint.llm.answers import Finish
 from forkpoint.llm.prompt.identity import CacheIdentity
-from forkpoint.store.values import Flaw, Lineage, Outcome, Status, TurnError, Verification
+from forkpoint.store.erasure import Receipt
+from forkpoint.store.values import Flaw, Hold, Lineage, Outcome, Status, TurnError, Verification
 
 D = TypeVar("D")
 
@@ -249,6 +250,18 @@ class VerificationDocument(Struct, frozen=True):
     seals: int = 0
     remarks: tuple[str, ...] = ()
     since: int | None = None
+
+
+class HoldsDocument(Struct, frozen=True):
+    """What keeps families from deletion, erasure and retention."""
+
+    items: tuple[Hold, ...]
+
+
+class ReceiptsDocument(Struct, frozen=True):
+    """What was erased, family by family."""
+
+    items: tuple[Receipt, ...]
 
 
 class PageDocument(Struct, Generic[D], frozen=True):

@@ -159,7 +159,7 @@ class Planner:
         path = turn.branch or turn.conversation  # on whose path it stands
         carried = brought(already) if how.settings is None else how.settings
         agent, settings, stands, pinned = await self._answerer(record, agent, carried, how, begins=not already)
-        base = await self._prompts.at(path, turn.base, agent.manifest)
+        base = await self._prompts.at(path, turn.base, agent.manifest, erasures=turn.erasures)
         change = await self.manifest_change(record, turn.state, agent, lost=base.losses, path=path, at=turn.base)
         is_new = not already or settings is not carried
         is_told = turn.base.position is not None or bool(agent.mcp)  # a first turn too is resumed with its lists

@@ -70,6 +70,49 @@ class _Body(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     """What all bodies have in common."""
 
 
+Reason: TypeAlias = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=1024,
+        description="Why; it is recorded for good.",
+        examples=["a request under article 17, ticket 4711"],
+    ),
+]
+
+
+class HoldFamily(_Body, frozen=True):
+    """Keeps a conversation's family from deletion, erasure and retention."""
+
+    reason: Reason
+    id: Annotated[str, Meta(description="A fresh UUID, so that a repeat sets one hold.", max_length=36)] | None = None
+
+
+class _Erase(_Body, frozen=True, kw_only=True):
+    """What all erasures take."""
+
+    reason: Reason
+    everything: Annotated[bool, Meta(description="Everything that is there. It has to be said.")] = False
+    dry_run: Annotated[bool, Meta(description="Change nothing, and say what would go.")] = False
+    cancel: Annotated[bool, Meta(description="Cancel turns that run in what is touched.")] = False
+
+
+class EraseConversation(_Erase, frozen=True, kw_only=True):
+    """What to erase of a conversation: one of `turn`, `event` and `everything`."""
+
+    turn: Annotated[str, Meta(description="A turn's id.", max_length=36)] | None = None
+    event: Annotated[str, Meta(description="An event's id.", examples=["1-4"], max_length=32)] | None = None
+    keep_summaries: Annotated[
+        bool, Meta(description="Keep the summaries of condensations that cover what is erased.")
+    ] = False
+
+
+class EraseMany(_Erase, frozen=True, kw_only=True):
+    """What to erase of a tenant: one of `tags`, which conversations must all have, and `everything`."""
+
+    tags: Tags = {}
+
+
 class CreateConversation(_Body, frozen=True):
     """A new conversation. Everything is optional."""
 

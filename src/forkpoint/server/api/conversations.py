@@ -134,7 +134,7 @@ async def describe_conversation(call: CallMade, id: Conversation) -> Response:
     status=204,
     if_match=True,
     also_gives=DeletedDocument,
-    raises="not_found busy stale",
+    raises="not_found busy held stale",
 )
 async def delete_conversation(call: CallMade, id: Conversation) -> Response:
     """Delete it and its sub-agents, never a fork. What was spent stays counted in the family.

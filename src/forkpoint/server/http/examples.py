@@ -9,9 +9,10 @@ from forkpoint.backend.results import Info, Member, SideAnswer, Stats, Turn
 from forkpoint.errors import ForkpointError, TurnFailed
 from forkpoint.events import AssistantMessage, Condensation, Envelope, Event, Position, Text, Usage, UserMessage
 from forkpoint.history.anchors import Anchor
+from forkpoint.history.records import ErasedRun
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.server.wires.chat.answer import FinishedAnswer, completion
-from forkpoint.store import Lineage, Record, TurnError, Verification
+from forkpoint.store import Hold, Lineage, Receipt, Record, Touched, TurnError, Verification
 from forkpoint.wire.documents import (
     ApprovalsDocument,
     condensed_document,
@@ -134,6 +135,23 @@ _RECORD = Record(
     by="ci",
     body={"kind": "failed", "time": _TIME, "by": "ci", "turn": {"id": TURN, "outcome": "failed", "started": _TIME}},
 )
+_HOLD = Hold("01a8f6e0-6c32-7e5a-8b23-4dbf807c6e9d", ID, "case 17/2026", "ann", _TIME)
+_RECEIPT = Receipt(
+    id="01a8f6e0-7d43-7f6b-9c34-5ec0918d7fae",
+    tenant="default",
+    family=ID,
+    reason="a request under article 17, ticket 4711",
+    time=_TIME,
+    by="ann",
+    events=2,
+    bytes=146,
+    positions=("1-1..1-2",),
+    runs=(ErasedRun(bytes(32), bytes(32), 2),),
+    turns=(TURN,),
+    touched=1,
+    touched_named=(Touched(ID, "build-1234"),),
+    places={"event": 2, "turn": 1},
+)
 
 EXAMPLES: dict[str, Any] = {
     "InfoDocument": _INFO_DOCUMENT,
@@ -163,6 +181,14 @@ EXAMPLES: dict[str, Any] = {
     "Anchor": plain(_ANCHOR),
     "VerifyAll": {"anchors": [plain(_ANCHOR)]},
     "VerificationDocument": plain(verification_document(Verification(1, 3, 0, (), records=2, chains=2))),
+    "Hold": plain(_HOLD),
+    "HoldsDocument": {"items": [plain(_HOLD)]},
+    "HoldFamily": {"reason": _HOLD.reason},
+    "Receipt": plain(_RECEIPT),
+    "ReceiptsDocument": {"items": [plain(_RECEIPT)]},
+    "PageDocument_Receipt": {"items": [plain(_RECEIPT)], "next": None},
+    "EraseConversation": {"turn": TURN, "reason": _RECEIPT.reason, "dry_run": True},
+    "EraseMany": {"tags": {"customer": "4711"}, "reason": _RECEIPT.reason},
     "CreateConversation": {"id": "build-1234", "agent": "support", "tags": {"kind": "debug"}},
     "DescribeConversation": {"title": "The disk was full"},
     "ChangeAgent": {"agent": "support"},

@@ -158,6 +158,15 @@ class ChatService:
         self._forgotten: dict[str, list[str]] = {}  # conversations to delete, by tenant
         self._forgetting: asyncio.Task[None] | None = None
 
+    def forget_texts(self) -> None:
+        """Something was erased: the digests of texts that memory has go too."""
+        for path in list(self.seen):
+            self.seen.pop(path)
+        for name in list(self.refused):
+            self.refused.pop(name)
+        for request in list(self.aside):
+            self.aside.pop(request)
+
     async def sweep(self) -> None:
         """Drops what nobody uses any more, for as long as the server runs."""
         while True:
