@@ -26,7 +26,7 @@ from forkpoint.server.api import (
     sub_agents,
     turns,
 )
-from forkpoint.server.collector import Collector
+from forkpoint.server.collector import CollectionLoop
 from forkpoint.server.http import openapi
 from forkpoint.server.http.call import JSON
 from forkpoint.server.http.door import GONE, Door, refusal
@@ -104,7 +104,7 @@ def create_app(
         watching=watching,
         metrics=metrics,
         chat=ChatService(agents, tenants, settings),
-        collector=Collector(counted, settings.collect_every, metrics.collected),
+        collector=CollectionLoop(counted, settings.collect_every, metrics.collected),
     )
 
     @asynccontextmanager

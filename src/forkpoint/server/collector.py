@@ -5,7 +5,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from forkpoint.errors import ForkpointError
+from forkpoint.errors import ForkpointError, StoreError
 from forkpoint.store import Collected, Store
 
 SOON = 1.0
@@ -14,7 +14,7 @@ SOON = 1.0
 _log = logging.getLogger("forkpoint.server")
 
 
-class Collector:
+class CollectionLoop:
     """Collects for all tenants of a store, for as long as the server runs."""
 
     def __init__(self, store: Store, every: float, told: Callable[[Collected], None]) -> None:
@@ -28,7 +28,11 @@ class Collector:
         self._due.set()
 
     async def run(self) -> None:
-        """Collects when the server starts, after every deletion, and every few minutes."""
+        """Collects when the server starts, after every deletion, and every few minutes; not if it only reads."""
+        try:
+            self._store.check_writable()
+        except StoreError:
+            return
         while True:
             try:
                 self._told(await self._store.collect(every_tenant=True))

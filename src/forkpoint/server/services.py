@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from forkpoint.server.agents.catalog import Catalog
-from forkpoint.server.collector import Collector
+from forkpoint.server.collector import CollectionLoop
 from forkpoint.server.http.keys import Keyring
 from forkpoint.server.http.metrics import Metrics
 from forkpoint.server.http.tenants import Tenants
@@ -25,4 +25,4 @@ class Services:
     watching: Watching
     metrics: Metrics
     chat: ChatService
-    collector: Collector
+    collector: CollectionLoop

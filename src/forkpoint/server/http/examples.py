@@ -12,7 +12,7 @@ from forkpoint.history.anchors import Anchor
 from forkpoint.history.records import ErasedRun
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.server.wires.chat.answer import FinishedAnswer, completion
-from forkpoint.store import Hold, Lineage, Receipt, Record, Touched, TurnError, Verification
+from forkpoint.store import Collected, Hold, Lineage, Receipt, Record, Touched, TurnError, Verification
 from forkpoint.wire.documents import (
     ApprovalsDocument,
     condensed_document,
@@ -213,6 +213,8 @@ EXAMPLES: dict[str, Any] = {
     "Spawn": {"task": _MEMBER.task, "role": "reader", "nickname": "explorer"},
     "TellAgent": {"message": "And build 1235?"},
     "ChangeState": {"set": {"open_tickets": 4}, "remove": []},
+    "Collect": {"dry_run": True},
+    "Collected": plain(Collected(events=412, payload_bytes=1_904_332, segments=3, turns=96)),
     "Verify": {},
     "Nothing": {},
     "Health": {"status": "ok", "version": "1.0"},

@@ -39,7 +39,7 @@ LOG = Pending("log", "the log may still have what was removed; a collection empt
 ERASED = Pending("erasure", "unused parts of pages may have pieces of erased text; collect with compact removes them")
 HURRY = Pending("garbage", "the store was closed before all of it was removed; the next collection goes on")
 
-BUSY_BYTES = 192 << 10
+BUSY_BYTES = 128 << 10
 BUSY_SECONDS = 0.01
 """While turns run here, so much is removed in so many seconds: the next commit has to sync it too."""
 
