@@ -47,6 +47,10 @@ SECTIONS: dict[str, Rows] = {
         "backup": ("commands.copies:backup", "Copy a store to a file, while others use it."),
         "restore": ("commands.copies:restore", "Make a store of a backup."),
         "collect": ("commands.collect:collect", "Remove from the disk what was deleted or kept long enough."),
+        "erase": ("commands.erase:erase", "Remove content for good, and get a receipt."),
+        "erasures": ("commands.erase:erasures", "Show the receipts of all erasures."),
+        "hold": ("commands.hold:hold", "Keep a family of conversations from deletion and erasure."),
+        "release": ("commands.hold:release", "End a hold, so that a family may be deleted and erased again."),
         "verify": ("commands.doctor:verify", "Check that history is as it was written."),
         "anchor": (
             "commands.anchor:anchor",
