@@ -30,7 +30,8 @@ from forkpoint.ids import new_id
 from forkpoint.store.erasure import Erasing, Receipt, decode_receipts, encode_receipt
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import connect
-from forkpoint.store.sqlite.erasure.transaction import replay_erasures
+from forkpoint.store.sqlite.copies.restore import restore
+from forkpoint.store.sqlite.erasure.copied_events import adopt_copies
 from forkpoint.store.sqlite.files import make_tables
 from forkpoint.store.values import IdempotencyKey, Lineage, NewConversation, NewFork, OpenTurn, TurnError
 from forkpoint.testing.samples import answers, calls, exchange, remembers, returns, says
@@ -244,18 +245,17 @@ async def test_a_receipt_is_a_line_that_erases_the_same_in_an_earlier_copy(
     store: SqliteStore, file: Path, tmp_path: Path
 ) -> None:
     id, turn = await full(store)
-    copy = tmp_path / "copy" / "y.db"
+    backup, copy = tmp_path / "backup.db", tmp_path / "copy" / "y.db"
     copy.parent.mkdir()
-    with closing(sqlite3.connect(file)) as db:
-        db.execute("VACUUM INTO ?", (str(copy),))
+    await store.backup(backup)
     receipts = [await erase(store, id, turn=turn), await erase(store, id)]
     lines = "\n".join(map(encode_receipt, receipts))
     assert decode_receipts(lines) == receipts
     listed = (await store.erasures()).items
     assert [one.runs for one in listed] == [one.runs for one in receipts]
-    assert found_in(copy.parent)
-    assert replay_erasures(str(copy), listed) == 2
-    assert replay_erasures(str(copy), listed) == 0
+    (tmp_path / "receipts").write_text(lines)
+    assert restore(backup, copy, erasures=tmp_path / "receipts").erasures == 2
+    assert restore(copy, copy.parent / "again.db", erasures=tmp_path / "receipts").erasures == 0, "they are done"
     assert found_in(copy.parent) == []
     async with await SqliteStore.open(copy) as restored:
         checked = await restored.verify()
@@ -337,18 +337,12 @@ async def test_a_store_of_an_earlier_format_gets_the_table_of_copies(store: Sqli
     copy = NewEvent(UserMessage((Text("one"),)), origin=f"{turn.id}/0")
     await store.create(NewConversation(id=new_id(), family=made.id), [copy])
     await store.close()
-    with closing(sqlite3.connect(file)) as db:
-        before = db.execute("SELECT * FROM copy").fetchall()
-        db.executescript(
-            "DROP TABLE copy; DROP TABLE hold; DROP INDEX turn_retry; DROP INDEX record_erased;"
-            "ALTER TABLE meta DROP COLUMN compacted;"
-            "UPDATE meta SET format = 9, writable_from = 9"
-        )
-    async with await SqliteStore.open(file):
-        pass
-    with closing(sqlite3.connect(file)) as db:
+    with closing(connect(str(file))) as db:  # as the migration to format 10 does
+        before = list(map(tuple, db.execute("SELECT * FROM copy")))
+        db.execute("DELETE FROM copy")
+        adopt_copies(db)
         assert len(before) == 1
-        assert db.execute("SELECT * FROM copy").fetchall() == before
+        assert list(map(tuple, db.execute("SELECT * FROM copy"))) == before
 
 
 def test_every_column_of_text_or_bytes_is_in_the_table_of_words(tmp_path: Path) -> None:

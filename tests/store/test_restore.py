@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from forkpoint.errors import (
     BadArgument,
@@ -23,6 +24,7 @@ from forkpoint.errors import (
     StoreUnusable,
 )
 from forkpoint.ids import new_id
+from forkpoint.store.erasure import Receipt, encode_receipt
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import connect
 from forkpoint.store.sqlite.copies.restore import restore
@@ -114,9 +116,10 @@ async def test_what_was_erased_since_has_to_be_said(backup: Path, tmp_path: Path
     assert CopyRefused.erasures_not_named.made(refused(backup, target, forget_erasures=False))
     assert isinstance(refused(backup, target, erasures=receipts), BadArgument), "both were given"
     assert isinstance(refused(backup, target, erasures=receipts, forget_erasures=False), CopyRefused), "no such file"
-    receipts.write_text('{"what": "an erasure"}\nnot a receipt\n')
-    wrong = refused(backup, target, erasures=receipts, forget_erasures=False)
-    assert "line 2" in str(wrong)
+    real = Receipt(id=new_id(), tenant="default", family=new_id(), reason="a test", time=1)
+    for wrong in ("not a receipt", '{"what": "an erasure"}', encode_receipt(replace(real, done=False))):
+        receipts.write_text(f"{encode_receipt(real)}\n{wrong}\n")
+        assert "line 2" in str(refused(backup, target, erasures=receipts, forget_erasures=False)), wrong
     receipts.unlink()
     assert contents(tmp_path) == before, "something was written"
     receipts.write_text("\n")

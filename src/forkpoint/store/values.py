@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from forkpoint.errors import BadName, Busy
 from forkpoint.events import Event, JsonText, NewEvent, Position, Usage
+from forkpoint.history.anchors import Anchor
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.state import EMPTY, State
 from forkpoint.ids import id_to_bytes
@@ -323,6 +324,7 @@ class Backup(Struct, frozen=True):
     events: int
     format: int
     taken: int  # when its copy was complete: microseconds since 1970, UTC
+    anchor: Anchor | None = None  # of the whole store: keep it apart from the backup. None: nothing could be sealed
 
 
 class Restored(Struct, frozen=True, kw_only=True):

@@ -40,6 +40,8 @@ def backup(
         print_json(made)
     else:
         print(f"{made.path}: {_contents(made.conversations, made.events, made.bytes)}, checked")
+        if made.anchor is not None:
+            print(f"anchor, to keep elsewhere: {made.anchor.to_json()}")
 
 
 def restore(

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import anyio.from_thread
 import anyio.to_thread
+from msgspec.structs import replace
 
 from forkpoint.errors import CopyRefused, NotFound
 from forkpoint.store.sqlite.connection import MEMORY, Database
 from forkpoint.store.sqlite.copies.page_copy import check_copy, copy_pages, new_copy, put_in_place
+from forkpoint.store.sqlite.seals import sealing
 from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.values import Backup, CopyProgress, CopyStep
 
@@ -22,7 +24,11 @@ from forkpoint.store.values import Backup, CopyProgress, CopyStep
 async def back_up(
     view: TenantView, path: str | os.PathLike[str], *, force: bool = False, progress: CopyProgress | None = None
 ) -> Backup:
-    """Copies the store to a file, and checks the copy. ``progress`` is called from another thread."""
+    """Copies the store to a file, and checks the copy. ``progress`` is called from another thread.
+
+    All that is recorded is sealed before, so that the copy has the seal which the backup's anchor names. A store that
+    is open for reading only cannot be sealed: its backup has no anchor.
+    """
     source = view.file.path
 
     def tell(step: CopyStep) -> None:
@@ -36,9 +42,11 @@ async def back_up(
 
     try:
         target = await anyio.to_thread.run_sync(partial(_target, source, path, force=force))
+        anchor = await sealing.anchor(view, all_tenants=True) if view.file.is_open else None
         with new_copy(target) as copy:
             taken = await view.read(lambda db, scope: copy_to(copy, db))
-            return await anyio.to_thread.run_sync(partial(_finish, copy, source, target, taken, tell, force=force))
+            made = await anyio.to_thread.run_sync(partial(_finish, copy, source, target, taken, tell, force=force))
+            return replace(made, anchor=anchor)
     except OSError as error:
         raise CopyRefused(os.fspath(path), error.strerror or str(error)) from error
 

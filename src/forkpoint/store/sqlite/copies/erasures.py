@@ -4,39 +4,42 @@ The file is JSON Lines: one receipt of an erasure on each line, as `erase` gave 
 """
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from forkpoint.clock import system_clock
 from forkpoint.errors import CopyRefused
+from forkpoint.store.actor import actor
+from forkpoint.store.erasure import Receipt, decode_receipts
 from forkpoint.store.sqlite.connection import Database
+from forkpoint.store.sqlite.erasure import receipts
+from forkpoint.store.sqlite.rows import Scope
 
 
 def replay(db: Database, file: Path) -> int:
-    """Does the erasures of a file again, in the transaction that is open. Returns how many there were.
+    """Does the erasures of a file again, in the transaction that is open. Returns how many were not done before.
 
-    A line that is not a receipt, or that cannot be done again, raises `CopyRefused`: what was to be gone must not come
-    back unnoticed.
+    A line that is not a receipt raises `CopyRefused`: what was to be gone must not come back unnoticed.
     """
-    receipts = read_receipts(file)
-    if receipts:
-        why = f"it names {len(receipts):,} erasures, and this version of Forkpoint has no erase to do them again with"
-        raise CopyRefused(str(file), why)
-    return len(receipts)
+    done = 0
+    for receipt in read_receipts(file):
+        scope = Scope(receipt.tenant, system_clock(), b"", lambda holder, seen: False, actor())
+        done += receipts.replay(db, scope, receipt)
+    return done
 
 
-def read_receipts(file: Path) -> list[dict[str, Any]]:
+def read_receipts(file: Path) -> list[Receipt]:
     """The receipts of a file, in their order. Empty lines do not count. Raises `CopyRefused`."""
     try:
         lines = file.read_bytes().splitlines()
     except OSError as error:
         raise CopyRefused(str(file), error.strerror or str(error)) from error
-    receipts = []
+    found: list[Receipt] = []
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
         try:
-            receipts.append(msgspec.json.decode(line, type=dict[str, Any]))
+            found += decode_receipts(line.decode())
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CopyRefused(str(file), f"line {number} is not a receipt of an erasure ({error})") from None
-    return receipts
+        if found and not found[-1].done:
+            raise CopyRefused(str(file), f"line {number} is the preview of an erasure, which erased nothing")
+    return found

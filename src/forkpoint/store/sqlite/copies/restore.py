@@ -99,6 +99,8 @@ def _prepare(copy: Path, source: Path, erasures: Path | None) -> int:
         replayed = 0 if erasures is None else replay(db, erasures)
         renew_store_id(db)
         db.execute("COMMIT")
+        if replayed:
+            db.execute("VACUUM")  # the unused parts of pages may have pieces of what was erased
         db.execute("PRAGMA journal_mode = WAL")
     return replayed
 

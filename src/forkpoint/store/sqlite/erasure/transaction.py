@@ -4,19 +4,16 @@ Then the file is written anew and the log is emptied, since both may have copies
 removes, but not what it left in the unused part of a page when it moved rows to a neighbouring page.
 Tests: tests/store/test_erasure.py, test_faults.py."""
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
 import anyio
 from msgspec.structs import replace
 
-from forkpoint.clock import system_clock
 from forkpoint.errors import NotFound, StoreError
-from forkpoint.store.actor import actor
 from forkpoint.store.erasure import Erasing, Receipt
-from forkpoint.store.sqlite.connection import SQL, Database, connect, translated
+from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.erasure import receipts, removal
 from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.sqlite.tenant_view import TenantView
@@ -44,26 +41,6 @@ async def replay(view: TenantView, receipt: Receipt) -> bool:
     done = await _write(view, receipt.id, partial(receipts.replay, receipt=receipt))
     if done:
         await clean(view)
-    return done
-
-
-def replay_erasures(path: str, replayed: Sequence[Receipt]) -> int:
-    """Erases what receipts name in the store at a path that nobody uses. Returns how many were not done before."""
-    with translated(path), closing(connect(path)) as db:
-        done = 0
-        for receipt in replayed:
-            scope = Scope(receipt.tenant, system_clock(), b"", lambda holder, seen: False, actor())
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                done += receipts.replay(db, scope, receipt)
-                db.execute("COMMIT")
-            except BaseException:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                raise
-        if done:
-            db.execute("VACUUM")
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     return done
 
 
