@@ -79,6 +79,7 @@ from forkpoint.errors.store import (
     StoreUnavailable,
     StoreUnusable,
 )
+from forkpoint.errors.transfer import BadExport, ImportRefused, SecretInside
 from forkpoint.errors.trust import BadWorkspace, CallChanged, NotKept, NotShown, TrustChanged
 from forkpoint.errors.turn import BadOutput, HookBlocked, LimitReached, TurnCancelled, TurnFailed
 
@@ -90,6 +91,7 @@ __all__ = [
     "BadAgent",
     "BadArgument",
     "BadConfig",
+    "BadExport",
     "BadKeys",
     "BadModel",
     "BadName",
@@ -114,6 +116,7 @@ __all__ = [
     "ForkpointError",
     "Held",
     "HookBlocked",
+    "ImportRefused",
     "Invalid",
     "Item",
     "KeyReused",
@@ -136,6 +139,7 @@ __all__ = [
     "OutcomeUnknown",
     "RateLimited",
     "RequestRefused",
+    "SecretInside",
     "ServerError",
     "ServerUnreachable",
     "ShuttingDown",

@@ -115,6 +115,42 @@ class Hold(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
 
 
+class Export(Struct, frozen=True):
+    """A copy that left the store: of what (the conversation, its family, all with some tags, all), and as what."""
+
+    id: str
+    scope: str
+    format: str
+
+
+class Left(Struct, frozen=True):
+    """A conversation that an import has left behind, though a fork of it came, or turns: as much of its chain as came.
+
+    ``first`` is the digest of its birth, and ``follows`` what its birth says.
+    """
+
+    conversation: str
+    follows: int
+    first: bytes
+    records: int
+    digest: bytes
+
+
+class Import(Struct, frozen=True, omit_defaults=True):
+    """Conversations that came from another store.
+
+    Births of this family may name ``tenant``, which they had there. The chains of ``left`` are here only as far as
+    turns that came are about them, as if these conversations were deleted.
+    """
+
+    id: str
+    store: str
+    tenant: str
+    exported: int  # when the file was made
+    conversations: int  # how many were made or went on
+    left: tuple[Left, ...] = ()
+
+
 class Standing(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a birth or a record states about a conversation's row; None: it states nothing about that.
 
@@ -173,6 +209,8 @@ class Fact(Standing, frozen=True, omit_defaults=True, kw_only=True):
     erased: Erasure | None = None
     expired: Expiry | None = None
     hold: Hold | None = None
+    exported: Export | None = None
+    imported: Import | None = None
 
 
 _birth = msgspec.json.Decoder(Birth)

@@ -155,6 +155,7 @@ _SAMPLES: dict[str, Any] = {
     "variable": "OPENAI_API_KEY",
     "verb": "approve",
     "what": "conversation",
+    "line": 12,
     "why": "the reason stands here",
 }
 """A value for each field that an error can have, by its name."""

@@ -23,6 +23,8 @@ _BY_KIND: dict[ErrorKind, int] = {
     errors.NotFound.method_not_allowed: 405,
     errors.TooSlow: 408,
     errors.AlreadyExists: 409,
+    errors.ImportRefused: 409,
+    errors.SecretInside: 409,
     errors.Busy: 409,
     errors.Held: 409,
     errors.TurnOpen: 409,

@@ -1,0 +1,4 @@
+"""Exports: conversations as one file of lines, each a JSON object, that can be checked without a store.
+
+`lines` says what the lines are, `check` whether a file is as it was written. docs/export.md is the contract.
+"""
