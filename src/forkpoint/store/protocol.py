@@ -19,15 +19,17 @@ behind the caller's back. Read the store to learn which of the two happened.
 Tests: forkpoint.testing.conformance, which tests/store/test_sqlite_conformance.py runs.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from os import PathLike
 from typing import Protocol, Self
 
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
 from forkpoint.history.anchors import Anchor
+from forkpoint.history.exports.lines import Header, Line
 from forkpoint.history.landmarks import Landmark
 from forkpoint.history.paths import Path
+from forkpoint.history.records import Export
 from forkpoint.history.state import State
 from forkpoint.paging import Page
 from forkpoint.store.erasure import Erasing, Receipt
@@ -39,6 +41,8 @@ from forkpoint.store.values import (
     Committed,
     CopyProgress,
     Deleted,
+    FamilyExport,
+    FamilyImported,
     Hold,
     IdempotencyKey,
     KeyedOperation,
@@ -539,6 +543,42 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
     async def records(self, conversation: str, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
         """The records of a conversation in order, beginning with its birth. Raises `NotFound`, and `BadName` for a
         cursor that no page gave."""
+        ...
+
+    # Copies.
+
+    async def identity(self) -> str:
+        """Which store this is, in hexadecimal. A copy of its file says the same until it is restored."""
+        ...
+
+    async def families(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
+        """The families that have a conversation, in the order of their ids: those after ``after``, a page at most."""
+        ...
+
+    async def export_family(
+        self, family: str, conversations: Collection[str] | None = None, *, told: Export | None = None
+    ) -> FamilyExport:
+        """A family as lines of an export (`forkpoint.history.exports`), as it is at one moment.
+
+        ``conversations`` selects some, with their sub-agents and sides, and with what their chains go on from. If
+        ``told`` is given, each conversation in the export first gets a record that says so.
+        """
+        ...
+
+    async def record_export(self, conversations: Collection[str], told: Export) -> bool:
+        """Adds the record of an export to each conversation. False if the store can only be read."""
+        ...
+
+    async def import_family(
+        self, family: str, lines: Callable[[], Iterable[Line]], header: Header, *, rename: bool = False
+    ) -> FamilyImported:
+        """Brings a family of a checked export into the store, whole or not at all.
+
+        ``lines`` reads its lines, each time from the first, in any thread. Ids, turns, records and digests stay.
+        A conversation that is here already stays as it is, or goes on if its records in the file go on from those
+        here. Raises `ImportRefused` if it has gone another way here, or was deleted here. Raises `AlreadyExists` if
+        another conversation has its name, unless ``rename`` is set: then it gets another name.
+        """
         ...
 
     async def collect(self, *, dry_run: bool = False, compact: bool = False, every_tenant: bool = False) -> Collected:

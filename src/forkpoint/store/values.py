@@ -3,13 +3,14 @@ Tests: tests/store/test_limits.py, forkpoint.testing.conformance."""
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import IO, Any, Literal, TypeAlias
 
 from msgspec import Struct
 
 from forkpoint.errors import BadName, Busy
 from forkpoint.events import Event, JsonText, NewEvent, Position, Usage
 from forkpoint.history.anchors import Anchor
+from forkpoint.history.exports.lines import FamilyEnd
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.state import EMPTY, State
 from forkpoint.ids import id_to_bytes
@@ -394,6 +395,26 @@ class Collected(Struct, frozen=True):
             self.tries + other.tries,
             self.pending + other.pending,
         )
+
+
+class FamilyExport(Struct, frozen=True):
+    """A family as the lines of an export. The file is temporary; whoever reads it closes it."""
+
+    file: IO[bytes]
+    lines: int
+    digest: str  # of the last line
+    end: FamilyEnd
+    recorded: bool  # whether records tell of it; False: the store cannot be written
+
+
+class FamilyImported(Struct, frozen=True):
+    """What an import did to a family. Without a conversation in it, all of the file was here already."""
+
+    family: str
+    new: tuple[str, ...] = ()  # conversations that were made
+    grown: tuple[str, ...] = ()  # conversations that went on
+    events: int = 0
+    renamed: tuple[tuple[str, str], ...] = ()  # conversations whose name was taken, and the names that they got
 
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")

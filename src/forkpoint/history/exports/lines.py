@@ -158,6 +158,7 @@ class TurnLine(Struct, frozen=True, tag_field="line", tag="turn", kw_only=True):
     ended: int | None
     by: str | None
     steps_digest: str | None
+    expired: int | None  # when a rule of retention removed input, error and steps
 
 
 class StepLine(Struct, frozen=True, tag_field="line", tag="step", kw_only=True):

@@ -24,6 +24,7 @@ from forkpoint.store.sqlite.operations.garbage import SLICE_BYTES, SLICE_SECONDS
 from forkpoint.store.sqlite.operations.retention import CutOffs, Due
 from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.sqlite.tenant_view import TenantView
+from forkpoint.store.sqlite.transfer.pins import clear_abandoned
 from forkpoint.store.values import Collected, Pending
 
 T = TypeVar("T")
@@ -85,6 +86,8 @@ class Collector:
             return await self._measure(due)
         total = Collected()
         self.view.file.check_writable()
+        if due.imports:
+            await clear_abandoned(self.view)
         if not self.view.file.is_open:  # there is no file yet
             return total
         self._commits = self.view.file.writer.commits

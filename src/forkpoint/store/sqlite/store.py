@@ -6,7 +6,7 @@ Tests: tests/store/test_sqlite_conformance.py, test_state_machine.py, test_limit
 """
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +20,10 @@ from forkpoint.clock import Clock, system_clock
 from forkpoint.errors import BadArgument, BadName, CommitFailed, NotFound, NotWhole
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
 from forkpoint.history.anchors import Anchor
+from forkpoint.history.exports.lines import Header, Line
 from forkpoint.history.landmarks import LANDMARKS, Landmark, landmarks_in
 from forkpoint.history.paths import Path
+from forkpoint.history.records import Export
 from forkpoint.history.state import State
 from forkpoint.ids import new_id
 from forkpoint.paging import Page
@@ -47,6 +49,7 @@ from forkpoint.store.sqlite.operations.record_pages import read_records
 from forkpoint.store.sqlite.rows import Scope, head_of
 from forkpoint.store.sqlite.seals import sealing
 from forkpoint.store.sqlite.tenant_view import TenantView
+from forkpoint.store.sqlite.transfer import exporter, intake
 from forkpoint.store.sqlite.verification import verify
 from forkpoint.store.stage import placed
 from forkpoint.store.values import (
@@ -59,6 +62,8 @@ from forkpoint.store.values import (
     Committed,
     CopyProgress,
     Deleted,
+    FamilyExport,
+    FamilyImported,
     Hold,
     IdempotencyKey,
     KeyedOperation,
@@ -611,6 +616,27 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
 
     async def records(self, conversation: str, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
         return await self._view.read(partial(read_records, id=conversation, cursor=cursor, limit=_bounded(limit)))
+
+    # Copies.
+
+    async def identity(self) -> str:
+        return await self._view.read(exporter.store_id)
+
+    async def families(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
+        return await self._view.read(partial(exporter.families, after=after, limit=_bounded(limit)))
+
+    async def export_family(
+        self, family: str, conversations: Collection[str] | None = None, *, told: Export | None = None
+    ) -> FamilyExport:
+        return await exporter.export_family(self._view, family, conversations, told)
+
+    async def record_export(self, conversations: Collection[str], told: Export) -> bool:
+        return await exporter.record_export(self._view, conversations, told)
+
+    async def import_family(
+        self, family: str, lines: Callable[[], Iterable[Line]], header: Header, *, rename: bool = False
+    ) -> FamilyImported:
+        return await intake.import_family(self._view, family, lines, header, rename=rename)
 
     async def collect(self, *, dry_run: bool = False, compact: bool = False, every_tenant: bool = False) -> Collected:
         collected = await Collector(self._view, every_tenant=every_tenant).run(dry_run=dry_run, compact=compact)

@@ -68,7 +68,7 @@ DELETE FROM idempotency WHERE tenant = :tenant AND subject = :id AND operation =
 SELECT id, family, base, base_digest,
        (SELECT max(event.id) & 4294967295 FROM event
         WHERE event.id BETWEEN segment.id << 32 AND (segment.id << 32) + 4294967295) AS last
-FROM segment WHERE tenant = :tenant ORDER BY id;
+FROM segment WHERE tenant = :tenant AND id NOT IN (SELECT segment FROM import_segment) ORDER BY id;
 
 -- name: read_segment
 -- One segment's base.

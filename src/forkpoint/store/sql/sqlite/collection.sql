@@ -80,7 +80,7 @@ UPDATE meta SET removals = removals + 1;
 
 -- name: owed
 -- How often text was removed, how far the log is known to be free of it, and how many processes are gone for good.
-SELECT removals, cleared, (
+SELECT EXISTS (SELECT 1 FROM import) AS imports, removals, cleared, (
   SELECT count(*) FROM holder
   WHERE seen < :before
     AND NOT EXISTS (

@@ -40,13 +40,14 @@ class Due(Struct, frozen=True):
     drafts: tuple[tuple[str, str], ...]  # tenant and id of each
     keys: bool
     tries: bool
+    imports: bool  # some import is under way, or was interrupted
     holders: bool  # some process is gone for good
     log: bool  # text was removed, and the log may still have it
     removals: int  # how often text was removed so far
 
     @property
     def removes_something(self) -> bool:
-        return bool(self.garbage or self.drafts or self.keys or self.tries)
+        return bool(self.garbage or self.drafts or self.keys or self.tries or self.imports)
 
     def __bool__(self) -> bool:
         return self.removes_something or self.holders or self.log
@@ -64,6 +65,7 @@ def due(db: Database, scope: Scope, tenants: Tenants, before: CutOffs) -> Due:
         drafts=tuple((row["tenant"], id_from_bytes(row["id"])) for row in drafts),
         keys=keys is not None,
         tries=tries is not None,
+        imports=bool(owed["imports"]),
         holders=owed["gone"] > 0,
         log=owed["cleared"] < owed["removals"],
         removals=owed["removals"],

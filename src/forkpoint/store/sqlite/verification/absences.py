@@ -5,7 +5,7 @@ from collections import defaultdict
 
 from msgspec import Struct
 
-from forkpoint.history.records import ErasedRun, Fact, Removal
+from forkpoint.history.records import ErasedRun, Fact, Left, Removal
 from forkpoint.ids import id_to_bytes
 
 
@@ -39,6 +39,8 @@ class Absences:
         self.expired_turns: set[bytes] = set()
         self.erased_conversations: set[bytes] = set()
         self.runs: defaultdict[bytes, list[ErasedRun]] = defaultdict(list)  # by the digest of the first event
+        self.left: dict[bytes, dict[int, Left]] = {}  # by conversation, and by where its records begin
+        self.tenants: defaultdict[bytes, set[str]] = defaultdict(set)  # under which a family's members were born
         self.lost_bases: dict[bytes, str] = {}  # digests of events that turns name and that are not where they say
 
     def learn(self, fact: Fact, family: bytes) -> None:
@@ -51,6 +53,10 @@ class Absences:
             self.erased_conversations.update(map(id_to_bytes, fact.erased.conversations))
             for run in fact.erased.runs:
                 self.runs[run.first].append(run)
+        if fact.imported is not None:
+            self.tenants[family].add(fact.imported.tenant)
+            for left in fact.imported.left:
+                self._leave(id_to_bytes(left.conversation), left)
         if fact.expired is not None:
             self.expired_turns.update(map(id_to_bytes, fact.expired.turns))
 
@@ -58,8 +64,19 @@ class Absences:
         """Whether the input, the error and the steps of a turn may be missing."""
         return turn in self.erased_turns or turn in self.expired_turns
 
-    def past_lives(self, conversation: bytes) -> list[Life]:
-        """The chains of all conversations with this id that were removed, in order."""
-        removals = [gone.removal for gone in self.removed.get(conversation, ())]
+    def _leave(self, conversation: bytes, left: Left) -> None:
+        """Keeps as much of a chain as any import has brought."""
+        known = self.left.setdefault(conversation, {})
+        if left.follows not in known or known[left.follows].records < left.records:
+            known[left.follows] = left
+
+    def past_lives(self, conversation: bytes, now: int | None = None) -> list[Life]:
+        """The chains of all conversations with this id that were removed, or that an import has left behind, in order.
+
+        ``now`` is where the records begin of the conversation that has the id now: an import has brought it since.
+        """
+        removals: list[Removal | Left] = [gone.removal for gone in self.removed.get(conversation, ())]
+        begun = {one.follows for one in removals} | {now}
+        removals += [left for follows, left in self.left.get(conversation, {}).items() if follows not in begun]
         lives = [Life(one.follows, one.first, one.records, one.digest, removed=True) for one in removals]
         return sorted(lives, key=lambda life: (life.follows, life.records))

@@ -146,7 +146,7 @@ class Conversations:
         where, id = owner_of(chain), chain[1:]
         walk = ChainWalk(self._findings, where, chain, None)
         birth = None if row is None else self._check_birth(where, row)
-        lives = self._absences.past_lives(id)
+        lives = self._absences.past_lives(id, None if birth is None else birth.follows)
         if row is not None and birth is not None:
             digests = (row["first_digest"], row["records"], row["record_digest"])
             lives.append(Life(birth.follows, *digests, removed=False))
@@ -253,9 +253,10 @@ class Conversations:
             id = id_to_bytes(source)
         except ValueError:
             return set()
-        lives = self._absences.past_lives(id)
         row = self._db.execute(SQL["read_conversation"], {"tenant": self._scope.tenant, "id": id}).fetchone()
-        if row is not None and (birth := _birth(row)) is not None:
+        birth = None if row is None else _birth(row)
+        lives = self._absences.past_lives(id, None if birth is None else birth.follows)
+        if row is not None and birth is not None:
             lives.append(Life(birth.follows, row["first_digest"], row["records"], row["record_digest"], removed=False))
         if not lives:
             return set()
@@ -293,7 +294,16 @@ class Conversations:
                 self._findings.found(where, f"{_words(name)} cannot be read: {error}")
 
     def _check_lineage(self, where: str, row: sqlite3.Row, birth: Birth) -> None:
-        stated = (birth.id, birth.tenant, birth.family, birth.kind, birth.source, birth.turn, birth.call)
+        imported = birth.tenant in self._absences.tenants.get(row["family"], ())  # the tenant of another store
+        stated = (
+            birth.id,
+            row["tenant"] if imported else birth.tenant,
+            birth.family,
+            birth.kind,
+            birth.source,
+            birth.turn,
+            birth.call,
+        )
         row_says = (
             *(id_from_bytes(row["id"]), row["tenant"], id_from_bytes(row["family"]), row["lineage_kind"]),
             *(_name(row["lineage_source"]), _name(row["lineage_turn"]), row["lineage_call"]),
