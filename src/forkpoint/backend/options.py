@@ -2,7 +2,7 @@
 Tests: tests/conversation/test_other_settings.py."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -77,6 +77,19 @@ class ForkOptions(Struct, frozen=True, kw_only=True):
     cache: CachePolicy = "own"
     workspace: str | None = None  # None: the source's
     isolation: Kind | None = None  # a folder that is made from the source's
+
+
+ExportScope: TypeAlias = Literal["conversation", "family", "tags", "all"]
+"""What an export has: a conversation with its sub-agents and sides, its family, all with some tags, or all."""
+
+
+class ExportOptions(Struct, frozen=True, kw_only=True):
+    """An export that somebody wants. ``id`` is a conversation's id or name, for the first two scopes."""
+
+    scope: ExportScope
+    id: str | None = None
+    tags: Mapping[str, str] = {}
+    format: str = "forkpoint"
 
 
 class SpawnOptions(Struct, frozen=True, kw_only=True):

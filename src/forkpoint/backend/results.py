@@ -2,7 +2,7 @@
 Tests: tests/wire/test_documents.py."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias, assert_never, cast, get_args
 
 import msgspec
@@ -338,3 +338,27 @@ def tree_of(infos: Iterable[Info]) -> tuple[Branch, ...]:
     for info in reversed(order):
         made[info.id] = Branch(info, tuple(made[branch.id] for branch in by_source.get(info.id, ())))
     return tuple(made[info.id] for info in by_source.get(None, ()))
+
+
+class ExportReport(Struct, frozen=True):
+    """What an export has written."""
+
+    bytes: int
+    digest: str | None = None  # that the last line of the file ends with; None: the format has none
+
+
+class ImportReport(Struct, frozen=True):
+    """What an import did: the ids of conversations that were made, and of those that went on."""
+
+    new: tuple[str, ...] = ()
+    grown: tuple[str, ...] = ()
+    same: int = 0  # how many were here already, with all that the file has of them
+    events: int = 0  # that were added
+    families: int = 0
+    renamed: Mapping[str, str] = {}  # the new names of conversations whose own were taken, by id
+    store: str = ""  # which store the file is from
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything of the file was new here."""
+        return bool(self.new or self.grown)

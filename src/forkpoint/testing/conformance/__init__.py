@@ -15,6 +15,7 @@ from forkpoint.testing.conformance.anchors import AnchorConformance
 from forkpoint.testing.conformance.care import CareConformance
 from forkpoint.testing.conformance.changes import ChangeConformance
 from forkpoint.testing.conformance.conversations import ConversationConformance
+from forkpoint.testing.conformance.copies import CopyConformance
 from forkpoint.testing.conformance.elsewhere import ElsewhereConformance
 from forkpoint.testing.conformance.erasures import ErasureConformance
 from forkpoint.testing.conformance.forks import ForkConformance
@@ -49,6 +50,7 @@ class StoreConformance(
     ChangeConformance,
     CareConformance,
     AnchorConformance,
+    CopyConformance,
     ErasureConformance,
     HoldConformance,
     RecordConformance,
