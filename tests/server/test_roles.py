@@ -36,6 +36,7 @@ NEEDED = {
     """,
     "operate": """
         delete_conversation collect hold_family release_family release_hold erase_conversation erase_many list_erasures
+        export_conversation export_all import_export
     """,
     None: "health ready metrics",
 }

@@ -5,7 +5,7 @@ conversation by its id and hands out frozen data, so that a place far away can o
 Tests: tests/conversation/test_both_homes.py.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from forkpoint.agent.agent import Agent
@@ -16,11 +16,12 @@ from forkpoint.backend.options import (
     ConversationFilter,
     Draft,
     ErasureOptions,
+    ExportOptions,
     ForkOptions,
     NewTurn,
     SpawnOptions,
 )
-from forkpoint.backend.results import Branch, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
+from forkpoint.backend.results import Branch, ImportReport, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.backend.settings import Settings
 from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
 from forkpoint.history.anchors import Anchor
@@ -365,4 +366,17 @@ class Backend(Protocol):
 
     async def collect(self, *, dry_run: bool = False, compact: bool = False) -> Collected:
         """Removes what nobody reaches any more and what was kept long enough: `Store.collect`."""
+        ...
+
+    # Copies.
+
+    def export(self, wanted: ExportOptions) -> AsyncGenerator[bytes, None]:
+        """An export, piece by piece. Raises `NotFound`, and `BadArgument` for a format that there is not."""
+        ...
+
+    async def import_(self, chunks: AsyncIterator[bytes], *, rename: bool) -> ImportReport:
+        """Brings an export into the store, each family whole or not at all. Raises as `Store.import_family`.
+
+        Raises `BadExport` for a file that is not as it was written, and changes nothing then.
+        """
         ...

@@ -12,7 +12,19 @@ The work is done by a `forkpoint.backend.protocol.Backend`: `forkpoint.engine` f
 
 from forkpoint.backend.actor import acting_as
 from forkpoint.backend.callbacks import Callback, Update, Visualizer
-from forkpoint.backend.results import Branch, Call, Info, Isolation, RemovedWorkspace, SideAnswer, Spending, Stats, Turn
+from forkpoint.backend.results import (
+    Branch,
+    Call,
+    ExportReport,
+    ImportReport,
+    Info,
+    Isolation,
+    RemovedWorkspace,
+    SideAnswer,
+    Spending,
+    Stats,
+    Turn,
+)
 from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.conversation.conversations import AsyncConversations
 from forkpoint.conversation.stream import TurnStream
@@ -34,7 +46,9 @@ __all__ = [
     "Conversation",
     "Conversations",
     "CopyStep",
+    "ExportReport",
     "Hold",
+    "ImportReport",
     "Info",
     "Isolation",
     "Receipt",

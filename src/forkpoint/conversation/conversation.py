@@ -25,10 +25,21 @@ from forkpoint.backend.allowance import NOTHING
 from forkpoint.backend.callbacks import Callback, Visualizer
 from forkpoint.backend.messages import Message, as_message
 from forkpoint.backend.names import Point, as_answerer, as_id, as_point, as_position, as_turn, with_title
-from forkpoint.backend.options import ErasureOptions, ForkOptions, SpawnOptions
+from forkpoint.backend.options import ErasureOptions, ExportOptions, ForkOptions, SpawnOptions
 from forkpoint.backend.protocol import Backend
-from forkpoint.backend.results import Branch, Call, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
+from forkpoint.backend.results import (
+    Branch,
+    Call,
+    ExportReport,
+    Info,
+    Member,
+    RemovedWorkspace,
+    SideAnswer,
+    Stats,
+    Turn,
+)
 from forkpoint.backend.settings import Settings, as_workspace
+from forkpoint.conversation.copies import Progress, Target, write_export
 from forkpoint.conversation.handle import Handle, NewOptions, OpenOptions, at_hand, drafted, opened
 from forkpoint.conversation.place import Place, Where
 from forkpoint.conversation.stream import TurnStream, streamed
@@ -765,6 +776,20 @@ class AsyncConversation:
         if self._handle.draft is not None:
             return Page(())
         return await (await self._backend()).records(self.id, cursor=cursor, limit=limit)
+
+    async def export(
+        self, to: Target, *, family: bool = False, format: str = "forkpoint", progress: Progress | None = None
+    ) -> ExportReport:
+        """Writes the conversation into a file: its path, or an open file that takes bytes. docs/export.md has more.
+
+        - ``family``: with all conversations of its family. Else it has only its own sub-agents and sides with it.
+        - ``format``: ``forkpoint``, which `AsyncConversations.import_` reads, or ``md``, for people.
+        - ``progress``: called with the number of bytes that were written so far.
+        """
+        if self._handle.draft is not None:
+            raise NotFound("conversation", self.id)
+        wanted = ExportOptions(scope="family" if family else "conversation", id=self.id, format=format)
+        return await write_export((await self._backend()).export(wanted), to, progress)
 
     async def _backend(self) -> Backend:
         return await self._handle.backend()

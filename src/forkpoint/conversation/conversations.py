@@ -13,6 +13,7 @@ what a command does without a name.
 
 import os
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import aclosing
 from functools import partial
 from typing import Self
 
@@ -20,10 +21,11 @@ import anyio.from_thread
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.callbacks import Callback, Visualizer
-from forkpoint.backend.options import ConversationFilter, ErasureOptions
+from forkpoint.backend.options import ConversationFilter, ErasureOptions, ExportOptions
 from forkpoint.backend.protocol import Backend
-from forkpoint.backend.results import Info, Spending
+from forkpoint.backend.results import ExportReport, ImportReport, Info, Spending
 from forkpoint.conversation.conversation import AsyncConversation
+from forkpoint.conversation.copies import Progress, Target, read_export, write_export
 from forkpoint.conversation.handle import NewOptions, OpenOptions, created, opened
 from forkpoint.conversation.place import Place, Where
 from forkpoint.errors import BadArgument, StoreUnavailable
@@ -258,6 +260,36 @@ class AsyncConversations:
         - ``compact``: also write the whole file anew, without gaps. Nobody can write meanwhile; not at a server.
         """
         return await (await self._backend()).collect(dry_run=dry_run, compact=compact)
+
+    async def export(
+        self,
+        to: Target,
+        *,
+        tags: Mapping[str, str] | None = None,
+        format: str = "forkpoint",
+        progress: Progress | None = None,
+    ) -> ExportReport:
+        """Writes all conversations into a file: its path, or an open file that takes bytes. docs/export.md has more.
+
+        - ``tags``: only conversations that have all of these tags, with their sub-agents and sides.
+        - ``format``: ``forkpoint``, which `import_` reads, or ``md``, for people.
+        - ``progress``: called with the number of bytes that were written so far.
+        """
+        wanted = ExportOptions(scope="all" if tags is None else "tags", tags=tags or {}, format=format)
+        return await write_export((await self._backend()).export(wanted), to, progress)
+
+    async def import_(self, source: Target, *, rename: bool = False, progress: Progress | None = None) -> ImportReport:
+        """Brings the conversations of an export into the store, with their ids, turns, costs and digests.
+
+        Everything is checked first. Each family comes whole or not at all, and once: the same file again changes
+        nothing. A conversation that is here already goes on if the file has more of it. Raises `BadExport` if the file
+        is not as it was written, and `ImportRefused` if a conversation has gone another way here. Raises
+        `AlreadyExists` if another conversation has the name of one, unless ``rename`` is set: then that one gets
+        another name. ``progress`` is called with the number of bytes that were read so far.
+        """
+        backend = await self._backend()
+        async with aclosing(read_export(source, progress)) as chunks:
+            return await backend.import_(chunks, rename=rename)
 
     async def _backend(self) -> Backend:
         """The backend of the store, opened by the first call. Raises `StoreUnavailable` after `close`."""

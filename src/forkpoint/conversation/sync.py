@@ -216,6 +216,7 @@ class Conversation:
     request = waits(AsyncConversation.request)
     verify = waits(AsyncConversation.verify)
     records = waits(AsyncConversation.records)
+    export = waits(AsyncConversation.export)
 
 
 def _one_of_them(
@@ -268,6 +269,8 @@ class Conversations:
     restore = waits(AsyncConversations.restore)
     anchor = waits(AsyncConversations.anchor)
     collect = waits(AsyncConversations.collect)
+    export = waits(AsyncConversations.export)
+    import_ = waits(AsyncConversations.import_)
 
 
 class SyncTurnStream:

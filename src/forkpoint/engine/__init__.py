@@ -2,6 +2,7 @@
 
 - `engine`: the `Backend` of a store that this process has open.
 - `turns/`: one turn, from its plan to its commit. `team/`: the sub-agents that work beneath it.
+- `exports/`: conversations as files, and files as conversations.
 - `condensation`: shorter prompts for long conversations. `trust`: what a trusted project changes.
 - `placement`: where a client's request goes on that sends a name, a fork point or a list of messages.
 - `requests`: what a turn sends, or has sent. `workspaces`: a folder of its own for a fork.
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forkpoint.engine.engine import Engine
+    from forkpoint.engine.exports import FORMATS
     from forkpoint.engine.placement import ClientList, ForkPoint, MessageBody, NamedDraft, StartingPoint, paired
     from forkpoint.engine.resources import EngineOptions
     from forkpoint.engine.trust import check_trust, taken_over
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from forkpoint.engine.views import info_of
 
 __all__ = [
+    "FORMATS",
     "ClientList",
     "Engine",
     "EngineOptions",
@@ -37,6 +40,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "FORMATS": "exports",
     "Engine": "engine",
     "EngineOptions": "resources",
     "check_trust": "trust",

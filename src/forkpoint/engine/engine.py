@@ -4,8 +4,8 @@ It holds its parts and hands each call to the part that knows: turns, sub-agents
 Tests: tests/conversation/test_turns.py.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
 from os import PathLike
 from typing import Any
@@ -18,11 +18,13 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.context import AgentState
 from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.backend.actor import actor
-from forkpoint.backend.options import ConversationFilter, Draft, ErasureOptions, ForkOptions
-from forkpoint.backend.results import Branch, Info, RemovedWorkspace, Stats, tree_of
+from forkpoint.backend.options import ConversationFilter, Draft, ErasureOptions, ExportOptions, ForkOptions
+from forkpoint.backend.results import Branch, ImportReport, Info, RemovedWorkspace, Stats, tree_of
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.conversation_cache import check_revision
 from forkpoint.engine.erasures import Erasures
+from forkpoint.engine.exports import format_named, import_archive
+from forkpoint.engine.exports.selection import Selection
 from forkpoint.engine.forks import Forks
 from forkpoint.engine.idempotency import create_key
 from forkpoint.engine.placement import Placement
@@ -329,3 +331,19 @@ class Engine:
     async def collect(self, *, dry_run: bool = False, compact: bool = False) -> Collected:
         """Collects for the engine's tenant. Whoever has opened the store itself collects for all of its tenants."""
         return await self._store.collect(dry_run=dry_run, compact=compact, every_tenant=self._owns_store)
+
+    # Copies.
+
+    async def export(self, wanted: ExportOptions) -> AsyncGenerator[bytes, None]:
+        format = format_named(wanted.format)
+        id = None if wanted.id is None else (await self._records.find(wanted.id)).id
+        selection = Selection(wanted.scope, id, stored_tags(wanted.tags))
+        async with aclosing(format.write(self._store, selection)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def import_(self, chunks: AsyncIterator[bytes], *, rename: bool) -> ImportReport:
+        done = await import_archive(self._store, chunks, rename=rename)
+        for id in done.grown:
+            self.forget(id)
+        return done

@@ -4,8 +4,8 @@ It holds nothing but the connection: what is asked for is read from the server, 
 are sent as data. What a server sends is never imported, bound or run here.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.context import AgentState
 from forkpoint.agent.standing_approval import StandingApproval
-from forkpoint.backend.options import ConversationFilter, Draft, ErasureOptions, ForkOptions
-from forkpoint.backend.results import Branch, Info, RemovedWorkspace, Stats, tree_of
+from forkpoint.backend.options import ConversationFilter, Draft, ErasureOptions, ExportOptions, ForkOptions
+from forkpoint.backend.results import Branch, ImportReport, Info, RemovedWorkspace, Stats, tree_of
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import BadArgument, BadPosition, CopyRefused, NotFound
 from forkpoint.events import Event, Position, Usage
@@ -24,7 +24,7 @@ from forkpoint.history.anchors import Anchor
 from forkpoint.ids import new_id
 from forkpoint.paging import Page
 from forkpoint.remote import requests
-from forkpoint.remote.connection import Delivery, ServerConnection, ServerRequest, quoted
+from forkpoint.remote.connection import EXPORT, Delivery, Lost, ServerConnection, ServerRequest, quoted
 from forkpoint.remote.questions import RemoteQuestions
 from forkpoint.remote.requests import agent_of, given, made_of, page_of, page_size, path_of, with_settings
 from forkpoint.remote.team import RemoteTeam
@@ -46,6 +46,7 @@ from forkpoint.wire.documents import (
     EventsDocument,
     FamilyDocument,
     HoldsDocument,
+    ImportDocument,
     InfoDocument,
     PageDocument,
     ReceiptsDocument,
@@ -55,6 +56,7 @@ from forkpoint.wire.documents import (
     StatsDocument,
     VerificationDocument,
     event_of,
+    import_of,
     info_of_document,
     spending_of,
     stats_of,
@@ -338,6 +340,34 @@ class RemoteBackend:
             raise BadArgument("collect()", "compact=True", why)
         request = ServerRequest(method="POST", path="/api/collect", body={"dry_run": dry_run}, read=None)
         return await self._connection.read(request, Collected, lambda found: found)
+
+    # Copies.
+
+    async def export(self, wanted: ExportOptions) -> AsyncGenerator[bytes, None]:
+        query = [("format", wanted.format), *(("tag", f"{key}={value}") for key, value in wanted.tags.items())]
+        path = "/api/export"
+        if wanted.id is not None:
+            path, query = f"{path_of(wanted.id)}/export", [*query, ("scope", wanted.scope)]
+        request = ServerRequest(
+            method="GET", path=path, query=query, read=None, accepts=(EXPORT, "text/markdown", "application/json")
+        )
+        try:
+            opened = self._connection.opened(request, Delivery())
+            async with opened as response, aclosing(response.aiter_bytes()) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except Lost as lost:  # a file that has begun is not begun again
+            raise lost.error from lost.__cause__
+
+    async def import_(self, chunks: AsyncIterator[bytes], *, rename: bool) -> ImportReport:
+        query = [("rename", "true")] if rename else []
+        request = ServerRequest(method="POST", path="/api/import", query=query, upload=chunks, read=None)
+        try:
+            async with self._connection.opened(request, Delivery()) as response:
+                body = await response.aread()
+        except Lost as lost:  # the pieces are gone; the same file again does no harm
+            raise lost.error from lost.__cause__
+        return self._connection.understood(body, ImportDocument, import_of)
 
     async def _info(self, request: ServerRequest, *, twice: bool = True) -> Info:
         return await self._connection.read(request, InfoDocument, info_of_document, twice=twice)

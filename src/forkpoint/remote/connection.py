@@ -11,7 +11,7 @@ import os
 import random
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, TypeAlias, TypeVar, overload
 from urllib.parse import quote, urlsplit
@@ -38,6 +38,9 @@ AT_FIRST = 1.0
 HEARTBEAT = 15.0
 """Seconds after which a server says in a stream that it is still there."""
 
+EXPORT = "application/x-ndjson"
+"""The type of an export that can be imported."""
+
 _CONNECT, _READ = 10.0, 60.0
 _PAUSES = 0.1, 5.0  # seconds between two tries, at first and at most
 _KEPT = 3.0  # seconds that an idle connection is kept: less than servers do, so that none is closed as it is used
@@ -57,6 +60,8 @@ class ServerRequest(Struct, frozen=True, kw_only=True):
     path: str  # below the server's address, quoted
     query: Query = ()
     body: Any = None  # as JSON
+    upload: AsyncIterator[bytes] | None = None  # a body that is sent piece by piece, once, instead of one as JSON
+    accepts: Collection[str] = ("application/json", "text/event-stream")  # the types of an answer that is understood
     key: str | None = None  # that makes it happen once
     revision: int | str | None = None  # that the conversation must be at; or `Info.version`, which says more
     headers: Mapping[str, str] = {}
@@ -154,7 +159,8 @@ class ServerConnection:
     async def opened(self, request: ServerRequest, sending: Delivery) -> AsyncIterator[httpx2.Response]:
         """The answer, as it comes in. Raises `Lost`, or the very error that the server told of."""
 
-        sent = "send_request_headers.started" if request.body is None else "send_request_body.started"
+        has_body = request.body is not None or request.upload is not None
+        sent = "send_request_body.started" if has_body else "send_request_headers.started"
 
         async def trace(event: str, _: Mapping[str, Any]) -> None:
             if event.endswith(sent):  # without its body nothing is done
@@ -164,7 +170,7 @@ class ServerConnection:
             request.method,
             self.url + request.path,
             params=list(request.query) or None,
-            content=None if request.body is None else _written(request.body),
+            content=request.upload if request.body is None else _written(request.body),
             headers=_headers(request),
             timeout=httpx2.Timeout(request.read, connect=_CONNECT, write=_READ, pool=None),
             extensions={"trace": trace},
@@ -174,7 +180,7 @@ class ServerConnection:
             response = await self._client.send(made, stream=True)
             try:
                 self._reached = True
-                await self._check(response)
+                await self._check(response, request.accepts)
                 yield response
             finally:
                 await response.aclose()
@@ -204,10 +210,10 @@ class ServerConnection:
             raise Lost(ServerUnreachable(self.url, "it ended a stream before its end"))
         return found
 
-    async def _check(self, response: httpx2.Response) -> None:
+    async def _check(self, response: httpx2.Response, accepts: Collection[str]) -> None:
         """Raises what an answer that is no good says."""
         status, kind = response.status_code, response.headers.get("content-type", "nothing").partition(";")[0]
-        if status < 300 and (status == 204 or kind in {"application/json", "text/event-stream"}):
+        if status < 300 and (status == 204 or kind in accepts):
             return
         if 300 <= status < 400:
             where = urlsplit(response.headers.get("location", ""))
@@ -304,6 +310,8 @@ def _headers(request: ServerRequest) -> dict[str, str]:
     headers = dict(request.headers)
     if request.body is not None:
         headers["content-type"] = "application/json"
+    elif request.upload is not None:
+        headers["content-type"] = EXPORT
     if request.key is not None:
         headers["idempotency-key"] = _sendable(request.key)
     if request.revision is not None:

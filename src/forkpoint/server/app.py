@@ -18,6 +18,7 @@ from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.api import (
     branches,
     conversations,
+    copies,
     erasures,
     events,
     inspection,
@@ -54,6 +55,7 @@ FAMILIES = (
     erasures.calls,
     sub_agents.calls,
     inspection.calls,
+    copies.calls,
     route.calls,
     operations.calls,
 )

@@ -74,6 +74,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     """
 
     max_body: Annotated[int, Meta(ge=1024)] = 32 * MB  # of a request
+    max_import: Annotated[int, Meta(ge=1024)] = 1024 * MB  # of an export that is imported
     max_messages: _Count = 100  # of one turn
     max_turns: _Count = 1000  # that run at once
     max_turns_per_tenant: _Count | None = None  # None: a quarter of max_turns if there are keys

@@ -15,6 +15,7 @@ from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.backend.messages import Given
 from forkpoint.backend.results import (
     CallStatus,
+    ImportReport,
     Info,
     Isolation,
     Member,
@@ -264,6 +265,19 @@ class ReceiptsDocument(Struct, frozen=True):
     items: tuple[Receipt, ...]
 
 
+class ImportDocument(Struct, frozen=True):
+    """What an import did: which conversations were made, which went on, and how many were here already."""
+
+    changed: bool
+    new: tuple[str, ...]
+    grown: tuple[str, ...]
+    same: int
+    events: int
+    families: int
+    renamed: dict[str, str]  # new names, by id
+    store: str  # which store the file is from
+
+
 class PageDocument(Struct, Generic[D], frozen=True):
     """Part of a list, and the cursor for the rest."""
 
@@ -384,11 +398,19 @@ def verification_document(found: Verification) -> VerificationDocument:
     return VerificationDocument(ok=found.ok, **asdict(found))
 
 
+def import_document(done: ImportReport) -> ImportDocument:
+    return ImportDocument(changed=done.changed, **(asdict(done) | {"renamed": dict(done.renamed)}))
+
+
 # And back.
 
 
 def usage_of(document: UsageDocument) -> Usage:
     return Usage(**_without(asdict(document), "dollars"))
+
+
+def import_of(document: ImportDocument) -> ImportReport:
+    return ImportReport(**_without(asdict(document), "changed"))
 
 
 def info_of_document(document: InfoDocument) -> Info:

@@ -87,7 +87,7 @@ async def list_conversations(
 ) -> Response:
     """Conversations. Sub-agents and sides are left out unless they are asked for."""
     wanted = ConversationFilter(
-        tags=_tags(tag or ()),
+        tags=tags_of(tag or ()),
         status=status,
         sub_agents=sub_agents,
         sides=sides,
@@ -208,7 +208,8 @@ def _check_may_trust(call: ApiCall, body: CreateConversation | FirstTurn) -> Non
         raise BadWorkspace.trust_refused((body.workspace or "its workspace")[:200], why)
 
 
-def _tags(given: "list[str] | tuple[str, ...]") -> dict[str, str]:
+def tags_of(given: "list[str] | tuple[str, ...]") -> dict[str, str]:
+    """The tags of ``?tag=KEY=VALUE``. Raises `Invalid`."""
     tags = {}
     for one in given:
         key, equals, value = one.partition("=")

@@ -38,6 +38,7 @@ class Description(Struct, frozen=True, kw_only=True):
     role: Role | None  # the role that a key needs for it; None: the call needs no key
     takes: type | None = None  # its body
     optional: bool = True  # whether the body may be left out
+    uploads: str | None = None  # the type of its body, if that is a file
     gives: type | None = None  # None: nothing
     status: int = 200
     also_gives: type | None = None  # with 200 in some cases, where the status mostly is another

@@ -38,6 +38,8 @@ from forkpoint.wire.problems import INTERNAL, hides
 _log = logging.getLogger("forkpoint.server")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _CHAT = "/v1"  # what OpenAI's clients call
+IMPORT = "/api/import"
+"""The one call whose body is a file."""
 _OPEN = {"/health", "/ready", "/metrics", "/openapi.json"}  # for everybody
 SLOWEST_BODY = 60.0
 """Seconds between two pieces of a request's body."""
@@ -91,7 +93,9 @@ class Door:
             scope["forkpoint.tenant"] = tenant = key.tenant if key is not None else DEFAULT_TENANT
             acting = nullcontext() if key is None else acting_as(key.name)
             with bind(tenant=tenant, key=None if key is None else key.name), acting:
-                limited = _limited(receive, headers, services.settings.max_body)
+                settings = services.settings
+                most = settings.max_import if scope["path"] == IMPORT else settings.max_body
+                limited = _limited(receive, headers, most)
                 inner: Scope = {**scope, PARKED: []}  # a copy: what the framework puts there goes when it is done
                 if scope["method"] == "HEAD" and scope["path"] in _QUIET:  # as load balancers ask; no body is sent
                     inner["method"] = "GET"

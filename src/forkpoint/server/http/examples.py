@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from forkpoint.agent.standing_approval import StandingApproval
-from forkpoint.backend.results import Info, Member, SideAnswer, Stats, Turn
+from forkpoint.backend.results import ImportReport, Info, Member, SideAnswer, Stats, Turn
 from forkpoint.errors import ForkpointError, TurnFailed
 from forkpoint.events import AssistantMessage, Condensation, Envelope, Event, Position, Text, Usage, UserMessage
 from forkpoint.history.anchors import Anchor
@@ -17,6 +17,7 @@ from forkpoint.wire.documents import (
     ApprovalsDocument,
     condensed_document,
     event_document,
+    import_document,
     info_document,
     member_document,
     side_answer_document,
@@ -180,6 +181,7 @@ EXAMPLES: dict[str, Any] = {
     "CondensedDocument": plain(condensed_document(Condensation("The build of 1234 failed: the disk was full.", 812))),
     "Anchor": plain(_ANCHOR),
     "VerifyAll": {"anchors": [plain(_ANCHOR)]},
+    "ImportDocument": plain(import_document(ImportReport(new=(ID,), events=3, families=1, store="5709b62d"))),
     "VerificationDocument": plain(verification_document(Verification(1, 3, 0, (), records=2, chains=2))),
     "Hold": plain(_HOLD),
     "HoldsDocument": {"items": [plain(_HOLD)]},

@@ -80,6 +80,8 @@ def _describe(operation: dict[str, Any], about: Description, refusals: Refusals)
     if about.takes is not None:
         content: dict[str, Any] = {"schema": _ref(about.takes), "example": EXAMPLES[_name(about.takes)]}
         operation["requestBody"] = {"required": not about.optional, "content": {JSON: content}}
+    if about.uploads is not None:
+        operation["requestBody"] = {"required": True, "content": {about.uploads: {"schema": {"type": "string"}}}}
     parameters = [_parameter(one) for one in operation.pop("parameters", ())]
     operation["responses"] = _answers(about) | refusals.of(about, takes_parameters=bool(parameters))
     parameters += [_header(*one) for one, has in ((_KEY, about.once), (_IF_MATCH, about.if_match)) if has]
