@@ -42,6 +42,8 @@ TRIED = {
     "describe": "test_describe_and_delete",
     "delete": "test_describe_and_delete",
     "collect": "test_collect_says_what_went",
+    "export": "test_export_and_import",
+    "import": "test_export_and_import",
     "request": "test_request_shows_what_is_sent",
     "doctor": "test_doctor_says_how_the_server_is",
     "chat": "test_chat_from_a_pipe",
@@ -218,6 +220,16 @@ def test_cancel_stops_a_turn_that_the_server_runs(forkpoint: Program, server: Re
             running.result()
     refused = forkpoint.run("cancel", name, *at)
     assert (refused.returncode, "none is running" in one_line(refused.stderr)) == (1, True)
+
+
+def test_export_and_import(forkpoint: Program, server: RemoteHome) -> None:
+    name, at = f"copy-{next(_names)}", ("--store", server.store)
+    with Conversation("echo", conversation_id=name, store=server.store) as made:
+        made.run("Hello")
+    forkpoint.text("export", name, "-o", "talk.jsonl", *at)
+    assert forkpoint.text("verify", "talk.jsonl").endswith("of 1 conversation: as it was written\n")
+    assert forkpoint.json("import", "talk.jsonl")["new"] == [made.id]
+    assert not forkpoint.json("import", "talk.jsonl", *at)["changed"]
 
 
 def test_describe_and_delete(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:

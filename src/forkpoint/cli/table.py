@@ -51,6 +51,8 @@ SECTIONS: dict[str, Rows] = {
         "erasures": ("commands.erase:erasures", "Show the receipts of all erasures."),
         "hold": ("commands.hold:hold", "Keep a family of conversations from deletion and erasure."),
         "release": ("commands.hold:release", "End a hold, so that a family may be deleted and erased again."),
+        "export": ("commands.exports:export", "Write conversations into a file."),
+        "import": ("commands.exports:import_", "Bring the conversations of an export into a store."),
         "verify": ("commands.doctor:verify", "Check that history is as it was written."),
         "anchor": (
             "commands.anchor:anchor",

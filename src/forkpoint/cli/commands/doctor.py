@@ -20,6 +20,7 @@ from rich.text import Text
 from forkpoint.agent.skills.files import together
 from forkpoint.cli import figures
 from forkpoint.cli.commands.anchor import anchors_in, newest_in
+from forkpoint.cli.commands.exports import is_export, verify_file
 from forkpoint.cli.commands.skills import places
 from forkpoint.cli.commands.trust import instructions_here
 from forkpoint.cli.common import Store, known_names, opened
@@ -107,7 +108,8 @@ def verify(
         str | None,
         argument(
             "CONVERSATION",
-            "Its name, its id, or the start of its id. Default: all that is in the store.",
+            "Its name, its id, or the start of its id; or a file that `export` has written. Default: all that is in "
+            "the store.",
             autocompletion=known_names,
         ),
     ] = None,
@@ -128,14 +130,18 @@ def verify(
 
     Every event and every record is checked, every digest and every figure, and the file itself. With --anchor or
     --head-digest it is also checked that nobody has rewritten all of it since. --since takes as long as there is new:
-    neither older payloads nor the file itself are looked at. The exit status is 1 if there is a flaw.
+    neither older payloads nor the file itself are looked at. The exit status is 1 if there is a flaw. An export
+    is checked without a store.
 
     \b
     Examples:
       forkpoint verify
       forkpoint verify build-1234
       forkpoint verify --anchor /mnt/witness/anchors.jsonl
+      forkpoint verify build-1234.jsonl
     """
+    if conversation is not None and is_export(conversation):
+        return verify_file(conversation, json=json)
     for flag, file in (("--anchor", anchor), ("--since", since)):
         if file is not None and conversation is not None:
             raise typer.BadParameter("an anchor covers the whole store: leave CONVERSATION out", param_hint=flag)
@@ -164,6 +170,7 @@ def verify(
         console(stderr=not found.ok).print(f"{checked} of {of}{sealed}: {end}", style="green" if found.ok else "red")
     if not found.ok:
         raise typer.Exit(1)
+    return None
 
 
 def _verify_all(
