@@ -113,6 +113,18 @@ async def test_who_exported_a_conversation_is_on_record(tmp_path: Path) -> None:
     assert json.loads(file.getvalue().splitlines()[0])["by"] == "ann"
 
 
+async def test_a_store_that_can_only_be_read_is_exported_without_a_record(tmp_path: Path) -> None:
+    store, file, text = f"sqlite:///{tmp_path / 'one.db'}", io.BytesIO(), io.BytesIO()
+    async with AsyncConversation(ECHO, conversation_id="talk", store=store) as talk:
+        await talk.run("Hello")
+    async with AsyncConversations(f"{store}?mode=ro") as conversations:
+        await conversations.export(file)
+        await conversations.export(text, format="md")
+    assert b'"kind":"exported"' not in file.getvalue()
+    assert not check(file.getvalue().splitlines(keepends=True)).flaws
+    assert b"You said: Hello" in text.getvalue()
+
+
 WITH_A_LITERAL = {
     "env": McpServer("builds", command=["builds"], env={"BUILDS_TOKEN": KEY}),
     "header": McpServer("builds", url="https://builds.example/mcp", headers={"Authorization": f"Bearer {KEY}"}),

@@ -25,6 +25,7 @@ IN_MEMORY = 8 << 20
 """How many bytes of an export stand in memory before they go to a temporary file."""
 
 _BATCH = 200
+_READ_ONLY = {StoreUnusable.read_only.code, StoreUnusable.opened_to_read.code}
 
 
 def store_id(db: Database, scope: Scope) -> str:
@@ -101,7 +102,7 @@ async def _tell(view: TenantView, ids: Collection[bytes], about: Export) -> bool
             run = partial(_tell_some, ids=some, about=about)
             await view.write("export", about.id, run, landed=lambda db, scope: False)
     except StoreUnusable as error:
-        if error.code != "read_only":
+        if error.code not in _READ_ONLY:
             raise
         return False
     return True
