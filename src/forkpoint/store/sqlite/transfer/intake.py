@@ -6,13 +6,14 @@ changed nothing that anybody sees. Tests: tests/store/test_import.py, forkpoint.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import TypeAlias, TypeVar
 
 import anyio.to_thread
 from msgspec import Struct
 
-from forkpoint.errors import ImportRefused
+from forkpoint.errors import ForkpointError, ImportRefused
 from forkpoint.history import records
 from forkpoint.history.digests import Link, flaw
 from forkpoint.history.exports.lines import (
@@ -98,7 +99,7 @@ class _Intake:
                 self._segments |= opened
             return await self._write(self._finish, _is_done)
         except BaseException:
-            with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True), suppress(ForkpointError):  # else the next import or collection does it
                 await pins.clear(self._view, self._id)
             raise
 
