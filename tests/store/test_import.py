@@ -90,7 +90,7 @@ def test_a_kill_at_any_statement_leaves_nothing_in_part(tmp_path: Path, monkeypa
         """Whether the family is there: then whole. Repeats the import, and looks once more."""
         async with await SqliteStore.open(path) as store:
             assert (await store.verify()).ok
-            is_there = bool(await store.families())
+            is_there = bool((await store.families()).items)
             assert is_there == bool(rows(path, "SELECT 1 FROM conversation"))
             assert is_there == bool(rows(path, "SELECT 1 FROM record"))
             assert (await imported(store, data)).changed != is_there

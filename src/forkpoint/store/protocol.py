@@ -551,10 +551,6 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         """Which store this is, in hexadecimal. A copy of its file says the same until it is restored."""
         ...
 
-    async def families(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        """The families that have a conversation, in the order of their ids: those after ``after``, a page at most."""
-        ...
-
     async def export_family(
         self, family: str, conversations: Collection[str] | None = None, *, told: Export | None = None
     ) -> FamilyExport:

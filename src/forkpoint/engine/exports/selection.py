@@ -40,8 +40,5 @@ class Selection(Struct, frozen=True):
             for family, ids in sorted(wanted.items()):
                 yield family, tuple(ids)
         else:
-            after: str | None = None
-            while page := await store.families(after=after):
-                for family in page:
-                    yield family, None
-                after = page[-1]
+            async for family in every(store.families):
+                yield family, None

@@ -622,9 +622,6 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
     async def identity(self) -> str:
         return await self._view.read(exporter.store_id)
 
-    async def families(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        return await self._view.read(partial(exporter.families, after=after, limit=_bounded(limit)))
-
     async def export_family(
         self, family: str, conversations: Collection[str] | None = None, *, told: Export | None = None
     ) -> FamilyExport:

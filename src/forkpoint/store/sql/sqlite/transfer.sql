@@ -1,7 +1,3 @@
--- name: families_after
--- The families of a tenant that have a conversation, in order: a page of them.
-SELECT DISTINCT family FROM conversation WHERE tenant = :tenant AND family > :after ORDER BY family LIMIT :limit;
-
 -- name: family_conversations
 -- All conversations of a family, drafts too.
 SELECT * FROM conversation WHERE family = :family AND tenant = :tenant ORDER BY id;

@@ -33,13 +33,6 @@ def store_id(db: Database, scope: Scope) -> str:
     return bytes(db.execute(SQL["store_id"]).fetchone()["store"]).hex()
 
 
-def families(db: Database, scope: Scope, after: str | None, limit: int) -> list[str]:
-    """The families that have a conversation, in order."""
-    last = b"" if after is None else conversations.key_of(after, "family")
-    rows = db.execute(SQL["families_after"], {"tenant": scope.tenant, "after": last, "limit": limit})
-    return [id_from_bytes(row["family"]) for row in rows]
-
-
 async def export_family(
     view: TenantView, family: str, chosen: Collection[str] | None, told: Export | None
 ) -> FamilyExport:

@@ -19,4 +19,4 @@ CREATE TABLE import_segment (
 
 CREATE INDEX import_segment_import ON import_segment (import);
 
-UPDATE meta SET writable_from = max(writable_from, 11);
+UPDATE meta SET writable_from = 12;
