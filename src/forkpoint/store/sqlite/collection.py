@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from forkpoint.errors import ForkpointError
 from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.erasure.transaction import NOT_COMPACTED, clean
 from forkpoint.store.sqlite.operations import deletion, garbage, retention
 from forkpoint.store.sqlite.operations.garbage import SLICE_BYTES, SLICE_SECONDS, Tenants
 from forkpoint.store.sqlite.operations.retention import CutOffs, Due
@@ -95,10 +96,12 @@ class Collector:
             total = await self._remove(due)
         if compact:
             await anyio.to_thread.run_sync(self.view.file.writer.compact)
-        elif due.log or due.removes_something:
+        elif not due.pages and (due.log or due.removes_something):
             await self._compact_if_small()
         if due or compact:
             total += await self._settle(owed=compact)
+        if due.pages and NOT_COMPACTED in await clean(self.view, is_compacted=compact):
+            total += Collected(pending=(ERASED,))
         return total
 
     async def _due(self) -> Due:

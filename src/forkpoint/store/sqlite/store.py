@@ -28,7 +28,7 @@ from forkpoint.history.state import State
 from forkpoint.ids import new_id
 from forkpoint.paging import Page
 from forkpoint.store.erasure import Erasing, Receipt, check_reason
-from forkpoint.store.sqlite.collection import ERASED, Collector, collect_at_close
+from forkpoint.store.sqlite.collection import Collector, collect_at_close
 from forkpoint.store.sqlite.connection import Connect, Database, connect
 from forkpoint.store.sqlite.copies.backup import back_up
 from forkpoint.store.sqlite.erasure import receipts, removal, transaction
@@ -636,11 +636,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         return await intake.import_family(self._view, family, lines, header, rename=rename)
 
     async def collect(self, *, dry_run: bool = False, compact: bool = False, every_tenant: bool = False) -> Collected:
-        collected = await Collector(self._view, every_tenant=every_tenant).run(dry_run=dry_run, compact=compact)
-        if dry_run or not self._view.file.is_open:
-            return collected
-        waits = await transaction.clean(self._view, is_compacted=compact)
-        return collected + Collected(pending=(ERASED,) if transaction.NOT_COMPACTED in waits else ())
+        return await Collector(self._view, every_tenant=every_tenant).run(dry_run=dry_run, compact=compact)
 
     async def backup(
         self, path: str | os.PathLike[str], *, force: bool = False, progress: CopyProgress | None = None

@@ -79,8 +79,9 @@ DELETE FROM pin WHERE turn = :turn RETURNING place;
 UPDATE meta SET removals = removals + 1;
 
 -- name: owed
--- How often text was removed, how far the log is known to be free of it, and how many processes are gone for good.
-SELECT EXISTS (SELECT 1 FROM import) AS imports, removals, cleared, (
+-- How often text was removed, how far the log is known to be free of it, whether pages may have erased text, and how
+-- many processes are gone for good.
+SELECT EXISTS (SELECT 1 FROM import) AS imports, removals, cleared, compacted < erasures AS erased, (
   SELECT count(*) FROM holder
   WHERE seen < :before
     AND NOT EXISTS (

@@ -44,13 +44,14 @@ class Due(Struct, frozen=True):
     holders: bool  # some process is gone for good
     log: bool  # text was removed, and the log may still have it
     removals: int  # how often text was removed so far
+    pages: bool  # unused parts of pages may have erased text
 
     @property
     def removes_something(self) -> bool:
         return bool(self.garbage or self.drafts or self.keys or self.tries or self.imports)
 
     def __bool__(self) -> bool:
-        return self.removes_something or self.holders or self.log
+        return self.removes_something or self.holders or self.log or self.pages
 
 
 def due(db: Database, scope: Scope, tenants: Tenants, before: CutOffs) -> Due:
@@ -69,6 +70,7 @@ def due(db: Database, scope: Scope, tenants: Tenants, before: CutOffs) -> Due:
         holders=owed["gone"] > 0,
         log=owed["cleared"] < owed["removals"],
         removals=owed["removals"],
+        pages=bool(owed["erased"]),
     )
 
 

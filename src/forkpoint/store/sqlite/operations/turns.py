@@ -164,6 +164,7 @@ def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
     row = _turn_row(db, scope, id)
     outcome = outcome_of(row, scope)
     conversation = id_from_bytes(row["conversation"])
+    _check_not_expired(row)
     if db.execute(SQL["is_turn_erased"], {"tenant": scope.tenant, "id": row["id"]}).fetchone() is not None:
         raise NotResumable(id, outcome, "its content was erased")
     match outcome:
@@ -172,7 +173,6 @@ def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
         case "committed":
             raise NotResumable(id, outcome, "it is part of history already")
         case "failed" | "cancelled":
-            _check_not_expired(row)
             _reopen(db, scope, id, row, outcome)
         case "awaiting_approval" | "interrupted":
             if conversations.row_of(db, scope, conversation)["head"] != row["base"]:
