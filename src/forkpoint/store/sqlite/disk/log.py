@@ -23,7 +23,7 @@ from typing import Any
 from msgspec import Struct
 
 from forkpoint.errors import StoreDamaged, StoreError
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.connection import SQL, Database, code_of
 from forkpoint.store.sqlite.disk.quiet import connect_quietly, is_logged, read_quietly
 
 _HEAD, _FRAME = 32, 24  # bytes
@@ -158,7 +158,7 @@ def _compare(db: Database, path: Path, head: LogHead) -> None:
     if head.page_size != size:
         raise StoreDamaged.log_foreign(str(path), f"its pages have {head.page_size:,} bytes, and the file's {size:,}")
     if before is not None:
-        _compare_marks(path, before, _marks(db))
+        _compare_marks(path, before, _marks_with_log(db, path))
     pages: int = db.execute("PRAGMA page_count").fetchone()[0]  # as the first page says, in the log or in the file
     there = path.stat().st_size // size
     flaw: str | None = ""
@@ -168,6 +168,16 @@ def _compare(db: Database, path: Path, head: LogHead) -> None:
             flaw = _flaw_of_lengths(frames, pages, there)
     if flaw is not None:
         raise StoreDamaged.log_foreign(str(path), flaw)
+
+
+def _marks_with_log(db: Database, path: Path) -> dict[str, Any] | None:
+    try:
+        return _marks(db)
+    except sqlite3.DatabaseError as error:
+        if code_of(error) != sqlite3.SQLITE_CORRUPT:
+            raise
+        why = f"with it SQLite finds a {error}, and the file alone can be read"
+        raise StoreDamaged.log_foreign(str(path), why) from error
 
 
 def _flaw_of_lengths(frames: Frames, pages: int, there: int) -> str | None:
