@@ -23,7 +23,7 @@ from typing import Any
 from msgspec import Struct
 
 from forkpoint.errors import StoreDamaged, StoreError
-from forkpoint.store.sqlite.connection import SQL, Database, code_of
+from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.disk.quiet import connect_quietly, is_logged, read_quietly
 
 _HEAD, _FRAME = 32, 24  # bytes
@@ -143,7 +143,13 @@ def read_frames(log: Path, head: LogHead, *, checked: bool) -> Frames:
 def _check_log(path: Path) -> None:
     log = Path(f"{path}-wal")
     if is_logged(path) and log.stat().st_size > _HEAD and (head := read_head(log)) is not None:
-        read_quietly(path, lambda db: _compare(db, path, head))
+        try:
+            read_quietly(path, lambda db: _compare(db, path, head))
+        except StoreDamaged as damage:
+            if StoreDamaged.log_foreign.made(damage) or not _is_sound_without_log(path):
+                raise
+            why = f"with it SQLite finds: {damage.detail}; and without it nothing"
+            raise StoreDamaged.log_foreign(str(path), why) from damage
 
 
 def _state(path: Path) -> list[tuple[int, int]]:
@@ -158,7 +164,7 @@ def _compare(db: Database, path: Path, head: LogHead) -> None:
     if head.page_size != size:
         raise StoreDamaged.log_foreign(str(path), f"its pages have {head.page_size:,} bytes, and the file's {size:,}")
     if before is not None:
-        _compare_marks(path, before, _marks_with_log(db, path))
+        _compare_marks(path, before, _marks(db))
     pages: int = db.execute("PRAGMA page_count").fetchone()[0]  # as the first page says, in the log or in the file
     there = path.stat().st_size // size
     flaw: str | None = ""
@@ -168,16 +174,6 @@ def _compare(db: Database, path: Path, head: LogHead) -> None:
             flaw = _flaw_of_lengths(frames, pages, there)
     if flaw is not None:
         raise StoreDamaged.log_foreign(str(path), flaw)
-
-
-def _marks_with_log(db: Database, path: Path) -> dict[str, Any] | None:
-    try:
-        return _marks(db)
-    except sqlite3.DatabaseError as error:
-        if code_of(error) != sqlite3.SQLITE_CORRUPT:
-            raise
-        why = f"with it SQLite finds a {error}, and the file alone can be read"
-        raise StoreDamaged.log_foreign(str(path), why) from error
 
 
 def _flaw_of_lengths(frames: Frames, pages: int, there: int) -> str | None:
