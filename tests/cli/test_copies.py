@@ -45,6 +45,7 @@ def test_a_store_is_backed_up_lost_and_restored(forkpoint: Program) -> None:
         "events": 4,
         "format": made["format"],
         "taken": made["taken"],
+        "anchor": made["anchor"],
     }
     talk(forkpoint, "two")
     refused = forkpoint.run("backup", "monday.db")
@@ -63,6 +64,8 @@ def test_a_store_is_backed_up_lost_and_restored(forkpoint: Program) -> None:
     restored = forkpoint.json("restore", "monday.db", "--forget-erasures", "--force")
     assert (restored["conversations"], restored["events"], restored["erasures"]) == (2, 8, 0)
     assert names(f"sqlite:///{restored['kept']}") == ["one", "two"]
+    (forkpoint.folder / "anchor").write_text(json.dumps(made["anchor"]))
+    assert forkpoint.json("verify", "--anchor", "anchor")["flaws"] == []
 
 
 def test_what_cannot_be_copied_says_what_to_do(forkpoint: Program) -> None:

@@ -42,6 +42,13 @@ TRIED = {
     "describe": "test_describe_and_delete",
     "delete": "test_describe_and_delete",
     "collect": "test_collect_says_what_went",
+    "anchor": "test_an_anchor_of_the_server_is_kept_elsewhere",
+    "backup": "test_a_server_is_backed_up_and_restored_on_its_own_machine",
+    "restore": "test_a_server_is_backed_up_and_restored_on_its_own_machine",
+    "hold": "test_what_is_held_is_not_erased",
+    "release": "test_what_is_held_is_not_erased",
+    "erase": "test_what_is_held_is_not_erased",
+    "erasures": "test_what_is_held_is_not_erased",
     "export": "test_export_and_import",
     "import": "test_export_and_import",
     "request": "test_request_shows_what_is_sent",
@@ -316,6 +323,29 @@ def test_agents_are_spawned_told_listed_waited_for_and_closed(
     assert forkpoint.json("agents", "wait", name, "scout", *at)["text"] == "You said: More."
     assert forkpoint.text("agents", "close", name, "scout", *at) == "Closed /root/scout.\n"
     assert "closed" in forkpoint.run("agents", "send", name, "scout", "Hi", *at).stderr
+
+
+def test_an_anchor_of_the_server_is_kept_elsewhere(
+    forkpoint: Program, server: RemoteHome, at: tuple[str, str], tmp_path: Path
+) -> None:
+    talk(server, agent(""), "one")
+    assert forkpoint.json("anchor", "-o", "witness", *at)["tenant"] == "default"
+    assert forkpoint.json("verify", "--anchor", "witness", *at)["flaws"] == []
+
+
+def test_a_server_is_backed_up_and_restored_on_its_own_machine(forkpoint: Program, at: tuple[str, str]) -> None:
+    assert "on_a_server" in forkpoint.run("backup", "copy.db", *at, "--json").stderr
+    assert "on_a_server" in forkpoint.run("restore", "copy.db", "--forget-erasures", *at, "--json").stderr
+
+
+def test_what_is_held_is_not_erased(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    name = talk(server, agent(""), "a secret")
+    forkpoint.text("hold", name, "--reason", "a case", *at)
+    erase = ("erase", name, "--all", "--reason", "a request", "--yes", *at)
+    assert "a case" in forkpoint.run(*erase).stderr
+    forkpoint.text("release", name, *at)
+    forkpoint.text(*erase)
+    assert "a request" in forkpoint.text("erasures", *at)
 
 
 def test_collect_says_what_went(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:

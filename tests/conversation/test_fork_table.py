@@ -350,6 +350,7 @@ TABLE: Sequence[Row] = (
             "StoredConversation.draft": Starts(False),
             "StoredConversation.created": Own(),
             "StoredConversation.updated": Own(),
+            "StoredConversation.used": Own(),
             "Lineage.kind": Starts("fork"),
             "Lineage.source": Follows(lambda source: source.id),
             "Lineage.at": Follows(lambda source: source.head.position),

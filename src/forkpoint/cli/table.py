@@ -53,7 +53,7 @@ SECTIONS: dict[str, Rows] = {
         "release": ("commands.hold:release", "End a hold, so that a family may be deleted and erased again."),
         "export": ("commands.exports:export", "Write conversations into a file."),
         "import": ("commands.exports:import_", "Bring the conversations of an export into a store."),
-        "verify": ("commands.doctor:verify", "Check that history is as it was written."),
+        "verify": ("commands.doctor:verify", "Check that everything is as it was written."),
         "anchor": (
             "commands.anchor:anchor",
             "Print a line to keep elsewhere, which shows later whether history was rewritten.",

@@ -64,6 +64,7 @@ _BY_KIND: dict[ErrorKind, int] = {
     errors.StoreError: 503,
     errors.StoreUnusable.opened_to_read: 403,
     errors.StoreDamaged: 500,
+    errors.CopyRefused: 409,
     errors.NoWeights: 503,
     errors.ExtraMissing: 503,
     errors.LibraryMissing: 503,

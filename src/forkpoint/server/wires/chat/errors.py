@@ -15,6 +15,7 @@ from forkpoint.errors import (
     KINDS,
     BadTool,
     ContextTooLong,
+    CopyRefused,
     ForkpointError,
     LimitReached,
     ModelError,
@@ -51,7 +52,7 @@ _PARAMS = {
     ContextTooLong.code: "messages",
 }
 _PASSING = (TooMany, TooSlow, ShuttingDown, StoreError)
-_LASTING = (StoreUnusable, StoreDamaged)  # until somebody sees to the store
+_LASTING = (StoreUnusable, StoreDamaged, CopyRefused)  # until somebody sees to the store
 _AS_IT_WAS = "The conversation is as it was."
 _NO_TOOLS = "It had run no tools."
 _RAN = {"done", "failed", "unknown"}
