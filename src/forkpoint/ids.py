@@ -5,6 +5,7 @@ In Python an id is its canonical text; on disk it is its 16 bytes.
 
 import hashlib
 import os
+from functools import lru_cache
 
 from forkpoint.clock import system_clock
 
@@ -25,6 +26,7 @@ def id_beside(id: str, what: str) -> str:
     return _text(f"{value | random >> 68 << 64 | random & (1 << 62) - 1:032x}")
 
 
+@lru_cache(maxsize=4096)
 def id_to_bytes(id: str) -> bytes:
     """The 16 bytes that stand for an id on disk. Raises ``ValueError`` for anything but an id."""
     if len(id) == 36 and id[8] == id[13] == id[18] == id[23] == "-":
@@ -35,6 +37,7 @@ def id_to_bytes(id: str) -> bytes:
     raise ValueError(f"{id!r} is not an id")
 
 
+@lru_cache(maxsize=4096)
 def id_from_bytes(raw: bytes) -> str:
     """The id that 16 bytes on disk stand for."""
     return _text(raw.hex())

@@ -104,6 +104,8 @@ NO_CALLS = OpenCalls()
 def in_call_order(envelopes: Sequence[Envelope], open_before: OpenCalls = NO_CALLS) -> list[int]:
     """In which order a turn's events become history: as they arrived, but results in the order of their calls."""
     order = list(range(len(envelopes)))
+    if not any(envelope.kind == "tool_result" for envelope in envelopes):
+        return order
     calls = [*open_before.ours, *open_before.client]
     results: list[int] = []
 

@@ -174,6 +174,10 @@ class OpenTurn(Struct, frozen=True):
     started: int = 0  # microseconds since 1970, UTC
     branch: str | None = None  # the conversation on whose path the base is; None: the base is the head
     by: str | None = None  # who asked for the turn
+    input: JsonText | None = None
+    retry_of: str | None = None
+    records: int = 0  # of the conversation when the turn began, or was taken over; there may be more by now
+    record_digest: bytes = b""  # of the last of them
     draft: bool = False  # the conversation is a draft, which the commit admits
     erasures: int = 0  # how often content was erased in the store: what was cached under another count is void
 

@@ -88,7 +88,7 @@ SET head = :head, head_digest = :head_digest, head_turn = :head_turn, head_total
     settings = coalesce(:settings, settings), cache = coalesce(:cache, cache),
     own_from = coalesce(:own_from, own_from), inherited = coalesce(:inherited, inherited),
     records = :records, record_digest = :record_digest
-WHERE tenant = :tenant AND id = :id AND open_turn IS :open_turn AND revision = :revision;
+WHERE tenant = :tenant AND id = :id AND open_turn IS :open_turn AND revision = :revision AND records = :records - 1;
 
 -- name: append_to
 -- The segment that a conversation may append to from now on: its commit has opened it.

@@ -30,19 +30,12 @@ SET outcome = 'committed', staged = 0, steps_digest = NULL, "end" = :end, record
     open_calls = :open_calls, holder = NULL, ended = :now
 WHERE id = :id AND token = :token AND outcome = 'running' AND staged = :staged;
 
--- name: before_commit
--- What a record tells of a turn that is about to commit, and where its conversation's chain has come to.
-SELECT turn.id, turn.started, turn."by", turn.retry_of, turn.input, turn.error,
-  conversation.records, conversation.record_digest
-FROM turn JOIN conversation ON conversation.tenant = turn.tenant AND conversation.id = turn.conversation
-WHERE turn.id = :id;
-
 -- name: place_turn
 -- Where a turn ends, if its segment was only opened by its commit.
 UPDATE turn SET "end" = :end WHERE id = :id;
 
 -- name: name_record
--- Which record tells of the commit of a turn that a program of an earlier format has written.
+-- Which record tells of the commit of a turn, if it is another than the commit took it to be.
 UPDATE turn SET record = :record WHERE id = :id;
 
 -- name: journal_turn

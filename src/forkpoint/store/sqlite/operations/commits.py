@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from forkpoint.errors import KeyReused, NotWhole, Stale
 from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
-from forkpoint.history.records import Fact, conversation_chain, new_salt, salted
+from forkpoint.history.records import Fact, TurnFacts, conversation_chain, new_salt, salted
 from forkpoint.ids import id_to_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.erasure.copied_events import insert_copies
@@ -18,7 +18,7 @@ from forkpoint.store.sqlite.operations.departure import leave_head
 from forkpoint.store.sqlite.operations.history import head_at, read_sealed
 from forkpoint.store.sqlite.operations.landmarks import insert_landmarks
 from forkpoint.store.sqlite.operations.turns import find, lost, open_turn
-from forkpoint.store.sqlite.rows import ORDINALS, Parameters, Scope, blob, dumps, head_columns, pack, unpack
+from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, dumps, head_columns, pack, unpack
 from forkpoint.store.stage import Sealed, Staged, chain, stage
 from forkpoint.store.values import Announcement, Committed, Head, NewFork, OpenTurn, StoreLimits
 
@@ -38,15 +38,12 @@ def commit(
     id = id_to_bytes(turn.id)
     ordinal = turn.base.ordinal + turn.staged + len(staged.events)
     head = _head_after(turn, staged, usage)
-    before = db.execute(SQL["before_commit"], {"id": id}).fetchone()
-    if before is None:
-        raise lost(db, scope, turn)
     parameters = {
         "id": id,
         "token": turn.token,
         "staged": turn.staged,
         "end": None if turn.segment is None else turn.segment << 32 | ordinal,
-        "record": before["records"] + 1,
+        "record": turn.records + 1,
         "usage": dumps(usage),
         "totals": dumps(head.totals),
         "state_of": blob(head.state_of),
@@ -70,13 +67,12 @@ def commit(
         db.execute(SQL["delete_steps"], {"turn": id})
     digest = _insert_events(db, id, first, turn.base, events)
     head = replace(head, position=last, digest=digest)
-    ended = {"outcome": "committed", "usage": parameters["usage"], "ended": scope.now, "steps_digest": None}
-    _move_head(
+    record = _move_head(
         db,
         scope,
         turn,
         head,
-        dict(before) | ended,
+        usage,
         kind="committed",
         segment=segment,
         settings=settings,
@@ -84,6 +80,8 @@ def commit(
         spend=spend,
         aside=kept,
     )
+    if record != turn.records + 1:
+        db.execute(SQL["name_record"], {"id": id, "record": record})
     return Committed(turn.conversation, turn.id, turn.revision + 1, head, first, last, kept, scope.now)
 
 
@@ -106,7 +104,7 @@ def note(
         raise NotWhole("note", "it has no events")
     if (done := _same_note(db, scope, conversation, note, events)) is not None:
         return done
-    base = _base_for_note(db, scope, conversation, note, if_revision)
+    base = replace(_base_for_note(db, scope, conversation, note, if_revision), started=scope.now, by=by)
     staged = stage(base, events, now=scope.now, limits=limits)
     segment = base.segment or _open_segment(db, scope, id_to_bytes(base.family), base.base)
     first = Position(segment, base.base.ordinal + 1)
@@ -137,10 +135,8 @@ def note(
         "ended": scope.now,
         "by": by,
     }
-    chain = db.execute(SQL["read_chain"], {"tenant": scope.tenant, "id": parameters["conversation"]}).fetchone()
-    db.execute(SQL["insert_turn"], parameters | {"record": chain["records"] + 1})
-    row = parameters | dict(chain) | {"started": scope.now, "error": None, "steps_digest": None}
-    _move_head(db, scope, base, head, row, kind="note", segment=segment, settings=settings, cache=cache)
+    record = _move_head(db, scope, base, head, usage, kind="note", segment=segment, settings=settings, cache=cache)
+    db.execute(SQL["insert_turn"], parameters | {"record": record})
     return Committed(base.conversation, base.id, base.revision + 1, head, first, last)
 
 
@@ -225,7 +221,7 @@ def _move_head(
     scope: Scope,
     turn: OpenTurn,
     head: Head,
-    row: Parameters,
+    usage: Usage,
     *,
     kind: Literal["committed", "note"],
     segment: int,
@@ -233,17 +229,25 @@ def _move_head(
     cache: JsonText | None = None,
     spend: Spend | None = None,
     aside: str | None = None,
-) -> None:
-    """Moves the head to what was committed, and adds the record of that.
-
-    ``row`` has the columns of the turn or note, and those that say where the conversation's chain has come to.
-    """
+) -> int:
+    """Moves the head to what was committed, and adds the record of that. Returns the record's number."""
     salt = new_salt()
     fact = Fact(
         kind=kind,
         time=scope.now,
         by=scope.by,
-        turn=records.turn_facts(row, salt, base=records.base_of(turn.base), end=records.point_of(head)),
+        turn=TurnFacts(
+            id=turn.id,
+            outcome="committed",
+            base=records.base_of(turn.base),
+            end=records.point_of(head),
+            usage=usage,
+            started=turn.started,
+            ended=scope.now,
+            by=turn.by,
+            retry_of=turn.retry_of,
+            input=None if turn.input is None else salted(salt, turn.input),
+        ),
         revision=turn.revision + 1,
         own_from=None if spend is None else spend.own_from,
         inherited=None if spend is None else spend.inherited,
@@ -252,7 +256,6 @@ def _move_head(
         aside=aside,
     )
     id = id_to_bytes(turn.conversation)
-    link = records.next_link(conversation_chain(id), row["records"], row["record_digest"], fact)
     parameters = head_columns(head) | {
         "tenant": scope.tenant,
         "id": id,
@@ -263,14 +266,16 @@ def _move_head(
         "own_from": None if spend is None else spend.own_from,
         "inherited": None if spend is None else dumps(spend.inherited),
         "now": scope.now,
-        "records": link.number,
-        "record_digest": link.digest,
     }
-    if db.execute(SQL["move_head"], parameters).rowcount != 1:
+    link = records.next_link(conversation_chain(id), turn.records, turn.record_digest, fact)
+    if db.execute(SQL["move_head"], parameters | link.place).rowcount != 1:  # a charge has come between, or a writer
         found = conversations.row_of(db, scope, turn.conversation)
-        raise Stale(turn.conversation, turn.revision, found["revision"])
+        link = records.next_link(link.chain, found["records"], found["record_digest"], fact)
+        if db.execute(SQL["move_head"], parameters | link.place).rowcount != 1:
+            raise Stale(turn.conversation, turn.revision, found["revision"])
     if segment != turn.segment:
         db.execute(SQL["append_to"], {"tenant": scope.tenant, "id": id, "segment": segment})
     if turn.draft:
         db.execute(SQL["admit_conversation"], {"tenant": scope.tenant, "id": id, "now": scope.now})
-    records.insert(db, scope, link, salt=salt, subject=row["id"])
+    records.insert(db, scope, link, salt=salt, subject=id_to_bytes(turn.id))
+    return link.number

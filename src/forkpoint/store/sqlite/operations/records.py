@@ -25,6 +25,11 @@ class Link(Struct, frozen=True):
     fact: Fact
     body: str
 
+    @property
+    def place(self) -> Parameters:
+        """The columns that say where a conversation's chain has come to with this record."""
+        return {"records": self.number, "record_digest": self.digest}
+
 
 def next_link(chain: bytes, number: int, digest: bytes, fact: Fact) -> Link:
     """What follows the record with this number and digest. Whoever asks moves the chain in the same transaction."""

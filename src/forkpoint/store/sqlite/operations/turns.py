@@ -107,9 +107,9 @@ def begin(
     if retry_of is not None:
         idempotency.take_over(db, scope, subject, turn, retry_of, input)
     lists.use(db, scope, row)
-    if onto is None or base is None:
-        return open_turn(db, row, turn, token, started=scope.now, by=by)
-    return open_turn(db, row, turn, token, started=scope.now, by=by, base=base, branch=onto.branch)
+    branch = None if onto is None or base is None else onto.branch
+    taken = open_turn(db, row, turn, token, started=scope.now, by=by, base=base, branch=branch)
+    return replace(taken, input=input, retry_of=retry_of)
 
 
 def made_with(
@@ -396,6 +396,8 @@ def open_turn(
         started=started,
         branch=branch,
         by=by,
+        records=row["records"],
+        record_digest=row["record_digest"],
         draft=bool(row["draft"]),
         erasures=db.execute(SQL["read_erasures"]).fetchone()[0],
     )
@@ -422,6 +424,8 @@ def _handle(
         state=state,
         usage=record.usage,
         steps_digest=steps_digest,
+        input=record.input,
+        retry_of=record.retry_of,
     )
 
 
