@@ -1,4 +1,5 @@
-"""``forkpoint hold`` and ``release``: what keeps a family from deletion, erasure and retention."""
+"""``forkpoint hold`` and ``release``: what keeps a family from deletion, erasure and retention.
+Tests: tests/cli/test_erase.py."""
 
 from collections.abc import Sequence
 from typing import Annotated

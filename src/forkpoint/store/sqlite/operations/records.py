@@ -1,5 +1,5 @@
 """Records on disk: each written in the transaction that does what it tells of, and chained to the one before.
-Tests: forkpoint.testing.conformance.records, tests/store/test_records.py, test_verify.py."""
+Tests: forkpoint.testing.conformance.records, tests/store/test_verify.py."""
 
 import sqlite3
 from typing import TypedDict
