@@ -22,6 +22,7 @@ WHOLE: dict[str, Any] = {
     "log_level": "debug",
     "log_format": "json",
     "max_body": 1024,
+    "max_import": 2048,
     "max_messages": 3,
     "max_turns": 4,
     "max_turns_per_tenant": 2,
@@ -85,6 +86,7 @@ def test_a_file_sets_everything_that_a_server_has(tmp_path: Path) -> None:
         log_format="json",
         settings=ServerSettings(
             max_body=1024,
+            max_import=2048,
             max_messages=3,
             max_turns=4,
             max_turns_per_tenant=2,
