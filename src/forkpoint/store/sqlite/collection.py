@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from forkpoint.errors import ForkpointError
 from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.disk.residue import empty_log, size_of_store
 from forkpoint.store.sqlite.erasure.transaction import NOT_COMPACTED, clean
 from forkpoint.store.sqlite.operations import deletion, garbage, retention
 from forkpoint.store.sqlite.operations.garbage import SLICE_BYTES, SLICE_SECONDS, Tenants
@@ -46,8 +47,7 @@ BUSY_SECONDS = 0.01
 """While turns run here, so much is removed in so many seconds: the next commit has to sync it too."""
 
 _WASTE = 4  # if turns run here, space is given back only if more than one of so many pages is free: they will use it
-_ATTEMPTS = 5  # to empty the log: most reads are over within milliseconds
-_PAUSE = 0.02  # seconds between two attempts
+_ATTEMPTS = 5  # to empty the log
 
 
 async def collect_at_close(view: TenantView) -> None:
@@ -157,15 +157,11 @@ class Collector:
     # What was removed leaves the disk.
 
     async def _compact_if_small(self) -> None:
-        """Compacts a small store in which this process runs no turn: nobody notices that it takes a moment.
-
-        Why at all: SQLite overwrites what is removed, but not the copies that it leaves in the unused part of a page
-        when it moves rows to a neighbouring page. A few words in ten thousand are left there.
-        """
+        """Compacts a small store in which this process runs no turn: nobody notices that it takes a moment."""
         if self.view.file.running or self._is_late():
             return
         with suppress(ForkpointError):  # what had to be removed is removed
-            if await self.view.read(_size) <= SMALL:
+            if await self.view.read(size_of_store) <= SMALL:
                 await anyio.to_thread.run_sync(self.view.file.writer.compact)
 
     async def _settle(self, *, owed: bool) -> Collected:
@@ -179,13 +175,10 @@ class Collector:
         due = await self._due()
         if not due.log and not owed:
             return Collected()
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                await anyio.sleep(_PAUSE)
-            if await anyio.to_thread.run_sync(self.view.file.writer.empty_log):
-                await self._write(lambda db, scope: db.execute(SQL["clear"], {"removals": due.removals}))
-                return Collected()
-        return Collected(pending=(READERS,))
+        if not await empty_log(self.view.file.writer, attempts=_ATTEMPTS):
+            return Collected(pending=(READERS,))
+        await self._write(lambda db, scope: db.execute(SQL["clear"], {"removals": due.removals}))
+        return Collected()
 
     def _is_late(self) -> bool:
         return self._until is not None and time.monotonic() >= self._until
@@ -214,13 +207,6 @@ class Collector:
         )
         self._commits += 1
         return done
-
-
-def _size(db: Database, scope: Scope) -> int:
-    """How large the database is."""
-    pages: int = db.execute("PRAGMA page_count").fetchone()[0]
-    size: int = db.execute("PRAGMA page_size").fetchone()[0]
-    return pages * size
 
 
 def _give_back(db: Database, scope: Scope, pages: int, waste: int | None) -> bool:

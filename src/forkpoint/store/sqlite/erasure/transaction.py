@@ -1,7 +1,6 @@
 """The transaction of an erasure: interrupted it happened or did not.
 
-Then the file is written anew and the log is emptied, since both may have copies of the text: SQLite overwrites what it
-removes, but not what it left in the unused part of a page when it moved rows to a neighbouring page.
+Then the file is written anew and the log is emptied, since both may have copies of the text (see `disk.residue`).
 Tests: tests/store/test_erasure.py, test_faults.py."""
 
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from msgspec.structs import replace
 from forkpoint.errors import NotFound, StoreError
 from forkpoint.store.erasure import Erasing, Receipt
 from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.disk.residue import empty_log, size_of_store
 from forkpoint.store.sqlite.erasure import receipts, removal
 from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.sqlite.tenant_view import TenantView
@@ -27,7 +27,7 @@ NOT_COMPACTED = "unused parts of the store's pages may have pieces of the text u
 LARGEST = 256 << 20
 """Bytes up to which a store is written anew by an erasure: that takes a second or two, in which nobody else writes."""
 
-_ATTEMPTS, _PAUSE = 20, 0.02  # to empty the log: how often, and seconds between
+_ATTEMPTS = 20  # to empty the log
 
 
 async def erase(view: TenantView, id: str, chosen: Erasing, reason: str, *, more_follow: bool) -> Receipt:
@@ -53,10 +53,10 @@ async def clean(view: TenantView, *, is_compacted: bool = False) -> tuple[str, .
         owed = await view.read(lambda db, scope: dict(db.execute(SQL["owed_after_erasures"]).fetchone()))
         if owed["compacted"] >= owed["erasures"] and owed["cleared"] >= owed["removals"]:
             return ()
-        is_small = is_compacted or await view.read(_size) <= LARGEST
+        is_small = is_compacted or await view.read(size_of_store) <= LARGEST
         if is_small and not is_compacted and owed["compacted"] < owed["erasures"]:
             await anyio.to_thread.run_sync(view.file.writer.compact)
-        if not await _empty_log(view):
+        if not await empty_log(view.file.writer, attempts=_ATTEMPTS):
             return (LOG_IS_READ,) if is_small else (LOG_IS_READ, NOT_COMPACTED)
         erasures = owed["erasures"] if is_small else owed["compacted"]
         settled = partial(_settle, removals=owed["removals"], erasures=erasures)
@@ -77,21 +77,6 @@ async def _write(view: TenantView, id: str, operation: Callable[[Database, Scope
         "erasure", id, lambda db: operation(db, scope), landed=lambda db: removal.is_made(db, scope, id), alone=True
     )
     return await view.file.writer.finish(job)
-
-
-async def _empty_log(view: TenantView) -> bool:
-    """Empties the log if nobody reads from it."""
-    for attempt in range(_ATTEMPTS):
-        if attempt:
-            await anyio.sleep(_PAUSE)
-        if await anyio.to_thread.run_sync(view.file.writer.empty_log):
-            return True
-    return False
-
-
-def _size(db: Database, scope: Scope) -> int:
-    """How many bytes a store has."""
-    return int(db.execute("PRAGMA page_count").fetchone()[0]) * int(db.execute("PRAGMA page_size").fetchone()[0])
 
 
 def _settle(db: Database, scope: Scope, removals: int, erasures: int) -> None:
