@@ -86,6 +86,13 @@ def test_every_statement_is_named_once() -> None:
     assert sorted(names) == sorted(SQL), "a statement is named twice, or its name is not one word"
 
 
+def test_no_two_statements_are_the_same() -> None:
+    names: dict[str, list[str]] = {}
+    for name, sql in SQL.items():
+        names.setdefault(" ".join(re.sub("--.*", "", sql).split()), []).append(name)
+    assert [same for same in names.values() if len(same) > 1] == [], "use one of them for both"
+
+
 def test_nothing_stands_before_the_first_name_of_a_file() -> None:
     for file in FILES:
         opening = file.read_text(encoding="utf-8").split("-- name:")[0]

@@ -16,10 +16,6 @@ WHERE tenant = :tenant AND chain = :chain AND number > :after AND number <= :upt
 SELECT number, kind, subject, body, salt, digest FROM record
 WHERE tenant = :tenant AND chain = :chain AND number = :number;
 
--- name: chain_end
--- Where the chain of a family has come to.
-SELECT records, digest FROM chain WHERE tenant = :tenant AND chain = :chain;
-
 -- name: record_end
 -- The last record of a chain.
 SELECT number, digest FROM record WHERE tenant = :tenant AND chain = :chain ORDER BY number DESC LIMIT 1;
@@ -50,10 +46,6 @@ WHERE conversation = :conversation AND tenant = :tenant AND outcome IN ('failed'
 UNION ALL
 SELECT * FROM turn WHERE id = :open_turn AND tenant = :tenant
 ORDER BY started, id;
-
--- name: steps_of_turn
--- The journal of a turn, with its digests.
-SELECT number, envelope, payload, salt, payload_digest FROM step WHERE turn = :turn ORDER BY number;
 
 -- name: ledger_rows
 -- What a family's ledger says.

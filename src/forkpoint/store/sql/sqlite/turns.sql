@@ -175,3 +175,7 @@ WHERE tenant = :tenant AND conversation = :conversation AND id IS NOT NULL AND d
 -- name: delete_turn
 -- A try of a deleted conversation.
 DELETE FROM turn WHERE id = :id;
+
+-- name: steps_with_digests
+-- The journal of a turn as the chain of digests sees it.
+SELECT number, envelope, payload, salt, payload_digest FROM step WHERE turn = :turn ORDER BY number;

@@ -72,10 +72,6 @@ SELECT id, outcome, base, usage, totals, state_of, open_calls, staged, steps_dig
 FROM turn
 WHERE tenant = :tenant AND outcome <> 'committed' AND (:conversation IS NULL OR conversation = :conversation);
 
--- name: steps_to_verify
--- The journal of a turn as the chain of digests sees it.
-SELECT number, envelope, payload, salt, payload_digest FROM step WHERE turn = :turn ORDER BY number;
-
 -- name: steps_of_no_try
 -- Journals that no turn has which could go on, and how many steps each has.
 SELECT step.turn, count(*) AS steps

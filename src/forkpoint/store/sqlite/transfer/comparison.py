@@ -93,7 +93,7 @@ class _Comparing:
         self._meets = None
         if line.chain == self._family_chain:
             end = self._db.execute(
-                SQL["chain_end"], {"tenant": self._scope.tenant, "chain": bytes.fromhex(line.chain)}
+                SQL["end_of_chain"], {"tenant": self._scope.tenant, "chain": bytes.fromhex(line.chain)}
             ).fetchone()
             here = (0, b"") if end is None else (end["records"], end["digest"])
             self._result.family_grows = line.records > here[0]

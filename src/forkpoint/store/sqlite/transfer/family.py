@@ -102,7 +102,7 @@ class _Reading:
 
     def lines(self) -> Iterator[Line]:
         family = records.family_chain(self._family)
-        end = self._db.execute(SQL["chain_end"], self._own(chain=family)).fetchone()
+        end = self._db.execute(SQL["end_of_chain"], self._own(chain=family)).fetchone()
         if end is not None:
             yield Chain(chain=family.hex(), records=end["records"], digest=end["digest"].hex())
             yield from self._records(family, end["records"], bodies=True)
@@ -334,7 +334,7 @@ class _Reading:
             steps_digest=_hex(row["steps_digest"]),
             expired=row["expired"],
         )
-        for step in self._db.execute(SQL["steps_of_turn"], {"turn": row["id"]}).fetchall():
+        for step in self._db.execute(SQL["steps_with_digests"], {"turn": row["id"]}).fetchall():
             yield StepLine(
                 number=step["number"],
                 envelope=step["envelope"],

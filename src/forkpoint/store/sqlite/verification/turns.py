@@ -123,7 +123,7 @@ def _check_usage(findings: Findings, where: str, row: sqlite3.Row) -> None:
 
 def _check_steps(db: Database, findings: Findings, absences: Absences, where: str, row: sqlite3.Row) -> None:
     turn: bytes = row["id"]
-    steps = db.execute(SQL["steps_to_verify"], {"turn": turn}).fetchall()
+    steps = db.execute(SQL["steps_with_digests"], {"turn": turn}).fetchall()
     if not steps and turn in absences.expired_turns:
         return None
     digest = None
