@@ -11,6 +11,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,6 +19,7 @@ from msgspec import Struct
 from forkpoint.errors import CopyRefused, StoreDamaged
 from forkpoint.store.sqlite.connection import SQL, Database, code_of, translate, translated
 from forkpoint.store.sqlite.disk.modes import make_empty
+from forkpoint.store.sqlite.disk.pages import flaws_of_pages, loose_rows
 from forkpoint.store.sqlite.disk.quiet import connect_quietly
 from forkpoint.store.sqlite.files import format_of
 from forkpoint.store.sqlite.rows import Scope
@@ -86,8 +88,7 @@ def check_copy(copy: Path, source: str) -> Contents:
         db.execute("BEGIN")
         contents = Contents(format_of(db), 0, 0)
         db.path = source
-        flaws = [row[0] for row in db.execute("PRAGMA integrity_check(3)") if row[0] != "ok"]
-        flaws += [f"a row of {row[0]} refers to nothing" for row in db.execute("PRAGMA foreign_key_check").fetchmany(3)]
+        flaws = flaws_of_pages(db, most=_SHOWN) or [str(loose) for loose in islice(loose_rows(db), _SHOWN)]
         for row in db.execute(SQL["all_tenants"]).fetchall() if not flaws else ():
             found = verify(db, Scope(row["tenant"], 0, b"", lambda holder, seen: False), None, None)
             flaws += [f"{flaw.where}: {flaw.what}" for flaw in found.flaws]

@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from forkpoint.errors import StoreDamaged, StoreError
 from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.disk.pages import flaws_of_pages, loose_rows
 from forkpoint.store.sqlite.disk.quiet import connect_quietly, is_logged, read_quietly
 
 _HEAD, _FRAME = 32, 24  # bytes
@@ -80,23 +81,11 @@ def check_remains(path: Path) -> None:
 
 def check_pages(path: Path) -> None:
     """Raises `StoreDamaged` if SQLite's own check of all pages fails, and says whether the log is the reason."""
-    if (flaw := read_quietly(path, flaw_of_pages)) is None:
+    if (flaw := read_quietly(path, _flaw)) is None:
         return
     if is_logged(path) and _is_sound_without_log(path):
         raise StoreDamaged.log_foreign(str(path), f"with it SQLite finds {flaw}, and without it nothing")
     raise StoreDamaged(str(path), flaw)
-
-
-def flaw_of_pages(db: Database) -> str | None:
-    """What SQLite's own check of all pages finds first; None if all is well."""
-    try:
-        found: str = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        if found != "ok":
-            return " ".join(found.split())
-        loose = db.execute("PRAGMA foreign_key_check").fetchone()
-    except sqlite3.DatabaseError as error:
-        return str(error)
-    return None if loose is None else f"a row of {loose[0]} that refers to what is not there"
 
 
 def read_head(log: Path) -> LogHead | None:
@@ -211,10 +200,19 @@ def _marks(db: Database) -> dict[str, Any] | None:
     return None if found is None else dict(found)
 
 
+def _flaw(db: Database) -> str | None:
+    """What SQLite's own check of all pages finds first; None if all is well."""
+    try:
+        first = next(iter(flaws_of_pages(db, most=1)), None)
+        return first or next(map(str, loose_rows(db)), None)
+    except sqlite3.DatabaseError as error:
+        return str(error)
+
+
 def _is_sound_without_log(path: Path) -> bool:
     try:
         with closing(connect_quietly(path, logged=False)) as db:
-            return flaw_of_pages(db) is None
+            return _flaw(db) is None
     except (sqlite3.Error, StoreError):
         return False
 
