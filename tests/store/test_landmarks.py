@@ -1,4 +1,4 @@
-"""Landmarks in SQLite: those of a store from before there were any are found once, and what is wrong is told."""
+"""Landmarks in SQLite: an older store gets its landmarks once, and `verify` finds wrong ones."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The log of a store: one that does not belong to its file is found before it is mixed into it."""
+"""The log of a store: a log of another file is found before SQLite mixes the two."""
 # ruff: noqa: ASYNC240 - nothing else runs on these loops, so blocking them holds nobody up
 
 import shutil
@@ -150,7 +150,7 @@ async def test_a_log_without_its_file_is_named_with_what_to_do(tmp_path: Path) -
 async def test_an_index_without_its_log_is_noticed_and_does_not_keep_the_store_from_being_opened(
     tmp_path: Path,
 ) -> None:
-    """After a power cut this is harmless, so that only whoever asks hears of it."""
+    """After a power cut this is harmless, so only `doctor` says it."""
     path, live = tmp_path / "store.db", tmp_path / "live.db"
     async with await SqliteStore.open(live) as store:
         await write(store, 3)

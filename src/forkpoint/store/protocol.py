@@ -148,8 +148,9 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
 
         ``order``: the newest come first, or those whose last turn began last. A time of use may lag a minute behind.
         ``cursor`` is `Page.next` of a page in the same order: else it raises `BadName`. Who reads page after page sees
-        no conversation twice, whatever others do meanwhile. In the order ``created`` it misses none that was there all
-        the time; in the order ``used`` it may miss one that is used meanwhile, since that moves to the front.
+        no conversation twice, whatever others do meanwhile. In the order ``created`` it misses no conversation
+        that was there all the time. In the order ``used`` it may miss a conversation that is used meanwhile, since that
+        moves to the front.
 
         ``parent`` selects the sub-agents of that conversation, but not their own sub-agents. ``sub_agents=False``
         leaves out all sub-agents, and ``sides=False`` all sides.

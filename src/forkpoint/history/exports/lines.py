@@ -247,5 +247,5 @@ def parted(raw: bytes) -> tuple[bytes, str]:
 
 
 def decoded(text: bytes) -> Line:
-    """A line without its digest. Raises ``ValueError`` if it is none."""
+    """A line without its digest. Raises ``ValueError`` if it is not a line of an export."""
     return _decoder.decode(text)

@@ -1,4 +1,4 @@
-"""Records: every operation leaves one that says what it did and who did it, and `verify` holds after each."""
+"""Records: every operation writes a record of what it did and who did it, and `verify` finds no flaw after it."""
 
 import pytest
 

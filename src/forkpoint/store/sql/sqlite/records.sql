@@ -12,7 +12,7 @@ UPDATE conversation SET records = :number, record_digest = :digest WHERE tenant 
 SELECT records, digest AS record_digest FROM chain WHERE tenant = :tenant AND chain = :chain;
 
 -- name: move_shared_chain
--- One more record of such a chain, which begins with it if there is none yet.
+-- One more record of such a chain. The first record begins the chain.
 INSERT INTO chain (tenant, chain, records, digest) VALUES (:tenant, :chain, :number, :digest)
 ON CONFLICT (tenant, chain) DO UPDATE SET records = :number, digest = :digest;
 
@@ -126,7 +126,7 @@ UPDATE step SET salt = :salt, payload_digest = :digest WHERE turn = :turn AND nu
 UPDATE turn SET steps_digest = :digest WHERE id = :turn;
 
 -- name: ledger_of_a_conversation
--- All that a conversation was charged; not what one before it that had its id was.
+-- All that a conversation was charged; not what a deleted conversation with the same id was charged.
 SELECT id, usage FROM ledger WHERE tenant = :tenant AND conversation = :conversation AND id IS NOT NULL AND deleted = 0;
 
 -- name: charges_of_no_conversation

@@ -468,7 +468,7 @@ def _insert(
     draft: bool,
     source: sqlite3.Row | None = None,
 ) -> StoredConversation:
-    """Makes a conversation's row. Its chain of records goes on from the one of ``source``, if that is given."""
+    """Makes a conversation's row. Its chain of records goes on from the chain of ``source``, if that is given."""
     parameters: Parameters = head_columns(head) | {
         "tenant": scope.tenant,
         "id": key_of(id),

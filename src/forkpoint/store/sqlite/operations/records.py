@@ -1,4 +1,4 @@
-"""Records on disk: each written in the transaction that does what it tells of, and chained to the one before.
+"""Records on disk: each is written in the transaction that it is about, and chained to the record before.
 Tests: forkpoint.testing.conformance.records, tests/store/test_verify.py."""
 
 import sqlite3
@@ -204,7 +204,7 @@ def earlier(db: Database, scope: Scope, id: bytes) -> int:
 def birth(db: Database, row: Parameters, lineage: Lineage, head: Head, source: sqlite3.Row | None) -> Parameters:
     """The columns of a new conversation's birth, from its other columns.
 
-    Its chain goes on from the one of ``source``, if that is given.
+    Its chain goes on from the chain of ``source``, if that is given.
     """
     salt = records.new_salt()
     born = records.encode(

@@ -33,7 +33,7 @@ class Inspection(Struct, frozen=True):
 
 
 def inspect(db: Database, scope: Scope, anchors: Sequence[Anchor] = (), since: Anchor | None = None) -> Inspection:
-    """Checks the tenant's seals, from the one of ``since`` on, and all anchors.
+    """Checks the tenant's seals, from the seal of ``since`` on, and all anchors.
 
     If an anchor is of the whole store, the seals of all tenants are checked.
     """
@@ -161,7 +161,7 @@ class _Check:
         )
 
     def _covered(self, seal: Seal | StoreSeal, confirmed: int) -> str:
-        """The chains that have records under a tenant's seals after one that is confirmed."""
+        """The chains that have records under a tenant's seals after a confirmed seal."""
         if isinstance(seal, StoreSeal):
             return ""
         before = self._numbered(seal.tenant, confirmed)

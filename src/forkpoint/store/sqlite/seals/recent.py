@@ -33,7 +33,7 @@ def recent(db: Database, scope: Scope, after: int) -> Recent:
 
 
 def seal_at(db: Database, tenant: str, anchor: Anchor) -> Seal | None:
-    """A tenant's seal that an anchor stands for: the one it names, or the last one that the whole store's covers.
+    """The tenant's seal that an anchor stands for: the seal it names, or the last that the whole store's seal covers.
 
     None if there is none: then all that the tenant has is newer than the anchor.
     """

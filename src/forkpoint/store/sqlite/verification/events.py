@@ -105,7 +105,7 @@ class Events:
                 self._end_turn(row, here, before)
             expected += 1
         if row is not None and row["end"] is not None and here.key is not None and row["end"] < here.key:
-            self._findings.found(f"turn {id_from_bytes(row['id'])}", "it has events after the last one that it names")
+            self._findings.found(f"turn {id_from_bytes(row['id'])}", "it has events after its end")
         for what in misplaced(self._db, span, here.landmarks):
             self._findings.found(f"segment {span.segment}", what)
         if expected <= span.segment << 32 | span.last:

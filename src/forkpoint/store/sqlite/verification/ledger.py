@@ -29,7 +29,7 @@ def check_charge(
     """Checks that the charge that a record is about is in the ledger. ``fact`` is None if its conversation is gone."""
     charge = db.execute(SQL["charge_of_record"], {"tenant": scope.tenant, "id": row["subject"]}).fetchone()
     if charge is None:
-        return findings.found(place, "the charge that it tells of is missing in the ledger")
+        return findings.found(place, "its charge is missing in the ledger")
     if charge["conversation"] != conversation or (family is not None and charge["family"] != family):
         findings.found(place, "the ledger has its charge for another conversation")
     if (fact is None) != bool(charge["deleted"]):
