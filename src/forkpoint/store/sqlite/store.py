@@ -28,7 +28,7 @@ from forkpoint.history.state import State
 from forkpoint.ids import new_id
 from forkpoint.paging import Page
 from forkpoint.store.erasure import Erasing, Receipt, check_reason
-from forkpoint.store.sqlite.collection import Collector, collect_at_close
+from forkpoint.store.sqlite.collection.collector import Collector, collect_at_close
 from forkpoint.store.sqlite.connection import Connect, Database, connect
 from forkpoint.store.sqlite.copies.backup import back_up
 from forkpoint.store.sqlite.erasure import receipts, removal, transaction

@@ -18,12 +18,13 @@ import anyio.to_thread
 from msgspec.structs import replace
 
 from forkpoint.errors import ForkpointError
+from forkpoint.store.sqlite.collection import retention
+from forkpoint.store.sqlite.collection.retention import CutOffs, Due
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.disk.residue import empty_log, size_of_store
 from forkpoint.store.sqlite.erasure.transaction import NOT_COMPACTED, clean
-from forkpoint.store.sqlite.operations import deletion, garbage, retention
+from forkpoint.store.sqlite.operations import deletion, garbage
 from forkpoint.store.sqlite.operations.garbage import SLICE_BYTES, SLICE_SECONDS, Tenants
-from forkpoint.store.sqlite.operations.retention import CutOffs, Due
 from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.sqlite.transfer.pins import clear_abandoned
