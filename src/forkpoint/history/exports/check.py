@@ -7,9 +7,8 @@ earlier `forkpoint show` has. Tests: tests/history/test_exports.py.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from hashlib import sha256
-from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +17,7 @@ from forkpoint.events import Usage
 from forkpoint.history import records
 from forkpoint.history.digests import Link, flaw, root_digest
 from forkpoint.history.exports import lines
+from forkpoint.history.exports.chains import ChainCheck, StepsCheck, from_hex, load_usage
 from forkpoint.history.exports.lines import (
     FORMAT,
     NOTHING,
@@ -37,18 +37,11 @@ from forkpoint.history.exports.lines import (
     StepLine,
     TurnLine,
 )
-from forkpoint.history.records import Fact, Point, Standing
+from forkpoint.history.records import Fact, Point
 from forkpoint.ids import id_from_bytes, id_to_bytes
 
 MOST_FLAWS = 100
 """So many flaws are told; a file that has more of them is no better known by the rest."""
-
-_load_usage = msgspec.json.Decoder(Usage).decode
-_TEXTS = ("settings", "cache", "approvals", "name", "title", "tags")
-
-
-Found: TypeAlias = Callable[[str], None]
-"""Tells of a flaw in the line in hand."""
 
 
 class LineFlaw(Struct, frozen=True):
@@ -163,10 +156,10 @@ class _FamilyCheck:
         self._segments: list[_Events] = []
         self._erased = _Erased()
         self._conversation: ConversationLine | None = None
-        self._chain: _ChainCheck | None = None
+        self._chain: ChainCheck | None = None
         self._chains: set[str] = set()
         self._ids: set[str] = set()  # of the conversations that are in the file
-        self._steps: _Steps | None = None
+        self._steps: StepsCheck | None = None
         self._charges: dict[str, Usage] = {}
 
     def take(self, line: Line) -> None:
@@ -238,7 +231,7 @@ class _FamilyCheck:
             id_to_bytes(line.turn),
             line.envelope,
             line.payload,
-            _bytes(line.salt),
+            from_hex(line.salt),
             bytes.fromhex(line.payload_digest),
             bytes.fromhex(line.chain_digest),
         )
@@ -277,13 +270,13 @@ class _FamilyCheck:
         if key == records.family_chain(self._key):
             if self._counts["segments"] or told is not None:
                 self._found("the family's own records come first")
-            self._chain = _ChainCheck(line, records.start_of(key), 0)
+            self._chain = ChainCheck(line, records.start_of(key), 0)
             return
         if told is None:
             starts = self._erased.starts(key)
             if line.first is not None:
                 starts[line.follows] = bytes.fromhex(line.first)
-            self._chain = _ChainCheck(line, None, 0, starts)
+            self._chain = ChainCheck(line, None, 0, starts)
             return
         if key != records.conversation_chain(id_to_bytes(told.id)):
             self._found("it is not the chain of the conversation before it")
@@ -294,7 +287,7 @@ class _FamilyCheck:
             self._found("the conversation says other things than its birth")
         source = records.NO_SOURCE if birth.records is None else bytes.fromhex(line.source or "")
         first = records.first_digest(source, birth.records or 0, told.born)
-        self._chain = _ChainCheck(line, first, birth.follows, self._erased.starts(key), told, birth)
+        self._chain = ChainCheck(line, first, birth.follows, self._erased.starts(key), told, birth)
 
     def _record(self, line: RecordLine) -> None:
         if self._chain is None:
@@ -315,7 +308,7 @@ class _FamilyCheck:
     def _spent(self, line: Spent) -> None:
         """Compares what the ledger says with the record of the charge, or with that of the conversation's removal."""
         id_to_bytes(line.conversation)
-        usage = _load_usage(line.usage)
+        usage = load_usage(line.usage)
         if line.id is None:
             is_told = usage in self._erased.spent.get(line.conversation, ())
             if line.conversation in self._erased.spent and not is_told:
@@ -328,8 +321,8 @@ class _FamilyCheck:
     def _turn(self, line: TurnLine) -> None:
         self._counts["turns"] += 1
         key = id_to_bytes(line.id)
-        self._steps = _Steps(line, key, self._erased.turns)
-        usage = _load_usage(line.usage)
+        self._steps = StepsCheck(line, key, self._erased.turns)
+        usage = load_usage(line.usage)
         fact, salt = (None, None) if self._chain is None else self._chain.last
         if self._chain is None or fact is None or fact.turn is None or fact.turn.id != line.id:
             # A turn that has only begun has no record, nor has one of a conversation that was deleted before there were
@@ -354,7 +347,7 @@ class _FamilyCheck:
                 self._found(f"its {name} is missing, and no record says that it was erased")
             if text is not None and salt is not None and records.salted(salt, text) != digest:
                 self._found(f"its {name} is not what its last record says")
-        if facts.steps != _bytes(line.steps_digest):
+        if facts.steps != from_hex(line.steps_digest):
             self._found("its steps are not those that its last record names")
         return
 
@@ -427,121 +420,6 @@ class _Erased:
         return dict(self._starts.get(id_from_bytes(chain[1:]), {}))
 
 
-class _ChainCheck:
-    """The check of one chain of records, and of the conversation whose it is."""
-
-    def __init__(
-        self,
-        line: Chain,
-        start: bytes | None,
-        follows: int,
-        starts: Mapping[int, bytes] = {},
-        told: ConversationLine | None = None,
-        birth: records.Birth | None = None,
-    ) -> None:
-        self.key = bytes.fromhex(line.chain)
-        self.last: tuple[Fact | None, bytes | None] = (None, None)
-        self._line = line
-        self._start, self._follows = start, follows
-        self._starts = dict(starts) if start is None else {**starts, follows: start}
-        self._told = told
-        self._number = 0
-        self._digest = self._starts.get(0)
-        self._standing: dict[str, tuple[object, bytes | None]] = {}
-        if birth is not None and told is not None:
-            self._state(birth, _bytes(told.born_salt))
-
-    @property
-    def is_family(self) -> bool:
-        return self.key[:1] == b"f"
-
-    def take(self, line: RecordLine, found: Found) -> Fact | None:
-        self._number += 1
-        if line.number != self._number:
-            found("a record before it is missing")
-            self._number = line.number
-        fact = None
-        digest, salt = bytes.fromhex(line.digest), _bytes(line.salt)
-        if line.body is None:
-            if self.is_family or (self._told is not None and line.number > self._follows):
-                found("its body is missing")
-        else:
-            previous = self._starts.get(line.number - 1, self._digest)
-            if previous is None or records.record_digest(previous, self.key, line.number, line.body) != digest:
-                found("the record or its place in the chain was changed")
-            fact = records.decode_fact(line.body)
-            if fact.kind != line.kind:
-                found("its kind is another than in its body")
-            subject = fact.turn.id if fact.turn else fact.charge.id if fact.charge else None
-            if subject is not None and subject != line.subject:
-                found("it is about something else than its body says")
-            if line.number > self._follows:
-                self._state(fact, salt)
-        self._digest = digest
-        self.last = (fact, salt)
-        return fact
-
-    def end(self, found: Found, root: bytes) -> None:
-        last = self._start if self._number == self._follows and self._start is not None else self._digest
-        if self._number != self._line.records or (last is not None and last.hex() != self._line.digest):
-            found("the records before this line are not all of their chain")
-        if self._told is not None:
-            for what in self._differences(self._told, root):
-                found(f"conversation {self._told.id} has another {what} than its records say")
-
-    def _state(self, said: Standing, salt: bytes | None) -> None:
-        """Keeps what a birth or a record states."""
-        for name in Standing.__struct_fields__:
-            if (value := getattr(said, name)) is not None:
-                self._standing[name] = (value, salt)
-        if isinstance(said, Fact) and said.kind in ("committed", "note") and said.turn is not None:
-            self._standing |= {"head": (said.turn.end, None), "draft": (False, None)}
-
-    def _differences(self, told: ConversationLine, root: bytes) -> list[str]:
-        stands = {
-            "head": Point(0, root) if told.head is None else Point(told.head[1], bytes.fromhex(told.head_digest)),
-            "revision": told.revision,
-            "own_from": told.own_from,
-            "inherited": _load_usage(told.inherited),
-            "draft": told.draft,
-        }
-        said = {"revision": 0} | {name: value for name, (value, _) in self._standing.items()}
-        different = [name for name, value in stands.items() if said.get(name) != value]
-        for name in _TEXTS:
-            value, salt = self._standing.get(name, (None, None))
-            if salt is not None and records.salted(salt, getattr(told, name)) != value:
-                different.append(name)
-        return different
-
-
-class _Steps:
-    """The check of a turn's steps."""
-
-    def __init__(self, turn: TurnLine, key: bytes, gone: set[str]) -> None:
-        self._turn, self._key, self._gone = turn, key, gone
-        self._digest = records.start_of_steps(key)
-        self._number = 0
-
-    def take(self, line: StepLine, found: Found) -> None:
-        self._number += 1
-        payload_digest = bytes.fromhex(line.payload_digest)
-        link = Link(self._key, line.envelope, line.payload, _bytes(line.salt), payload_digest, b"")
-        digest = sha256(self._digest + self._key + line.envelope.encode() + payload_digest).digest()
-        if what := flaw(self._digest, msgspec.structs.replace(link, chain_digest=digest)):
-            found(what)
-        if line.payload is None and self._turn.id not in self._gone:
-            found("its payload is missing, and no record says that it was erased")
-        self._digest = digest
-
-    def end(self, found: Found) -> None:
-        stated = _bytes(self._turn.steps_digest)
-        if self._number == 0:
-            if stated is not None and self._turn.id not in self._gone:
-                found(f"the steps of turn {self._turn.id} are missing")
-        elif self._digest != stated:
-            found(f"the steps of turn {self._turn.id} were changed")
-
-
 def check(file: Iterable[bytes]) -> ExportCheck:
     """Checks the lines of a file, one after the other."""
     checked = ExportCheck()
@@ -549,7 +427,3 @@ def check(file: Iterable[bytes]) -> ExportCheck:
         checked.take(raw)
     checked.finish()
     return checked
-
-
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else bytes.fromhex(text)
