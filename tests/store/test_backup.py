@@ -1,5 +1,5 @@
 """A backup is a whole and sound copy of a store in use, or there is none."""
-# ruff: noqa: ASYNC220, ASYNC221, ASYNC240 - nothing else runs on these loops, so blocking them holds nobody up
+# ruff: noqa: ASYNC220, ASYNC240 - nothing else runs on these loops, so blocking them holds nobody up
 
 import os
 import sqlite3
@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.store.support.killed_copies import killed_at_each_moment
 
 from forkpoint.errors import CopyRefused, ForkpointError, NotFound, StoreDamaged
 from forkpoint.ids import new_id
@@ -23,7 +24,6 @@ from forkpoint.testing.samples import answers, exchange, says
 
 pytestmark = pytest.mark.anyio
 
-COPYING = Path(__file__).parent / "support" / "copying.py"
 RESTLESS = Path(__file__).parent / "support" / "second_process.py"
 
 
@@ -233,16 +233,7 @@ async def test_a_backup_that_is_killed_at_any_moment_leaves_nothing_or_a_whole_o
     await filled(tmp_path / "store.db", 3)
     whole = await names(tmp_path / "store.db")
     moments = 32
-    run = subprocess.run(
-        [sys.executable, str(COPYING), str(tmp_path), "backup", "0", str(moments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    ends = run.stdout.split()
-    assert set(ends) <= {"-9", "0"}, run.stderr
-    assert ends.count("-9") >= 15, "hardly any was killed, so this proved nothing"
-    assert ends[-1] == "0", "the last one was to be let through to the end: raise the number of moments"
+    ends = killed_at_each_moment(tmp_path, "backup", moments)
     made = [moment for moment in range(moments + 1) if (tmp_path / f"{moment}.db").exists()]
     for moment in made:
         assert await names(tmp_path / f"{moment}.db") == whole, f"killed at moment {moment}"

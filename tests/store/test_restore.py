@@ -1,5 +1,5 @@
 """A store is made of a backup: whole or not at all, and never in the place of another unless that is asked for."""
-# ruff: noqa: ASYNC220, ASYNC221, ASYNC240 - nothing else runs on these loops, so blocking them holds nobody up
+# ruff: noqa: ASYNC220, ASYNC240 - nothing else runs on these loops, so blocking them holds nobody up
 
 import os
 import shutil
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.store.support.killed_copies import killed_at_each_moment
 
 from forkpoint.errors import (
     BadArgument,
@@ -33,8 +34,6 @@ from forkpoint.store.values import CopyStep, NewConversation
 from forkpoint.testing.samples import exchange
 
 pytestmark = pytest.mark.anyio
-
-COPYING = Path(__file__).parent / "support" / "copying.py"
 
 
 async def filled(path: Path, *names: str) -> None:
@@ -267,16 +266,7 @@ async def test_a_restore_that_is_killed_at_any_moment_leaves_the_old_store_or_th
             shutil.copy(tmp_path / "live" / f"old.db{end}", tmp_path)
     before = (tmp_path / "store.db").read_bytes()
     moments = 60
-    run = subprocess.run(
-        [sys.executable, str(COPYING), str(tmp_path), "restore", "0", str(moments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    ends = run.stdout.split()
-    assert set(ends) <= {"-9", "0"}, run.stderr
-    assert ends.count("-9") >= 15, "hardly any was killed, so this proved nothing"
-    assert ends[-1] == "0", "the last one was to be let through to the end: raise the number of moments"
+    ends = killed_at_each_moment(tmp_path, "restore", moments)
     for moment in range(ends.count("-9") + 1):
         found = await names(tmp_path / f"{moment}.db")
         assert found in (["saved"], ["old"]), f"killed at moment {moment}"
