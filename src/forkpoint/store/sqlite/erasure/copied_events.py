@@ -40,6 +40,12 @@ def insert_copies(db: Database, first: int, events: Sequence[Sealed], links: Seq
         _insert(db, rows)
 
 
+def insert_imported_copies(db: Database, events: Iterable[tuple[int, str, str | None]]) -> None:
+    """Writes down the copies among events of another store: the key, the envelope and the payload of each."""
+    rows = ((key, decode_envelope(envelope), payload) for key, envelope, payload in events if _may_be(envelope))
+    _insert(db, rows)
+
+
 def adopt_copies(db: Database) -> None:
     """Writes down the copies that programs of an earlier format have made."""
     found = db.execute(SQL["events_that_may_be_copies"]).fetchall()
@@ -49,6 +55,11 @@ def adopt_copies(db: Database) -> None:
 def _insert(db: Database, rows: Iterable[tuple[int, Envelope, Any]]) -> None:
     copies = [(key, *source) for key, envelope, payload in rows if (source := _source(envelope, payload)) is not None]
     db.executemany(SQL["insert_copy"], copies)
+
+
+def _may_be(envelope: str) -> bool:
+    """Whether an event may repeat another: few do, and to read all envelopes takes long."""
+    return '"origin":' in envelope or envelope.startswith('{"kind":"sub_agent_')
 
 
 def _source(envelope: Envelope, payload: str | None) -> tuple[bytes, int] | None:

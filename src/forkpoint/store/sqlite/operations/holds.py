@@ -40,6 +40,17 @@ def release(db: Database, scope: Scope, conversation: str, id: str | None) -> tu
     return ended
 
 
+def adopt(db: Database, scope: Scope, family: bytes, fact: Fact) -> None:
+    """Holds or releases a family as a record of another store says."""
+    if fact.hold is None:
+        return
+    parameters: dict[str, object] = {"tenant": scope.tenant, "family": family, "id": id_to_bytes(fact.hold.id)}
+    if fact.kind == "held":
+        db.execute(SQL["insert_hold"], parameters | {"reason": fact.hold.reason, "by": fact.by, "now": fact.time})
+    else:
+        db.execute(SQL["delete_hold"], parameters)
+
+
 def read(db: Database, scope: Scope, conversation: str | None) -> tuple[Hold, ...]:
     """What holds the family of a conversation; all holds of the tenant if None is given."""
     if conversation is not None:

@@ -32,7 +32,8 @@ from forkpoint.history.exports.lines import (
 from forkpoint.history.records import Fact, Import, Left
 from forkpoint.ids import id_from_bytes, id_to_bytes, new_id
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations, garbage
+from forkpoint.store.sqlite.erasure.copied_events import insert_imported_copies
+from forkpoint.store.sqlite.operations import conversations, garbage, holds
 from forkpoint.store.sqlite.operations import records as told
 from forkpoint.store.sqlite.operations.history import read_path
 from forkpoint.store.sqlite.rows import Scope, blob, unpack
@@ -49,6 +50,8 @@ _TRIES = 3
 
 Lines: TypeAlias = Callable[[], Iterable[Line]]
 """Reads the lines of a family, each time from the first."""
+
+_Row: TypeAlias = tuple[int, bytes, str, str | None, bytes | None, bytes, bytes]
 
 
 async def import_family(view: TenantView, family: str, lines: Lines, header: Header, *, rename: bool) -> FamilyImported:
@@ -148,10 +151,10 @@ class _Intake:
         opened: dict[int, int] = {}
         segment = self._segments.get(batch.number, 0)
         expected: bytes | None = None  # what the first event of a segment follows
-        rows: list[tuple[object, ...]] = []
+        rows: list[_Row] = []
         for line in batch.lines:
             if isinstance(line, Segment):
-                db.executemany(SQL["insert_event"], rows)
+                self._write_events(db, rows)
                 rows.clear()
                 segment, expected = self._open(db, scope, line, opened)
                 opened[line.segment] = segment
@@ -167,9 +170,14 @@ class _Intake:
             if expected is not None and flaw(expected, link):
                 raise ImportRefused(f"turn {line.turn}", "what comes before it is not the same here")
             expected = None
-            rows.append((segment << 32 | line.ordinal, *_link(link)))
-        db.executemany(SQL["insert_event"], rows)
+            row = (link.turn, link.envelope, link.payload, link.salt, link.payload_digest, link.chain_digest)
+            rows.append((segment << 32 | line.ordinal, *row))
+        self._write_events(db, rows)
         return opened
+
+    def _write_events(self, db: Database, rows: list[_Row]) -> None:
+        db.executemany(SQL["insert_event"], rows)
+        insert_imported_copies(db, ((key, envelope, payload) for key, _, envelope, payload, *_ in rows))
 
     def _open(self, db: Database, scope: Scope, line: Segment, opened: dict[int, int]) -> tuple[int, bytes]:
         known = self._found.known.get(line.segment)
@@ -342,6 +350,9 @@ class _Finish:
             "digest": bytes.fromhex(line.digest),
         }
         self._db.execute(SQL["import_record"], parameters)
+        is_new = line.number > self._found.chains.get(chain.chain, 0)
+        if is_new and line.kind in ("held", "released") and line.body is not None:
+            holds.adopt(self._db, self._scope, self._family, records.decode_fact(line.body))
 
     def _take_turn(self, line: TurnLine) -> None:
         self._turn = id_to_bytes(line.id)
@@ -378,7 +389,3 @@ def _never(db: Database, scope: Scope, id: bytes) -> bool:
 
 def _is_done(db: Database, scope: Scope, id: bytes) -> bool:
     return not pins.exists(db, scope, id)
-
-
-def _link(link: Link) -> tuple[bytes, str, str | None, bytes | None, bytes, bytes]:
-    return (link.turn, link.envelope, link.payload, link.salt, link.payload_digest, link.chain_digest)
