@@ -7,11 +7,12 @@ import pytest
 from tests.store.test_erasure import SECRET, begin, erase, found_in, full
 from tests.store.test_import import rows
 
-from forkpoint.errors import Held
+from forkpoint.engine.exports.selection import Selection
+from forkpoint.errors import Held, ImportRefused
 from forkpoint.events import NewEvent, SubAgentFinished, SubAgentSpawned, Text, ToolCall, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.store.sqlite import SqliteStore
-from forkpoint.store.values import Lineage, NewConversation, TurnError
+from forkpoint.store.values import Lineage, NewConversation, NewFork, TurnError
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import create, fork_of, run, texts
 from forkpoint.testing.conformance.copies import exported, imported
@@ -173,3 +174,142 @@ async def test_expired_tries_come_without_their_content(target: SqliteStore, her
         await imported(empty, data)
         await check(empty)
         assert (await empty.turn(turn.id)).outcome == "failed"
+
+
+async def test_an_older_file_does_not_bring_back_what_was_erased_here(
+    source: SqliteStore, target: SqliteStore, here: Path
+) -> None:
+    id, turn = await full(source)
+    data = await exported(source)
+    await imported(target, data)
+    await erase(target, id, turn=turn)
+    assert not (await imported(target, data)).changed
+    await erase(target, id)
+    assert not (await imported(target, data)).changed
+    assert found_in(here) == []
+    await check(target)
+
+
+async def test_an_older_file_brings_nothing_new_into_a_family_of_which_something_was_erased(
+    source: SqliteStore, target: SqliteStore, here: Path
+) -> None:
+    """A fork that only the file has may show the text in places that the erasure did not know."""
+    id, turn = await full(source)
+    whole = await exported(source)
+    await imported(target, await exported(source, Selection("conversation", id)))
+    await erase(target, id, turn=turn)
+    for _ in range(2):
+        with pytest.raises(ImportRefused, match="erased here"):
+            await imported(target, whole)
+        assert found_in(here) == []
+        await check(target)
+        await target.collect()
+
+
+async def test_what_was_erased_in_another_store_is_erased_here_when_its_file_comes_back(
+    source: SqliteStore, target: SqliteStore, here: Path
+) -> None:
+    id, turn = await full(target)
+    await target.rename(id, SECRET)
+    await imported(source, await exported(target))
+    await erase(source, id, turn=turn)
+    done = await imported(target, await exported(source))
+    assert (done.changed, done.erased > 0) == (True, True)
+    assert (await target.read(id)).name == SECRET
+    await check(target)
+    assert await target.state(id) == await source.state(id)
+    assert await target.usage(id) == await source.usage(id)
+    assert found_in(here, f'"I am {SECRET}"') == []
+    await run(source, id, "on")
+    data = await exported(source)
+    assert id in (await imported(target, data)).grown
+    assert not (await imported(target, data)).changed
+    await run(target, id, "and back")
+    assert id in (await imported(source, await exported(target))).grown
+    await check(source)
+
+
+async def test_an_erased_conversation_is_erased_here_when_its_file_comes_back(
+    source: SqliteStore, target: SqliteStore, here: Path
+) -> None:
+    id, _ = await full(target)
+    await target.rename(id, SECRET)
+    await target.describe(id, title=SECRET, tags=(("who", SECRET),))
+    await imported(source, await exported(target))
+    await erase(source, id)
+    await imported(target, await exported(source))
+    assert found_in(here) == []
+    await check(target)
+    assert await target.state(id) == await source.state(id)
+
+
+async def test_what_was_erased_in_the_source_after_an_import_has_to_be_erased_here(
+    source: SqliteStore, target: SqliteStore, here: Path
+) -> None:
+    id, turn = await full(source)
+    await imported(target, await exported(source))
+    await erase(source, id, turn=turn)
+    with pytest.raises(ImportRefused, match="erase the same here too"):
+        await imported(target, await exported(source))
+    await check(target)
+    (receipt,) = (await source.erasures()).items
+    assert await target.replay(receipt)
+    assert found_in(here) == []
+    await check(target)
+
+
+@pytest.mark.parametrize("which", ["all", "one turn"])
+async def test_what_only_this_store_made_of_erased_text_goes_too(
+    source: SqliteStore, target: SqliteStore, here: Path, which: str
+) -> None:
+    id, turn = await full(target)
+    await imported(source, await exported(target))
+    fork = await target.fork(id, NewFork(id=new_id(), cache="{}", title=f"{SECRET} once more"))
+    await target.fail(await begin(target, fork.id), TurnError("bad", f"no, {SECRET}"))
+    await erase(source, id, turn=None if which == "all" else turn)
+    assert (await imported(target, await exported(source))).erased
+    assert found_in(here) == []
+    await check(target)
+    await exported(target)
+    await run(target, fork.id, "on")
+    await check(target)
+
+
+async def test_a_file_of_a_fork_brings_the_erasures_of_its_source(
+    source: SqliteStore, target: SqliteStore, here: Path
+) -> None:
+    id, turn = await full(target)
+    fork = await target.fork(id, fork_of("fork"))
+    await imported(source, await exported(target))
+    await erase(source, id, turn=turn)
+    await imported(target, await exported(source, Selection("conversation", fork.id)))
+    assert found_in(here) == []
+    await check(target)
+
+
+async def test_an_erased_run_may_be_parted_by_an_import(source: SqliteStore, target: SqliteStore) -> None:
+    root = await create(source, "root")
+    await run(source, root.id, "one")
+    fork = await source.fork(root.id, fork_of("fork"))
+    await run(source, root.id, "two")
+    await erase(source, root.id)
+    await imported(target, await exported(source, Selection("conversation", fork.id)))
+    await imported(target, await exported(source, Selection("conversation", root.id)))
+    await check(target)
+    async with await SqliteStore.open(None) as third:
+        await imported(third, await exported(target))
+        await check(third)
+
+
+async def test_a_conversation_that_was_deleted_there_is_not_left_in_part(
+    source: SqliteStore, target: SqliteStore
+) -> None:
+    root = await create(target, "root")
+    await run(target, root.id, "one")
+    fork = await target.fork(root.id, fork_of("fork"))
+    await run(target, fork.id, "two")
+    await imported(source, await exported(target))
+    await source.delete(fork.id)
+    with pytest.raises(ImportRefused, match="deleted"):
+        await imported(target, await exported(source))
+    await check(target)

@@ -357,8 +357,9 @@ class ImportReport(Struct, frozen=True):
     families: int = 0
     renamed: Mapping[str, str] = {}  # the new names of conversations whose own were taken, by id
     store: str = ""  # which store the file is from
+    erased: int = 0  # events that lost their content here, since the same was erased where the file is from
 
     @property
     def changed(self) -> bool:
         """Whether anything of the file was new here."""
-        return bool(self.new or self.grown)
+        return bool(self.new or self.grown or self.erased)

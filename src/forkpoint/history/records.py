@@ -141,7 +141,8 @@ class Import(Struct, frozen=True, omit_defaults=True):
     """Conversations that came from another store.
 
     Births of this family may name ``tenant``, which they had there. The chains of ``left`` are here only as far as
-    turns that came are about them, as if these conversations were deleted.
+    turns that came are about them, as if these conversations were deleted. ``parted`` are the rests of erased runs that
+    the other store has in one segment, and this one in two, since an earlier import had brought the first part.
     """
 
     id: str
@@ -150,6 +151,7 @@ class Import(Struct, frozen=True, omit_defaults=True):
     exported: int  # when the file was made
     conversations: int  # how many were made or went on
     left: tuple[Left, ...] = ()
+    parted: tuple[ErasedRun, ...] = ()
 
 
 class Standing(Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -419,6 +419,7 @@ class FamilyImported(Struct, frozen=True):
     grown: tuple[str, ...] = ()  # conversations that went on
     events: int = 0
     renamed: tuple[tuple[str, str], ...] = ()  # conversations whose name was taken, and the names that they got
+    erased: int = 0  # events that lost their content here, since the same was erased where the file is from
 
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")

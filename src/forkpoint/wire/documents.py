@@ -276,6 +276,7 @@ class ImportDocument(Struct, frozen=True):
     families: int
     renamed: dict[str, str]  # new names, by id
     store: str  # which store the file is from
+    erased: int = 0  # events that lost their content here, since the same was erased where the file is from
 
 
 class PageDocument(Struct, Generic[D], frozen=True):

@@ -101,6 +101,7 @@ async def import_archive(store: Store, chunks: AsyncIterator[bytes], *, rename: 
                 total.families + 1,
                 {**total.renamed, **dict(done.renamed)},
                 total.store,
+                total.erased + done.erased,
             )
     return total
 

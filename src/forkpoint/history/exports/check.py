@@ -218,6 +218,7 @@ class _FamilyCheck:
         elif not self._stands(line.base, bytes.fromhex(line.base_digest)):
             self._found("it names another digest than its base has")
         self._segments.append(_Events(after, bytes.fromhex(line.base_digest)))
+        self._erased.begin_segment()
 
     def _event(self, line: EventLine) -> None:
         if not self._segments:
@@ -398,11 +399,17 @@ class _Erased:
         if fact.erased is not None:
             self.turns.update(fact.erased.turns)
             self._runs.update((run.first, run) for run in fact.erased.runs)
+        if fact.imported is not None:
+            self._runs.update((run.first, run) for run in fact.imported.parted)
         if fact.expired is not None:
             self.turns.update(fact.expired.turns)
         if fact.removed is not None:
             self._starts.setdefault(fact.removed.conversation, {})[fact.removed.follows] = fact.removed.first
             self.spent.setdefault(fact.removed.conversation, []).append(fact.removed.spent)
+
+    def begin_segment(self) -> None:
+        """No run goes on in another segment."""
+        self._run = None
 
     def names(self, link: Link) -> bool:
         """Whether an erasure names this event. Events are asked about in order."""

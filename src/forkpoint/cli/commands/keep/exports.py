@@ -152,6 +152,8 @@ def _told(done: ImportReport) -> list[str]:
     told = [f"{figures.counted(len(done.new), 'new conversation')}, {figures.counted(done.events, 'new event')}"]
     if done.grown:
         told.append(f"{figures.counted(len(done.grown), 'conversation')} went on")
+    if done.erased:
+        told.append(f"{figures.counted(done.erased, 'event')} lost their content, since it was erased there")
     if done.same:
         told.append(f"{figures.counted(done.same, 'conversation')} was here already")
     return told + [f"{id} is now called {clean(name)}, since its name was taken" for id, name in done.renamed.items()]

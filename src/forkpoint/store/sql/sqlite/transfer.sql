@@ -120,15 +120,16 @@ ON CONFLICT (tenant, id) DO UPDATE SET
   head_open_calls = excluded.head_open_calls, open_turn = excluded.open_turn, open_segment = NULL,
   settings = excluded.settings, cache = excluded.cache, approvals = excluded.approvals,
   own_from = excluded.own_from, inherited = excluded.inherited, title = excluded.title, tags = excluded.tags,
-  draft = excluded.draft, updated = excluded.updated, used = excluded.used, record_digest = excluded.record_digest, records = excluded.records;
+  draft = excluded.draft, updated = excluded.updated, used = excluded.used, record_digest = excluded.record_digest, records = excluded.records,
+  born_salt = iif(:erases, excluded.born_salt, born_salt);
 
 -- name: import_record
 -- A record of another store. If this store has only its digest, because an earlier import had left its conversation
--- behind, it gets its body.
+-- behind, it gets its body. If something was erased there, it loses its salt here too.
 INSERT INTO record (tenant, chain, number, kind, subject, body, salt, digest)
 VALUES (:tenant, :chain, :number, :kind, :subject, :body, :salt, :digest)
 ON CONFLICT (tenant, chain, number) DO UPDATE SET body = excluded.body, salt = excluded.salt
-WHERE record.body IS NULL AND excluded.body IS NOT NULL;
+WHERE excluded.body IS NOT NULL AND (record.body IS NULL OR (:erases AND excluded.salt IS NULL));
 
 -- name: import_chain
 -- Where a family's chain stands after the records that came.
@@ -153,3 +154,7 @@ WHERE tenant = :tenant AND chain = :chain AND kind IN ('deleted', 'expired') AND
 -- name: imports_of_family
 -- What a family's records say about imports.
 SELECT body FROM record WHERE tenant = :tenant AND chain = :chain AND kind = 'imported';
+
+-- name: newer_erasure
+-- Whether something of a family was erased after a record of its chain.
+SELECT 1 FROM record WHERE tenant = :tenant AND chain = :chain AND number > :number AND kind = 'erased' LIMIT 1;

@@ -138,6 +138,11 @@ class Reach:
 
     # What goes with it.
 
+    def follow(self) -> None:
+        """Adds what goes with events that are in it already."""
+        for one in list(self.events.values()):
+            self._follow(one)
+
     def _add_all(self, found: Iterable[Found]) -> None:
         for one in found:
             if one.is_there and one.key not in self.events:

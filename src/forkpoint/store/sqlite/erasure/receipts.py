@@ -2,7 +2,7 @@
 Tests: tests/store/test_erasure.py."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -42,7 +42,7 @@ def replay(db: Database, scope: Scope, receipt: Receipt) -> bool:
     if removal.is_made(db, scope, receipt.id):
         return False
     reach = Reach(db, scope, family)
-    reach.events = {one.key: one for one in _find(db, scope, family, receipt.runs)}
+    reach.events = {one.key: one for one in named_events(db, scope, family, receipt.runs)}
     reach.turns = {row["id"] for id in receipt.turns if (row := turns.find(db, scope, id)) is not None}
     reach.tries = {id for id in reach.turns if _is_try(db, scope, id)}
     there = {id_to_bytes(id) for id in receipt.conversations} & reach.conversations.keys()
@@ -63,8 +63,8 @@ def _is_try(db: Database, scope: Scope, id: bytes) -> bool:
     return row is not None and row["end"] is None
 
 
-def _find(db: Database, scope: Scope, family: bytes, runs: tuple[ErasedRun, ...]) -> Iterator[Found]:
-    """The events that runs name, found by their chain digests."""
+def named_events(db: Database, scope: Scope, family: bytes, runs: Iterable[ErasedRun]) -> Iterator[Found]:
+    """The events that runs name and that have their content, found by their chain digests."""
     wanted = {run.first: run for run in runs}
     for segment in db.execute(SQL["segments_of_a_family"], {"tenant": scope.tenant, "family": family}).fetchall():
         whole = {"first": segment["id"] << 32, "last": segment["id"] << 32 | ORDINALS}

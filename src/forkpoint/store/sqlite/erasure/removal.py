@@ -2,7 +2,7 @@
 Tests: forkpoint.testing.conformance.erasures, tests/store/test_erasure.py."""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -42,7 +42,11 @@ def preview(db: Database, scope: Scope, id: str, chosen: Erasing, reason: str) -
 
 def erase(db: Database, scope: Scope, id: str, chosen: Erasing, reason: str) -> Receipt:
     """Erases what was chosen. Raises `Busy` if a turn runs in what it touches, and `Held` or `NotFound`."""
-    plan = _plan(db, scope, chosen)
+    return erase_planned(db, scope, id, _plan(db, scope, chosen), chosen, reason)
+
+
+def erase_planned(db: Database, scope: Scope, id: str, plan: Plan, chosen: Erasing, reason: str) -> Receipt:
+    """Erases what a plan has. Raises `Busy` if a turn runs in what it touches."""
     for row in _open(plan):
         if _is_running(row, scope):
             raise conversations.busy(row)
@@ -62,6 +66,17 @@ def is_made(db: Database, scope: Scope, id: str) -> bool:
 
 def carry_out(db: Database, scope: Scope, plan: Plan, receipt: Receipt) -> None:
     """Removes all that a plan has, and adds the record of that to the family's chain."""
+    unsalted = remove(db, scope, plan)
+    erased = Erasure(
+        receipt.id, receipt.reason, receipt.runs, receipt.turns, receipt.conversations, untitled=receipt.untitled
+    )
+    fact = Fact(kind="erased", time=scope.now, by=scope.by, erased=erased)
+    records.tell_in(db, scope, family_chain(plan.reach.family), fact, subject=id_to_bytes(receipt.id))
+    restate(db, scope, plan, unsalted)
+
+
+def remove(db: Database, scope: Scope, plan: Plan) -> set[bytes]:
+    """Removes all that a plan has. Returns the conversations that have to be stated anew, beside those of turns."""
     reach = plan.reach
     _erase_events(db, plan)
     refold(db, scope, reach.family, plan.events.values(), plan.affected)
@@ -77,12 +92,7 @@ def carry_out(db: Database, scope: Scope, plan: Plan, receipt: Receipt) -> None:
     for id in unsalted:
         db.execute(SQL["drop_salts_beside_turns"], {"tenant": scope.tenant, "chain": conversation_chain(id)})
     db.execute(SQL["count_erasure"])
-    erased = Erasure(
-        receipt.id, receipt.reason, receipt.runs, receipt.turns, receipt.conversations, untitled=receipt.untitled
-    )
-    fact = Fact(kind="erased", time=scope.now, by=scope.by, erased=erased)
-    records.tell_in(db, scope, family_chain(reach.family), fact, subject=id_to_bytes(receipt.id))
-    _restate(db, scope, plan, unsalted)
+    return unsalted
 
 
 def _plan(db: Database, scope: Scope, chosen: Erasing) -> Plan:
@@ -201,14 +211,14 @@ def _without_task(settings: str) -> str | None:
     return msgspec.json.encode(found | {"sub_agent": place | {"task": NO_TASK}}).decode()
 
 
-def _restate(db: Database, scope: Scope, plan: Plan, unsalted: Iterable[bytes]) -> None:
-    """States how the conversations stand whose records have lost a salt."""
+def restate(db: Database, scope: Scope, plan: Plan, unsalted: Iterable[bytes], but: Collection[bytes] = ()) -> None:
+    """States how the conversations stand whose records have lost a salt, except those that have it in a record."""
     ids = set(unsalted)
     for turn in (*plan.reach.turns, *(row["id"] for row in plan.after)):
         row = turns.find(db, scope, id_from_bytes(turn))
         if row is not None:
             ids.add(row["conversation"])
-    for id in sorted(ids & plan.reach.conversations.keys()):
+    for id in sorted(ids & plan.reach.conversations.keys() - set(but)):
         records.restate(db, scope, conversations.row_of(db, scope, id_from_bytes(id)))
 
 

@@ -16,11 +16,14 @@ from forkpoint.history import records
 from forkpoint.history.exports.lines import Chain, ConversationLine, Line, RecordLine, TurnLine
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.erasure import removal
 from forkpoint.store.sqlite.operations import conversations
 from forkpoint.store.sqlite.rows import ORDINALS, Scope
 
 Step: TypeAlias = Literal["new", "grown", "same"]
 """What an import does with a conversation: makes it, lets it go on, or leaves it as it is."""
+
+_PARTED = "it has gone another way here than in the file"
 
 
 class Known(Struct, frozen=True):
@@ -39,10 +42,11 @@ class Comparison(Struct):
     chains: dict[str, int] = field(default_factory=dict)  # how many records of each chain the store has
     family_grows: bool = False
     removed: frozenset[bytes] = frozenset()  # the conversations of the family that were deleted here
+    erases: bool = False  # whether something was erased there, and the store does not know it
 
     @property
     def changes(self) -> bool:
-        return any(step != "same" for step in self.steps.values())
+        return self.family_grows or any(step != "same" for step in self.steps.values())
 
 
 def compare(db: Database, scope: Scope, family: bytes, lines: Iterable[Line], *, rename: bool) -> Comparison:
@@ -66,10 +70,14 @@ class _Comparing:
         self._result = Comparison(removed=self._removed)
         self._told: ConversationLine | None = None
         self._meets: tuple[int, bytes, str] | None = None  # where the store's chain ends, and whose it is
-        self._erases = False
+        self._family_records = 0  # that the file has
+        self._parted: ImportRefused | None = None  # the family's own chain goes two ways
+        self._erased_there = False  # something that was not erased here
         self._taken: set[str] = set()
 
     def take(self, line: Line) -> None:
+        if not isinstance(line, RecordLine):
+            self._check_family()
         match line:
             case ConversationLine():
                 self._told = line
@@ -84,8 +92,10 @@ class _Comparing:
                 pass
 
     def done(self) -> Comparison:
-        if self._erases and self._result.known:
-            why = "events were erased in it that are still here; erase them here first"
+        after = {"chain": records.family_chain(self._family), "number": self._family_records}
+        found = self._db.execute(SQL["newer_erasure"], after | {"tenant": self._scope.tenant}).fetchone()
+        if self._result.changes and found is not None:
+            why = "something was erased here after the file had left it, and the file may have it; export it anew"
             raise ImportRefused(f"family {id_from_bytes(self._family)}", why)
         return self._result
 
@@ -97,7 +107,11 @@ class _Comparing:
             ).fetchone()
             here = (0, b"") if end is None else (end["records"], end["digest"])
             self._result.family_grows = line.records > here[0]
-            self._meet(line, here, f"family {id_from_bytes(self._family)}")
+            self._family_records = line.records
+            try:
+                self._meet(line, here, f"family {id_from_bytes(self._family)}")
+            except ImportRefused as refused:
+                self._parted = refused  # its records may tell why
             return
         id = bytes.fromhex(line.chain)[1:]
         name = f"conversation {id_from_bytes(id)}"
@@ -173,15 +187,38 @@ class _Comparing:
             found = self._db.execute(SQL["record_at"], at).fetchone()
             same = found is not None and found["digest"].hex() == line.digest
         if not same:
-            raise ImportRefused(name, "it has gone another way here than in the file")
+            raise ImportRefused(name, _PARTED)
 
     def _record(self, line: RecordLine) -> None:
         if self._meets is not None and self._meets[0] == line.number:
             _, digest, name = self._meets
             if digest.hex() != line.digest:
-                raise ImportRefused(name, "it has gone another way here than in the file")
-        if line.kind == "erased" and line.number > self._result.chains.get(self._family_chain, 0):
-            self._erases = True
+                parted = ImportRefused(name, _PARTED)
+                if not name.startswith("family"):
+                    raise parted
+                self._parted = parted
+        if line.kind == "erased" and line.subject is not None:
+            self._erased_there |= not removal.is_made(self._db, self._scope, line.subject)
+        elif line.kind in ("deleted", "expired") and line.body is not None:
+            self._check_removal(records.decode_fact(line.body).removed)
+
+    def _check_family(self) -> None:
+        """Looks at what the family's own records have said, after the last of them."""
+        if self._parted is not None and self._erased_there:
+            why = "something was erased in it after it had come here, and not here; erase the same here too"
+            raise ImportRefused(self._parted.what, why)
+        if self._parted is not None:
+            raise self._parted
+        self._result.erases = self._erased_there
+
+    def _check_removal(self, removed: records.Removal | None) -> None:
+        """Raises `ImportRefused` if a conversation was deleted in the other store, and is here."""
+        if removed is None:
+            return
+        of_it = {"tenant": self._scope.tenant, "id": id_to_bytes(removed.conversation)}
+        row = self._db.execute(SQL["read_conversation"], of_it).fetchone()
+        if row is not None and row["first_digest"] == removed.first:
+            raise ImportRefused(f"conversation {removed.conversation}", "it was deleted there, and is still here")
 
     def _turn(self, line: TurnLine) -> None:
         row = self._db.execute(SQL["turn_row"], {"id": id_to_bytes(line.id)}).fetchone()

@@ -29,10 +29,12 @@ from forkpoint.history.exports.lines import (
     StepLine,
     TurnLine,
 )
-from forkpoint.history.records import Fact, Import, Left
+from forkpoint.history.records import ErasedRun, Erasure, Fact, Import, Left
 from forkpoint.ids import id_from_bytes, id_to_bytes, new_id
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.erasure.copied_events import insert_imported_copies
+from forkpoint.store.sqlite.erasure.repetition import repeat
+from forkpoint.store.sqlite.erasure.transaction import clean
 from forkpoint.store.sqlite.operations import conversations, garbage, holds
 from forkpoint.store.sqlite.operations import records as told
 from forkpoint.store.sqlite.operations.history import read_path
@@ -65,7 +67,10 @@ async def import_family(view: TenantView, family: str, lines: Lines, header: Hea
             return FamilyImported(family)
         intake = _Intake(view, key, lines, header, found, rename)
         try:
-            return await intake.run()
+            done = await intake.run()
+            if found.erases:
+                await clean(view)
+            return done
         except _Changed:
             if not left:
                 raise ImportRefused(f"family {family}", "others kept changing it meanwhile") from None
@@ -224,6 +229,7 @@ class _Intake:
         for line in self._lines():
             done.take(line)
         done.tell(self._header, id_from_bytes(self._id))
+        done.erase()
         db.execute(SQL["unpin_segments"], {"import": self._id})
         db.execute(SQL["end_import"], {"id": self._id})
         return done.result()
@@ -244,6 +250,9 @@ class _Finish:
         self._left: list[Left] = []
         self._number = 0  # of the last record that was read
         self._numbers = 0
+        self._erasures: list[Erasure] = []  # that are new here
+        self._erased = 0
+        self._parted: dict[int, ErasedRun] = {}  # by the segment's number in the file
 
     def take(self, line: Line) -> None:
         match line:
@@ -266,8 +275,7 @@ class _Finish:
             case Segment():
                 self._numbers = line.segment
             case EventLine():
-                known = self._found.known.get(self._numbers)
-                self._events += known is None or line.ordinal > known.upto
+                self._take_event(line)
             case Spent() if self._found.steps.get(line.conversation) != "same":
                 parameters = {
                     "tenant": self._scope.tenant,
@@ -281,10 +289,21 @@ class _Finish:
             case _:
                 pass
 
+    def _take_event(self, line: EventLine) -> None:
+        known = self._found.known.get(self._numbers)
+        if known is not None and line.ordinal <= known.upto:
+            return
+        self._events += 1
+        if known is not None and line.payload is None:  # of a run, perhaps, that began in what is here
+            digest = bytes.fromhex(line.chain_digest)
+            run = self._parted.get(self._numbers, ErasedRun(digest, digest, 0))
+            if line.ordinal == known.upto + run.events + 1:
+                self._parted[self._numbers] = ErasedRun(run.first, digest, run.events + 1)
+
     def result(self) -> FamilyImported:
         by = {step: tuple(id for id, done in self._found.steps.items() if done == step) for step in ("new", "grown")}
         renamed = tuple(self._found.names.items())
-        return FamilyImported(id_from_bytes(self._family), by["new"], by["grown"], self._events, renamed)
+        return FamilyImported(id_from_bytes(self._family), by["new"], by["grown"], self._events, renamed, self._erased)
 
     def tell(self, header: Header, id: str) -> None:
         """Adds the record that says where all of it is from, and those of new names."""
@@ -292,9 +311,21 @@ class _Finish:
             conversations.rename(self._db, self._scope, conversation, name)
         changed = sum(step != "same" for step in self._found.steps.values())
         left = [one for one in self._left if not conversations.exists(self._db, self._scope, one.conversation)]
-        came = Import(id, header.store, header.tenant, header.time, changed, tuple(left))
+        came = Import(id, header.store, header.tenant, header.time, changed, tuple(left), tuple(self._parted.values()))
         fact = Fact(kind="imported", time=self._scope.now, by=self._scope.by, imported=came)
         told.tell_in(self._db, self._scope, records.family_chain(self._family), fact)
+
+    def erase(self) -> None:
+        """Erases here what was erased in the other store since it was here."""
+        if not self._erasures:
+            return
+        told = set(map(id_to_bytes, self._found.steps))
+        came = {id_to_bytes(id) for id, step in self._found.steps.items() if step != "same"}
+        new = {id_to_bytes(id) for id, step in self._found.steps.items() if step == "new"}
+        members = self._db.execute(SQL["family_conversations"], {"tenant": self._scope.tenant, "family": self._family})
+        was_here = self._found.known or any(row["id"] not in new for row in members)
+        if was_here:
+            self._erased = repeat(self._db, self._scope, self._family, self._erasures, told, came)
 
     def _begin_chain(self, line: Chain, told: ConversationLine | None) -> None:
         self._chain = line
@@ -333,6 +364,7 @@ class _Finish:
             ),
             "record_digest": bytes.fromhex(line.digest),
             "records": line.records,
+            "erases": self._found.erases,
         }
         for name in ("head_turn", "head_state_of", "open_turn", "lineage_source", "lineage_turn"):
             parameters[name] = blob(getattr(told, name))
@@ -348,11 +380,14 @@ class _Finish:
             "body": line.body,
             "salt": None if line.salt is None else bytes.fromhex(line.salt),
             "digest": bytes.fromhex(line.digest),
+            "erases": self._found.erases,
         }
         self._db.execute(SQL["import_record"], parameters)
         is_new = line.number > self._found.chains.get(chain.chain, 0)
-        if is_new and line.kind in ("held", "released") and line.body is not None:
-            holds.adopt(self._db, self._scope, self._family, records.decode_fact(line.body))
+        if is_new and line.kind in ("held", "released", "erased") and line.body is not None:
+            fact = records.decode_fact(line.body)
+            holds.adopt(self._db, self._scope, self._family, fact)
+            self._erasures += [] if fact.erased is None else [fact.erased]
 
     def _take_turn(self, line: TurnLine) -> None:
         self._turn = id_to_bytes(line.id)

@@ -55,6 +55,8 @@ class Absences:
                 self.runs[run.first].append(run)
         if fact.imported is not None:
             self.tenants[family].add(fact.imported.tenant)
+            for run in fact.imported.parted:
+                self.runs[run.first].append(run)
             for left in fact.imported.left:
                 self._leave(id_to_bytes(left.conversation), left)
         if fact.expired is not None:
