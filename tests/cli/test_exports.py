@@ -68,3 +68,31 @@ def test_what_is_to_be_exported_is_said_once(forkpoint: Program) -> None:
     assert forkpoint.run("export", "build-1234", "--json").returncode == 2
     assert forkpoint.run("import", "no-such-file").returncode == 2
     assert "no conversation" in one_line(forkpoint.run("export", "nobody", "-o", "x").stderr)
+
+
+def test_an_export_of_a_store_that_can_only_be_read_says_that_it_is_not_on_record(forkpoint: Program) -> None:
+    read_only = ("--store", f"{forkpoint.store}?mode=ro")
+    for more in (("-o", "talk.jsonl"), ("--format", "md")):
+        done = forkpoint.run("export", "build-1234", *more, *read_only)
+        assert (done.returncode, "no record of this export" in one_line(done.stderr)) == (0, True)
+        assert forkpoint.run("export", "build-1234", *more).stderr == ""
+    assert not forkpoint.json("export", "build-1234", "-o", "talk.jsonl", *read_only)["recorded"]
+    assert forkpoint.json("verify", "talk.jsonl")["ok"]
+    assert forkpoint.json("export", "build-1234", "-o", "talk.jsonl")["recorded"]
+
+
+def test_a_file_comes_into_a_store_that_is_absent_or_in_memory_but_not_into_one_that_is_only_read(
+    forkpoint: Program,
+) -> None:
+    forkpoint.text("export", "build-1234", "-o", "talk.jsonl")
+    assert forkpoint.text("import", "talk.jsonl", "--store", "memory:").startswith("1 new conversation, ")
+    absent = forkpoint.folder / "new.db"
+    refused = forkpoint.run("import", "talk.jsonl", "--store", f"sqlite:///{absent}?mode=ro")
+    assert (refused.returncode, absent.exists()) == (1, False)
+    assert forkpoint.text("import", "talk.jsonl", "--store", f"sqlite:///{absent}").startswith("1 new conversation, ")
+    assert absent.stat().st_mode & 0o777 == 0o600
+    read_only = ("--store", f"sqlite:///{absent}?mode=ro")
+    assert "was here already" in forkpoint.text("import", "talk.jsonl", *read_only)
+    forkpoint.text("export", "--all", "-o", "more.jsonl")
+    refused = forkpoint.run("import", "more.jsonl", *read_only)
+    assert (refused.returncode, "for reading only" in one_line(refused.stderr)) == (1, True)

@@ -118,8 +118,8 @@ async def test_a_store_that_can_only_be_read_is_exported_without_a_record(tmp_pa
     async with AsyncConversation(ECHO, conversation_id="talk", store=store) as talk:
         await talk.run("Hello")
     async with AsyncConversations(f"{store}?mode=ro") as conversations:
-        await conversations.export(file)
-        await conversations.export(text, format="md")
+        reports = [await conversations.export(file), await conversations.export(text, format="md")]
+    assert [report.recorded for report in reports] == [False, False]
     assert b'"kind":"exported"' not in file.getvalue()
     assert not check(file.getvalue().splitlines(keepends=True)).flaws
     assert b"You said: Hello" in text.getvalue()

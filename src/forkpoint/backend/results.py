@@ -345,6 +345,7 @@ class ExportReport(Struct, frozen=True):
 
     bytes: int
     digest: str | None = None  # that the last line of the file ends with; None: the format has none
+    recorded: bool = True  # False: the store can only be read, so it has no record of this export
 
 
 class ImportReport(Struct, frozen=True):

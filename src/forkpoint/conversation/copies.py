@@ -14,6 +14,7 @@ from typing import IO, TypeAlias
 import anyio.to_thread
 
 from forkpoint.backend.results import ExportReport
+from forkpoint.history.exports.lines import NOT_RECORDED
 from forkpoint.system.durable_file import install, new_aside
 
 Target: TypeAlias = str | os.PathLike[str] | IO[bytes]
@@ -24,6 +25,8 @@ Progress: TypeAlias = Callable[[int], None]
 
 _CHUNK = 256 * 1024
 _SEAL = re.compile(rb'"sha256":"([0-9a-f]{64})"}\n\Z')
+_TAIL = 200
+_NOT_RECORDED = re.compile(rb'("recorded":false,"sha256":"[0-9a-f]{64}"}|%b)\n\Z' % re.escape(NOT_RECORDED).encode())
 
 
 async def write_export(
@@ -77,9 +80,10 @@ async def _copy(chunks: AsyncGenerator[bytes, None], file: IO[bytes], progress: 
             size += len(chunk)
             if progress is not None:
                 progress(size)
-            tail = (tail + chunk)[-100:]
+            tail = (tail + chunk)[-_TAIL:]
     sealed = _SEAL.search(tail)
-    return ExportReport(size, None if sealed is None else sealed[1].decode())
+    digest = None if sealed is None else sealed[1].decode()
+    return ExportReport(size, digest, recorded=_NOT_RECORDED.search(tail) is None)
 
 
 def _made(path: Path) -> IO[bytes]:

@@ -53,7 +53,7 @@ async def write_archive(store: Store, selection: Selection) -> AsyncGenerator[by
     )
     opening = seal.line(header)
     summed = sha256(seal.last.encode())
-    lines, families = 1, 0
+    lines, families, recorded = 1, 0, True
     told = Export(new_id(), selection.scope, "forkpoint")
     while first is not None:
         family, conversations = first
@@ -66,9 +66,10 @@ async def write_archive(store: Store, selection: Selection) -> AsyncGenerator[by
             while chunk := await anyio.to_thread.run_sync(file.read, _CHUNK):
                 yield chunk
         summed.update(export.digest.encode())
-        lines, families = lines + export.lines, families + 1
+        lines, families, recorded = lines + export.lines, families + 1, recorded and export.recorded
         first = await anext(chosen, None)
-    yield opening + seal.line(End(families=families, lines=lines, digest=summed.hexdigest()))
+    end = End(families=families, lines=lines, digest=summed.hexdigest(), recorded=recorded)
+    yield opening + seal.line(end)
 
 
 def _check_secrets(file: IO[bytes]) -> None:

@@ -21,6 +21,7 @@ from forkpoint.events import (
     Usage,
     UserMessage,
 )
+from forkpoint.history.exports.lines import NOT_RECORDED
 from forkpoint.history.records import Export
 from forkpoint.ids import new_id
 from forkpoint.paging import every
@@ -34,13 +35,16 @@ _KINDS = {"fork": "forked from", "aside": "set aside from", "side": "asked besid
 async def write_markdown(store: Store, selection: Selection) -> AsyncGenerator[bytes, None]:
     """Writes the transcripts of all conversations of a selection, turn by turn."""
     about = Export(new_id(), selection.scope, "md")
+    recorded = True
     async for family, chosen in selection.families(store):
         branches = [branch async for branch in every(partial(store.conversations, family=family))]
         for found in branches:
             if chosen is None or found.id in chosen:
-                await store.record_export([found.id], about)
+                recorded &= await store.record_export([found.id], about)
                 async for piece in _conversation(store, found, branches):
                     yield piece.encode()
+    if not recorded:
+        yield f"{NOT_RECORDED}\n".encode()
 
 
 async def _conversation(

@@ -191,12 +191,16 @@ class FamilyEnd(Struct, frozen=True, tag_field="line", tag="family_end", kw_only
     records: int
 
 
-class End(Struct, frozen=True, tag_field="line", tag="end", kw_only=True):
-    """The last line. ``digest`` is the SHA-256 of the digests of the header and of each family's last line, as text."""
+class End(Struct, frozen=True, tag_field="line", tag="end", kw_only=True, omit_defaults=True):
+    """The last line. ``digest`` is the SHA-256 of the digests of the header and of each family's last line, as text.
+
+    ``recorded`` is only there if it is False: the store could only be read, and has no record of this export.
+    """
 
     families: int
     lines: int  # before this one
     digest: str
+    recorded: bool = True
 
 
 Line: TypeAlias = (
@@ -217,6 +221,10 @@ Line: TypeAlias = (
 _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line, strict=True)
 _MARK = b',"sha256":"'
 _TAIL = len(_MARK) + 64 + 2  # the digest, the quote, the brace
+
+
+NOT_RECORDED = "*The store has no record of this export, since it can only be read.*"
+"""The last line of a transcript for people, if that is so."""
 
 
 class Seal(Struct):

@@ -65,6 +65,8 @@ def export(
     else:
         report = _export_many(store, tags_from(tag) if tag else None, to, format, show)
     sys.stdout.flush()
+    if not report.recorded:
+        print("the store can only be read, so it has no record of this export", file=sys.stderr)
     if json:
         print_json(asdict(report) | {"file": output})
     elif output is not None:

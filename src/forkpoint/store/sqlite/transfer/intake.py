@@ -59,12 +59,13 @@ _Row: TypeAlias = tuple[int, bytes, str, str | None, bytes | None, bytes, bytes]
 async def import_family(view: TenantView, family: str, lines: Lines, header: Header, *, rename: bool) -> FamilyImported:
     """Brings a family of a checked file into the store. Raises `ImportRefused` or `AlreadyExists`."""
     key = id_to_bytes(family)
-    await anyio.to_thread.run_sync(view.file.holder.enrol)
-    await pins.clear_abandoned(view)
     for left in reversed(range(_TRIES)):
         found = await view.read(lambda db, scope: compare(db, scope, key, lines(), rename=rename))
         if not found.changes:
             return FamilyImported(family)
+        view.file.check_writable()
+        await anyio.to_thread.run_sync(view.file.holder.enrol)
+        await pins.clear_abandoned(view)
         intake = _Intake(view, key, lines, header, found, rename)
         try:
             done = await intake.run()
