@@ -64,7 +64,7 @@ async def export_all(
     role="operate",
     uploads=EXPORT,
     gives=ImportDocument,
-    raises="bad_export import_refused exists busy turn_open too_large",
+    raises="bad_export import_refused exists busy turn_open too_large encoded_body",
 )
 async def import_export(
     call: CallMade,

@@ -155,7 +155,9 @@ def _told(done: ImportReport) -> list[str]:
     if done.grown:
         told.append(f"{figures.counted(len(done.grown), 'conversation')} went on")
     if done.erased:
-        told.append(f"{figures.counted(done.erased, 'event')} lost their content, since it was erased there")
+        told.append(
+            f"the content of {figures.counted(done.erased, 'event')} was erased, as it was where the file is from"
+        )
     if done.same:
         told.append(f"{figures.counted(done.same, 'conversation')} was here already")
     return told + [f"{id} is now called {clean(name)}, since its name was taken" for id, name in done.renamed.items()]
