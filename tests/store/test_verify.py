@@ -12,6 +12,7 @@ from tests.store.support.full_store import fill
 
 from forkpoint.history.records import ErasedRun, Erasure, Fact, family_chain
 from forkpoint.ids import id_to_bytes, new_id
+from forkpoint.store.erasure import Erasing
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import records
@@ -429,6 +430,18 @@ async def test_content_may_be_missing_where_an_erasure_names_it(path: Path) -> N
         assert (await store.verify(root.id)).ok
     change(path, "UPDATE event SET payload = NULL, salt = NULL WHERE id = (1 << 32) + 4")
     assert [flaw.where for flaw in (await verified(path)).flaws] == ["1-4"]
+
+
+async def test_the_state_at_a_head_counts_also_where_something_was_erased(path: Path) -> None:
+    async with await SqliteStore.open(path) as store:
+        root = await store.find("root")
+        first = (await store.turns(root.id)).items[0]
+        await store.erase(new_id(), Erasing(conversations=(root.id,), turn=first.id), reason="asked to")
+        found = await store.verify()
+        assert found.erased
+        assert found.flaws == ()
+    change(path, TAMPERED["the state at a head"])
+    assert not (await verified(path)).ok
 
 
 async def test_a_history_that_was_cut_off_is_found_with_a_digest_kept_outside(path: Path) -> None:

@@ -331,7 +331,7 @@ def check_head(db: Database, scope: Scope, findings: Findings, row: sqlite3.Row)
             findings.found(where, "its head names another digest than the event there")
         if (stated.turn, stated.totals, stated.state_of) != (true.turn, true.totals, true.state_of):
             findings.found(where, "its head states another turn, cost or state than there is")
-        if stated.open_calls != true.open_calls or (stated.state != true.state and not findings.erased):
+        if (stated.open_calls, stated.state) != (true.open_calls, true.state):
             findings.found(where, "its head states another state or other open calls than there are")
         read_path(db, scope, row["family"], position)
     except StoreDamaged as damage:
