@@ -360,3 +360,24 @@ def test_every_column_of_text_or_bytes_is_in_the_table_of_words(tmp_path: Path) 
     there = {name for (name,) in map(tuple, columns)}
     assert there - said == set(), "say in docs/data-model.md whether these hold a person's words, and who erases them"
     assert said - there == set(), "these columns are not there any more"
+
+
+async def test_what_only_a_backup_has_goes_when_a_receipt_is_applied(
+    store: SqliteStore, file: Path, tmp_path: Path
+) -> None:
+    """A title and a failed try that were no more when the text was erased."""
+    made = await store.create(NewConversation(id=new_id(), title=f"I am {SECRET}"))
+    done = await store.commit(await begin(store, made.id), exchange(f"I am {SECRET}"))
+    fork = await store.fork(made.id, NewFork(id=new_id(), cache="{}", title=f"Once more: I am {SECRET}"))
+    await store.fail(await begin(store, fork.id), TurnError("bad", f"cannot say {SECRET}"))
+    await store.backup(tmp_path / "backup.db")
+    await store.describe(made.id, title="Another title", tags=())
+    await store.delete(fork.id)
+    receipt = await erase(store, made.id, turn=done.turn)
+    (tmp_path / "restored").mkdir()
+    restored = tmp_path / "restored" / "x.db"
+    (tmp_path / "receipts").write_text(encode_receipt(receipt))
+    assert restore(tmp_path / "backup.db", restored, erasures=tmp_path / "receipts").erasures == 1
+    assert found_in(restored.parent) == []
+    async with await SqliteStore.open(restored) as again:
+        assert (await again.verify()).flaws == ()

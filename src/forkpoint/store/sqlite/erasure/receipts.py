@@ -36,7 +36,8 @@ def count(db: Database, scope: Scope) -> int:
 def replay(db: Database, scope: Scope, receipt: Receipt) -> bool:
     """Erases what a receipt names, as far as it is here. False if that was done already, or nothing of it is here.
 
-    A hold does not keep it: the erasure was made, and this copy only does not know of it yet.
+    A hold does not keep it: the erasure was made, and this copy only does not know of it yet. What the copy has beside
+    that was made of the text, such as a title that was another one when the text was erased, goes too.
     """
     family = id_to_bytes(receipt.family)
     if removal.is_made(db, scope, receipt.id):
@@ -49,13 +50,27 @@ def replay(db: Database, scope: Scope, receipt: Receipt) -> bool:
     untitled = {id_to_bytes(id) for id in receipt.untitled} & there
     reach.described = there - untitled
     reach.untasked = set(there)
-    plan = removal.Plan(
-        reach, dict(reach.events), reach.affected(), [], [reach.conversations[id] for id in sorted(untitled)], []
-    )
     if not (reach.events or reach.turns or there):
         return False
-    removal.carry_out(db, scope, plan, replace(receipt, runs=removal.runs_of(plan)))  # its history may end earlier
+    plan = removal.spread(reach, keep_summaries=True)  # those that went are among the events
+    known = {row["id"] for row in plan.untitled}
+    plan.untitled += [reach.conversations[id] for id in sorted(untitled - known - reach.described)]
+    removal.carry_out(db, scope, plan, _as_done_here(receipt, plan))
     return True
+
+
+def _as_done_here(receipt: Receipt, plan: removal.Plan) -> Receipt:
+    """A receipt that names what goes here: history may end earlier, and more may have been made of the text."""
+    turns = {*map(id_from_bytes, plan.reach.turns), *(id_from_bytes(row["id"]) for row in plan.after)}
+    untitled = {id_from_bytes(row["id"]) for row in plan.untitled}
+    described = set(map(id_from_bytes, plan.reach.described))
+    return replace(
+        receipt,
+        runs=removal.runs_of(plan),
+        turns=tuple(sorted({*receipt.turns, *turns})),
+        conversations=tuple(sorted({*receipt.conversations, *untitled, *described})),
+        untitled=tuple(sorted({*receipt.untitled, *untitled})),
+    )
 
 
 def _is_try(db: Database, scope: Scope, id: bytes) -> bool:
