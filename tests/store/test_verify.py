@@ -290,6 +290,15 @@ TAMPERED: dict[str, str] = {
     ),
     "steps, given to a committed turn": f"UPDATE step SET turn = {LAST} WHERE turn = {FAILED}",
     "steps of no turn": f"UPDATE step SET turn = zeroblob(16) WHERE turn = {FAILED}",
+    # Lookups.
+    "the tags by which a conversation is found": "DELETE FROM tag",
+    "the place of a conversation in lists by tag": "UPDATE tag SET used = used + 1",
+    "a conversation, found by a tag that it has not": (
+        "INSERT INTO tag SELECT tenant, 'a', 'b', id, used FROM conversation WHERE name = 'lone'"
+    ),
+    "an event, said to be a copy": "INSERT INTO copy SELECT head, head_turn, 1 FROM conversation WHERE name = 'root'",
+    "a copy, said to be none": "DELETE FROM copy",
+    "what a copy repeats": "UPDATE copy SET source_step = source_step + 1",
     # The ledger.
     "a charge": f"""UPDATE ledger SET usage = '{{"calls":1}}' WHERE conversation = {ROOT}""",
     "a charge of no conversation": """UPDATE ledger SET usage = '{"calls":1}' WHERE conversation = x''""",

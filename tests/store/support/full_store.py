@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.actor import acting
@@ -72,7 +74,9 @@ async def _branches(store: SqliteStore, root: StoredConversation) -> None:
     await store.rewind(rewound.id, fork_of("aside"), at=first.id)
     await run(store, rewound.id, "instead")
     lineage = Lineage("sub_agent", root.id, None, first.id, "c1")
-    child = await store.create(NewConversation(id=new_id(), name="child", family=root.id, lineage=lineage))
+    copied = replace(says("one"), origin=f"{first.id}/0")
+    new = NewConversation(id=new_id(), name="child", family=root.id, lineage=lineage)
+    child = await store.create(new, [copied])
     await run(store, child.id, "a task")
     await store.rename(child.id, "helper")
 

@@ -106,3 +106,23 @@ FROM record WHERE tenant = :tenant AND chain = :chain AND number > :number ORDER
 -- name: end_of_chain
 -- Where the chain of a family or of the tenant has come to.
 SELECT records, digest FROM chain WHERE tenant = :tenant AND chain = :chain;
+
+-- name: tags_that_differ
+-- Conversations whose tags are not those by which lists find them.
+WITH
+  own AS (
+    SELECT conversation.id, entry.key, entry.value, used
+    FROM conversation, json_each(iif(json_valid(conversation.tags), conversation.tags, '{}')) AS entry
+    WHERE tenant = :tenant AND conversation.tags <> '{}' AND (:conversation IS NULL OR conversation.id = :conversation)
+  ),
+  listed AS (
+    SELECT conversation AS id, key, value, used FROM tag
+    WHERE tenant = :tenant AND (:conversation IS NULL OR conversation = :conversation)
+  )
+SELECT id FROM (SELECT * FROM own EXCEPT SELECT * FROM listed)
+UNION
+SELECT id FROM (SELECT * FROM listed EXCEPT SELECT * FROM own);
+
+-- name: copies_between
+-- Which events of a stretch are known to repeat others.
+SELECT position, source_turn, source_step FROM copy WHERE position BETWEEN :first AND :last;

@@ -8,7 +8,7 @@ Tests: tests/store/test_erasure.py.
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +18,9 @@ from forkpoint.history.digests import Link
 from forkpoint.ids import id_to_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.stage import Sealed
+
+Source: TypeAlias = tuple[bytes, int]
+"""A turn, and which event of it; or a sub-agent without a turn yet, and 0."""
 
 TELLS = frozenset({"sub_agent_spawned", "sub_agent_finished"})
 """The kinds of events that tell of a sub-agent's turn."""
@@ -53,7 +56,7 @@ def adopt_copies(db: Database) -> None:
 
 
 def _insert(db: Database, rows: Iterable[tuple[int, Envelope, Any]]) -> None:
-    copies = [(key, *source) for key, envelope, payload in rows if (source := _source(envelope, payload)) is not None]
+    copies = [(key, *source) for key, envelope, payload in rows if (source := source_of(envelope, payload)) is not None]
     db.executemany(SQL["insert_copy"], copies)
 
 
@@ -62,7 +65,7 @@ def _may_be(envelope: str) -> bool:
     return '"origin":' in envelope or envelope.startswith('{"kind":"sub_agent_')
 
 
-def _source(envelope: Envelope, payload: str | None) -> tuple[bytes, int] | None:
+def source_of(envelope: Envelope, payload: str | None) -> Source | None:
     """The turn that an event repeats, and which event of it: 0 if it tells of a sub-agent's turn."""
     with suppress(ValueError, msgspec.DecodeError):
         if envelope.origin is not None:

@@ -24,6 +24,7 @@ from forkpoint.store.sqlite.verification.events import Events
 from forkpoint.store.sqlite.verification.file import check_file
 from forkpoint.store.sqlite.verification.findings import Findings
 from forkpoint.store.sqlite.verification.ledger import check_charges, check_written_off
+from forkpoint.store.sqlite.verification.lookups import check_tags
 from forkpoint.store.sqlite.verification.recent import check_recent
 from forkpoint.store.sqlite.verification.standing import Conversations, check_head, is_root
 from forkpoint.store.sqlite.verification.turns import check_tries
@@ -85,6 +86,7 @@ def _check_all(
     absences = check_beside(db, scope, findings, None)
     rows = Conversations(db, scope, findings, absences).check_all()
     check_tries(db, scope, findings, absences, None)
+    check_tags(db, scope, findings, None)
     check_charges(db, scope, findings, None)
     check_written_off(db, scope, findings, absences)
     for held in db.execute(SQL["families_with_holds"], {"tenant": scope.tenant}).fetchall():
@@ -100,6 +102,7 @@ def _check_one(db: Database, scope: Scope, findings: Findings, row: sqlite3.Row,
     absences = check_beside(db, scope, findings, family_chain(row["family"]))
     Conversations(db, scope, findings, absences).check_one(row)
     check_tries(db, scope, findings, absences, row["id"])
+    check_tags(db, scope, findings, row["id"])
     check_charges(db, scope, findings, row["id"])
     _check_holds(db, scope, findings, row["family"])
     return _check_events(db, scope, findings, absences, head_digest, spans)

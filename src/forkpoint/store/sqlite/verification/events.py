@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from forkpoint.errors import ForkpointError, Unpaired
 from forkpoint.events import (
     AssistantMessage,
+    Envelope,
     Position,
     Reasoning,
     SystemMessage,
@@ -29,11 +30,13 @@ from forkpoint.history.records import ErasedRun
 from forkpoint.history.state import EMPTY, State
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.erasure.copied_events import TELLS, Source, source_of
 from forkpoint.store.sqlite.operations.history import head_at, read_state
 from forkpoint.store.sqlite.operations.landmarks import landmark_at, misplaced
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, load_calls, load_state, load_usage, unpack
 from forkpoint.store.sqlite.verification.absences import Absences
 from forkpoint.store.sqlite.verification.findings import Findings
+from forkpoint.store.sqlite.verification.lookups import miscopied
 
 _PAGE = 1000
 _MESSAGES = {UserMessage, AssistantMessage, SystemMessage, Reasoning, ToolCall, ToolResult}
@@ -52,6 +55,8 @@ class Here(Struct):
     known: bool = True  # False if the base of the segment cannot be read
     runs: tuple[ErasedRun, ...] = ()  # erasures that have begun and not ended
     landmarks: tuple[Landmark, ...] = ()  # that the events so far ask for
+    copies: dict[int, Source] = field(default_factory=dict)  # the events so far that repeat others
+    untold: list[int] = field(default_factory=list)  # erased events, of which only the table of copies knows
 
 
 class Events:
@@ -107,6 +112,8 @@ class Events:
         if row is not None and row["end"] is not None and here.key is not None and row["end"] < here.key:
             self._findings.found(f"turn {id_from_bytes(row['id'])}", "it has events after its end")
         for what in misplaced(self._db, span, here.landmarks):
+            self._findings.found(f"segment {span.segment}", what)
+        for what in miscopied(self._db, span, here.copies, here.untold):
             self._findings.found(f"segment {span.segment}", what)
         if expected <= span.segment << 32 | span.last:
             self._findings.found(_place(expected), f"events up to {span.segment}-{span.last} are missing")
@@ -166,6 +173,8 @@ class Events:
                 here.state = here.state.then(body)
             if envelope.kind in LANDMARKS:
                 here.landmarks += tuple(landmark_at(Position(key >> 32, key & ORDINALS), link))
+            if envelope.origin is not None or envelope.kind in TELLS:
+                _note_copy(here, key, envelope, link.payload)
             here.calls = here.calls.then(envelope)
         except msgspec.DecodeError as error:
             self._findings.found(_place(key), f"it cannot be read: {error}")
@@ -213,6 +222,13 @@ class Events:
             if len(rows) < _PAGE:
                 return
             first = rows[-1][0] + 1
+
+
+def _note_copy(here: Here, key: int, envelope: Envelope, payload: str | None) -> None:
+    if (source := source_of(envelope, payload)) is not None:
+        here.copies[key] = source
+    elif payload is None:
+        here.untold.append(key)
 
 
 def _place(key: int) -> str:
