@@ -1,6 +1,7 @@
 """``forkpoint erase``, ``erasures``, ``hold`` and ``release``."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,11 +41,16 @@ def test_erase_shows_what_would_go_and_acts_only_if_it_may(forkpoint: Program, t
     shown = forkpoint.text(*what, "--dry-run")
     assert "changes  2 conversations: ann, fork" in shown
     assert found_in(tmp_path)
+    nowhere = forkpoint.run(*what, "--yes", "-o", str(tmp_path / "nowhere" / "receipts.jsonl"))
+    assert nowhere.returncode == 2
+    assert "No such file or directory" in one_line(nowhere.stderr)
+    assert found_in(tmp_path), "nothing is erased without a place for the receipt"
     done = forkpoint.run(*what, "--yes", "-o", str(tmp_path / "receipts.jsonl"))
     assert done.returncode == 0, done.stderr
     assert "Out of reach: backups" in one_line(done.stderr)
     assert found_in(tmp_path) == []
     (line,) = (tmp_path / "receipts.jsonl").read_text().splitlines()
+    assert (tmp_path / "receipts.jsonl").stat().st_mode & 0o077 == 0 or sys.platform == "win32"
     receipt = json.loads(line)
     assert (receipt["reason"], receipt["turns"]) == ("a request", [turn])
     assert [event["body"] for event in forkpoint.json("show", "fork", "--events")["events"]].count(None) >= 2

@@ -1,5 +1,6 @@
 """``forkpoint erase`` and ``erasures``: removes content for good, and shows what was removed."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from forkpoint.cli.output import Json, aside, display, facts, grid, one_line, pr
 from forkpoint.conversation import Conversations, Receipt
 from forkpoint.conversation.look import is_there
 from forkpoint.paging import every_sync
+from forkpoint.system.durable_file import append_line
 
 _NAMED = 10  # conversations that the question names; --json has up to 100
 
@@ -86,10 +88,9 @@ def erase(
             return
         if not typer.confirm("Erase this for good?", err=True):
             raise typer.Exit(1)
+    _add_lines(output, [])  # before anything is erased: what cannot be written is said now
     receipts = run(preview=False)
-    if output is not None:
-        with output.open("ab") as file:
-            file.writelines(msgspec.json.encode(one) + b"\n" for one in receipts)
+    _add_lines(output, receipts)
     if json:
         print_json({"items": receipts})
         return
@@ -102,6 +103,20 @@ def erase(
         aside("Out of reach: " + "; ".join(receipts[0].out_of_reach) + ".")
     else:
         tell("There is nothing to erase.")
+
+
+def _add_lines(output: Path | None, receipts: Sequence[Receipt]) -> None:
+    """Adds receipts to a file, which is made for its owner alone: a reason may name a person."""
+    if output is None:
+        return
+    path = output.expanduser()
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
+        for one in receipts:
+            append_line(path, msgspec.json.encode(one))
+    except OSError as error:
+        after = " It is erased; `forkpoint erasures --json` has the receipts" if receipts else ""
+        raise typer.BadParameter(f"{output}: {error.strerror or error}.{after}", param_hint="--output") from None
 
 
 def erasures(store: Store = None, json: Json = False) -> None:
