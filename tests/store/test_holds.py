@@ -26,7 +26,9 @@ def anyio_backend() -> str:
     [
         ("UPDATE hold SET since = since", []),
         ("DELETE FROM hold", ["is missing, and no record says that it was released"]),
-        ("UPDATE hold SET reason = 'none'", ["has another reason than its record"]),
+        ("UPDATE hold SET reason = 'none'", ["says something else than its record"]),
+        ("UPDATE hold SET \"by\" = 'somebody'", ["says something else than its record"]),
+        ("UPDATE hold SET since = since - 1", ["says something else than its record"]),
         ("INSERT INTO hold SELECT tenant, family, randomblob(16), '', NULL, 0 FROM hold", ["no record says so"]),
     ],
 )

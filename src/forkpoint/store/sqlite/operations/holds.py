@@ -79,18 +79,19 @@ def check_not_held(db: Database, scope: Scope, family: bytes, conversation: byte
 
 def flaws_in_holds(db: Database, scope: Scope, family: bytes) -> list[str]:
     """Where the holds of a family are others than its records say."""
-    told: dict[str, str] = {}
+    told: dict[str, tuple[str, str | None, int]] = {}
     of_family = {"tenant": scope.tenant, "chain": family_chain(family)}
     for row in db.execute(SQL["hold_records"], of_family):
         fact = decode_fact(row["body"])
         if fact.hold is not None and fact.kind == "held":
-            told[fact.hold.id] = fact.hold.reason
+            told[fact.hold.id] = fact.hold.reason, fact.by, fact.time
         elif fact.hold is not None:
             told.pop(fact.hold.id, None)
-    standing = {one.id: one.reason for one in holds_of(db, scope, family)}
+    standing = {one.id: (one.reason, one.by, one.since) for one in holds_of(db, scope, family)}
     missing = [f"hold {id} is missing, and no record says that it was released" for id in told.keys() - standing.keys()]
     extra = [f"hold {id} is there, and no record says so" for id in standing.keys() - told.keys()]
-    other = [f"hold {id} has another reason than its record" for id in told if standing.get(id, told[id]) != told[id]]
+    changed = [id for id in told if standing.get(id, told[id]) != told[id]]
+    other = [f"hold {id} says something else than its record" for id in changed]
     return sorted(missing + extra + other)
 
 
