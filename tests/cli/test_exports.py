@@ -49,6 +49,8 @@ def test_a_changed_file_is_named_with_its_line(forkpoint: Program) -> None:
     refused = forkpoint.run("import", "talk.jsonl", "--store", "sqlite:///other.db")
     assert refused.returncode == 1
     assert "line" in one_line(refused.stderr)
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[1:]))
+    assert forkpoint.run("verify", "talk.jsonl").stdout.startswith("line 1: "), "without its first line it is still one"
 
 
 def test_a_name_that_is_taken_is_changed_if_that_is_said(forkpoint: Program) -> None:

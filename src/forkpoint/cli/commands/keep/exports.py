@@ -16,10 +16,10 @@ from forkpoint.conversation import Conversations, ExportReport, ImportReport
 from forkpoint.conversation.look import is_there, look
 from forkpoint.errors import NotFound
 from forkpoint.history.exports.check import ExportCheck
-from forkpoint.history.exports.lines import FORMAT, LONGEST_LINE
+from forkpoint.history.exports.lines import LONGEST_LINE
 from forkpoint.wire.documents import import_document
 
-_BEGINNING = f'{{"line":"header","format":"{FORMAT}"'.encode()
+_BEGINNING = b'{"line":"'  # of every line: the first ones may be missing
 
 
 def export(
@@ -122,7 +122,7 @@ def verify_file(path: str, *, json: bool) -> None:
 
 
 def is_export(path: str) -> bool:
-    """Whether there is a file with this name that begins as an export does, though it may be damaged after that."""
+    """Whether there is a file with this name that begins as a line of an export does, though it may be damaged."""
     try:
         with open(path, "rb") as file:
             return file.read(len(_BEGINNING)) == _BEGINNING
