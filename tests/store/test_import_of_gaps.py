@@ -151,11 +151,6 @@ async def test_a_held_family_is_held_where_it_comes_to(source: SqliteStore, targ
     assert await target.holds(root.id) == await source.holds(root.id)
     with pytest.raises(Held):
         await target.delete(root.id)
-    await target.release(root.id)
-    await run(target, root.id, "two")
-    await imported(source, await exported(target))
-    assert await source.holds(root.id) == ()
-    await check(source)
 
 
 async def test_expired_tries_come_without_their_content(target: SqliteStore, here: Path) -> None:

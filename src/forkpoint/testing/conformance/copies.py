@@ -245,3 +245,15 @@ class CopyConformance(Conformance):
         await another.collect()
         assert (await another.verify()).ok
         assert texts(await another.events(root.id)) == texts(await store.events(root.id))
+
+    async def test_a_hold_is_not_released_by_an_import(self, store: Store, another: Store) -> None:
+        root = await create(store, "talk")
+        hold = await store.hold(root.id, new_id(), "case 17")
+        await imported(another, await exported(store, Selection("conversation", root.id)))
+        await another.release(root.id)
+        await run(another, root.id, "on")
+        data = await exported(another, Selection("family", root.id))
+        with pytest.raises(ImportRefused, match="release it here first"):
+            await imported(store, data)
+        assert await store.holds(root.id) == (hold,)
+        assert (await store.verify()).ok

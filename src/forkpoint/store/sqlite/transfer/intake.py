@@ -249,6 +249,7 @@ class _Finish:
         self._turn = b""
         self._events = 0
         self._left: list[Left] = []
+        self._held = {one.id for one in holds.holds_of(db, scope, family)}  # before anything came
         self._number = 0  # of the last record that was read
         self._numbers = 0
         self._erasures: list[Erasure] = []  # that are new here
@@ -387,8 +388,15 @@ class _Finish:
         is_new = line.number > self._found.chains.get(chain.chain, 0)
         if is_new and line.kind in ("held", "released", "erased") and line.body is not None:
             fact = records.decode_fact(line.body)
+            self._check_release(fact)
             holds.adopt(self._db, self._scope, self._family, fact)
             self._erasures += [] if fact.erased is None else [fact.erased]
+
+    def _check_release(self, fact: Fact) -> None:
+        """Refuses to end a hold that stands here: that takes somebody who may release it here."""
+        if fact.kind == "released" and fact.hold is not None and fact.hold.id in self._held:
+            why = f"hold {fact.hold.id} was released there and stands here; release it here first"
+            raise ImportRefused(f"family {id_from_bytes(self._family)}", why)
 
     def _take_turn(self, line: TurnLine) -> None:
         self._turn = id_to_bytes(line.id)
