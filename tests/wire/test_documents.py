@@ -27,7 +27,6 @@ from forkpoint.errors import (
     fields_of,
 )
 from forkpoint.events import (
-    GONE,
     AnyBody,
     Envelope,
     Event,
@@ -39,6 +38,7 @@ from forkpoint.events import (
     ToolResult,
     Usage,
     UserMessage,
+    body_of,
     encode_body,
     seal,
 )
@@ -95,7 +95,8 @@ def contents(draw: st.DrawFn) -> tuple[Envelope, Any]:
     """An event's two halves, as a store has them; the body may have been erased since."""
     body = draw(BODIES | OPAQUE)
     new = NewEvent(body, response=draw(st.none() | st.integers(0, 99)), origin=draw(st.none() | TEXTS))
-    return seal(new, draw(COUNTS)), draw(st.sampled_from([body, body, body, GONE]))
+    envelope = seal(new, draw(COUNTS))
+    return envelope, draw(st.sampled_from([body, body, body, body_of(envelope, None)]))
 
 
 STAGED = contents().map(lambda halves: StagedEvent(*halves))
