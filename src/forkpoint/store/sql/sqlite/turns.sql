@@ -5,8 +5,9 @@ SET open_turn = :turn
 WHERE tenant = :tenant AND id = :id AND open_turn IS NULL AND (:revision IS NULL OR revision = :revision);
 
 -- name: read_taken
--- The conversation that a turn has just taken. Why the statement before does not return it: RETURNING costs more.
-SELECT * FROM conversation WHERE tenant = :tenant AND id = :id;
+-- The conversation that a turn has just taken, and how often content was erased in the store. Why the statement before
+-- does not return it: RETURNING costs more.
+SELECT conversation.*, meta.erasures FROM conversation CROSS JOIN meta WHERE tenant = :tenant AND id = :id;
 
 -- name: release_lock
 -- The turn is over, or waits for nobody: the conversation is free.

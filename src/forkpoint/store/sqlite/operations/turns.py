@@ -109,7 +109,7 @@ def begin(
     lists.use(db, scope, row)
     branch = None if onto is None or base is None else onto.branch
     taken = open_turn(db, row, turn, token, started=scope.now, by=by, base=base, branch=branch)
-    return replace(taken, input=input, retry_of=retry_of)
+    return replace(taken, input=input, retry_of=retry_of, erasures=row["erasures"])
 
 
 def made_with(
@@ -399,7 +399,6 @@ def open_turn(
         records=row["records"],
         record_digest=row["record_digest"],
         draft=bool(row["draft"]),
-        erasures=db.execute(SQL["read_erasures"]).fetchone()[0],
     )
 
 
@@ -426,6 +425,7 @@ def _handle(
         steps_digest=steps_digest,
         input=record.input,
         retry_of=record.retry_of,
+        erasures=db.execute(SQL["read_erasures"]).fetchone()["erasures"],
     )
 
 
