@@ -63,23 +63,14 @@ class Events:
     """Follows segments, event by event."""
 
     def __init__(
-        self,
-        db: Database,
-        scope: Scope,
-        findings: Findings,
-        absences: Absences,
-        wanted: bytes | None = None,
-        *,
-        is_partial: bool = False,
+        self, db: Database, scope: Scope, findings: Findings, absences: Absences, wanted: bytes | None = None
     ) -> None:
-        """``is_partial``: not all segments are followed, so that what was erased elsewhere is not seen."""
         self._db = db
         self._scope = scope
         self._findings = findings
         self._absences = absences
         self._wanted = wanted
         self._is_watching = wanted is not None or bool(absences.runs) or bool(absences.lost_bases)
-        self._is_partial = is_partial
         self.has_wanted = False
 
     def check(self, span: Span) -> None:

@@ -36,7 +36,7 @@ def check_recent(db: Database, scope: Scope, findings: Findings, since: Anchor) 
             rows.append(row)
             check_tries(db, scope, findings, absences, row["id"])
             check_charges(db, scope, findings, row["id"])
-    events = Events(db, scope, findings, absences, is_partial=True)
+    events = Events(db, scope, findings, absences)
     for span in _spans(db, scope, found.turns, whole=bool(absences.runs)):
         events.check(span)
     for row in rows:
