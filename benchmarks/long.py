@@ -44,7 +44,7 @@ class Act(Struct, frozen=True):
 
 
 async def build(file: Path, events: int, progress: Progress) -> str:
-    """A conversation of about so many events, condensed near its end. Returns its id."""
+    """Makes a conversation with about this many events, condensed near its end. Returns its id."""
     async with AsyncConversation(_AGENT, store=file) as conversation:
         await conversation.run("Hello")
         id = conversation.id

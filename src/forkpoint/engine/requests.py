@@ -74,7 +74,7 @@ class Requests:
         return inspect_request(request, await self._made(await self._call_before(call.at)), call.body.usage)
 
     async def _call_before(self, ordinal: int | None) -> _Call | None:
-        """The last call of a model before an ordinal, or at all, that was answered; None if there was none."""
+        """The last answered model call before an ordinal, or on the whole path; None if no call was answered."""
         events = backwards(self._store, self._id, self._head, before=ordinal)
         async with aclosing(events):
             async for event in events:

@@ -67,7 +67,7 @@ def anchor_of_nothing(store: bytes, tenant: str | None) -> Anchor:
 
 
 def read_anchors(lines: str) -> tuple[Anchor, ...]:
-    """The anchors in a text that has one on each line. Raises `BadArgument` if there is none, or another line."""
+    """The anchors in a text, one on each line. Raises `BadArgument` if a line is not an anchor, or no line is."""
     found = []
     for number, line in enumerate(lines.splitlines(), start=1):
         if not line.strip():

@@ -21,7 +21,7 @@ _TEXTS = {"url", "base_url"}
 
 
 def literal_secret(settings: JsonText) -> str | None:
-    """The name of the first setting that holds what looks like a secret; None if there is none."""
+    """The name of the first setting that holds what looks like a secret, or None."""
     return next(_found(msgspec.json.decode(settings), "", held=False), None)
 
 
