@@ -8,8 +8,8 @@ import pytest
 from tests.cli.program import Program, agent
 
 from forkpoint import AsyncConversations, Conversation, Conversations
-from forkpoint.cli.commands.keep import copies
-from forkpoint.cli.commands.keep.copies import Progress
+from forkpoint.cli.commands.care import copies
+from forkpoint.cli.commands.care.copies import Progress
 from forkpoint.conversation import CopyStep
 from forkpoint.errors import CopyRefused
 

@@ -11,7 +11,7 @@ from tests.cli.program import Program, agent, one_line
 
 from forkpoint import Conversation
 from forkpoint.backend.settings import Settings, SubAgentOf
-from forkpoint.cli.commands.tree import draw, walk
+from forkpoint.cli.commands.branches.tree import draw, walk
 from forkpoint.conversation.portal import wait_for
 from forkpoint.events import Usage
 from forkpoint.ids import new_id

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forkpoint.cli import figures
-from forkpoint.cli.commands.tree import walk
+from forkpoint.cli.commands.branches.tree import walk
 from forkpoint.cli.common import Id, Store, Tags, listed, opened, short_names, tags_from
 from forkpoint.cli.options import option
 from forkpoint.cli.output import Json, aside, console, display, facts, grid, one_line, print_json, standing

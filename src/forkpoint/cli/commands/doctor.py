@@ -19,8 +19,8 @@ from rich.text import Text
 
 from forkpoint.agent.skills.files import together
 from forkpoint.cli import figures
-from forkpoint.cli.commands.keep.anchor import anchors_in, newest_in
-from forkpoint.cli.commands.keep.exports import is_export, verify_file
+from forkpoint.cli.commands.care.anchor import anchors_in, newest_in
+from forkpoint.cli.commands.care.exports import is_export, verify_file
 from forkpoint.cli.commands.skills import places
 from forkpoint.cli.commands.trust import instructions_here
 from forkpoint.cli.common import Store, known_names, opened

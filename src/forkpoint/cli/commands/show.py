@@ -10,7 +10,7 @@ from rich.text import Text
 from forkpoint.backend.messages import split
 from forkpoint.backend.results import words
 from forkpoint.cli import figures
-from forkpoint.cli.commands.tree import folder_of, origin, own_events
+from forkpoint.cli.commands.branches.tree import folder_of, origin, own_events
 from forkpoint.cli.common import Id, Store, all_turns, only_one, opened
 from forkpoint.cli.options import option
 from forkpoint.cli.outcome import command

@@ -1,0 +1,1 @@
+"""Commands that branch a conversation, and that look at its branches."""
