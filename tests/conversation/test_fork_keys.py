@@ -110,13 +110,13 @@ async def test_a_repeat_finds_the_fork_although_its_source_has_moved_or_is_gone(
 ) -> None:
     options = ForkOptions(id=new_id(), cache=cache, agent=OTHER)
     made = await backend.create(a_draft())
-    first = await backend.fork(made.id, options, ECHO, key="k", if_revision=0)
+    first = await backend.branches.fork(made.id, options, ECHO, key="k", if_revision=0)
     await backend.update_state(made.id, {"a": 1}, ())
-    assert await backend.fork(made.id, replace(options, id=new_id()), ECHO, key="k", if_revision=0) == first
+    assert await backend.branches.fork(made.id, replace(options, id=new_id()), ECHO, key="k", if_revision=0) == first
     await backend.delete(made.id)
-    assert await backend.fork(made.id, replace(options, id=new_id()), ECHO, key="k", if_revision=0) == first
+    assert await backend.branches.fork(made.id, replace(options, id=new_id()), ECHO, key="k", if_revision=0) == first
     with pytest.raises(NotFound):
-        await backend.fork(made.id, replace(options, id=new_id()), ECHO, key="l")
+        await backend.branches.fork(made.id, replace(options, id=new_id()), ECHO, key="l")
 
 
 async def test_a_key_without_a_fork_is_free_and_one_whose_fork_is_deleted_is_free_again(
@@ -238,12 +238,12 @@ async def test_all_of_them_are_remembered_by_the_file(tmp_path: Path) -> None:
     for _ in range(2):
         backend = Engine(await open_store(address))
         made = await backend.create(a_draft(title="t"), key="create")
-        fork, _settings = await backend.fork(made.id, ForkOptions(id=new_id()), ECHO, key="fork")
+        fork, _settings = await backend.branches.fork(made.id, ForkOptions(id=new_id()), ECHO, key="fork")
         if not seen:
             await backend.update_state(made.id, {"a": 1}, ())
             await backend.update_state(made.id, {"a": 2}, ())
         first = (await backend.events(made.id))[0].turn
-        rewound = await backend.rewind(made.id, at=first, before=None, key="rewind")
+        rewound = await backend.branches.rewind(made.id, at=first, before=None, key="rewind")
         assert rewound is not None
         seen.append((made.id, fork.id, rewound[0].id))
         await backend.close()

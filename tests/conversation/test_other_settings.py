@@ -307,7 +307,7 @@ async def test_a_turn_may_go_back_to_what_was_set_aside(talk: Talk) -> None:
 
 
 async def test_nothing_is_set_aside_where_the_new_path_goes_on_from_the_old_head(talk: Talk) -> None:
-    fork, _ = await talk.backend.fork(talk.id, ForkOptions(id=new_id()))
+    fork, _ = await talk.backend.branches.fork(talk.id, ForkOptions(id=new_id()))
     branch = Talk(talk.backend, talk.store, talk.agent, talk.model, fork.id)
     await branch.run("three in the fork")
     await talk.run("four", onto=Onto(fork.id, (await branch.head()).position))

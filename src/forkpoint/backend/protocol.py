@@ -161,6 +161,38 @@ class BackendTeam(Protocol):
         ...
 
 
+class BackendBranches(Protocol):
+    """The branches of a backend's conversations. ``key`` and ``if_revision`` are as `Backend` says."""
+
+    async def fork(
+        self,
+        source: str,
+        options: ForkOptions,
+        agent: Agent | None = None,
+        *,
+        key: str | None = None,
+        if_revision: int | None = None,
+    ) -> tuple[Info, Settings]:
+        """A fork. ``agent`` is the source's, if it is at hand. ``if_revision`` is the source's."""
+        ...
+
+    async def rewind(
+        self,
+        id: str,
+        *,
+        at: str | Position | None,
+        before: str | Position | None,
+        key: str | None = None,
+        if_revision: int | None = None,
+    ) -> tuple[Info, Settings] | None:
+        """Moves the head back. Gives the branch that keeps what stood after it; None if nothing did."""
+        ...
+
+    async def tree(self, id: str) -> tuple[Branch, ...]:
+        """The family of a conversation: roots, with what branched off them."""
+        ...
+
+
 class Backend(Protocol):
     """A place where conversations live.
 
@@ -173,6 +205,11 @@ class Backend(Protocol):
     @property
     def turns(self) -> BackendTurns:
         """Runs turns, and reads them."""
+        ...
+
+    @property
+    def branches(self) -> BackendBranches:
+        """Branches conversations, and finds their families."""
         ...
 
     @property
@@ -226,10 +263,6 @@ class Backend(Protocol):
         """Conversations, by default all but sub-agents and sides: the newest first, or the last used first."""
         ...
 
-    async def tree(self, id: str) -> tuple[Branch, ...]:
-        """The family of a conversation: roots, with what branched off them."""
-        ...
-
     async def describe(
         self, id: str, *, title: str | None, tags: Mapping[str, str] | None, if_info: Info | None = None
     ) -> Info:
@@ -238,30 +271,6 @@ class Backend(Protocol):
         Raises `Stale`, and changes nothing, unless the conversation is still at the revision of ``if_info``, with its
         title and tags.
         """
-        ...
-
-    async def fork(
-        self,
-        source: str,
-        options: ForkOptions,
-        agent: Agent | None = None,
-        *,
-        key: str | None = None,
-        if_revision: int | None = None,
-    ) -> tuple[Info, Settings]:
-        """A fork. ``agent`` is the source's, if it is at hand. ``if_revision`` is the source's."""
-        ...
-
-    async def rewind(
-        self,
-        id: str,
-        *,
-        at: str | Position | None,
-        before: str | Position | None,
-        key: str | None = None,
-        if_revision: int | None = None,
-    ) -> tuple[Info, Settings] | None:
-        """Moves the head back. Gives the branch that keeps what stood after it; None if nothing did."""
         ...
 
     async def delete(self, id: str, *, if_revision: int | None = None) -> RemovedWorkspace | None:

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from forkpoint.backend.results import words
 from forkpoint.cli import figures
-from forkpoint.cli.commands.local import bring_library_for
 from forkpoint.cli.commands.branches.tree import draw, stats_of, turns_back, walk
+from forkpoint.cli.commands.local import bring_library_for
 from forkpoint.cli.common import AgentPath, Allow, Approval, Instructions, Model, Store, all_turns, opened
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import INTERRUPTED, command, document

@@ -511,7 +511,7 @@ class AsyncConversation:
             workspace=None if workspace in _KEYWORDS else as_workspace(workspace, remote=remote),
             isolation="worktree" if workspace == "worktree" else "copy" if workspace == "copy" else None,
         )
-        info, settings = await backend.fork(self.id, options, handle.agent, key=key, if_revision=if_revision)
+        info, settings = await backend.branches.fork(self.id, options, handle.agent, key=key, if_revision=if_revision)
         answers = handle.agent_of(settings) if other is None else at_hand(other)
         if answers is not None and other is not None:
             answers = with_project(answers, settings.project)
@@ -533,7 +533,7 @@ class AsyncConversation:
         handle = self._handle
         handle.check_draft(if_revision)
         backend = await handle.ready()
-        aside = await backend.rewind(
+        aside = await backend.branches.rewind(
             self.id, at=as_point(at), before=as_point(before), key=key, if_revision=if_revision
         )
         if aside is None:
@@ -545,7 +545,7 @@ class AsyncConversation:
         """The family: its roots, each with what branched off."""
         if self._handle.draft is not None:
             return (Branch(info_of_draft(self._handle.draft)),)
-        return await (await self._backend()).tree(self.id)
+        return await (await self._backend()).branches.tree(self.id)
 
     async def delete(self, *, if_revision: int | None = None) -> RemovedWorkspace | None:
         """Deletes this conversation and its sub-agents, never a fork, and closes it. Its cost stays in the family's.

@@ -6,7 +6,6 @@ Tests: tests/conversation/test_turns.py.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
-from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -18,14 +17,14 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.context import AgentState
 from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.backend.actor import actor
-from forkpoint.backend.options import ConversationFilter, Draft, ErasureOptions, ExportOptions, ForkOptions
-from forkpoint.backend.results import Branch, ImportReport, Info, RemovedWorkspace, Stats, tree_of
+from forkpoint.backend.options import ConversationFilter, Draft, ErasureOptions, ExportOptions
+from forkpoint.backend.results import ImportReport, Info, RemovedWorkspace, Stats
 from forkpoint.backend.settings import Settings
+from forkpoint.engine.branches.branches import EngineBranches
 from forkpoint.engine.conversation_cache import check_revision
 from forkpoint.engine.erasures import Erasures
 from forkpoint.engine.exports import format_named, import_archive
 from forkpoint.engine.exports.selection import Selection
-from forkpoint.engine.forks import Forks
 from forkpoint.engine.idempotency import create_key
 from forkpoint.engine.placement import Placement
 from forkpoint.engine.questions import Questions
@@ -35,12 +34,12 @@ from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.engine.views import identity_of, info_of, new_conversation, stored_tags
 from forkpoint.engine.workspaces import left_by, settings_if_any
 from forkpoint.errors import AlreadyExists, BadArgument, Stale
-from forkpoint.events import Event, NewEvent, Position, StateChange, Usage
+from forkpoint.events import Event, NewEvent, StateChange, Usage
 from forkpoint.history.anchors import Anchor
 from forkpoint.ids import new_id
 from forkpoint.llm.call import Models
 from forkpoint.llm.prompt.identity import under_manifest
-from forkpoint.paging import Page, every
+from forkpoint.paging import Page
 from forkpoint.store.erasure import Receipt
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import (
@@ -75,11 +74,11 @@ class Engine:
         self._planner = resources.planner
         self._trusting = resources.trusting
         self._standing = resources.standing
-        self._forks = Forks(resources)
         self.questions = Questions(resources)
         self.turns = TurnRunner(resources)
         self.team = self.turns.beneath = Teams(resources, self.turns)
-        self.placement = Placement(resources, self._forks, self.turns)
+        self.branches = EngineBranches(resources, self.turns)
+        self.placement = Placement(resources, self.branches.forks, self.turns)
         self._erasures = Erasures(resources, self.turns)
 
     def within(self, tenant: str, options: EngineOptions) -> "Engine":
@@ -161,11 +160,6 @@ class Engine:
         )
         return Page(tuple(map(info_of, page.items)), page.next)
 
-    async def tree(self, id: str) -> tuple[Branch, ...]:
-        family = (await self._store.read(id)).family
-        records = every(partial(self._store.conversations, family=family))
-        return tree_of([info_of(record) async for record in records])
-
     async def describe(
         self, id: str, *, title: str | None, tags: Mapping[str, str] | None, if_info: Info | None = None
     ) -> Info:
@@ -178,33 +172,6 @@ class Engine:
             if (found.revision, found.tags) == (if_info.revision, if_info.tags):
                 return info_of(await self._store.describe(id, title=title, tags=stored, if_unchanged=before))
         raise Stale(id, if_info.version, info_of(await self._store.read(id)).version)
-
-    async def fork(
-        self,
-        source: str,
-        options: ForkOptions,
-        agent: Agent | None = None,
-        *,
-        key: str | None = None,
-        if_revision: int | None = None,
-        draft: bool = False,
-    ) -> tuple[Info, Settings]:
-        """A fork. A ``draft`` is not listed before its first turn commits."""
-        made = await self._forks.fork(source, options, agent, key=key, if_revision=if_revision, draft=draft)
-        return info_of(self._records.know(made)), Settings.from_json(made.settings)
-
-    async def rewind(
-        self,
-        id: str,
-        *,
-        at: str | Position | None,
-        before: str | Position | None,
-        key: str | None = None,
-        if_revision: int | None = None,
-    ) -> tuple[Info, Settings] | None:
-        await self.turns.unended.end(id)
-        aside = await self._forks.rewind(id, at=at, before=before, key=key, if_revision=if_revision)
-        return None if aside is None else (info_of(aside), Settings.from_json(aside.settings))
 
     async def delete(self, id: str, *, if_revision: int | None = None) -> RemovedWorkspace | None:
         await self.turns.unended.end(id)

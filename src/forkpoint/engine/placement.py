@@ -17,7 +17,7 @@ from forkpoint.backend.messages import Given, request_of
 from forkpoint.backend.options import Beside, Draft, ForkOptions
 from forkpoint.backend.results import Turn, raise_for
 from forkpoint.backend.settings import Settings
-from forkpoint.engine.forks import Forks
+from forkpoint.engine.branches.forks import Forks
 from forkpoint.engine.resources import Resources
 from forkpoint.engine.turns.path import calls_among
 from forkpoint.engine.turns.plan import check_open

@@ -15,18 +15,19 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.context import AgentState
 from forkpoint.agent.standing_approval import StandingApproval
-from forkpoint.backend.options import ConversationFilter, Draft, ErasureOptions, ExportOptions, ForkOptions
-from forkpoint.backend.results import Branch, ImportReport, Info, RemovedWorkspace, Stats, tree_of
+from forkpoint.backend.options import ConversationFilter, Draft, ErasureOptions, ExportOptions
+from forkpoint.backend.results import ImportReport, Info, RemovedWorkspace, Stats
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import BadArgument, BadPosition, CopyRefused, NotFound
-from forkpoint.events import Event, Position, Usage
+from forkpoint.events import Event, Usage
 from forkpoint.history.anchors import Anchor
 from forkpoint.ids import new_id
 from forkpoint.paging import Page
 from forkpoint.remote import requests
+from forkpoint.remote.branches import RemoteBranches
 from forkpoint.remote.connection import EXPORT, Delivery, Lost, ServerConnection, ServerRequest, quoted
 from forkpoint.remote.questions import RemoteQuestions
-from forkpoint.remote.requests import agent_of, given, made_of, page_of, page_size, path_of, with_settings
+from forkpoint.remote.requests import given, made_of, page_of, page_size, path_of, with_settings
 from forkpoint.remote.team import RemoteTeam
 from forkpoint.remote.turns import RemoteTurns
 from forkpoint.store.erasure import Receipt
@@ -44,13 +45,11 @@ from forkpoint.wire.documents import (
     ApprovalsDocument,
     DeletedDocument,
     EventsDocument,
-    FamilyDocument,
     HoldsDocument,
     ImportDocument,
     InfoDocument,
     PageDocument,
     ReceiptsDocument,
-    RewindDocument,
     SpendingDocument,
     StateDocument,
     StatsDocument,
@@ -76,6 +75,7 @@ class RemoteBackend:
     def __init__(self, url: str | ServerConnection) -> None:
         self._connection = ServerConnection(url) if isinstance(url, str) else url
         self.turns = RemoteTurns(self._connection)
+        self.branches = RemoteBranches(self._connection)
         self.questions = RemoteQuestions(self._connection)
         self.team = RemoteTeam(self._connection)
 
@@ -124,58 +124,12 @@ class RemoteBackend:
         request = ServerRequest(method="GET", path="/api/conversations", query=query)
         return await self._connection.read(request, PageDocument[InfoDocument], page_of(info_of_document))
 
-    async def tree(self, id: str) -> tuple[Branch, ...]:
-        request = ServerRequest(method="GET", path=f"{path_of(id)}/tree")
-        family = await self._connection.read(request, FamilyDocument, lambda found: map(info_of_document, found.items))
-        return tree_of(family)
-
     async def describe(
         self, id: str, *, title: str | None, tags: Mapping[str, str] | None, if_info: Info | None = None
     ) -> Info:
         said: dict[str, Any] = {"title": title, "tags": None if tags is None else dict(tags)}
         version = None if if_info is None else if_info.version
         return await self._info(ServerRequest(method="PATCH", path=path_of(id), body=given(said), revision=version))
-
-    async def fork(
-        self,
-        source: str,
-        options: ForkOptions,
-        agent: Agent | None = None,
-        *,
-        key: str | None = None,
-        if_revision: int | None = None,
-    ) -> tuple[Info, Settings]:
-        body = {
-            "id": (options.name or options.id) if options.chosen else None,
-            "at": _point(options.at),
-            "before": _point(options.before),
-            "title": options.title,
-            "tags": dict(options.tags),
-            "reset_metrics": options.reset_metrics,
-            "cache": options.cache,
-            "agent": agent_of(options.agent, options.server_agent),
-            "workspace": options.workspace or options.isolation,
-        }
-        path = f"{path_of(source)}/fork"
-        request = ServerRequest(method="POST", path=path, body=given(body), key=key or new_id(), revision=if_revision)
-        if options.isolation is not None:
-            request = replace(request, read=None)  # copying takes as long as it takes
-        return with_settings(await self._info(request))
-
-    async def rewind(
-        self,
-        id: str,
-        *,
-        at: str | Position | None,
-        before: str | Position | None,
-        key: str | None = None,
-        if_revision: int | None = None,
-    ) -> tuple[Info, Settings] | None:
-        body = given({"at": _point(at), "before": _point(before)})
-        path = f"{path_of(id)}/rewind"
-        request = ServerRequest(method="POST", path=path, body=body, key=key or new_id(), revision=if_revision)
-        aside = await self._connection.read(request, RewindDocument, _aside_of)
-        return None if aside is None else with_settings(aside)
 
     async def delete(self, id: str, *, if_revision: int | None = None) -> RemovedWorkspace | None:
         sending = Delivery()
@@ -389,14 +343,6 @@ def _events_of(after: int, page: EventsDocument) -> _PageOfEvents:
     return _PageOfEvents(events, next, page.head)
 
 
-def _aside_of(rewound: RewindDocument) -> Info | None:
-    return None if rewound.aside is None else info_of_document(rewound.aside)
-
-
 def _erasing(options: ErasureOptions) -> dict[str, Any]:
     """What all bodies of erasures have."""
     return {"reason": options.reason, "dry_run": options.preview, "cancel": options.cancel}
-
-
-def _point(at: str | Position | None) -> str | None:
-    return None if at is None else str(at)

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from forkpoint.agent.agent import Agent
 from forkpoint.cli import figures
-from forkpoint.cli.commands.local import Yes, bring_library
 from forkpoint.cli.commands.branches.tree import draw
+from forkpoint.cli.commands.local import Yes, bring_library
 from forkpoint.cli.common import Store, all_turns
 from forkpoint.cli.outcome import command, document
 from forkpoint.cli.output import Json, console, grid, print_json, tell

@@ -72,7 +72,7 @@ async def fork_conversation(call: CallMade, id: Conversation) -> Response:
         workspace=workspace,
         isolation=isolation,
     )
-    made, _ = await call.backend.fork(source, options, theirs, key=call.key, if_revision=call.if_revision)
+    made, _ = await call.backend.branches.fork(source, options, theirs, key=call.key, if_revision=call.if_revision)
     return created(made)
 
 
@@ -92,7 +92,7 @@ async def rewind_conversation(call: CallMade, id: Conversation) -> Response:
     """Move the head back. What stood after that point is kept in a branch that is set aside."""
     body = await call.body(Rewind)
     info, _ = await call.found(id)
-    aside = await call.backend.rewind(
+    aside = await call.backend.branches.rewind(
         info.id, at=as_point(body.at), before=as_point(body.before), key=call.key, if_revision=call.if_revision
     )
     call.services.watching.moved(call.tenant, info.id)
@@ -115,7 +115,9 @@ async def get_tree(
     its `lineage` has the turn and the call that spawned it.
     """
     info, _ = await call.found(id)
-    family: list[Branch] = [branch for branch in await call.backend.tree(info.id) if agents or not branch.is_sub_agent]
+    family: list[Branch] = [
+        branch for branch in await call.backend.branches.tree(info.id) if agents or not branch.is_sub_agent
+    ]
     for branch in family:  # grows while it is walked: sources first
         family += (one for one in branch.branches if agents or not one.is_sub_agent)
     hidden = {kind for kind, is_shown in (("aside", asides), ("side", sides)) if not is_shown}

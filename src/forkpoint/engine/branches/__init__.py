@@ -1,0 +1,4 @@
+"""Branches: how a conversation of a store parts in two, and what is done with the parts.
+
+- `branches`: the part of the engine that callers see. `forks`: forks and rewinds.
+"""

@@ -1,0 +1,57 @@
+"""`EngineBranches`: the branches of a store's conversations, as callers see them.
+Tests: tests/conversation/test_fork.py, test_rewind.py, test_family.py."""
+
+from functools import partial
+
+from forkpoint.agent.agent import Agent
+from forkpoint.backend.options import ForkOptions
+from forkpoint.backend.results import Branch, Info, tree_of
+from forkpoint.backend.settings import Settings
+from forkpoint.engine.branches.forks import Forks
+from forkpoint.engine.resources import Resources
+from forkpoint.engine.turns.runner import TurnRunner
+from forkpoint.engine.views import info_of
+from forkpoint.events import Position
+from forkpoint.paging import every
+
+
+class EngineBranches:
+    """Branches the conversations of an open store, and finds their families."""
+
+    def __init__(self, resources: Resources, turns: TurnRunner) -> None:
+        self._store = resources.store
+        self._records = resources.records
+        self._turns = turns
+        self.forks = Forks(resources)
+
+    async def fork(
+        self,
+        source: str,
+        options: ForkOptions,
+        agent: Agent | None = None,
+        *,
+        key: str | None = None,
+        if_revision: int | None = None,
+        draft: bool = False,
+    ) -> tuple[Info, Settings]:
+        """A fork. A ``draft`` is not listed before its first turn commits."""
+        made = await self.forks.fork(source, options, agent, key=key, if_revision=if_revision, draft=draft)
+        return info_of(self._records.know(made)), Settings.from_json(made.settings)
+
+    async def rewind(
+        self,
+        id: str,
+        *,
+        at: str | Position | None,
+        before: str | Position | None,
+        key: str | None = None,
+        if_revision: int | None = None,
+    ) -> tuple[Info, Settings] | None:
+        await self._turns.unended.end(id)
+        aside = await self.forks.rewind(id, at=at, before=before, key=key, if_revision=if_revision)
+        return None if aside is None else (info_of(aside), Settings.from_json(aside.settings))
+
+    async def tree(self, id: str) -> tuple[Branch, ...]:
+        family = (await self._store.read(id)).family
+        records = every(partial(self._store.conversations, family=family))
+        return tree_of([info_of(record) async for record in records])
