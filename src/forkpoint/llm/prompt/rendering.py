@@ -45,7 +45,7 @@ from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.prompt.manifest import Manifest
 from forkpoint.llm.wires.body import is_plain
 from forkpoint.llm.wires.chat import ChatWire
-from forkpoint.llm.wires.messages import MessagesWire
+from forkpoint.llm.wires.messages import MessagesWire, marked
 from forkpoint.llm.wires.responses import ResponsesWire
 from forkpoint.llm.wires.wire import RequestDraft, Response, Sending, Wire
 from forkpoint.llm.wires.wording import (
@@ -119,6 +119,14 @@ class Rendering(Struct, frozen=True):
         asked, sent = options.over(llm), options.sent(llm.wire)
         sending = Sending(asked, self.manifest, self.blocks, base, self.asked, context, sent, key)
         return _wire(self.manifest).body(sending)
+
+    def marks(self, fork_base: int | None) -> tuple[int, ...]:
+        """The blocks of a request with this prompt that carry a cache mark. ``fork_base`` is as in a `CallContext`."""
+        if self.manifest.wire != "messages":
+            return ()
+        base = self.blocks.count_until(fork_base) if fork_base else 0
+        head = sum(block.place != "history" for block in self.blocks)
+        return tuple(marked(self.blocks, (head, base, self.asked, len(self.blocks))))
 
 
 def render(manifest: Manifest, path: Iterable[Event | StagedEvent] = ()) -> Rendering:

@@ -5,7 +5,7 @@ Tests: tests/llm/test_rendering_wires.py.
 """
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from forkpoint.events import AssistantMessage, File, Image, Part, Reasoning, Text, ToolCall, ToolResult
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
-from forkpoint.llm.prompt.blocks import PromptBlock
+from forkpoint.llm.prompt.blocks import Blocks, PromptBlock
 from forkpoint.llm.prompt.manifest import Manifest
 from forkpoint.llm.wires.body import given, json, raw, texts_of, tool_name, with_extra
 from forkpoint.llm.wires.wire import Lose, RequestDraft, Response, Sending
@@ -80,7 +80,8 @@ class MessagesWire:
 
     def body(self, sending: Sending) -> bytes:
         tools, system, messages = texts_of(sending.blocks)
-        for index in self._marked(sending, head=len(tools) + len(system)):
+        head_end = len(tools) + len(system)
+        for index in marked(sending.blocks, (head_end, sending.fork_base, sending.asked, len(sending.blocks))):
             for texts in (tools, system):
                 if index < len(texts):
                     texts[index] = _with_mark(texts[index], sending.llm)
@@ -96,22 +97,6 @@ class MessagesWire:
         end = b"]}]" if messages else b"]"
         tail = with_extra(self._fields(sending, bool(tools)), sending.llm)
         return b"".join((head, b',"messages":[', *messages, end, tail, b"}"))
-
-    def _marked(self, sending: Sending, head: int) -> list[int]:
-        """Which blocks carry a mark: the ends of the head, of the shared history, of the last request, of this one.
-
-        A mark finds what was kept before if it is at most 20 blocks back. So the place where the last request ended
-        gets one of its own: it is found however many blocks the last response and its results took.
-        """
-        blocks = sending.blocks
-        places: set[int] = set()
-        for end in (head, sending.fork_base, sending.asked, len(blocks)):
-            index = end - 1
-            while index >= 0 and not blocks[index].markable:
-                index -= 1
-            if index >= 0:
-                places.add(index)
-        return sorted(places)
 
     def _fields(self, sending: Sending, tools: bool) -> dict[str, Any]:
         llm, manifest, options = sending.llm, sending.manifest, sending.options
@@ -131,6 +116,22 @@ class MessagesWire:
             output_config=output or None,
             tool_choice=_choice(options) if tools else None,
         )
+
+
+def marked(blocks: Blocks, ends: Iterable[int]) -> list[int]:
+    """Which blocks carry a mark: the ends of the head, of the shared history, of the last request, of this one.
+
+    A mark finds what was kept before if it is at most 20 blocks back. So the place where the last request ended gets
+    one of its own: it is found however many blocks the last response and its results took.
+    """
+    places: set[int] = set()
+    for end in ends:
+        index = end - 1
+        while index >= 0 and not blocks[index].markable:
+            index -= 1
+        if index >= 0:
+            places.add(index)
+    return sorted(places)
 
 
 def _tool(tool: Any) -> dict[str, Any]:
