@@ -40,6 +40,8 @@ def test_request_says_what_was_sent_last_and_how_much_of_it_was_cached(forkpoint
     assert said["shared"].startswith(f"2 of 4 blocks, {seen.shared_bytes} bytes (")
     assert said["why"] == "it continues the request before it"
     assert said["cached"] == "75 % of its tokens"
+    assert said["tokens"] == "200, counted by the provider"
+    assert said["price"] == "$0 with a warm cache, $0 with a cold one, without the answer"
 
 
 def test_request_says_what_a_message_would_send_and_sends_nothing(forkpoint: Program) -> None:
@@ -48,6 +50,8 @@ def test_request_says_what_a_message_would_send_and_sends_nothing(forkpoint: Pro
     said = facts(forkpoint.text("request", "it", "Third?"))
     assert said["prompt"] == f"6 blocks, {seen.bytes} bytes"
     assert said["cached"] == "not known"
+    assert said["tokens"] == f"about {seen.tokens}, {seen.tokens_how}"
+    assert said["tokens"].endswith("as in the request before it")
     assert forkpoint.json("show", "it")["stats"]["spent"]["calls"] == 2
 
 

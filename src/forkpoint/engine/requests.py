@@ -6,6 +6,7 @@ from their first change on. Tests: tests/conversation/test_requests.py.
 
 from contextlib import aclosing
 
+import anyio.to_thread
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from forkpoint.errors import NoSuchTurn, NotFound
 from forkpoint.events import Event, JsonText, ManifestChanged, ModelCalled, Position, SettingsChanged
 from forkpoint.llm.call import Models
 from forkpoint.llm.model import LLM
+from forkpoint.llm.prices import is_priced_by_list, load_list
 from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.prompt.inspection import Inspection, inspect_request
 from forkpoint.llm.prompt.manifest import Manifest, manifest_of
@@ -54,12 +56,15 @@ class Requests:
         self._head = record.head.position
         self._agent = agent
         self._context = context
-        self._was = _model_in(stored) or agent.llm
+        self._was = model_in(stored) or agent.llm
 
     async def next(self, prompt: Rendering) -> Inspection:
         """What a turn with this prompt would send first, beside what was sent last."""
         request = self._models.request(self._agent.llm, prompt, self._context)
-        return inspect_request(request, await self._made(await self._call_before(None)))
+        before = await self._call_before(None)
+        await load_prices(self._agent.llm)
+        used = None if before is None else before.body.usage
+        return inspect_request(request, await self._made(before), usage_before=used)
 
     async def sent(self, turn: str | None) -> Inspection:
         """What was sent last, by a turn or at all, beside what was sent before that."""
@@ -71,7 +76,10 @@ class Requests:
             raise NoSuchTurn(self._id, "show", why)
         request = await self._made(call)
         assert request is not None
-        return inspect_request(request, await self._made(await self._call_before(call.at)), call.body.usage)
+        before = await self._call_before(call.at)
+        await load_prices(request.llm)
+        used = None if before is None else before.body.usage
+        return inspect_request(request, await self._made(before), call.body.usage, usage_before=used)
 
     async def _call_before(self, ordinal: int | None) -> _Call | None:
         """The last answered model call before an ordinal, or on the whole path; None if no call was answered."""
@@ -118,7 +126,7 @@ class Requests:
             change = next((event for event in changes if isinstance(event.body, SettingsChanged)), None)
         llm = self._was
         if change is not None and isinstance(change.body, SettingsChanged):
-            llm = _model_in(Settings.from_json(change.body.settings).agent_json) or self._was
+            llm = model_in(Settings.from_json(change.body.settings).agent_json) or self._was
         known = manifest_of(llm, renderer=manifest.renderer)
         if (known.model, known.wire, known.provider) == (manifest.model, manifest.wire, manifest.provider):
             return llm
@@ -130,6 +138,12 @@ class Requests:
             reasoning_tokens=manifest.reasoning_tokens,
             reasoning_back=manifest.reasoning_back,
         )
+
+
+async def load_prices(llm: LLM) -> None:
+    """Loads the price list in a thread, if a model is priced by it: it takes a fifth of a second."""
+    if is_priced_by_list(llm):
+        await anyio.to_thread.run_sync(load_list)
 
 
 def _answered(event: Event) -> _Call | None:
@@ -149,6 +163,6 @@ class _RequestDocument(Struct, frozen=True):
     llm: Raw
 
 
-def _model_in(agent: JsonText | None) -> LLM | None:
+def model_in(agent: JsonText | None) -> LLM | None:
     """The model of a stored agent; its functions are not needed for that."""
     return None if agent is None else LLM.from_json(bytes(msgspec.json.decode(agent, type=_RequestDocument).llm))

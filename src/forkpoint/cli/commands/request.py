@@ -62,6 +62,8 @@ def _facts(seen: Inspection, info: Info, names: dict[str, str]) -> list[tuple[st
         ("cache key", f"{seen.key}, {_key_of(seen.key, info, names)}" if seen.key else "none is sent"),
         *(("header", f"{name}: {value}") for name, value in seen.headers),
         ("prompt", blocks),
+        ("tokens", f"{'about ' if seen.tokens_estimated else ''}{seen.tokens:,}, {seen.tokens_how}"),
+        ("price", _price(seen)),
         ("body", figures.size(len(seen.body.encode()))),
         ("shared", f"{shared}{part} with the request before"),
         ("why", seen.why),
@@ -70,6 +72,14 @@ def _facts(seen: Inspection, info: Info, names: dict[str, str]) -> list[tuple[st
         ("prefix", seen.prefix),
     ]
     return rows
+
+
+def _price(seen: Inspection) -> str:
+    """What the prompt costs without its answer, in words."""
+    if seen.price_warm is None or seen.price_cold is None:
+        return "not known"
+    warm, cold = figures.money(seen.price_warm), figures.money(seen.price_cold)
+    return f"{warm} with a warm cache, {cold} with a cold one, without the answer"
 
 
 def _key_of(key: str, info: Info, names: dict[str, str]) -> str:

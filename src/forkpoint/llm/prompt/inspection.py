@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from forkpoint.events import Usage
 from forkpoint.llm.prompt.blocks import PromptBlock, common_prefix
+from forkpoint.llm.prompt.estimates import estimate_tokens, prices
 from forkpoint.llm.prompt.manifest import differences
 from forkpoint.llm.request import Request
 
@@ -32,6 +33,11 @@ class Inspection(Struct, frozen=True):
     ``shared`` is how many blocks, and ``shared_bytes`` how many bytes, it has in common with the request before: the
     part that a provider's cache can give back. ``why`` says what ended it. ``cached`` is the share of the prompt's
     tokens that the provider did take from its cache, if the call was made.
+
+    ``tokens`` are those of the prompt: ``tokens_estimated`` unless the provider counted them, and ``tokens_how`` says
+    in words how. ``price_warm`` and ``price_cold`` are dollars for the prompt alone, without its answer: if the part
+    that it shares with the request before is read from the cache, and if nothing is. None if the price of the model is
+    not known.
     """
 
     body: str
@@ -46,6 +52,11 @@ class Inspection(Struct, frozen=True):
     why: str
     cached: float | None
     lines: tuple[BlockLine, ...]
+    tokens: int = 0
+    tokens_estimated: bool = True
+    tokens_how: str = ""
+    price_warm: float | None = None
+    price_cold: float | None = None
 
     def diff(self) -> str:
         """The blocks of both requests as text: kept ones counted, the others with + and -."""
@@ -56,14 +67,22 @@ class Inspection(Struct, frozen=True):
         return "\n".join(shown)
 
 
-def inspect_request(request: Request, previous: Request | None = None, usage: Usage | None = None) -> Inspection:
-    """What is worth knowing about a request, next to the one before it and with what its call reported."""
+def inspect_request(
+    request: Request, previous: Request | None = None, usage: Usage | None = None, *, usage_before: Usage | None = None
+) -> Inspection:
+    """What is worth knowing about a request, next to the one before it and with what its call reported.
+
+    ``usage_before`` is what the call before reported: with it the tokens of this one are estimated.
+    """
     blocks = request.rendering.blocks
     shared = common_prefix(blocks, previous.rendering.blocks) if previous else 0
     texts = list(blocks)
     lines = [_line(n, "kept" if n < shared else "added", block) for n, block in enumerate(texts)]
     if previous is not None:
         lines += [_line(n, "removed", block) for n, block in enumerate(previous.rendering.blocks) if n >= shared]
+    before = None if previous is None else previous.rendering.blocks
+    estimate = estimate_tokens(blocks, shared, counted=usage, before=before, counted_before=usage_before)
+    warm, cold = prices(request, estimate.tokens, estimate.shared)
     return Inspection(
         body=request.body.decode(),
         headers=request.headers,
@@ -77,6 +96,11 @@ def inspect_request(request: Request, previous: Request | None = None, usage: Us
         why=_why(request, previous, shared),
         cached=usage.cached / usage.input if usage is not None and usage.input else None,
         lines=tuple(lines),
+        tokens=estimate.tokens,
+        tokens_estimated=estimate.estimated,
+        tokens_how=estimate.how,
+        price_warm=warm,
+        price_cold=cold,
     )
 
 
