@@ -310,6 +310,23 @@ class Conversations(RuleBasedStateMachine):
             with pytest.raises(ForkpointError):
                 conversation.ask("?")
 
+    @rule(number=st.integers(0, 9), which=st.integers(0, 9))
+    def why(self, number: int, which: int) -> None:
+        branch = self._branch(number)
+        turns = [commit.id for commit in branch.path if commit.turn]
+        tried = [one.id for one in branch.tries]
+        if not turns:
+            with pytest.raises(NoSuchTurn):
+                branch.conversation.why()
+        else:
+            assert branch.conversation.why().turn == turns[-1]
+            for call in branch.conversation.why(turns[which % len(turns)]).calls:
+                assert call.unknown == () or call.error is not None
+                assert call.shared is not None or call.error is not None, "a prompt was not made again to the byte"
+        if tried:
+            report = branch.conversation.why(tried[which % len(tried)])
+            assert report.outcome != "committed"
+
     # Branches.
 
     @precondition(lambda self: len(self.branches) < BRANCHES)

@@ -26,6 +26,7 @@ from forkpoint.backend.settings import Settings
 from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
 from forkpoint.history.anchors import Anchor
 from forkpoint.llm.prompt.inspection import Inspection
+from forkpoint.llm.prompt.misses import CacheReport
 from forkpoint.paging import Page
 from forkpoint.store.erasure import Receipt
 from forkpoint.store.values import (
@@ -130,6 +131,13 @@ class BackendQuestions(Protocol):
 
     async def sent(self, id: str, agent: Agent, turn: str | None, *, allow: frozenset[str] = frozenset()) -> Inspection:
         """What a committed turn has sent to its model last; None: the newest."""
+        ...
+
+    async def why(self, id: str, turn: str | None) -> CacheReport:
+        """How the provider's cache served the calls of a turn, and why less was cached than possible.
+
+        None is the newest turn of the path that asked a model. It needs no agent. Raises `NotFound` and `NoSuchTurn`.
+        """
         ...
 
 

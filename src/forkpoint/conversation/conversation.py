@@ -53,6 +53,7 @@ from forkpoint.ids import new_id
 from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
 from forkpoint.llm.prompt.inspection import Inspection
+from forkpoint.llm.prompt.misses import CacheReport
 from forkpoint.paging import Page
 from forkpoint.store.erasure import Receipt, check_reason
 from forkpoint.store.values import Hold, ListOrder, Record, Status, Verification, VerifyProgress
@@ -761,6 +762,18 @@ class AsyncConversation:
         return await backend.questions.sent(
             handle.id, agent, None if turn is None else as_turn(turn), allow=handle.allow
         )
+
+    async def why(self, turn: str | Turn | None = None) -> CacheReport:
+        """How the provider's cache served each call of a turn, and why less was cached than possible.
+
+        By default it is the newest turn of the history that asked a model; name a turn to look at an earlier one, or at
+        a try that did not commit. Each call has what was cached, written and fresh, how much could have been cached at
+        most, and the reasons if less was. No tools are needed, so it also works with ``open(bind=False)``.
+        Raises `NoSuchTurn` and `NotFound`.
+        """
+        if self._handle.draft is not None:
+            raise NoSuchTurn(self.id, "explain", "nothing was run yet")
+        return await (await self._backend()).questions.why(self.id, None if turn is None else as_turn(turn))
 
     async def verify(self, *, head_digest: str | None = None, progress: VerifyProgress | None = None) -> Verification:
         """Checks that nobody changed the history, the turns or the records.

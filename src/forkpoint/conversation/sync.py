@@ -214,6 +214,7 @@ class Conversation:
     agent_state = waits(AsyncConversation.agent_state)
     update_state = waits(AsyncConversation.update_state)
     request = waits(AsyncConversation.request)
+    why = waits(AsyncConversation.why)
     verify = waits(AsyncConversation.verify)
     records = waits(AsyncConversation.records)
     export = waits(AsyncConversation.export)

@@ -1,5 +1,5 @@
 """Side questions, and a look at what is sent to models. None of it becomes history.
-Tests: tests/conversation/test_ask.py, test_requests.py."""
+Tests: tests/conversation/test_ask.py, test_requests.py, test_why.py."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,8 @@ from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.options import Draft
 from forkpoint.backend.results import SideAnswer
 from forkpoint.backend.settings import Settings
-from forkpoint.engine.requests import Requests
+from forkpoint.engine.cache_reports import CacheReports
+from forkpoint.engine.requests import Requests, load_prices
 from forkpoint.engine.resources import Resources
 from forkpoint.engine.turns.journal import staged
 from forkpoint.engine.turns.skills import called_for
@@ -18,6 +19,7 @@ from forkpoint.llm.answers import Failed
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.identity import CallContext, own_identity
 from forkpoint.llm.prompt.inspection import Inspection, inspect_request
+from forkpoint.llm.prompt.misses import CacheReport
 from forkpoint.llm.prompt.rendering import render
 from forkpoint.store.values import StoredConversation
 
@@ -31,6 +33,7 @@ class Questions:
         self._prompts = resources.prompts
         self._planner = resources.planner
         self._charges = resources.charges
+        self._reports = CacheReports(resources)
 
     async def ask(
         self, id: str, agent: Agent, messages: Sequence[UserMessage], *, allow: frozenset[str] = NOTHING, tell: Callback
@@ -73,6 +76,7 @@ class Questions:
         if draft is not None:  # there is nothing yet, and looking makes nothing
             context = CallContext(own_identity(id), self._store.tenant)
             prompt = render(agent.manifest, staged(map(NewEvent, messages)))
+            await load_prices(agent.llm)
             return inspect_request(self._models.request(agent.llm, prompt, context), None)
         record = await self._store.read(id)
         requests = self._requests(record, agent, allow)
@@ -82,6 +86,9 @@ class Questions:
 
     async def sent(self, id: str, agent: Agent, turn: str | None, *, allow: frozenset[str] = NOTHING) -> Inspection:
         return await self._requests(await self._store.read(id), agent, allow).sent(turn)
+
+    async def why(self, id: str, turn: str | None) -> CacheReport:
+        return await self._reports.of(id, turn)
 
     def _requests(self, record: StoredConversation, agent: Agent, allow: frozenset[str]) -> Requests:
         agent = self._planner.agent_for(record.settings, agent, allow)

@@ -17,6 +17,7 @@ from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.identity import CacheIdentity, CallContext, fork_identity, own_identity, under_manifest
 from forkpoint.llm.prompt.inspection import Inspection, inspect_request
 from forkpoint.llm.prompt.manifest import Manifest, ToolSchema, manifest_of
+from forkpoint.llm.prompt.misses import CacheReport, CallCache, MissReason
 from forkpoint.llm.prompt.rendering import Rendering, render
 from forkpoint.llm.request import Provider, Request
 from forkpoint.updates import CallPiece, Piece, ReasoningPiece, Restarted, TextPiece
@@ -25,12 +26,15 @@ __all__ = [
     "LLM",
     "Answer",
     "CacheIdentity",
+    "CacheReport",
+    "CallCache",
     "CallContext",
     "CallPiece",
     "Complete",
     "Failed",
     "Inspection",
     "Manifest",
+    "MissReason",
     "Models",
     "Options",
     "Outcome",

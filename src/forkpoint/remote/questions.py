@@ -8,9 +8,11 @@ from forkpoint.backend.allowance import NOTHING
 from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.options import Draft
 from forkpoint.backend.results import SideAnswer
+from forkpoint.errors import NotFound
 from forkpoint.events import UserMessage
 from forkpoint.llm.prompt.inspection import Inspection
-from forkpoint.remote.connection import Delivery, Lost, ServerConnection, ServerRequest
+from forkpoint.llm.prompt.misses import CacheReport
+from forkpoint.remote.connection import Delivery, Lost, ServerConnection, ServerRequest, quoted
 from forkpoint.remote.requests import asked, created, path_of, streamed, update_of, without
 from forkpoint.sse import Frame
 from forkpoint.wire.documents import SideAnswerDocument, side_answer_of
@@ -74,3 +76,10 @@ class RemoteQuestions:
         query = [("allow", one) for one in sorted(allow)] + ([] if turn is None else [("turn", turn)])
         request = ServerRequest(method="GET", path=f"{path_of(id)}/request", query=query)
         return await self._connection.read(request, Inspection)
+
+    async def why(self, id: str, turn: str | None) -> CacheReport:
+        if turn == "newest":  # a server's word for the newest turn, and nobody's id
+            raise NotFound("turn", turn)
+        named = "newest" if turn is None else quoted(turn, "turn")
+        place = f"{path_of(id)}/turns/{named}/cache"
+        return await self._connection.read(ServerRequest(method="GET", path=place), CacheReport)
