@@ -52,6 +52,7 @@ TRIED = {
     "export": "test_export_and_import",
     "import": "test_export_and_import",
     "request": "test_request_shows_what_is_sent",
+    "why": "test_why_says_the_same_as_beside_the_store",
     "doctor": "test_doctor_says_how_the_server_is",
     "chat": "test_chat_from_a_pipe",
     "agents": "test_agents_are_spawned_told_listed_waited_for_and_closed",
@@ -265,6 +266,13 @@ def test_request_shows_what_is_sent(forkpoint: Program, server: RemoteHome, at: 
     for command in (("request", name), ("request", name, "three", "--diff")):
         assert forkpoint.text(*command, *at) == forkpoint.text(*command, *here), command
     assert '"three"' in forkpoint.text("request", name, "three", "--body", *at)
+
+
+def test_why_says_the_same_as_beside_the_store(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    name = talk(server, agent(""), "one", "two")
+    here = ("--store", f"sqlite:///{server.file}")
+    assert forkpoint.text("why", name, *at) == forkpoint.text("why", name, *here)
+    assert "the provider reports no cached tokens" in forkpoint.text("why", name, *at)
 
 
 def test_doctor_says_how_the_server_is(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:

@@ -164,6 +164,49 @@ def test_what_a_turn_sent_is_shown_by_its_id(client: httpx2.Client, place: str) 
     refused(client.post(f"{place}/request", json={}), 422, "nothing_to_run")
 
 
+def test_why_a_turn_missed_its_cache_is_told_with_codes_words_and_facts(client: httpx2.Client, place: str) -> None:
+    first = client.get(f"{place}/turns").json()["items"][0]["id"]
+    second = client.post(f"{place}/turns", json={"message": "Another"}).json()["id"]
+    newest = client.get(f"{place}/turns/newest/cache").json()
+    assert newest == client.get(f"{place}/turns/{second}/cache").json()
+    assert (newest["turn"], newest["calls"][0]["before"]) == (second, first)
+    assert [reason["code"] for reason in newest["calls"][0]["reasons"]] == ["not_reported"]
+    told = client.get(f"{place}/turns/{first}/cache").json()["calls"][0]
+    assert told["reasons"] == [
+        {"code": "first_request", "words": "the first request of this conversation", "facts": {}}
+    ]
+    assert (told["possible"], told["cached"] + told["written"] + told["fresh"]) == (0, told["input"])
+    refused(client.get(f"{place}/turns/{new_id()}/cache"), 404, "not_found")
+    empty = client.post(PLACE).json()["id"]
+    refused(client.get(f"{PLACE}/{empty}/turns/newest/cache"), 409, "no_such_turn")
+    refused(client.get(f"{PLACE}/{empty}/turns/{first}/cache"), 409, "no_such_turn")
+
+
+def test_another_tenant_is_told_nothing_of_a_turn() -> None:
+    with (
+        served(keyring=two_tenants()) as server,
+        checked(server, "key-of-one") as one,
+        checked(server, "key-of-two") as two,
+    ):
+        place = f"{PLACE}/{one.post(PLACE).json()['id']}"
+        turn = one.post(f"{place}/turns", json={"message": "Hi"}).json()["id"]
+        refused(two.get(f"{place}/turns/{turn}/cache"), 404, "not_found")
+        own = f"{PLACE}/{two.post(PLACE).json()['id']}"
+        refused(two.get(f"{own}/turns/{turn}/cache"), 404, "not_found")
+
+
+def test_a_preview_says_how_many_tokens_it_would_take_and_that_it_is_an_estimate(
+    client: httpx2.Client, place: str
+) -> None:
+    shown = client.post(f"{place}/request", json={"message": "Another"}).json()
+    assert shown["tokens"] > 0
+    assert shown["tokens_estimated"]
+    assert "as in the request before it" in shown["tokens_how"]
+    assert (shown["price_warm"], shown["price_cold"]) == (0.0, 0.0), "a scripted model costs nothing"
+    sent = client.get(f"{place}/request").json()
+    assert (sent["tokens_estimated"], sent["tokens_how"]) == (False, "counted by the provider")
+
+
 def test_where_the_servers_models_are_is_in_no_event_that_a_tenant_reads() -> None:
     llm = LLM("openai/gpt-5.6", base_url="http://models.internal/v1", headers=(("X-Secret", "between-us"),))
     support = Agent(

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.anyio
 NEEDED = {
     "read": """
         list_agents list_conversations get_conversation list_turns get_turn list_events follow_events follow_family
-        get_tree list_members get_member get_stats get_usage get_state get_request verify_conversation verify_all
-        list_models get_model list_approvals list_records get_anchor list_holds list_all_holds
+        get_tree list_members get_member get_stats get_usage get_state get_request explain_cache verify_conversation
+        verify_all list_models get_model list_approvals list_records get_anchor list_holds list_all_holds
     """,
     "use": """
         create_conversation describe_conversation change_agent run_turn cancel_turn discard_turn settle_turn

@@ -23,6 +23,7 @@ SECTIONS: dict[str, Rows] = {
             "Draw a conversation's forks, its sub-agents, its sides, and what was set aside.",
         ),
         "request": ("commands.request:request", "Show what was sent to the model, or would be."),
+        "why": ("commands.why:why", "Say why a turn missed its provider's cache."),
         "usage": ("commands.conversations:usage", "Show what was spent in all."),
         "skills": ("", "Skills: yours, and those of the project here if you trust it."),
     },

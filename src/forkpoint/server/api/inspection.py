@@ -5,7 +5,7 @@ And at all of them together: what was spent, and whether anybody changed any.
 
 from typing import Annotated
 
-from fastapi import Query, Response
+from fastapi import Path, Query, Response
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
@@ -13,6 +13,7 @@ from forkpoint.backend.allowance import as_allowed
 from forkpoint.errors import Invalid
 from forkpoint.history.anchors import Anchor
 from forkpoint.llm.prompt.inspection import Inspection
+from forkpoint.llm.prompt.misses import CacheReport
 from forkpoint.server.api.bodies import ChangeState, Collect, PreviewRequest, Verify, VerifyAll, messages_of
 from forkpoint.server.api.conversations import MAKING, target_of
 from forkpoint.server.http.call import CallMade, Calls, Conversation, answer
@@ -112,6 +113,24 @@ async def get_request(
     allowed = as_allowed(allow or (), "a request")
     agent = call.agent_of(info, settings, allowed)
     return answer(_shown(await call.backend.questions.sent(info.id, agent, turn, allow=allowed), agent))
+
+
+@calls(
+    "GET", "/api/conversations/{id}/turns/{turn}/cache", role="read", gives=CacheReport, raises="not_found no_such_turn"
+)
+async def explain_cache(
+    call: CallMade,
+    id: Conversation,
+    turn: Annotated[
+        str, Path(description="A turn's id; or `newest`, the newest that asked a model and is history.", max_length=64)
+    ],
+) -> Response:
+    """Why a turn's calls missed their provider's cache: what was cached, what could have been, and the reasons.
+
+    Each call is compared with the request before it. A try that did not commit can be named too.
+    """
+    info, _ = await call.found(id)
+    return answer(await call.backend.questions.why(info.id, None if turn == "newest" else turn))
 
 
 @calls(

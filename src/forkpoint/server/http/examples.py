@@ -265,5 +265,42 @@ EXAMPLES: dict[str, Any] = {
         "why": "there is no request before it",
         "cached": None,
         "lines": [{"index": 0, "change": "added", "place": "history", "role": "user", "text": "{}"}],
+        "tokens": 1,
+        "tokens_estimated": True,
+        "tokens_how": "estimated: 4 bytes a token, which is a rule of thumb",
+        "price_warm": 0.00000125,
+        "price_cold": 0.00000125,
+    },
+    "CacheReport": {
+        "conversation": ID,
+        "turn": TURN,
+        "outcome": "committed",
+        "calls": [
+            {
+                "call": 1,
+                "model": "openai/gpt-5.6",
+                "provider": "openai/responses",
+                "time": _TIME,
+                "input": 5120,
+                "cached": 0,
+                "written": 4992,
+                "fresh": 128,
+                "possible": 4864,
+                "possible_estimated": False,
+                "blocks": 14,
+                "shared": 12,
+                "key": "fp_0123456789abcdef",
+                "error": None,
+                "before": TURN,
+                "reasons": [
+                    {
+                        "code": "fork_with_own_key",
+                        "words": "a fork with a key of its own: its source's cache is found only by bytes",
+                        "facts": {"key": "fp_0123456789abcdef", "before": "fp_fedcba9876543210", "source": ID},
+                    }
+                ],
+                "unknown": [],
+            }
+        ],
     },
 }
