@@ -171,10 +171,13 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         title: str | None = None,
         tags: Tags | None = None,
         if_unchanged: StoredConversation | None = None,
+        name: str | None = None,
     ) -> StoredConversation:
-        """Sets the title ("" removes it) or all tags. The revision stays, so no turn is disturbed.
+        """Sets the title ("" removes it), all tags, or the outer name. The revision stays, so no turn is disturbed.
 
-        Raises `Stale`, and changes nothing, unless revision, title and tags are those of ``if_unchanged``.
+        Raises `Stale`, and changes nothing, unless revision, name, title and tags are those of ``if_unchanged``.
+        Raises `AlreadyExists` or `BadName` for the name, and changes nothing then. The name that the conversation has
+        already is no change.
         """
         ...
 
@@ -349,11 +352,15 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         events: Sequence[NewEvent] = (),
         *,
         usage: Usage = Usage(),
+        if_name: str | None = None,
         cache: JsonText | None = None,
         settings: JsonText | None = None,
         aside: NewFork | None = None,
     ) -> Committed:
         """Makes the journalled events and these history, and moves the head. All of it is on disk when it returns.
+
+        ``if_name`` is the outer name that the caller found the conversation by: if it has another one by now, nobody
+        may go on in it under the old one, and `NotFound` is raised.
 
         ``cache`` and ``settings`` replace the conversation's cache identity and settings.
 

@@ -216,9 +216,12 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         title: str | None = None,
         tags: Tags | None = None,
         if_unchanged: StoredConversation | None = None,
+        name: str | None = None,
     ) -> StoredConversation:
         self._view.file.checks.description(title, tags or ())
-        run = partial(conversations.describe, id=id, title=title, tags=tags, if_unchanged=if_unchanged)
+        if name is not None:
+            check_name("name", name)
+        run = partial(conversations.describe, id=id, title=title, tags=tags, name=name, if_unchanged=if_unchanged)
         return await self._view.write("description of", id, run, landed=partial(conversations.was_updated, id=id))
 
     async def approvals(self, id: str) -> JsonText:
@@ -399,6 +402,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         return await self._turns.take(turn, token, begun=True, operation=run)
 
     async def journal(self, turn: OpenTurn, events: Sequence[NewEvent], *, usage: Usage = Usage()) -> OpenTurn:
+        if_name: str | None = None,
         staged = self._view.stage(turn, events)
         spent = turn.usage + usage
         run = partial(turns.journal, turn=turn, staged=staged, usage=spent)
@@ -424,6 +428,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         usage: Usage = Usage(),
         cache: JsonText | None = None,
         settings: JsonText | None = None,
+            if_name=if_name,
         aside: NewFork | None = None,
     ) -> Committed:
         self._view.file.checks.documents(settings, cache)

@@ -132,6 +132,35 @@ class ConversationConformance(Conformance):
         await create(store, "before")
         await create(store, "after")
 
+    async def test_name_title_and_tags_change_together_or_not_at_all(self, store: Store) -> None:
+        made, _ = await create(store, "before"), await create(store, "taken")
+        turn = await begin(store, made.id)
+        changed = await store.describe(made.id, name="after", title="T", tags=(("a", "b"),))
+        assert (changed.name, changed.title, changed.tags) == ("after", "T", (("a", "b"),))
+        assert await store.find("after") == changed
+        with pytest.raises(AlreadyExists):
+            await store.describe(made.id, name="taken", title="Not this")
+        with pytest.raises(BadName):
+            await store.describe(made.id, name="a b", title="Not this")
+        with pytest.raises(Stale):
+            await store.describe(made.id, name="later", if_unchanged=replace(changed, name="before"))
+        assert await store.describe(made.id, name="after") == await store.read(made.id) == changed, "its own name"
+        await store.describe(made.id, name="later", if_unchanged=changed)
+        assert (await store.commit(turn, exchange("not disturbed"))).revision == 1
+        kinds = [record.kind for record in (await store.records(made.id)).items]
+        assert kinds == ["born", "renamed", "described", "renamed", "committed"]
+        assert (await store.verify()).ok
+
+    async def test_nobody_begins_a_turn_under_a_name_that_the_conversation_has_lost(self, store: Store) -> None:
+        made = await create(store, "before")
+        await store.describe(made.id, name="after")
+        before = await store.read(made.id)
+        with pytest.raises(NotFound) as missing:
+            await store.begin(made.id, new_id(), if_name="before", if_revision=before.revision)
+        assert missing.value.id == "before"
+        assert await store.read(made.id) == before, "the lock is free, and nothing else was touched"
+        assert isinstance(await store.begin(made.id, new_id(), if_name="after"), OpenTurn)
+
     async def test_a_name_can_be_changed_only_if_nobody_has_moved_the_conversation_since(self, store: Store) -> None:
         made = await create(store, "before")
         await run(store, made.id, "moved")

@@ -162,12 +162,22 @@ def made_before(
 
 
 def describe(
-    db: Database, scope: Scope, id: str, title: str | None, tags: Tags | None, if_unchanged: StoredConversation | None
+    db: Database,
+    scope: Scope,
+    id: str,
+    title: str | None,
+    tags: Tags | None,
+    name: str | None,
+    if_unchanged: StoredConversation | None,
 ) -> StoredConversation:
     if if_unchanged is not None:  # compared in the transaction that writes
         found = read(db, scope, id)
         if _description(found) != _description(if_unchanged):
             raise Stale(id, if_unchanged.revision, found.revision)
+    if name is not None and not is_named(db, scope, id, name):
+        rename(db, scope, id, name)
+    if name is not None and title is None and tags is None:
+        return read(db, scope, id)
     parameters = {
         "tenant": scope.tenant,
         "id": key_of(id),
@@ -189,8 +199,8 @@ def describe(
     return described
 
 
-def _description(record: StoredConversation) -> tuple[int, str | None, dict[str, str]]:
-    return record.revision, record.title, dict(record.tags)
+def _description(record: StoredConversation) -> tuple[int, str, str | None, dict[str, str]]:
+    return record.revision, record.name, record.title, dict(record.tags)
 
 
 def approvals(db: Database, scope: Scope, id: str) -> JsonText:

@@ -56,6 +56,7 @@ def begin(
     create: NewConversation | None,
     supersede: bool,
     if_revision: int | None,
+    if_name: str | None,
     key: IdempotencyKey | None,
     onto: Onto | None,
     by: str | None,
@@ -72,6 +73,8 @@ def begin(
         row = _take_lock(db, scope, conversation, turn, if_revision)
         if row is None:
             raise NotFound("conversation", conversation)
+    if if_name is not None and row["name"] != if_name:
+        raise NotFound("conversation", if_name)  # which undoes all of it: the lock is free again
     base = None if onto is None else _elsewhere(db, scope, row, onto)
     parameters = {
         "id": id_to_bytes(turn),
