@@ -159,7 +159,7 @@ class NewTurn(Struct, frozen=True, kw_only=True):
     """A turn that somebody asks for.
 
     - ``draft``: the conversation is made with its first turn. ``supersede``: an open turn is discarded for this one.
-    - ``key`` and ``if_revision`` are as `Backend` says.
+    - ``key`` and ``if_revision`` are as `Backend` says. ``if_name``: the name that the conversation must still have.
     """
 
     given: tuple[Given, ...]
@@ -168,6 +168,7 @@ class NewTurn(Struct, frozen=True, kw_only=True):
     supersede: bool = False
     key: str | None = None
     if_revision: int | None = None
+    if_name: str | None = None
     how: How = How()
 
 

@@ -272,12 +272,18 @@ class Backend(Protocol):
         ...
 
     async def describe(
-        self, id: str, *, title: str | None, tags: Mapping[str, str] | None, if_info: Info | None = None
+        self,
+        id: str,
+        *,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        name: str | None = None,
+        if_info: Info | None = None,
     ) -> Info:
-        """Changes title and tags. A running turn is not disturbed.
+        """Changes title, tags and name, all of it or nothing. A running turn is not disturbed.
 
         Raises `Stale`, and changes nothing, unless the conversation is still at the revision of ``if_info``, with its
-        title and tags.
+        name, title and tags. Raises `AlreadyExists` or `BadName` for the name.
         """
         ...
 

@@ -24,7 +24,16 @@ from forkpoint.agent.team.tools import Task
 from forkpoint.backend.allowance import NOTHING
 from forkpoint.backend.callbacks import Callback, Visualizer
 from forkpoint.backend.messages import Message, as_message
-from forkpoint.backend.names import Point, as_answerer, as_id, as_point, as_position, as_turn, with_title
+from forkpoint.backend.names import (
+    Point,
+    as_answerer,
+    as_id,
+    as_point,
+    as_position,
+    as_turn,
+    check_chosen_name,
+    with_title,
+)
 from forkpoint.backend.options import ErasureOptions, ExportOptions, ForkOptions, SpawnOptions
 from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import (
@@ -275,6 +284,14 @@ class AsyncConversation:
         """
         title, others = with_title(title, tags)
         return await self._handle.describe(title, None if tags is None else others, if_info)
+
+    async def rename(self, name: str) -> Info:
+        """Gives this conversation another name, and changes nothing else. A turn that runs is not disturbed.
+
+        Its own id as the name takes the name away. Raises `AlreadyExists` if another conversation has the name, and
+        `BadName` if it cannot be a name.
+        """
+        return await self._handle.rename(check_chosen_name("name", name))
 
     async def change_agent(self, agent: Agent | LLM | str, *, if_revision: int | None = None) -> None:
         """Lets another agent answer from here on. A note records it; the conversation must have no open turn.

@@ -189,6 +189,17 @@ class Handle:
                 return info_of_draft(self.draft)
         return await (await self.backend()).describe(self.id, title=title, tags=tags, if_info=if_info)
 
+    async def rename(self, name: str) -> Info:
+        """Gives the conversation another name. The name of a draft is checked when the draft is put into the store."""
+        async with self._making:
+            if self.draft is not None:
+                self.draft = replace(self.draft, name=None if name == self.id else name, chosen=True)
+                self.name = name
+                return info_of_draft(self.draft)
+        info = await (await self.backend()).describe(self.id, name=name)
+        self.name = info.name
+        return info
+
     async def change_agent(self, agent: Agent | LLM | str, if_revision: int | None) -> None:
         """Lets another agent answer from here on."""
         remote = self.place.is_remote

@@ -151,6 +151,7 @@ class Conversation:
     status = waits(AsyncConversation.status)
     cache = waits(AsyncConversation.cache)
     describe = waits(AsyncConversation.describe)
+    rename = waits(AsyncConversation.rename)
     change_agent = waits(AsyncConversation.change_agent)
 
     # Turns.

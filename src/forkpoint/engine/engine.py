@@ -5,7 +5,8 @@ Tests: tests/conversation/test_turns.py.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -161,17 +162,35 @@ class Engine:
         return Page(tuple(map(info_of, page.items)), page.next)
 
     async def describe(
-        self, id: str, *, title: str | None, tags: Mapping[str, str] | None, if_info: Info | None = None
+        self,
+        id: str,
+        *,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        name: str | None = None,
+        if_info: Info | None = None,
     ) -> Info:
-        stored = None if tags is None else stored_tags(tags)
-        if if_info is None:
-            return info_of(await self._store.describe(id, title=title, tags=stored))
-        before = await self._store.read(id)
-        found = info_of(before)
-        with suppress(Stale):  # somebody was faster, between the reading and the writing
-            if (found.revision, found.tags) == (if_info.revision, if_info.tags):
-                return info_of(await self._store.describe(id, title=title, tags=stored, if_unchanged=before))
-        raise Stale(id, if_info.version, info_of(await self._store.read(id)).version)
+        if name is not None:
+            await self.placement.check_free(name, id)
+        describe = partial(self._store.describe, id, title=title, tags=None if tags is None else stored_tags(tags))
+        before = None
+        if if_info is not None:
+            before = await self._store.read(id)
+            found = info_of(before)
+            if (found.revision, found.name, found.tags) != (if_info.revision, if_info.name, if_info.tags):
+                raise Stale(id, if_info.version, found.version)
+        try:
+            described = await describe(name=name, if_unchanged=before)
+        except Stale:  # somebody was faster, between the reading and the writing
+            assert if_info is not None
+            raise Stale(id, if_info.version, info_of(await self._store.read(id)).version) from None
+        except AlreadyExists:
+            if name is None or not await self.placement.free_name(name):
+                raise
+            described = await describe(name=name, if_unchanged=before)
+        if name is not None:
+            self._records.forget(id)  # it says which name the conversation has
+        return info_of(described)
 
     async def delete(self, id: str, *, if_revision: int | None = None) -> RemovedWorkspace | None:
         await self.turns.unended.end(id)

@@ -147,6 +147,12 @@ class Placement:
         page = await self._store.turns(id, limit=1)
         return any(request_of(turn.input) is not None for turn in page.items)
 
+    async def check_free(self, name: str, id: str) -> None:
+        """Raises `AlreadyExists` if a name is the id of another conversation, which is found by that."""
+        if name != id:
+            with suppress(NotFound):
+                raise AlreadyExists("conversation", (await self._store.read(name)).id)
+
     async def free_name(self, name: str) -> bool:
         """Takes a name from an abandoned draft, so that another conversation can have it. Returns whether it did."""
         there = await self.by_name(name)

@@ -125,9 +125,15 @@ class RemoteBackend:
         return await self._connection.read(request, PageDocument[InfoDocument], page_of(info_of_document))
 
     async def describe(
-        self, id: str, *, title: str | None, tags: Mapping[str, str] | None, if_info: Info | None = None
+        self,
+        id: str,
+        *,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        name: str | None = None,
+        if_info: Info | None = None,
     ) -> Info:
-        said: dict[str, Any] = {"title": title, "tags": None if tags is None else dict(tags)}
+        said: dict[str, Any] = {"title": title, "tags": None if tags is None else dict(tags), "name": name}
         version = None if if_info is None else if_info.version
         return await self._info(ServerRequest(method="PATCH", path=path_of(id), body=given(said), revision=version))
 

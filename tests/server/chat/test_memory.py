@@ -39,6 +39,17 @@ def test_what_was_put_is_found_under_its_tenant_and_name_alone() -> None:
     assert len(hot.set) == 1
 
 
+def test_what_is_moved_is_found_under_its_new_name_alone_and_was_not_dropped() -> None:
+    hot = Hot()
+    hot.put(A, B)
+    entry = hot.set.get(A)
+    hot.set.move(A, C)
+    hot.set.move(D, A)
+    assert (hot.set.get(C), hot.set.get(A), hot.gone) == (entry, None, [])
+    hot.set.move(C, B)
+    assert (hot.set.get(B), hot.gone) == (entry, ["b"]), "another conversation that had the name goes"
+
+
 def test_of_too_many_the_one_that_was_unused_longest_goes_first() -> None:
     hot = Hot(most=3)
     hot.put(A, B, C)

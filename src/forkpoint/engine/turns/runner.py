@@ -162,6 +162,7 @@ class TurnRunner:
             create=None if draft is None else new_conversation(draft),
             supersede=new.supersede,
             if_revision=new.if_revision,
+            if_name=new.if_name,
             key=key,
             onto=how.onto,
             by=actor(),

@@ -127,10 +127,11 @@ class CreateConversation(_Body, frozen=True):
 
 
 class DescribeConversation(_Body, frozen=True):
-    """Another title ("" removes it), or other tags: all of them."""
+    """Another title ("" removes it), other tags (all of them), or another name. What is not given stays."""
 
     title: str | None = None
     tags: Tags | None = None
+    name: Name | None = None
 
 
 class ChangeAgent(_Body, frozen=True):

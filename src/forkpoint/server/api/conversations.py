@@ -112,18 +112,26 @@ async def get_conversation(call: CallMade, id: Conversation) -> Response:
     gives=InfoDocument,
     tags=True,
     if_match=True,
-    raises="not_found not_whole too_large stale",
+    raises="not_found exists bad_name not_whole too_large stale",
 )
 async def describe_conversation(call: CallMade, id: Conversation) -> Response:
-    """Give it a title or tags. A turn that runs is not disturbed.
+    """Give it a title, tags or another name. A turn that runs is not disturbed.
 
-    With `If-Match`, nothing of what the conversation shows may have changed: neither title and tags, nor status.
+    All of it is changed, or nothing. With `If-Match`, nothing of what the conversation shows may have changed: neither
+    name, title and tags, nor status.
     """
     body = await call.body(DescribeConversation)
-    info, _ = await call.found(id)
+    before, _ = await call.found(id)
     title, others = with_title(body.title, body.tags)
-    tags = None if body.tags is None else others
-    info = await call.backend.describe(info.id, title=title, tags=tags, if_info=call.check_version(info))
+    info = await call.backend.describe(
+        before.id,
+        title=title,
+        tags=None if body.tags is None else others,
+        name=None if body.name is None else check_chosen_name("name", body.name),
+        if_info=call.check_version(before),
+    )
+    if info.name != before.name:
+        call.services.chat.renamed(call.tenant, before.name, info.name)
     return answer(info_document(info), ETag=etag(info))
 
 

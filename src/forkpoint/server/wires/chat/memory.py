@@ -97,6 +97,11 @@ class HotSet:
                     self._touch(key, entry)
                 self._trim()
 
+    def move(self, old: Key, new: Key) -> None:
+        """Keeps what is under a name under another one: its conversation was renamed."""
+        if old != new and (entry := self._entries.pop(old, None)) is not None:
+            self.put(new, entry)
+
     def forget(self, key: Key) -> None:
         """Drops what is under a name, in use or not."""
         if (entry := self._entries.pop(key, None)) is not None:

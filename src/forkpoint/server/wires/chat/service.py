@@ -167,6 +167,13 @@ class ChatService:
         for request in list(self.aside):
             self.aside.pop(request)
 
+    def renamed(self, tenant: str, old: str, new: str) -> None:
+        """A conversation has another name: nothing in memory leads to it under the old one."""
+        self.hot.move((tenant, old), (tenant, new))
+        self.refused.pop((tenant, old))
+        for request in [one for one in self.aside if one[:2] == (tenant, old)]:
+            self.aside.pop(request)
+
     async def sweep(self) -> None:
         """Drops what nobody uses any more, for as long as the server runs."""
         while True:

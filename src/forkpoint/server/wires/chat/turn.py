@@ -319,6 +319,7 @@ class ChatTurn:
             supersede=supersede and record is not None and record.status == "interrupted",  # as it was read just now
             key=self._key,
             if_revision=None if record is None or is_aside else record.revision,
+            if_name=None if draft is not None or there is not None or self._is_by_id else self._identity.name,
             how=How(
                 settings=settings,
                 onto=start.onto,
