@@ -2,13 +2,13 @@
 
     ./run python -m benchmarks.kills --kills 1000
 
-The program commits turns at heads and elsewhere, journals steps, notes, forks, rewinds, deletes and collects in several
-tasks at once, and reports each call as done only after it has returned. It is killed (SIGKILL) at a random moment of
-what it announced; now and then another is killed right after it, while it opens what the first left behind or makes a
-new store. The same file is carried from kill to kill. After each one the store must open without help; everything
-reported is there; what was announced and not reported is there wholly or not at all; nothing else is; `verify` finds no
-flaw; the turns that the program held are interrupted at once, and can be resumed (unless they stood elsewhere than at
-the head), discarded or superseded; and a new turn commits.
+The program commits turns at heads and elsewhere, journals steps, notes, forks, rewinds, keeps, deletes and collects in
+several tasks at once, and reports each call as done only after it has returned. It is killed (SIGKILL) at a random
+moment of what it announced; now and then another is killed right after it, while it opens what the first left behind or
+makes a new store. The same file is carried from kill to kill. After each one the store must open without help;
+everything reported is there; what was announced and not reported is there wholly or not at all; nothing else is;
+`verify` finds no flaw; the turns that the program held are interrupted at once, and can be resumed (unless they stood
+elsewhere than at the head), discarded or superseded; and a new turn commits.
 """
 
 import argparse
@@ -54,9 +54,9 @@ class Announced(Struct, frozen=True):
     number: int
     conversation: str = ""
     turn: str = ""
-    made: str = ""  # the fork, or the branch that a rewind or a move sets aside
+    made: str = ""  # the fork, or the branch that a rewind, a keep or a move sets aside
     at: str | None = None
-    source: str = ""  # on whose path a move stands
+    source: str = ""  # on whose path a move stands; the branch that is kept
     elsewhere: bool = False  # the turn stands elsewhere than at the head
     events: int = 0  # how many the turn has, or has journalled, once this is done
     outcome: Outcome = "running"
@@ -141,6 +141,12 @@ class Ledger:
                 self.families[call.made] = self.families[conversation]
                 self._stands(call.made, self.paths[conversation], self.heads.get(conversation))
                 self._stands(conversation, self._upto(conversation, call.at), head, moved=1)
+            case "keep":
+                old, new = self.paths[conversation], self.paths[call.source]
+                if new[: len(old)] != old:
+                    self.families[call.made] = self.families[conversation]
+                    self._stands(call.made, old, self.heads.get(conversation))
+                self._stands(conversation, new, head, moved=1)
             case "delete":
                 del self.paths[conversation]
                 self._forget_unreachable()
@@ -298,6 +304,9 @@ class Inspection:
                 return await self._exists(call.conversation)
             case "fork" | "rewind":
                 return await self._exists(call.made)
+            case "keep":
+                before = self._ledger.revisions[call.conversation]
+                return (await store.read(call.conversation)).revision > before
             case "delete":
                 return not await self._exists(call.conversation)
             case "begin" | "note":

@@ -151,6 +151,7 @@ class Scene:
             await self.store.create(NewConversation(id=id))
         self.first = await self.run_a_turn(self.told)
         await self.run_a_turn(self.told)
+        self.early = (await self.store.fork(self.told, NewFork(id=new_id(), cache="{}"), at=self.first)).id
         self.held = await begin(self.store, self.running, self.turn)
         await self.run_a_turn(self.left)
         self.elsewhere = await begin(self.store, self.left, new_id(), Onto(self.left, None))
@@ -170,6 +171,8 @@ class Scene:
                 return Act(lambda: store.fork(self.told, branch), lambda: self.exists(new))
             case "rewind":
                 return Act(lambda: store.rewind(self.told, branch, at=self.first), lambda: self.exists(new))
+            case "keep":
+                return Act(lambda: store.keep(self.told, self.early, branch, cache="{}"), lambda: self.exists(new))
             case "note":
                 return Act(
                     lambda: store.note(self.told, new, exchange("Noted.")), lambda: self.is_turn(new, "committed")
@@ -233,7 +236,7 @@ class Scene:
 
 
 ACTS = [
-    *("create", "fork", "rewind", "rename", "note", "delete"),
+    *("create", "fork", "rewind", "keep", "rename", "note", "delete"),
     *("journal", "commit", "commit elsewhere", "fail", "charge"),
 ]
 

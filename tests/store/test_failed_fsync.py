@@ -20,7 +20,7 @@ from forkpoint.errors import NotFound
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.sqlite import SqliteStore
-from forkpoint.store.values import NewConversation, OpenTurn
+from forkpoint.store.values import NewConversation, NewFork, OpenTurn
 from forkpoint.testing.samples import exchange
 
 pytestmark = [
@@ -31,7 +31,7 @@ pytestmark = [
 PROGRAM = Path(__file__).parent / "support" / "failing_disk.py"
 UNSUPPORTED = 77
 CHARGED = Usage(calls=1, input=3)  # as the program does
-ACTS = ["create", "fork", "rewind", "note", "delete", "journal", "commit", "fail", "charge"]
+ACTS = ["create", "fork", "rewind", "keep", "note", "delete", "journal", "commit", "fail", "charge"]
 
 
 class Ids(Struct, frozen=True):
@@ -42,6 +42,7 @@ class Ids(Struct, frozen=True):
     free: str
     turn: str
     new: str
+    early: str
 
 
 class Said(Struct, frozen=True):
@@ -89,7 +90,7 @@ def started(path: Path, fault: str, act: str, ids: Ids) -> Iterator[Program]:
 
 async def prepared(path: Path) -> Ids:
     """A store with a conversation of two turns, and one without any."""
-    ids = Ids(told=new_id(), first=new_id(), free=new_id(), turn=new_id(), new=new_id())
+    ids = Ids(told=new_id(), first=new_id(), free=new_id(), turn=new_id(), new=new_id(), early=new_id())
     async with await SqliteStore.open(path) as store:
         for conversation in (ids.told, ids.free):
             await store.create(NewConversation(id=conversation))
@@ -97,6 +98,7 @@ async def prepared(path: Path) -> Ids:
             held = await store.begin(ids.told, turn)
             assert isinstance(held, OpenTurn)
             await store.commit(held, exchange("Hello."))
+        await store.fork(ids.told, NewFork(id=ids.early, cache="{}"), at=ids.first)
     return ids
 
 
@@ -110,6 +112,7 @@ async def is_there(store: SqliteStore, act: str, ids: Ids) -> bool:
         "create": [4, 0, 2],
         "fork": [4, 0, 4],
         "rewind": [2, 0, 4],
+        "keep": [2, 0, 4],
         "note": [6, 0, None],
         "delete": [None, 0, None],
         "commit": [4, 2, None],
@@ -180,7 +183,7 @@ async def test_after_one_failed_sync_the_same_call_works_and_survives_a_kill(tmp
         assert await is_there(store, act, ids), f"the {act} was reported as done and is gone"
 
 
-@pytest.mark.parametrize("act", ["fork", "rewind", "delete", "journal", "commit", "charge"])
+@pytest.mark.parametrize("act", ["fork", "rewind", "keep", "delete", "journal", "commit", "charge"])
 async def test_while_no_sync_works_the_outcome_is_unknown_and_wholly_there_or_not_after_a_kill(
     tmp_path: Path, act: str
 ) -> None:

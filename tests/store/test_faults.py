@@ -189,12 +189,13 @@ class Story:
         self.store = store
         self.held: dict[str, OpenTurn] = {}
         self.root, self.fork, self.aside, self.draft, self.left = (new_id() for _ in range(5))
+        self.kept_aside, self.ahead = new_id(), new_id()
         self.elsewhere = new_id()  # a turn that stands elsewhere than at the head; another one, if it is sent again
 
     def steps(self) -> Iterator[Step]:
         store, root, fork = self.store, self.root, self.fork
         yield self.create(root)
-        with_tools, on_fork, parked, dropped, cancelled, superseded, first, retry = (new_id() for _ in range(8))
+        with_tools, on_fork, parked, dropped, cancelled, superseded, first, retry, ahead = (new_id() for _ in range(9))
         yield self.begin(with_tools, root, key=IdempotencyKey("key of a turn", b"digest"))
         yield self.journal(with_tools, says("Look."), calls("call", response=1))
         yield self.spawn(with_tools, root)
@@ -229,6 +230,16 @@ class Story:
         onto = Onto(root, self.held[retry].base.position)
         yield self.begin_elsewhere(root, onto)
         yield self.commit_elsewhere(root, onto, *exchange("Instead."))
+        keep = NewFork(id=self.kept_aside, cache="{}")
+        settings = '{"kept":true}'
+        yield Step("keep", lambda: store.keep(root, fork, keep, settings=settings), lambda: self.exists(keep.id))
+        yield self.fork_of(root, self.ahead)
+        yield self.begin(ahead, self.ahead)
+        yield self.commit(ahead, *exchange("Further."))
+        new = NewFork(id=new_id(), cache="{}")
+        yield Step(
+            "keep without a branch", lambda: store.keep(root, self.ahead, new), self.at_head_of(root, self.ahead)
+        )
         yield Step("rename", lambda: store.rename(root, "renamed"), self.named(root, "renamed"))
         yield self.charge(None)
         yield Step("describe", lambda: store.describe(root, title="A title"), self.titled(root, "A title"))
@@ -492,6 +503,12 @@ class Story:
 
         return there
 
+    def at_head_of(self, conversation: str, branch: str) -> Callable[[], Awaitable[bool]]:
+        async def there() -> bool:
+            return (await self.store.read(conversation)).head == (await self.store.read(branch)).head
+
+        return there
+
     async def all_sealed(self) -> bool:
         return await self.store._view.read(rows.next_seals) is None
 
@@ -675,6 +692,8 @@ def test_a_second_fault_while_the_store_finds_out_about_the_first_is_never_taken
         "announce",
         "fork",
         "rewind",
+        "keep",
+        "keep without a branch",
         "resume",
         "end as failed",
         "describe",

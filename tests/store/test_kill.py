@@ -23,7 +23,7 @@ def test_after_every_kill_all_that_was_reported_is_there_and_nothing_is_there_in
     }
     reported = {
         f"{act} reported"
-        for act in ("begin", "journal", "commit", "note", "fork", "rewind", "move", "delete", "anchor")
+        for act in ("begin", "journal", "commit", "note", "fork", "rewind", "keep", "move", "delete", "anchor")
     }
     assert reported <= seen.keys(), f"the killed program hardly did anything, so this proved nothing:\n{run.stdout}"
     open_turns = sum(times for what, times in seen.items() if what.startswith("open turn"))

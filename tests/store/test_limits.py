@@ -114,6 +114,8 @@ async def test_a_conversation_cannot_have_a_name_that_does_not_fit(store: Sqlite
                 partial(store.create, NewConversation(id=new_id(), name=name)),
                 partial(store.fork, conversation, NewFork(id=new_id(), cache="{}", name=name)),
                 partial(store.rewind, conversation, NewFork(id=new_id(), cache="{}", name=name), before="1-1"),
+                partial(store.keep, conversation, new_id(), NewFork(id=new_id(), cache="{}", name=name)),
+                partial(store.describe, conversation, name=name),
                 partial(store.begin, id := new_id(), new_id(), create=NewConversation(id=id, name=name)),
             ):
                 error = await refused(attempt)
@@ -165,6 +167,8 @@ async def test_what_is_not_an_id_is_not_found_wherever_something_is_looked_up(st
                 partial(store.conversations, family=id),
                 partial(store.fork, id, NewFork(id=new_id(), cache="{}")),
                 partial(store.rewind, id, NewFork(id=new_id(), cache="{}")),
+                partial(store.keep, id, new_id(), NewFork(id=new_id(), cache="{}")),
+                partial(store.keep, new_id(), id, NewFork(id=new_id(), cache="{}")),
                 partial(store.note, id, new_id(), exchange("hi")),
                 partial(store.begin, id, new_id()),
             ):

@@ -24,7 +24,17 @@ from msgspec.structs import replace
 
 from forkpoint.engine.exports.archive import import_archive, write_archive
 from forkpoint.engine.exports.selection import Selection
-from forkpoint.errors import BadArgument, BadPosition, Busy, NotFound, NotResumable, Stale, TurnLost, TurnOpen
+from forkpoint.errors import (
+    BadArgument,
+    BadPosition,
+    Busy,
+    CannotKeep,
+    NotFound,
+    NotResumable,
+    Stale,
+    TurnLost,
+    TurnOpen,
+)
 from forkpoint.events import NewEvent, Position, StateChange, Usage, kind_of
 from forkpoint.history.anchors import Anchor
 from forkpoint.history.exports.check import check
@@ -438,6 +448,38 @@ class StoreMachine(RuleBasedStateMachine):
         branch.path = branch.path[:kept]
         branch.revision += 1
         return kept_aside
+
+    @rule(target=branches, branch=branches, side=sides, which=indexes, other_agent=st.booleans())
+    def keep(self, branch: Branch, side: int, which: int, other_agent: bool) -> Any:
+        """A head goes to that of any branch of the family, with other settings or without."""
+        if branch.id not in self.live:
+            return NOTHING
+        family = [one for one in self.live.values() if one.family == branch.family]
+        kept, aside = family[which % len(family)], NewFork(id=new_id(), cache="{}")
+        settings = f'{{"keeps":"{aside.id}"}}' if other_agent else None
+        attempt = partial(self.call, self.stores[side].keep, branch.id, kept.id, aside, settings=settings)
+        if branch.open is not None:
+            self.refused((Busy, TurnOpen), attempt)
+            return NOTHING
+        if kept is branch or kept.parent is not None:
+            self.refused(CannotKeep, attempt)
+            return NOTHING
+        _, made = attempt()
+        is_left = kept.path[: len(branch.path)] != branch.path
+        assert (made is not None) == (is_left or other_agent), "whether something had to be set aside"
+        if is_left or other_agent or len(kept.path) > len(branch.path):
+            branch.revision += 1
+        left, branch.path = branch.path, kept.path
+        if made is None:
+            return NOTHING
+        self.live[aside.id] = kept_aside = Branch(aside.id, branch.family, left)
+        return kept_aside
+
+    @rule(target=branches, branch=branches, side=sides, which=indexes, content=turns_of_blocks)
+    def keep_and_run(self, branch: Branch, side: int, which: int, content: list[Block]) -> Any:
+        aside = self.keep(branch, side, which, other_agent=False)
+        self.run_a_turn(branch, side, content)
+        return aside
 
     @rule(branch=branches, side=sides, content=turns_of_blocks, stale=st.booleans())
     def note(self, branch: Branch, side: int, content: list[Block], stale: bool) -> None:

@@ -29,6 +29,10 @@ FAILED = f"(SELECT id FROM turn WHERE outcome = 'failed' AND conversation = {ROO
 LAST = "(SELECT head_turn FROM conversation WHERE name = 'root')"
 RETRY = "(SELECT id FROM turn WHERE retry_of IS NOT NULL)"
 LONE = "(SELECT id FROM conversation WHERE name = 'lone')"
+KEPT = "kind = 'kept'"
+SAID_OTHERWISE = (
+    f"UPDATE record SET body = replace(body, '{{said}}', '{{said}}1') WHERE {KEPT} AND body LIKE '%{{said}}%'"
+)
 NOTE = "(SELECT id FROM turn WHERE kind = 'note')"
 
 TAMPERED: dict[str, str] = {
@@ -199,6 +203,34 @@ TAMPERED: dict[str, str] = {
         "UPDATE conversation SET born = (SELECT replace(born, '\"fork\"', '\"root\"') FROM conversation "
         "WHERE name = 'fork') WHERE name = 'root'"
     ),
+    # A keep.
+    "a kept head, back to where it stood": (
+        "UPDATE conversation SET (head, head_digest, head_turn, head_totals, head_state_of, head_open_calls) = "
+        "(SELECT head, head_digest, head_turn, head_totals, head_state_of, head_open_calls FROM conversation "
+        "WHERE name = 'kept-aside') WHERE name = 'keeper'"
+    ),
+    "settings that came with a keep": (
+        """UPDATE conversation SET settings = '{"approval":"never"}' WHERE name = 'keeper'"""
+    ),
+    "settings that a keep set aside": (
+        """UPDATE conversation SET settings = '{"approval":"never"}' WHERE name = 'kept-aside'"""
+    ),
+    "a cache identity that came with a keep": (
+        """UPDATE conversation SET cache = '{"key":"other"}' WHERE name = 'keeper'"""
+    ),
+    "from where on a conversation pays after a keep": (
+        "UPDATE conversation SET own_from = own_from - 1 WHERE name = 'keeper'"
+    ),
+    "what a conversation inherited by a keep": (
+        """UPDATE conversation SET inherited = '{"calls":9}' WHERE name = 'keeper'"""
+    ),
+    "which branch was kept": SAID_OTHERWISE.format(said='"kept":{"branch":"'),
+    "where a head stood before a keep": SAID_OTHERWISE.format(said='"left":['),
+    "which branch a keep set aside": SAID_OTHERWISE.format(said='"aside":"'),
+    "the kind of a keep": f"UPDATE record SET kind = 'rewound' WHERE {KEPT}",
+    "the salt of a keep": f"UPDATE record SET salt = zeroblob(16) WHERE {KEPT}",
+    "the salt of a keep, removed": f"UPDATE record SET salt = NULL WHERE {KEPT}",
+    "the record of a keep, removed": f"DELETE FROM record WHERE {KEPT}",
     # Turns.
     "the id of a turn, made unreadable": f"UPDATE turn SET id = x'00' WHERE id = {FAILED}",
     "what an interrupted turn cost, made unreadable": "UPDATE turn SET usage = 'x' WHERE outcome = 'running'",
@@ -367,7 +399,7 @@ async def test_nothing_is_found_in_a_store_that_nobody_changed(path: Path) -> No
     async with await SqliteStore.open(path) as store:
         found = await store.verify()
         assert found.flaws == ()
-        assert (found.erased, found.conversations) == (0, 14)
+        assert (found.erased, found.conversations) == (0, 16)
         assert found.records > found.conversations
         assert found.chains > found.conversations
         for item in (await store.conversations(limit=100)).items:

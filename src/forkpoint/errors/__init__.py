@@ -21,6 +21,7 @@ from forkpoint.errors.agent import (
 )
 from forkpoint.errors.conflict import (
     Busy,
+    CannotKeep,
     ConversationClosed,
     Held,
     NotResumable,
@@ -104,6 +105,7 @@ __all__ = [
     "BadWorkspace",
     "Busy",
     "CallChanged",
+    "CannotKeep",
     "CannotResume",
     "CommitFailed",
     "ContextTooLong",

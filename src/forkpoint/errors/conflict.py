@@ -48,6 +48,38 @@ class Held(ForkpointError, code="held"):
     holds: str  # the id and the reason of each
 
 
+class CannotKeep(ForkpointError, code="cannot_keep"):
+    """Conversation {conversation} cannot keep {branch}: {why}. Nothing was changed.
+
+    Look at the family, and choose another branch.
+
+    Python: Look at the family with tree(), and choose another branch.
+
+    Command line: Look at the family with `forkpoint tree {conversation}`, and choose another branch.
+
+    HTTP: Look at the family with GET /api/conversations/{conversation}/tree, and choose another branch.
+    """
+
+    conversation: str
+    branch: str
+    why: str
+
+    @form
+    def keeps_itself(self, conversation: str) -> None:
+        """Conversation {conversation} cannot keep itself. Nothing was changed.
+
+        Name the branch whose head it is to have.
+        """
+        self.branch, self.why = conversation, "it is the conversation itself"
+
+    @form
+    def branch_not_ready(self, conversation: str, branch: str, why: str) -> None:
+        """Conversation {conversation} cannot keep {branch} yet: {why}. Nothing was changed.
+
+        Go on in {branch} until its turn is committed, and try again.
+        """
+
+
 class TurnOpen(ForkpointError, code="turn_open"):
     """Turn {turn} of conversation {conversation} is open ({outcome}).
 

@@ -1,9 +1,9 @@
 """Records: the second chain, which makes any change to what is kept *about* a conversation visible.
 
 Events are what was said; records are what became of it: how each try ended and what it cost, notes, settings, the
-cache identity, names, rewinds, charges, erasures. **A record states what it changes.** Folding a conversation's birth
-and all its records therefore gives what its row must say today, and each turn's row says what the last record about
-that turn says.
+cache identity, names, rewinds, keeps, charges, erasures. **A record states what it changes.** Folding a
+conversation's birth and all its records therefore gives what its row must say today, and each turn's row says what the
+last record about that turn says.
 
 ::
 
@@ -116,6 +116,13 @@ class Hold(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
 
 
+class KeptHead(Struct, frozen=True):
+    """A head that went to the head of a branch: which branch, and where the head stood before (``left``)."""
+
+    branch: str
+    left: Point
+
+
 class Export(Struct, frozen=True):
     """A copy that left the store: of what (the conversation, its family, all with some tags, all), and as what."""
 
@@ -197,9 +204,9 @@ class Fact(Standing, frozen=True, omit_defaults=True, kw_only=True):
     """The body of a record. ``by`` is who did it, if somebody said so.
 
     What follows ``kind``, ``time`` and ``by`` depends on the kind. Kinds of a conversation's chain: how a turn stands
-    (`committed`, `failed`, `cancelled`, `awaiting_approval`, `resumed`), `note`, `rewound`, `renamed`, `described`,
-    `approvals`, `admitted`, `charged`, `exported`, `restated`. Kinds of a family's chain: `deleted`, `expired`,
-    `erased`, `held`, `released`, `imported`. A tenant's chains have `charged`.
+    (`committed`, `failed`, `cancelled`, `awaiting_approval`, `resumed`), `note`, `rewound`, `kept`, `renamed`,
+    `described`, `approvals`, `admitted`, `charged`, `exported`, `restated`. Kinds of a family's chain: `deleted`,
+    `expired`, `erased`, `held`, `released`, `imported`. A tenant's chains have `charged`.
     """
 
     kind: str
@@ -208,6 +215,7 @@ class Fact(Standing, frozen=True, omit_defaults=True, kw_only=True):
     turn: TurnFacts | None = None
     charge: Charge | None = None
     aside: str | None = None  # the branch that keeps what a head left
+    kept: KeptHead | None = None
     removed: Removal | None = None
     erased: Erasure | None = None
     expired: Expiry | None = None

@@ -122,9 +122,10 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
     ) -> StoredConversation | StoredTurn | None:
         """The turn or conversation that an earlier request with this key made, as it is now; None if the key is free.
 
-        ``source`` is the conversation that was forked or that the turn runs in; None for `create`, and for a turn in
-        whichever conversation it runs. Raises `KeyReused` if the key was used for another operation, source or request,
-        and `NotFound` if ``source`` is not an id.
+        ``source`` is the conversation that was forked, that has kept a branch, or that the turn runs in; None for
+        `create`, and for a turn in whichever conversation it runs. A keep gives the branch that it set aside, or
+        ``source`` itself if there is no such branch. Raises `KeyReused` if the key was used for another operation,
+        source or request, and `NotFound` if ``source`` is not an id.
 
         Changes nothing and reserves nothing: between this call and the operation another request may take the key, so
         the operation has to be called with the same key. It does not wait for a running turn.
@@ -170,8 +171,8 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         *,
         title: str | None = None,
         tags: Tags | None = None,
-        if_unchanged: StoredConversation | None = None,
         name: str | None = None,
+        if_unchanged: StoredConversation | None = None,
     ) -> StoredConversation:
         """Sets the title ("" removes it), all tags, or the outer name. The revision stays, so no turn is disturbed.
 
@@ -240,6 +241,34 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
 
         Returns the conversation and that branch, or None for the branch if there were no events after the new head.
         Repeated with its key, it moves nothing and returns the branch of the first time, or None if that was deleted.
+        """
+        ...
+
+    async def keep(
+        self,
+        id: str,
+        branch: str,
+        aside: NewFork,
+        *,
+        settings: JsonText | None = None,
+        cache: JsonText | None = None,
+        if_unchanged: Collection[StoredConversation] = (),
+        key: IdempotencyKey | None = None,
+    ) -> tuple[StoredConversation, StoredConversation | None]:
+        """Moves the head to the head of a branch of the family, and makes the branch ``aside`` of the old head, in the
+        same transaction. The branch stays as it is. Its cost is the same however long the history is.
+
+        ``settings`` and ``cache`` replace the conversation's; ``aside`` has the settings that it had before. Raises
+        `Stale`, and changes nothing, unless revision, settings and cache identity of each conversation in
+        ``if_unchanged`` are as given: so nobody keeps something else than what these documents were made of.
+
+        Returns the conversation, and what was set aside: None if the branch goes on from the old head and the settings
+        stay. If the branch has the very same head and settings, nothing moves. Repeated with its key, it moves nothing
+        and returns the branch of the first time, or None if that was deleted.
+
+        Raises `Busy` or `TurnOpen` if a turn holds the conversation; a turn in the branch is not waited for. Raises
+        `CannotKeep` if the branch is the conversation itself, of another family, a sub-agent, a draft, or if it has
+        open calls of the client's tools.
         """
         ...
 
@@ -323,11 +352,15 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         create: NewConversation | None = None,
         supersede: bool = False,
         if_revision: int | None = None,
+        if_name: str | None = None,
         key: IdempotencyKey | None = None,
         onto: Onto | None = None,
         by: str | None = None,
     ) -> OpenTurn | StoredTurn:
         """Takes the conversation for a new turn with this id. ``by`` is who asked for it.
+
+        ``if_name`` is the outer name that the caller found the conversation by: if it has another one by now, nobody
+        may go on in it under the old one, and `NotFound` is raised.
 
         A retry (``retry_of``) takes over the keys of the tries before it, as far as they are free: the same request
         again gets the retry.
@@ -352,15 +385,11 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         events: Sequence[NewEvent] = (),
         *,
         usage: Usage = Usage(),
-        if_name: str | None = None,
         cache: JsonText | None = None,
         settings: JsonText | None = None,
         aside: NewFork | None = None,
     ) -> Committed:
         """Makes the journalled events and these history, and moves the head. All of it is on disk when it returns.
-
-        ``if_name`` is the outer name that the caller found the conversation by: if it has another one by now, nobody
-        may go on in it under the old one, and `NotFound` is raised.
 
         ``cache`` and ``settings`` replace the conversation's cache identity and settings.
 

@@ -27,7 +27,7 @@ LineageKind: TypeAlias = Literal["root", "fork", "aside", "side", "sub_agent"]
 ListOrder: TypeAlias = Literal["created", "used"]
 """How a list of conversations is sorted: the newest first, or the one first whose last turn began last."""
 
-KeyedOperation: TypeAlias = Literal["create", "fork", "turn"]
+KeyedOperation: TypeAlias = Literal["create", "fork", "keep", "turn"]
 """An operation of which `Store.made_with` tells the result. A rewind is repeated instead: that moves nothing."""
 
 StopReason: TypeAlias = Literal["cancel", "lost"]

@@ -46,6 +46,7 @@ class Ids(Struct, frozen=True):
     free: str
     turn: str  # to be begun in `free`
     new: str  # for what is made
+    early: str  # a fork of `told` after its first turn
 
 
 class Machine(Struct, frozen=True):
@@ -177,6 +178,8 @@ class Writer:
                 return await store.fork(ids.told, branch)
             case "rewind":
                 return await store.rewind(ids.told, branch, at=ids.first)
+            case "keep":
+                return await store.keep(ids.told, ids.early, branch)
             case "note":
                 return await store.note(ids.told, ids.new, exchange("Noted."))
             case "delete":

@@ -66,6 +66,7 @@ class Task:
             self._note,
             self._fork,
             self._rewind,
+            self._keep,
             self._elsewhere,
             self._collect,
             self._anchor,
@@ -77,7 +78,7 @@ class Task:
             elif len(self.paths) > MOST_CONVERSATIONS:
                 await self._delete()
             else:
-                (act,) = self._chance.choices(acts, weights=[10, 2, 3, 2, 3, 1, 2, 1])
+                (act,) = self._chance.choices(acts, weights=[10, 2, 3, 2, 3, 3, 1, 2, 1])
                 await act(self._chance.choice(list(self.paths)))
 
     async def _create(self, _: str) -> None:
@@ -165,6 +166,21 @@ class Task:
         self.paths[aside] = path
         self.families[aside] = self.families[conversation]
         self.paths[conversation] = path[: path.index(at) + 1]
+
+    async def _keep(self, conversation: str) -> None:
+        """The head of any other branch of the family that this task has."""
+        path, family = self.paths[conversation], self.families[conversation]
+        others = [id for id in self.paths if self.families[id] == family and self.paths[id] != path]
+        if not others:
+            return
+        aside, branch = new_id(), self._chance.choice(others)
+        number = self._reports.will("keep", conversation=conversation, made=aside, source=branch)
+        record, left = await self._store.keep(conversation, branch, NewFork(id=aside, cache="{}"))
+        self._reports.did(number, record.head.position)
+        self.paths[conversation] = self.paths[branch][:]
+        if left is not None:
+            self.paths[aside] = path
+            self.families[aside] = family
 
     async def _elsewhere(self, conversation: str) -> None:
         """A turn on any place of any branch of the family that this task has."""

@@ -117,6 +117,7 @@ _SAMPLES: dict[str, Any] = {
     "actual": 4,
     "agent": "explorer",
     "argument": "remove=['open_tickets']",
+    "branch": "01a8f6e0-7d43-7c11-9e52-6f0a1b2c3d4e",
     "call": "call_1",
     "command": "forkpoint trust /srv/shop",
     "conversation": ID,

@@ -26,6 +26,8 @@ _BY_KIND: dict[ErrorKind, int] = {
     errors.ImportRefused: 409,
     errors.SecretInside: 409,
     errors.Busy: 409,
+    errors.CannotKeep: 422,
+    errors.CannotKeep.branch_not_ready: 409,
     errors.Held: 409,
     errors.TurnOpen: 409,
     errors.TurnLost: 409,

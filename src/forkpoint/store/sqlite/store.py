@@ -38,6 +38,7 @@ from forkpoint.store.sqlite.operations import (
     commits,
     conversations,
     deletion,
+    departure,
     history,
     holds,
     landmarks,
@@ -215,8 +216,8 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         *,
         title: str | None = None,
         tags: Tags | None = None,
-        if_unchanged: StoredConversation | None = None,
         name: str | None = None,
+        if_unchanged: StoredConversation | None = None,
     ) -> StoredConversation:
         self._view.file.checks.description(title, tags or ())
         if name is not None:
@@ -283,6 +284,37 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         self._view.file.checks.key(key)
         run = partial(conversations.rewind, id=id, aside=aside, at=at, before=before, if_revision=if_revision, key=key)
         return await self._view.write("rewind of", id, run, landed=partial(conversations.exists, id=aside.id))
+
+    async def keep(
+        self,
+        id: str,
+        branch: str,
+        aside: NewFork,
+        *,
+        settings: JsonText | None = None,
+        cache: JsonText | None = None,
+        if_unchanged: Collection[StoredConversation] = (),
+        key: IdempotencyKey | None = None,
+    ) -> tuple[StoredConversation, StoredConversation | None]:
+        self._view.file.checks.new(aside)
+        self._view.file.checks.documents(settings, cache)
+        self._view.file.checks.key(key)
+        conversations.key_of(id)
+        conversations.key_of(branch)
+        mark: departure.KeepMark | None = None
+
+        def run(db: Database, scope: Scope) -> tuple[StoredConversation, StoredConversation | None]:
+            nonlocal mark
+            kept = departure.keep(
+                db, scope, id, branch, aside, settings=settings, cache=cache, if_unchanged=if_unchanged, key=key
+            )
+            mark = departure.mark_of(db, scope, id)
+            return kept
+
+        def landed(db: Database, scope: Scope) -> bool:
+            return departure.is_there(db, scope, id, mark)
+
+        return await self._view.write("keep of", id, run, landed=landed)
 
     async def note(
         self,
@@ -370,6 +402,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         create: NewConversation | None = None,
         supersede: bool = False,
         if_revision: int | None = None,
+        if_name: str | None = None,
         key: IdempotencyKey | None = None,
         onto: Onto | None = None,
         by: str | None = None,
@@ -395,6 +428,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
             create=create,
             supersede=supersede,
             if_revision=if_revision,
+            if_name=if_name,
             key=key,
             onto=onto,
             by=by,
@@ -402,7 +436,6 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         return await self._turns.take(turn, token, begun=True, operation=run)
 
     async def journal(self, turn: OpenTurn, events: Sequence[NewEvent], *, usage: Usage = Usage()) -> OpenTurn:
-        if_name: str | None = None,
         staged = self._view.stage(turn, events)
         spent = turn.usage + usage
         run = partial(turns.journal, turn=turn, staged=staged, usage=spent)
@@ -428,7 +461,6 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         usage: Usage = Usage(),
         cache: JsonText | None = None,
         settings: JsonText | None = None,
-            if_name=if_name,
         aside: NewFork | None = None,
     ) -> Committed:
         self._view.file.checks.documents(settings, cache)

@@ -20,6 +20,7 @@ from forkpoint.testing.conformance.elsewhere import ElsewhereConformance
 from forkpoint.testing.conformance.erasures import ErasureConformance
 from forkpoint.testing.conformance.forks import ForkConformance
 from forkpoint.testing.conformance.holds import HoldConformance
+from forkpoint.testing.conformance.keeps import KeepConformance
 from forkpoint.testing.conformance.keys import KeyConformance
 from forkpoint.testing.conformance.landmarks import LandmarkConformance
 from forkpoint.testing.conformance.ledger import LedgerConformance
@@ -38,6 +39,7 @@ class StoreConformance(
     ConversationConformance,
     TurnConformance,
     ForkConformance,
+    KeepConformance,
     KeyConformance,
     ElsewhereConformance,
     SubAgentConformance,

@@ -40,9 +40,9 @@ INSERT INTO idempotency (tenant, key, operation, subject, target, request, creat
 SELECT tenant, key, 'turn', conversation, id, request, :now FROM turn WHERE tenant = :tenant AND id = :turn;
 
 -- name: free_key
--- Its turn did not commit, or what it made is deleted: the key may be used again. A rewind stays done, though
+-- Its turn did not commit, or what it made is deleted: the key may be used again. A rewind or a keep stays done, though
 -- the branch that it set aside be deleted.
-DELETE FROM idempotency WHERE tenant = :tenant AND target = :target AND operation <> 'rewind';
+DELETE FROM idempotency WHERE tenant = :tenant AND target = :target AND operation NOT IN ('rewind', 'keep');
 
 -- name: take_over_keys
 -- A retry answers the requests of the tries before it too, if it has their input, and as far as nobody has used their

@@ -103,6 +103,15 @@ SET head = :head, head_digest = :head_digest, head_turn = :head_turn, head_total
     open_segment = NULL, revision = revision + 1, updated = :now
 WHERE tenant = :tenant AND id = :id AND open_turn IS NULL AND revision = :revision;
 
+-- name: keep_head
+-- The one statement that moves a head to the head of a branch, with what comes along from there. The segment is closed,
+-- as it is by a rewind.
+UPDATE conversation
+SET head = :head, head_digest = :head_digest, head_turn = :head_turn, head_totals = :head_totals,
+    head_state_of = :head_state_of, head_state = :head_state, head_open_calls = :head_open_calls,
+    own_from = :own_from, inherited = :inherited, settings = :settings, cache = :cache,
+    open_segment = NULL, revision = revision + 1, updated = :now
+WHERE tenant = :tenant AND id = :id AND open_turn IS NULL AND revision = :revision;
 
 -- name: with_dependents
 -- A conversation, its sides and the sub-agents under it, however deep; forks are not among them. Sides are found by

@@ -124,7 +124,11 @@ def made_with(
     if made is None:
         return None
     id = id_from_bytes(made)
-    return read(db, scope, id) if operation == "turn" else conversations.read(db, scope, id)
+    if operation == "turn":
+        return read(db, scope, id)
+    if operation == "keep" and source is not None and not conversations.exists(db, scope, id):
+        id = source  # what was set aside is deleted
+    return conversations.read(db, scope, id)
 
 
 def journal(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> bytes | None:
