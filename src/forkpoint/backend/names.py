@@ -3,7 +3,7 @@ Tests: tests/conversation/test_conversations.py, test_fork.py."""
 
 import re
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.results import Turn
@@ -12,6 +12,17 @@ from forkpoint.events import Event, Position
 from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.llm.model import LLM
 from forkpoint.store.values import check_name
+
+
+class Named(Protocol):
+    """A conversation as an object, of either face."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def agent(self) -> Agent | None: ...
+
 
 Point: TypeAlias = str | Position | Turn | Event
 """A place in history: a turn or its id, an event or its id."""

@@ -196,6 +196,16 @@ class BackendBranches(Protocol):
         """Moves the head back. Gives the branch that keeps what stood after it; None if nothing did."""
         ...
 
+    async def keep(
+        self, id: str, branch: str, *, key: str | None = None, if_revision: int | None = None
+    ) -> tuple[tuple[Info, Settings], tuple[Info, Settings] | None]:
+        """Moves the head to the head of a branch, which is named by its id or name.
+
+        Gives the conversation as it is then, and the branch that keeps what stood there; None if nothing had to be set
+        aside. Raises `CannotKeep`, and `Busy` or `TurnOpen` if a turn holds the conversation.
+        """
+        ...
+
     async def tree(self, id: str) -> tuple[Branch, ...]:
         """The family of a conversation: roots, with what branched off them."""
         ...

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.stored.document import bind, portable_document
+from forkpoint.agent.stored.guards import with_guards_of
 from forkpoint.errors import BadWorkspace, CannotResume, Item
 from forkpoint.events import JsonText
 from forkpoint.workspace.folders import Made
@@ -80,6 +81,23 @@ class Settings(Struct, frozen=True, omit_defaults=True):
         """The same settings in the folder of others, with all that goes with that folder."""
         place = {"workspace": other.workspace, "made": other.made, "placed": other.placed}
         return msgspec.structs.replace(self, **place, guarded_by=other.guarded_by)
+
+    def keeping(self, branch: "Settings") -> "Settings":
+        """The settings of a conversation that keeps a branch: the branch's agent, with all else as it is here.
+
+        The guards of the agent stay too, and so does the whole agent if the branch has none. What stands in the agent's
+        instructions (``system``, ``project``) goes with the agent. Raises `CannotResume` if an agent cannot be read.
+        """
+        if branch.agent_json is None:
+            return self
+        document = branch.agent_json
+        try:
+            if self.agent_json is not None:
+                document = with_guards_of(document, self.agent_json)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise CannotResume.of([Item("agent", "", f"cannot be read ({error})")]) from None
+        agent = msgspec.Raw(document.encode())
+        return msgspec.structs.replace(self, agent=agent, system=branch.system, project=branch.project)
 
     @property
     def agent_json(self) -> JsonText | None:

@@ -25,6 +25,7 @@ from forkpoint.backend.allowance import NOTHING
 from forkpoint.backend.callbacks import Callback, Visualizer
 from forkpoint.backend.messages import Message, as_message
 from forkpoint.backend.names import (
+    Named,
     Point,
     as_answerer,
     as_id,
@@ -56,7 +57,7 @@ from forkpoint.conversation.sub_agents import Members, part_of_key
 from forkpoint.conversation.tries import Tries
 from forkpoint.engine.trust import with_project
 from forkpoint.engine.views import info_of_draft
-from forkpoint.errors import BadAgent, BadArgument, NoSuchTurn, NotFound
+from forkpoint.errors import BadAgent, BadArgument, CannotKeep, NoSuchTurn, NotFound
 from forkpoint.events import Condensation, Event, Position, ToolResult, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm.model import LLM
@@ -558,6 +559,38 @@ class AsyncConversation:
             return None
         info, settings = aside
         return self._around(handle.beside(info, settings, handle.agent_of(settings), allow=handle.allow))
+
+    async def keep(self, branch: Named | str, *, key: str | None = None, if_revision: int | None = None) -> Self | None:
+        """Moves the head of this conversation to the head of a branch of its family. Returns what stood there.
+
+        What stood there becomes a branch that is set aside, in the same transaction. None if nothing had to be set
+        aside: the branch goes on from where this conversation stands, with the same agent. Undo it by keeping the
+        branch that was set aside.
+
+        The branch's agent and cache identity come along, so that the next prompt is warm. Id, name, title and tags of
+        this conversation stay, and so do its approval policy, limits, hooks, standing approvals and workspace. The
+        branch stays as it is. A turn that runs there is not waited for: what is committed there is kept.
+
+        - ``branch``: a conversation, or its id or name. Raises `CannotKeep` if it is this conversation itself, of
+          another family, a sub-agent, a draft, or waits for results of the client's own tools.
+        - ``key``: an idempotency key. The same key with the same branch moves nothing again, and returns the same.
+        - ``if_revision``: as in `run`.
+
+        Raises `Busy` or `TurnOpen` while a turn holds this conversation.
+        """
+        handle = self._handle
+        handle.check_draft(if_revision)
+        named = branch if isinstance(branch, str) else branch.id
+        if handle.draft is not None:
+            raise CannotKeep(self.id, named, "nothing was said in the conversation yet, so it has no branches")
+        backend = await handle.ready()
+        (_, settings), aside = await backend.branches.keep(self.id, named, key=key, if_revision=if_revision)
+        left = None
+        if aside is not None:
+            info, former = aside
+            left = self._around(handle.beside(info, former, handle.agent_of(former), allow=handle.allow))
+        handle.kept(settings, None if isinstance(branch, str) else branch.agent)
+        return left
 
     async def tree(self) -> tuple[Branch, ...]:
         """The family: its roots, each with what branched off."""

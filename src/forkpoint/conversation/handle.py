@@ -216,6 +216,20 @@ class Handle:
             await (await self.backend()).change(self.id, settings, at_hand(answerer), if_revision=if_revision)
         self.agent, self.settings = at_hand(answerer), settings
 
+    def kept(self, settings: Settings, lender: Agent | None) -> None:
+        """Goes on with the settings that came with a branch. ``lender`` is the branch's agent, if it is at hand.
+
+        The agent is None from then on if it is not at hand: its functions are in neither of the two agents, or only
+        the server has it.
+        """
+        agent, lent = self.agent, None
+        if agent is not None and lender is not None:
+            guards = {"limits": agent.limits, "approval": agent.approval}
+            lent = lender.but(**guards, unattended=agent.unattended, hooks=agent.hooks)
+        if not self.place.is_remote and (lent is None or lent.to_json() != settings.agent_json):
+            lent = self.agent_of(settings)
+        self.agent, self.settings = lent, settings
+
     # Who answers.
 
     def answerer(self) -> Agent:

@@ -190,6 +190,7 @@ class Conversation:
 
     fork = _branches(AsyncConversation.fork)
     rewind = _branches(AsyncConversation.rewind)
+    keep = _branches(AsyncConversation.keep)
     tree = waits(AsyncConversation.tree)
     delete = waits(AsyncConversation.delete)
     hold = waits(AsyncConversation.hold)

@@ -49,6 +49,12 @@ def rewind_key(key: str | None, at: str | Position | None, before: str | Positio
     return None if key is None else _bound(key, {"at": _place(at), "before": _place(before)})
 
 
+def keep_key(key: str | None, branch: str) -> IdempotencyKey | None:
+    """The key of a keep, bound to the branch as the caller named it: its name may be another's by the time of a
+    repeat."""
+    return None if key is None else _bound(key, {"branch": branch})
+
+
 def spawn_key(key: str | None, parent: str, options: SpawnOptions) -> IdempotencyKey | None:
     """The key of a new sub-agent, bound to its parent and all that was asked of it."""
     if key is None:

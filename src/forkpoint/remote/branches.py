@@ -10,7 +10,7 @@ from forkpoint.events import Position
 from forkpoint.ids import new_id
 from forkpoint.remote.connection import ServerConnection, ServerRequest
 from forkpoint.remote.requests import agent_of, given, path_of, with_settings
-from forkpoint.wire.documents import FamilyDocument, InfoDocument, RewindDocument, info_of_document
+from forkpoint.wire.documents import FamilyDocument, InfoDocument, KeepDocument, RewindDocument, info_of_document
 
 
 class RemoteBranches:
@@ -59,6 +59,15 @@ class RemoteBranches:
         request = ServerRequest(method="POST", path=path, body=body, key=key or new_id(), revision=if_revision)
         aside = await self._connection.read(request, RewindDocument, _aside_of)
         return None if aside is None else with_settings(aside)
+
+    async def keep(
+        self, id: str, branch: str, *, key: str | None = None, if_revision: int | None = None
+    ) -> tuple[tuple[Info, Settings], tuple[Info, Settings] | None]:
+        path, body = f"{path_of(id)}/keep", {"branch": branch}
+        request = ServerRequest(method="POST", path=path, body=body, key=key or new_id(), revision=if_revision)
+        kept = await self._connection.read(request, KeepDocument)
+        aside = None if kept.aside is None else with_settings(info_of_document(kept.aside))
+        return with_settings(info_of_document(kept.conversation)), aside
 
     async def tree(self, id: str) -> tuple[Branch, ...]:
         request = ServerRequest(method="GET", path=f"{path_of(id)}/tree")

@@ -301,6 +301,13 @@ class RewindDocument(Struct, frozen=True):
     aside: InfoDocument | None
 
 
+class KeepDocument(Struct, frozen=True):
+    """A conversation that has kept a branch, and the branch that keeps what stood there, if that was set aside."""
+
+    conversation: InfoDocument
+    aside: InfoDocument | None
+
+
 class FamilyDocument(Struct, frozen=True):
     """All conversations of a family; the lineage of each says where it hangs."""
 

@@ -1,5 +1,5 @@
 """`EngineBranches`: the branches of a store's conversations, as callers see them.
-Tests: tests/conversation/test_fork.py, test_rewind.py, test_family.py."""
+Tests: tests/conversation/test_fork.py, test_rewind.py, test_keep.py, test_family.py."""
 
 from functools import partial
 
@@ -8,6 +8,7 @@ from forkpoint.backend.options import ForkOptions
 from forkpoint.backend.results import Branch, Info, tree_of
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.branches.forks import Forks
+from forkpoint.engine.branches.keeping import Keeping
 from forkpoint.engine.resources import Resources
 from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.engine.views import info_of
@@ -23,6 +24,7 @@ class EngineBranches:
         self._records = resources.records
         self._turns = turns
         self.forks = Forks(resources)
+        self.keeping = Keeping(resources)
 
     async def fork(
         self,
@@ -50,6 +52,14 @@ class EngineBranches:
         await self._turns.unended.end(id)
         aside = await self.forks.rewind(id, at=at, before=before, key=key, if_revision=if_revision)
         return None if aside is None else (info_of(aside), Settings.from_json(aside.settings))
+
+    async def keep(
+        self, id: str, branch: str, *, key: str | None = None, if_revision: int | None = None
+    ) -> tuple[tuple[Info, Settings], tuple[Info, Settings] | None]:
+        await self._turns.unended.end(id)
+        kept = await self.keeping.keep(id, branch, key=key, if_revision=if_revision)
+        aside = None if kept.aside is None else (info_of(kept.aside), Settings.from_json(kept.aside.settings))
+        return (info_of(kept.now), Settings.from_json(kept.now.settings)), aside
 
     async def tree(self, id: str) -> tuple[Branch, ...]:
         family = (await self._store.read(id)).family

@@ -344,6 +344,12 @@ class Rewind(_Body, frozen=True):
     before: Point | None = None
 
 
+class Keep(_Body, frozen=True):
+    """The branch of the family whose head the conversation is to have: its id or its name."""
+
+    branch: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
 class ChangeState(_Body, frozen=True):
     """Keys to set, each to any JSON value, and keys to remove."""
 

@@ -1,4 +1,4 @@
-"""Branches: forks, rewinds, and the family as a whole."""
+"""Branches: forks, rewinds, keeps, and the family as a whole."""
 
 from typing import Annotated
 
@@ -9,10 +9,10 @@ from forkpoint.backend.options import ForkOptions
 from forkpoint.backend.results import Branch
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import BadWorkspace, NotFound
-from forkpoint.server.api.bodies import Fork, Rewind
+from forkpoint.server.api.bodies import Fork, Keep, Rewind
 from forkpoint.server.api.conversations import AGENT, created, is_chosen
 from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, answer, etag
-from forkpoint.wire.documents import FamilyDocument, InfoDocument, RewindDocument, info_document
+from forkpoint.wire.documents import FamilyDocument, InfoDocument, KeepDocument, RewindDocument, info_document
 from forkpoint.workspace.folders import Kind
 
 calls = Calls("branches", under="/api/conversations/{id}")
@@ -101,11 +101,37 @@ async def rewind_conversation(call: CallMade, id: Conversation) -> Response:
     return answer(RewindDocument(info_document(now), kept), ETag=etag(now))
 
 
+@calls(
+    "POST",
+    "/keep",
+    role="use",
+    takes=Keep,
+    optional=False,
+    gives=KeepDocument,
+    once=True,
+    if_match=True,
+    tags=True,
+    raises="not_found cannot_keep keeps_itself branch_not_ready busy turn_open cannot_resume key_reused stale",
+)
+async def keep_branch(call: CallMade, id: Conversation) -> Response:
+    """Move the head to the head of a branch of the family. What stood there is kept in a branch that is set aside.
+
+    The agent and the cache key come with the branch. Name, title and tags, approval, limits, hooks, standing approvals
+    and the workspace stay. The branch stays as it is. To undo it, keep the branch that was set aside.
+    """
+    body = await call.body(Keep)
+    info, _ = await call.found(id)
+    (now, _), aside = await call.backend.branches.keep(info.id, body.branch, key=call.key, if_revision=call.if_revision)
+    call.services.watching.moved(call.tenant, info.id)
+    kept = None if aside is None else info_document(aside[0])
+    return answer(KeepDocument(info_document(now), kept), ETag=etag(now))
+
+
 @calls("GET", "/tree", role="read", gives=FamilyDocument, raises="not_found")
 async def get_tree(
     call: CallMade,
     id: Conversation,
-    asides: Annotated[bool, Query(description="With what rewinds have set aside.")] = True,
+    asides: Annotated[bool, Query(description="With what rewinds and keeps have set aside.")] = True,
     agents: Annotated[bool, Query(description="With sub-agents, and what branched off them.")] = True,
     sides: Annotated[bool, Query(description="With what clients asked beside its conversations.")] = True,
 ) -> Response:

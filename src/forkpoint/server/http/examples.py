@@ -167,6 +167,7 @@ EXAMPLES: dict[str, Any] = {
     "TeamDocument": {"items": [_MEMBER_DOCUMENT]},
     "FamilyDocument": {"items": [_INFO_DOCUMENT, plain(info_document(_SPAWNED))]},
     "RewindDocument": {"conversation": _INFO_DOCUMENT, "aside": None},
+    "KeepDocument": {"conversation": _INFO_DOCUMENT, "aside": None},
     "DeletedDocument": {
         "workspace": {
             "path": "/srv/forkpoint/workspaces/second-try",
@@ -212,6 +213,7 @@ EXAMPLES: dict[str, Any] = {
     "ResumeTurn": {"rerun": []},
     "Fork": {"title": "Try the other fix", "tags": {"kind": "debug"}},
     "Rewind": {"at": "1-2"},
+    "Keep": {"branch": "second-try"},
     "Spawn": {"task": _MEMBER.task, "role": "reader", "nickname": "explorer"},
     "TellAgent": {"message": "And build 1235?"},
     "ChangeState": {"set": {"open_tickets": 4}, "remove": []},
