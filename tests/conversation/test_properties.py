@@ -14,7 +14,7 @@ from tests.conversation.support.agents import PATIENCE, agent_of, said
 
 from forkpoint import Conversation, ToolContext, TurnCancelled, TurnFailed, tool
 from forkpoint.conversation import Turn
-from forkpoint.errors import ForkpointError, NoSuchTurn, TurnOpen
+from forkpoint.errors import CannotKeep, ForkpointError, NoSuchTurn, TurnOpen
 from forkpoint.events import Event, ToolResult, Usage
 from forkpoint.history.pairing import NO_CALLS
 from forkpoint.llm import TextPiece
@@ -361,6 +361,34 @@ class Conversations(RuleBasedStateMachine):
         aside.close()
         self.branches.append(Branch(opened, branch.path))
         branch.path = branch.path[:until]
+
+    @precondition(lambda self: 1 < len(self.branches) < BRANCHES)
+    @rule(number=st.integers(0, 9), which=st.integers(0, 9))
+    def keep(self, number: int, which: int) -> None:
+        branch, kept = self._branch(number), self._branch(which)
+        if branch.waiting is not None:
+            with pytest.raises(TurnOpen):
+                branch.conversation.keep(kept.conversation)
+            return
+        if kept is branch:
+            with pytest.raises(CannotKeep):
+                branch.conversation.keep(kept.conversation)
+            return
+        aside = branch.conversation.keep(kept.conversation)
+        is_left = kept.path[: len(branch.path)] != branch.path
+        assert (aside is not None) == is_left, "what stood there is set aside if the branch has not got it"
+        if aside is not None:
+            opened = Conversation.open(
+                aside.id, agent=branch.conversation.agent, store="memory:", callbacks=[self.told]
+            )
+            aside.close()
+            self.branches.append(Branch(opened, branch.path))
+        branch.path = kept.path
+
+    @rule(number=st.integers(0, 9))
+    def rename(self, number: int) -> None:
+        conversation, name = self._branch(number).conversation, f"name-{next(self.numbers)}"
+        assert conversation.rename(name).name == conversation.name == name
 
     # What must always hold.
 

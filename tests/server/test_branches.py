@@ -1,4 +1,4 @@
-"""Forks, rewinds and families over HTTP."""
+"""Forks, rewinds, keeps and families over HTTP."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -199,6 +199,69 @@ def test_one_key_rewinds_once(client: httpx2.Client, source: dict[str, Any]) -> 
     again = client.post(f"{place}/rewind", json=body, headers=key).json()
     assert again["aside"]["id"] == first["aside"]["id"]
     assert again["conversation"]["events"] > first["conversation"]["events"]
+
+
+# Keeps.
+
+
+def branched(client: httpx2.Client, source: dict[str, Any], name: str | None = None) -> str:
+    """A branch of the source that has gone another way after the first turn."""
+    body = {"at": source["turns"][0], "agent": "other"} | ({"name": name} if name else {})
+    branch: str = client.post(f"{PLACE}/{source['id']}/fork", json=body).json()["id"]
+    client.post(f"{PLACE}/{branch}/turns", json={"message": "other"})
+    return branch
+
+
+def test_a_keep_moves_the_head_and_sets_aside_what_stood_there(client: httpx2.Client, source: dict[str, Any]) -> None:
+    place, name = f"{PLACE}/{source['id']}", f"try-{source['id']}"
+    branch = branched(client, source, name)
+    whole, theirs = events(client, source["id"]), client.get(f"{PLACE}/{branch}").json()
+    answered = client.post(f"{place}/keep", json={"branch": name})
+    body = answered.json()
+    assert answered.status_code == 200
+    assert body["conversation"] == client.get(place).json()
+    assert answered.headers["etag"] == client.get(place).headers["etag"]
+    now = body["conversation"]
+    assert (now["head"], now["agent"]) == (theirs["head"], "other")
+    assert (now["id"], now["name"], now["title"]) == (source["id"], source["name"], "Source")
+    assert (now["tags"], now["cache"]["key"]) == (source["tags"], theirs["cache"]["key"])
+    assert client.get(f"{PLACE}/{branch}").json() == theirs
+    assert (body["aside"]["lineage"]["kind"], body["aside"]["agent"]) == ("aside", "support")
+    assert events(client, body["aside"]["id"]) == whole
+    back = client.post(f"{place}/keep", json={"branch": body["aside"]["id"]}).json()["conversation"]
+    assert (back["head"], back["agent"], back["cache"]) == (source["head"], "support", source["cache"])
+    ahead = client.post(f"{place}/fork").json()["id"]
+    client.post(f"{PLACE}/{ahead}/turns", json={"message": "three"})
+    assert client.post(f"{place}/keep", json={"branch": ahead}).json()["aside"] is None
+
+
+def test_a_keep_of_what_cannot_be_kept_is_refused_and_changes_nothing(
+    client: httpx2.Client, source: dict[str, Any]
+) -> None:
+    place = f"{PLACE}/{source['id']}"
+    stranger = client.post(PLACE, json={}).json()["id"]
+    refused(client.post(f"{place}/keep", json={"branch": stranger}), 422, "cannot_keep")
+    refused(client.post(f"{place}/keep", json={"branch": source["id"]}), 422, "keeps_itself")
+    refused(client.post(f"{place}/keep", json={"branch": new_id()}), 404, "not_found")
+    refused(client.post(f"{PLACE}/{new_id()}/keep", json={"branch": source["id"]}), 404, "not_found")
+    for body in ({}, {"branch": ""}, {"branch": 7}, {"branch": source["id"], "at": "x"}):
+        assert client.post(f"{place}/keep", json=body).status_code == 422
+    begun = client.post(f"{place}/turns", json={"message": "wait"}, headers={"Prefer": "respond-async"})
+    refused(client.post(f"{place}/keep", json={"branch": branched(client, source)}), 409, "busy")
+    client.post(f"{begun.headers['location']}/cancel")
+    assert client.get(place).json()["digest"] == source["digest"]
+
+
+def test_one_key_keeps_once(client: httpx2.Client, source: dict[str, Any]) -> None:
+    place, key = f"{PLACE}/{source['id']}", {"Idempotency-Key": f"keep-{source['id']}"}
+    branch = branched(client, source)
+    first = client.post(f"{place}/keep", json={"branch": branch}, headers=key).json()
+    client.post(f"{place}/turns", json={"message": "on"})
+    client.delete(f"{PLACE}/{branch}")
+    again = client.post(f"{place}/keep", json={"branch": branch}, headers=key).json()
+    assert again["aside"]["id"] == first["aside"]["id"]
+    assert again["conversation"]["events"] > first["conversation"]["events"]
+    refused(client.post(f"{place}/keep", json={"branch": source["id"]}, headers=key), 422, "key_reused")
 
 
 # Families.

@@ -228,6 +228,7 @@ def test_a_call_that_cannot_keep_an_if_match_refuses_it(client: httpx2.Client) -
         ("POST", "/turns", {"message": "Hi"}),
         ("POST", "/fork", {}),
         ("POST", "/rewind", {"before": "TURN"}),
+        ("POST", "/keep", {"branch": "FORK"}),
         ("PUT", "/agent", {"agent": "other"}),
         ("PATCH", "/state", {"set": {"a": 1}}),
         ("DELETE", "", None),
@@ -240,6 +241,8 @@ def test_a_change_to_what_has_moved_meanwhile_is_412_and_changes_nothing(
     old = client.get(place).headers["etag"]
     turn = client.post(f"{place}/turns", json={"message": "Hi"}).json()["id"]
     body = {"before": turn} if path == "/rewind" else body
+    if path == "/keep":
+        body = {"branch": client.post(f"{place}/fork", json={"before": turn}).json()["id"]}
     now = client.get(place)
     for stale in (old, '"0"', '"999999"', '"-1"'):
         answered = client.request(method, place + path, json=body, headers={"If-Match": stale})
@@ -269,6 +272,26 @@ def test_title_and_tags_are_given_replaced_and_removed(client: httpx2.Client) ->
     gone = client.patch(place, json={"title": "", "tags": {}})
     assert (gone.json()["title"], gone.json()["tags"]) == (None, {})
     assert gone.headers["etag"] == client.get(place).headers["etag"]
+
+
+def test_a_name_is_changed_alone_or_with_title_and_tags_all_of_it_or_nothing(client: httpx2.Client) -> None:
+    id = made(client, name="first-name")["id"]
+    made(client, name="taken-name")
+    place = f"{PLACE}/{id}"
+    renamed = client.patch(f"{PLACE}/first-name", json={"name": "second-name"})
+    assert (renamed.status_code, renamed.json()["name"], renamed.json()["revision"]) == (200, "second-name", 0)
+    assert renamed.headers["etag"] == client.get(f"{PLACE}/second-name").headers["etag"]
+    refused(client.get(f"{PLACE}/first-name"), 404, "not_found")
+    all_of_it = client.patch(place, json={"name": "third-name", "title": "T", "tags": {"a": "1"}}).json()
+    assert (all_of_it["name"], all_of_it["title"], all_of_it["tags"]) == ("third-name", "T", {"a": "1", "title": "T"})
+    refused(client.patch(place, json={"name": "taken-name", "title": "Not this"}), 409, "exists")
+    refused(client.patch(place, json={"name": "undefined", "title": "Not this"}), 422, "bad_name")
+    stale = {"If-Match": renamed.headers["etag"]}
+    refused(client.patch(place, json={"name": "fourth-name"}, headers=stale), 412, "stale")
+    assert client.get(place).json() == all_of_it
+    fresh = {"If-Match": client.get(place).headers["etag"]}
+    assert client.patch(place, json={"name": "third-name"}, headers=fresh).json() == all_of_it, "its own name"
+    assert client.patch(place, json={"name": id}, headers=fresh).json()["name"] == id
 
 
 def test_describing_never_disturbs_a_turn_that_runs(client: httpx2.Client) -> None:

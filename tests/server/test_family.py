@@ -399,7 +399,7 @@ def test_whatever_a_family_does_a_reader_that_breaks_off_has_all_of_it_once(
         reader = follow(server, root, **({} if family.cursor is None else {"last": family.cursor}))
         for _ in range(2):
             one = chance.choice(members)
-            match chance.choice(["run", "run", "fork", "spawn", "rewind", "delete"]):
+            match chance.choice(["run", "run", "fork", "spawn", "rewind", "keep", "delete"]):
                 case "run":
                     api.run(one, f"step {step}")
                 case "fork":
@@ -411,6 +411,11 @@ def test_whatever_a_family_does_a_reader_that_breaks_off_has_all_of_it_once(
                     if aside := api.post(f"{one}/rewind", at=turn).json()["aside"]:
                         members.append(aside["id"])
                     assert set(ids) <= everything | set(committed(api, *members)[members[-1]])
+                case "keep":
+                    kept = api.post(f"{one}/keep", branch=chance.choice(members))
+                    assert kept.status_code in {200, 422}, kept.text  # not itself, and no sub-agent
+                    if kept.status_code == 200 and (aside := kept.json()["aside"]):
+                        members.append(aside["id"])
                 case "delete" if one != root and step % 3 == 0:
                     family.read(reader, everything)  # or what only it had is never told
                     api.http.delete(f"/api/conversations/{one}")

@@ -30,7 +30,8 @@ NEEDED = {
     """,
     "use": """
         create_conversation describe_conversation change_agent run_turn cancel_turn discard_turn settle_turn
-        approve_turn deny_turn retry_turn resume_turn ask condense fork_conversation rewind_conversation spawn_agent
+        approve_turn deny_turn retry_turn resume_turn ask condense fork_conversation rewind_conversation
+        keep_branch spawn_agent
         tell_agent reach_agent close_agent change_state preview_request create_chat_completion
         revoke_approval
     """,

@@ -163,7 +163,8 @@ def test_letters_of_all_kinds_and_line_breaks_arrive_as_they_were(server: Served
 Step: TypeAlias = tuple[str, int]
 STEPS: st.SearchStrategy[list[Step]] = st.lists(
     st.tuples(
-        st.sampled_from(["turn", "turn", "note", "rewind", "rewind", "fork", "fail", "forget"]), st.integers(0, 99)
+        st.sampled_from(["turn", "turn", "note", "rewind", "rewind", "keep", "keep", "fork", "fail", "forget"]),
+        st.integers(0, 99),
     ),
     min_size=2,
     max_size=8,
@@ -209,6 +210,7 @@ def test_one_who_stays_hears_all_that_another_process_commits(two_servers: tuple
         id = there.create()
         with Reader.of(two_servers[0], id) as reader:
             _write((there, there), id, [("turn", 0), ("note", 1), ("turn", 2), ("rewind", 1), ("turn", 3)])
+            _write((there, there), id, [("fork", 0), ("turn", 1), ("keep", 0), ("turn", 2), ("keep", 1)])
             copy = read(here, reader, id)
             assert copy.events == events(here, id)
             there.http.delete(f"/api/conversations/{id}")
@@ -261,6 +263,28 @@ def test_a_rewind_while_nobody_listened_is_told_once_with_the_common_position(se
     assert rewound_to(server, id, cursor) == "0"
     api.run(id, "new")
     assert rewound_to(server, id, cursor) == "0"
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["the same server", "another server"])
+def test_a_reader_is_told_once_where_a_keep_left_its_path_and_then_what_follows(
+    two_servers: tuple[str, str], other: bool
+) -> None:
+    with using(two_servers[0]) as here, using(two_servers[1]) as there:
+        keeper = there if other else here
+        id = here.create(agent="helper")
+        first = _done(here.run(id, "one"))
+        branch = _done(here.post(f"{id}/fork"))["id"]
+        _done(here.run(id, "two"))
+        _done(here.run(branch, "other"))
+        with Reader.of(two_servers[0], id, provisional="false") as reader:
+            copy = read(here, reader, id)
+            _done(keeper.post(f"{id}/keep", branch=branch))
+            read(here, reader, id, copy)
+            assert copy.rewinds == [first["events"][-1]["id"]]
+            assert copy.events == events(here, id) == events(here, branch)
+            _done(here.run(id, "on"))
+            assert read(here, reader, id, copy).events == events(here, id)
+            assert len(copy.rewinds) == 1
 
 
 def test_a_cursor_whose_branch_was_deleted_begins_anew(server: Served, api: Api) -> None:
@@ -550,6 +574,7 @@ def test_curl_can_follow(server: Served, api: Api, version: str) -> None:
 def _write(apis: tuple[Api, Api], id: str, steps: list[Step]) -> None:
     """Does what the steps say, now through one server and now through the other."""
     asides: list[str] = []
+    forks: list[str] = []
     for number, (step, chance) in enumerate(steps):
         api = apis[chance % 2]
         turns = [turn["id"] for turn in api.get(f"{id}/turns")["items"] if turn["outcome"] == "committed"]
@@ -567,6 +592,10 @@ def _write(apis: tuple[Api, Api], id: str, steps: list[Step]) -> None:
             case "fork":
                 fork = _done(api.post(f"{id}/fork"))["id"]
                 _done(apis[0].run(fork, "elsewhere"))
+                forks.append(fork)
+            case "keep" if forks or asides:
+                aside = _done(api.post(f"{id}/keep", branch=(forks + asides)[chance % len(forks + asides)]))["aside"]
+                asides += [aside["id"]] if aside else []
             case "forget" if asides:
                 assert api.http.delete(f"/api/conversations/{asides.pop()}").status_code == 204
             case _:

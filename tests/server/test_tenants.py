@@ -166,6 +166,7 @@ def test_places_of_another_tenant_are_no_places_of_ours(zeta: httpx2.Client, the
         ("fork", {"at": "TURN"}),
         ("fork", {"before": "TURN"}),
         ("rewind", {"at": "TURN"}),
+        ("keep", {"branch": "TURN"}),
         ("request", {"turn": "TURN"}),
     ):
         answers = []
