@@ -30,6 +30,7 @@ SECTIONS: dict[str, Rows] = {
     "Branch": {
         "fork": ("commands.branches.tree:fork", "Begin a conversation that shares another's history."),
         "rewind": ("commands.branches.tree:rewind", "Go back in a conversation."),
+        "keep": ("commands.branches.keep:keep", "Go on from a branch under the conversation's own name."),
         "agents": ("", "The sub-agents of a conversation: who they are, and how they stand."),
     },
     "Steer": {
@@ -44,6 +45,7 @@ SECTIONS: dict[str, Rows] = {
     },
     "Keep": {
         "describe": ("commands.conversations:describe", "Give a conversation a title or tags."),
+        "rename": ("commands.conversations:rename", "Give a conversation another name."),
         "delete": ("commands.conversations:delete", "Delete a conversation."),
         "backup": ("commands.care.copies:backup", "Copy a store to a file, while others use it."),
         "restore": ("commands.care.copies:restore", "Make a store of a backup."),

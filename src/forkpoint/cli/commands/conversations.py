@@ -1,4 +1,4 @@
-"""``forkpoint list``, ``usage``, ``describe`` and ``delete``: the conversations of a store and their cost."""
+"""``forkpoint list``, ``usage``, ``describe``, ``rename`` and ``delete``: conversations of a store and their cost."""
 
 from typing import Annotated, Literal
 
@@ -114,6 +114,29 @@ def describe(
         print_json(info_document(info))
     else:
         display(_table([info]))
+
+
+def rename(
+    conversation: Id,
+    name: Annotated[str, typer.Argument(metavar="NEW", help="The new name. Its own id takes the name away.")],
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Give a conversation another name.
+
+    Nothing else changes, and a turn that runs is not disturbed. A name that another conversation has is refused.
+
+    \b
+    Example:
+      forkpoint rename second-try build-1234
+    """
+    with opened(conversation, store) as this:
+        before = this.name
+        info = this.rename(name)
+    if json:
+        print_json(info_document(info))
+    else:
+        print(f"{one_line(before)} is called {one_line(info.name)} now.")
 
 
 def delete(
