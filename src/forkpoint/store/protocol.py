@@ -122,6 +122,8 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
     ) -> StoredConversation | StoredTurn | None:
         """The turn or conversation that an earlier request with this key made, as it is now; None if the key is free.
 
+        A note is found as a turn is.
+
         ``source`` is the conversation that was forked, that has kept a branch, or that the turn runs in; None for
         `create`, and for a turn in whichever conversation it runs. A keep gives the branch that it set aside, or
         ``source`` itself if there is no such branch. Raises `KeyReused` if the key was used for another operation,
@@ -282,13 +284,17 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         cache: JsonText | None = None,
         usage: Usage = Usage(),
         if_revision: int | None = None,
+        if_erasures: int | None = None,
+        key: IdempotencyKey | None = None,
         by: str | None = None,
     ) -> Committed:
         """Commits events that are not a turn, under the id ``note``, with new settings or a new cache identity.
 
-        ``by`` is who asked for it.
+        ``by`` is who asked for it. ``if_erasures`` is `erasure_count` as it was when the caller read what the events
+        repeat: if content was erased since, `Stale` is raised, so that nothing that was erased comes back.
 
-        A repetition with the same id and events has no effect.
+        A repetition with the same id and events has no effect. If an earlier request had the same key, its note is
+        returned, whatever ``note`` and ``events`` are; `made_with` finds it as it finds a turn.
         """
         ...
 
@@ -528,8 +534,15 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         """The journalled events of a turn that has not committed."""
         ...
 
-    async def state(self, conversation: str) -> State:
-        """The folded state at the head."""
+    async def digests(self, conversation: str, *, at: Position | None = None, after: int = 0) -> list[bytes]:
+        """The chain digests of the events that `events` returns for the same place."""
+        ...
+
+    async def state(self, conversation: str, *, at: Position | None = None) -> State:
+        """The folded state at a position of the path where a fork could begin (default: the head).
+
+        Raises `NotFound` if ``at`` is not on the path, and `BadPosition` as `fork` does.
+        """
         ...
 
     # Care.

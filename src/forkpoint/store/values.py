@@ -28,7 +28,8 @@ ListOrder: TypeAlias = Literal["created", "used"]
 """How a list of conversations is sorted: the newest first, or the one first whose last turn began last."""
 
 KeyedOperation: TypeAlias = Literal["create", "fork", "keep", "turn"]
-"""An operation of which `Store.made_with` tells the result. A rewind is repeated instead: that moves nothing."""
+"""An operation of which `Store.made_with` tells the result. A note counts as a turn. A rewind is repeated instead: that
+moves nothing."""
 
 StopReason: TypeAlias = Literal["cancel", "lost"]
 """Why a process has to stop a turn that it runs: somebody asked to cancel it, or it is another's now."""

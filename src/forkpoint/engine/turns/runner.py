@@ -302,7 +302,7 @@ class TurnRunner:
             made = await self._of_key(id, IdempotencyKey(key, None))
         except KeyReused:  # for something else than a turn of this conversation
             return None
-        return None if made is None else await read_turn(self.store, made.id)
+        return None if made is None or made.kind == "note" else await read_turn(self.store, made.id)
 
     async def stop(self) -> None:
         """Cancels what still runs here, and counts what it cost."""

@@ -326,9 +326,12 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         cache: JsonText | None = None,
         usage: Usage = Usage(),
         if_revision: int | None = None,
+        if_erasures: int | None = None,
+        key: IdempotencyKey | None = None,
         by: str | None = None,
     ) -> Committed:
         self._view.file.checks.documents(settings, cache)
+        self._view.file.checks.key(key)
         conversations.key_of(id)
         check_id("note", note)
 
@@ -342,6 +345,8 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
             cache=cache,
             usage=usage,
             if_revision=if_revision,
+            if_erasures=if_erasures,
+            key=key,
             by=by,
         )
         return await self._view.write("note", note, run, landed=partial(turns.exists, id=note))
@@ -615,9 +620,20 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
 
         return await self._view.read(read)
 
-    async def state(self, conversation: str) -> State:
+    async def digests(self, conversation: str, *, at: Position | None = None, after: int = 0) -> list[bytes]:
+        def read(db: Database, scope: Scope) -> list[bytes]:
+            family, head = history.place_on(db, scope, conversations.row_of(db, scope, conversation), at)
+            return history.read_digests(db, scope, family, head, max(after, 0))
+
+        return await self._view.read(read)
+
+    async def state(self, conversation: str, *, at: Position | None = None) -> State:
         def read(db: Database, scope: Scope) -> State:
-            return history.read_state(db, head_of(conversations.row_of(db, scope, conversation)))
+            row = conversations.row_of(db, scope, conversation)
+            if at is None:
+                return history.read_state(db, head_of(row))
+            family, position = history.place_on(db, scope, row, at)
+            return history.read_state(db, history.head_at(db, family, position))
 
         return await self._view.read(read)
 

@@ -25,6 +25,7 @@ from forkpoint.testing.conformance.keys import KeyConformance
 from forkpoint.testing.conformance.landmarks import LandmarkConformance
 from forkpoint.testing.conformance.ledger import LedgerConformance
 from forkpoint.testing.conformance.lists import ListConformance
+from forkpoint.testing.conformance.notes import NoteConformance
 from forkpoint.testing.conformance.processes import ProcessConformance
 from forkpoint.testing.conformance.records import RecordConformance
 from forkpoint.testing.conformance.sides import SideConformance
@@ -47,6 +48,7 @@ class StoreConformance(
     LandmarkConformance,
     LedgerConformance,
     ListConformance,
+    NoteConformance,
     ProcessConformance,
     StopConformance,
     ChangeConformance,

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from forkpoint.errors import KeyReused, NotWhole, Stale
 from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
 from forkpoint.history.records import Fact, TurnFacts, conversation_chain, new_salt, salted
-from forkpoint.ids import id_to_bytes
+from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.erasure.copied_events import insert_copies
-from forkpoint.store.sqlite.operations import conversations, garbage, records
+from forkpoint.store.sqlite.operations import conversations, garbage, idempotency, records
 from forkpoint.store.sqlite.operations.conversations import Spend
 from forkpoint.store.sqlite.operations.departure import leave_head
 from forkpoint.store.sqlite.operations.history import head_at, read_sealed
@@ -20,7 +20,7 @@ from forkpoint.store.sqlite.operations.landmarks import insert_landmarks
 from forkpoint.store.sqlite.operations.turns import find, lost, open_turn
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, dumps, head_columns, pack, unpack
 from forkpoint.store.stage import Sealed, Staged, chain, stage
-from forkpoint.store.values import Announcement, Committed, Head, NewFork, OpenTurn, StoreLimits
+from forkpoint.store.values import Announcement, Committed, Head, IdempotencyKey, NewFork, OpenTurn, StoreLimits
 
 
 def commit(
@@ -97,13 +97,23 @@ def note(
     cache: JsonText | None = None,
     usage: Usage = Usage(),
     if_revision: int | None = None,
+    if_erasures: int | None = None,
+    key: IdempotencyKey | None = None,
     by: str | None = None,
 ) -> Committed:
-    """A commit that is not a turn, once for each id. It needs no lock, only that nobody moved the head meanwhile."""
+    """A commit that is not a turn, once for each id and each key. It needs no lock, only that nobody moved the head
+    meanwhile."""
     if not events:
         raise NotWhole("note", "it has no events")
+    subject = conversations.key_of(conversation)
+    if (before := idempotency.find(db, scope, key, "turn", subject)) is not None:
+        return _done(db, scope, conversation, id_from_bytes(before))
     if (done := _same_note(db, scope, conversation, note, events)) is not None:
         return done
+    if if_erasures is not None:
+        erasures = db.execute(SQL["read_erasures"]).fetchone()["erasures"]
+        if erasures != if_erasures:
+            raise Stale(conversation, if_erasures, erasures)
     base = replace(_base_for_note(db, scope, conversation, note, if_revision), started=scope.now, by=by)
     staged = stage(base, events, now=scope.now, limits=limits)
     segment = base.segment or _open_segment(db, scope, id_to_bytes(base.family), base.base)
@@ -137,6 +147,7 @@ def note(
     }
     record = _move_head(db, scope, base, head, usage, kind="note", segment=segment, settings=settings, cache=cache)
     db.execute(SQL["insert_turn"], parameters | {"record": record})
+    idempotency.take(db, scope, key, "turn", subject, note)
     return Committed(base.conversation, base.id, base.revision + 1, head, first, last)
 
 
@@ -155,21 +166,27 @@ def announce(db: Database, scope: Scope, made: str, announced: Announcement, *, 
 
 
 def _same_note(db: Database, scope: Scope, conversation: str, id: str, events: Sequence[NewEvent]) -> Committed | None:
-    """What a note with this id did, if it was this one: its id is its idempotency key. Raises `KeyReused`.
+    """What a note with this id did, if it was this one: its id is an idempotency key too. Raises `KeyReused`."""
+    if find(db, scope, id) is None:
+        return None
+    done = _done(db, scope, conversation, id)
+    stretch = {"first": pack(done.first), "last": pack(done.last), "limit": -1}
+    payloads = sorted(link["payload"] or "" for link in db.execute(SQL["links_between"], stretch))
+    if payloads != sorted(encode_body(event.body) for event in events):
+        raise KeyReused(id)
+    return done
+
+
+def _done(db: Database, scope: Scope, conversation: str, id: str) -> Committed:
+    """What the note with this id did. Raises `KeyReused` if the id is not that of a note of this conversation.
 
     The revision in it is the conversation's of today.
     """
     row = find(db, scope, id)
-    if row is None:
-        return None
-    end = unpack(row["end"])
-    if row["kind"] != "note" or row["conversation"] != conversations.key_of(conversation) or end is None:
+    end = None if row is None else unpack(row["end"])
+    if row is None or end is None or row["kind"] != "note" or row["conversation"] != conversations.key_of(conversation):
         raise KeyReused(id)
     first = Position(end.segment, ((row["base"] or 0) & ORDINALS) + 1)
-    stretch = {"first": pack(first), "last": pack(end), "limit": -1}
-    payloads = sorted(link["payload"] or "" for link in db.execute(SQL["links_between"], stretch))
-    if payloads != sorted(encode_body(event.body) for event in events):
-        raise KeyReused(id)
     held = conversations.row_of(db, scope, conversation)
     return Committed(conversation, id, held["revision"], head_at(db, held["family"], end), first, end)
 

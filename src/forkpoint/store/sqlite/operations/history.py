@@ -85,6 +85,15 @@ def read_stretch(db: Database, first: int, last: Position) -> list[Event]:
     return decoded(cursor.execute(SQL["events_between"], stretch).fetchall())
 
 
+def read_digests(db: Database, scope: Scope, family: bytes, head: Position | None, after: int) -> list[bytes]:
+    """The chain digests of the events of a path after an ordinal."""
+    digests: list[bytes] = []
+    for span in read_spans(db, scope, family, head, after):
+        stretch = {"first": span.segment << 32 | span.first, "last": span.segment << 32 | span.last}
+        digests += [row["chain_digest"] for row in db.execute(SQL["digests_of_a_segment"], stretch)]
+    return digests
+
+
 def decoded(rows: Iterable[Any], kinds: Sequence[str] = ()) -> list[Event]:
     """Rows of position, turn, envelope and payload as events."""
     turns: dict[bytes, str] = {}
