@@ -20,6 +20,7 @@ from forkpoint.events import (
     ApprovalAsked,
     AssistantMessage,
     Body,
+    Brought,
     Envelope,
     Erased,
     Event,
@@ -76,6 +77,7 @@ VOCABULARY = {
     "model_called": None,
     "turn_stopped": None,
     "imported": None,
+    "brought": None,
     "erased": None,
 }
 
@@ -515,3 +517,5 @@ def test_defaults_take_no_room_on_disk() -> None:
     assert encode_body(ApprovalAsked("c", "t")) == '{"kind":"approval_asked","call_id":"c","tool":"t"}'
     assert encode_body(Erased((), "r")) == '{"kind":"erased","positions":[],"reason":"r"}'
     assert encode_body(Imported("s", 0)) == '{"kind":"imported","source":"s","count":0}'
+    brought = '{"kind":"brought","conversation":"c","what":"turns","count":1,"origins":["t/0"],"digests":["00"]}'
+    assert encode_body(Brought("c", "turns", 1, ("t/0",), ("00",))) == brought

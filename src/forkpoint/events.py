@@ -28,6 +28,9 @@ JsonText: TypeAlias = str
 
 Role: TypeAlias = Literal["user", "assistant", "system", "tool"]
 
+BroughtAs: TypeAlias = Literal["answer", "summary", "turns"]
+"""What of a branch was brought into another conversation."""
+
 
 class Position(Struct, frozen=True, order=True, gc=False):
     """A place in history. Ordinals count along the path, so the ordinal alone is the depth."""
@@ -297,6 +300,23 @@ class Imported(Body, frozen=True, tag="imported"):
     count: int
 
 
+class Brought(Body, frozen=True, tag="brought"):
+    """The events that follow in this commit were brought from another conversation of the family.
+
+    - ``what``: ``answer`` and ``summary`` are one message that was made of the origins; ``turns`` are copies of them.
+    - ``origins``: events of the other conversation, each as its turn's id, "/", and its place there, from 0.
+    - ``digests``: their chain digests, in hexadecimal, in the same order.
+    - ``left_out``: how many exchanges were not brought: they were not whole, or stand here already.
+    """
+
+    conversation: str
+    what: BroughtAs
+    count: int  # how many events follow
+    origins: tuple[str, ...]
+    digests: tuple[str, ...]
+    left_out: int = 0
+
+
 class Erased(Body, frozen=True, tag="erased"):
     """The payloads of these events were erased, and why."""
 
@@ -341,6 +361,7 @@ AnyBody: TypeAlias = (
     | ModelCalled
     | TurnStopped
     | Imported
+    | Brought
     | Erased
 )
 """A body whose kind this version knows."""

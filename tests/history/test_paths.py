@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forkpoint.events import Position
-from forkpoint.history.paths import Diff, Path, Span, common_ancestor, diff, join
+from forkpoint.history.paths import Parting, Path, Span, common_ancestor, join, parting
 
 quick = settings(max_examples=60, deadline=None, database=None)
 
@@ -129,19 +129,19 @@ def test_two_paths_part_after_their_last_common_position(two: tuple[Path, Model,
         if ours != theirs:
             break
         shared += 1
-    found = diff(left, right)
+    found = parting(left, right)
     assert found.common == (left_model[shared - 1] if shared else None)
     assert listed(found.left) == left_model[shared:]
     assert listed(found.right) == right_model[shared:]
     assert common_ancestor(left, right) == found.common
-    assert diff(right, left) == Diff(found.common, found.right, found.left), "diff depends on which side is left"
+    assert parting(right, left) == Parting(found.common, found.right, found.left), "diff depends on which side is left"
 
 
 @quick
 @given(two=paths())
 def test_a_path_differs_from_itself_in_nothing(two: tuple[Path, Model, Path, Model]) -> None:
     path = two[0]
-    assert diff(path, path) == Diff(path.head, (), ())
+    assert parting(path, path) == Parting(path.head, (), ())
 
 
 @quick
@@ -151,7 +151,7 @@ def test_a_path_and_its_beginning_share_all_of_the_beginning(
 ) -> None:
     path = two[0]
     beginning = path.upto(ordinal)
-    assert diff(path, beginning) == Diff(beginning.head, path.after(ordinal), ())
+    assert parting(path, beginning) == Parting(beginning.head, path.after(ordinal), ())
 
 
 def test_a_path_grows_within_the_segment_of_its_head() -> None:
@@ -172,7 +172,7 @@ def test_an_empty_path_has_no_positions() -> None:
     assert empty.upto(5) == empty
     assert empty.after(0) == ()
     assert join([]) == empty
-    assert diff(empty, empty) == Diff(None, (), ())
+    assert parting(empty, empty) == Parting(None, (), ())
 
 
 @quick

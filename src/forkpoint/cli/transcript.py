@@ -14,6 +14,7 @@ from forkpoint.events import (
     ApprovalDenied,
     ApprovalGiven,
     AssistantMessage,
+    Brought,
     Condensation,
     Content,
     Erased,
@@ -40,6 +41,8 @@ from forkpoint.events import (
 from forkpoint.llm.answers import cut_of
 
 _SPOKEN = {"user": "bold cyan", "assistant": "bold green", "tool": "bold magenta", "system": "bold yellow"}
+
+_BROUGHT = {"answer": "the answer of", "summary": "a summary of", "turns": "turns of"}
 
 
 def transcript(events: Iterable[Event | StagedEvent]) -> Table:
@@ -102,6 +105,8 @@ def told(body: Content) -> tuple[str, str]:
             return "stopped", f"the turn reached its limit of {limit} {what}"
         case Imported(source=source, count=count):
             return "imported", f"{figures.counted(count, 'event')} from {source}"
+        case Brought(conversation=conversation, what=what):
+            return "brought", f"{_BROUGHT[what]} {conversation}"
         case Erased(positions=positions, reason=reason):
             return "erased", f"{', '.join(positions)}: {reason}"
         case Opaque(kind=kind):

@@ -71,7 +71,7 @@ class Path(Struct, frozen=True):
         )
 
 
-class Diff(Struct, frozen=True):
+class Parting(Struct, frozen=True):
     """What two paths share, and what each has of its own after that."""
 
     common: Position | None
@@ -92,10 +92,10 @@ def join(spans: Iterable[Span]) -> Path:
 
 def common_ancestor(left: Path, right: Path) -> Position | None:
     """The last position on both paths, or None if they share nothing."""
-    return diff(left, right).common
+    return parting(left, right).common
 
 
-def diff(left: Path, right: Path) -> Diff:
+def parting(left: Path, right: Path) -> Parting:
     """Where two paths part, and what follows on each side."""
     shared = 0
     for ours, theirs in zip(left.spans, right.spans, strict=False):
@@ -104,4 +104,4 @@ def diff(left: Path, right: Path) -> Diff:
         shared = min(ours.last, theirs.last)
         if ours.last != theirs.last:
             break
-    return Diff(left.at(shared), left.after(shared), right.after(shared))
+    return Parting(left.at(shared), left.after(shared), right.after(shared))

@@ -12,6 +12,7 @@ import msgspec
 from forkpoint.errors import NotWhole
 from forkpoint.events import (
     AssistantMessage,
+    Brought,
     Condensation,
     File,
     Image,
@@ -70,6 +71,9 @@ def check_whole(event: NewEvent) -> None:
         case Condensation():
             _refuse(not body.summary.strip(), body, "its summary is blank")
             _refuse(body.kept_from < 1, body, "it keeps history from before the first event")
+        case Brought():
+            _refuse(body.count < 1, body, "nothing follows it")
+            _refuse(len(body.origins) != len(body.digests), body, "not each of its origins has a digest")
         case Opaque():
             _refuse(not body.kind, body, "it has no kind")
             _check_json(body.payload, body, "its payload")

@@ -1,0 +1,123 @@
+"""Exchanges: what was asked and answered, as it can be copied from one path to another.
+
+An exchange begins with what a user said after an answer, and ends with the next answer; calls, their results and what a
+user said meanwhile are part of it. **Only a whole exchange is copied**: it begins with a user's message, ends with an
+answer, and nothing of it is erased. So whoever has it has pairs of calls and results, and a model can go on from it.
+
+A copy is what was said, and no more: no thoughts, no items of a provider, which would refuse them without the thoughts,
+no state and no model calls. Tests: tests/history/test_exchanges.py.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from forkpoint.events import (
+    AssistantMessage,
+    Event,
+    Gone,
+    NewEvent,
+    Opaque,
+    ToolCall,
+    ToolResult,
+    TurnStopped,
+    UserMessage,
+)
+
+COPIED = frozenset({"user_message", "assistant_message", "tool_call", "tool_result", "turn_stopped"})
+"""The kinds of events that an exchange is made of."""
+
+Saying: TypeAlias = UserMessage | AssistantMessage | ToolCall | ToolResult | TurnStopped
+Name: TypeAlias = str | tuple[int, Saying]
+"""What tells an event and its copies from others: its place, as an origin says it; or when it was said, and what."""
+
+
+class Exchange(Struct, frozen=True):
+    """What was asked and answered, as the events of a path."""
+
+    events: tuple[Event, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it can be copied."""
+        is_readable = not any(isinstance(event.body, Gone | Opaque) for event in self.events)
+        begins, ends = self.events[0].kind, self.events[-1].kind
+        return is_readable and begins == "user_message" and ends == "assistant_message"
+
+    def stands_in(self, here: AbstractSet[Name], places: Mapping[str, str]) -> bool:
+        """Whether a path has it already, as itself or as a copy: all of it, or one of its calls. A call stands on a
+        path once. ``here`` are the names of the path's events, ``places`` those of its own events by their ids."""
+        known = [(event.kind, not here.isdisjoint(names_of(event, places))) for event in self.events]
+        return all(is_known for _, is_known in known) or any(
+            is_known for kind, is_known in known if kind == "tool_call"
+        )
+
+
+def exchanges(events: Iterable[Event]) -> Iterator[Exchange]:
+    """The exchanges of a stretch of a path, in order. The first and the last may not be whole."""
+    current: list[Event] = []
+    for event in events:
+        if event.kind not in COPIED:
+            continue
+        if event.kind == "user_message" and current and current[-1].kind == "assistant_message":
+            yield Exchange(tuple(current))
+            current = []
+        current.append(event)
+    if current:
+        yield Exchange(tuple(current))
+
+
+def places_of(events: Sequence[Event], base: int) -> dict[str, str]:
+    """The place of each event in its turn, by its id: the turn's id, "/", and a number from 0.
+
+    ``base`` is the ordinal before the turn of the first event, which may have begun before it.
+    """
+    places: dict[str, str] = {}
+    turn = events[0].turn if events else ""
+    for event in events:
+        if event.turn != turn:
+            turn, base = event.turn, event.id.ordinal - 1
+        places[str(event.id)] = f"{turn}/{event.id.ordinal - base - 1}"
+    return places
+
+
+def names_of(event: Event, places: Mapping[str, str]) -> Iterator[Name]:
+    """What an event and its copies have in common. Copies of copies have the same time and say the same."""
+    yield places[str(event.id)]
+    if event.envelope.origin is not None:
+        yield event.envelope.origin
+    if (said := said_by(event)) is not None:
+        yield event.envelope.time, said
+
+
+def said_by(event: Event) -> Saying | None:
+    """What an event says, as a copy says it; None if the event is not one that is copied, or cannot be read."""
+    match event.body:
+        case AssistantMessage() as body:
+            return replace(body, provider=None, item=None)
+        case ToolCall() as body:
+            return replace(body, provider=None, item=None, client=False)  # it is answered, and not by a client here
+        case UserMessage() | ToolResult() | TurnStopped() as body:
+            return body
+        case _:
+            return None
+
+
+def copies(chosen: Sequence[Exchange], origins: Mapping[str, str]) -> list[NewEvent]:
+    """Copies of whole exchanges as the events of one commit. ``origins`` are the origins of events, by their ids.
+
+    Responses are counted anew, since those of several turns now stand in one commit.
+    """
+    made: list[NewEvent] = []
+    responses: dict[tuple[str, int | None], int] = {}
+    for event in (event for exchange in chosen for event in exchange.events):
+        said = said_by(event)
+        assert said is not None, "an exchange with something else is not whole"
+        response: int | None = None
+        if event.envelope.role == "assistant":
+            response = responses.setdefault((event.turn, event.envelope.response), len(responses) + 1)
+        made.append(NewEvent(said, response=response, origin=origins[str(event.id)], time=event.envelope.time))
+    return made
