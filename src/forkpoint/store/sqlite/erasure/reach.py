@@ -7,9 +7,11 @@ It begins with what was chosen and follows copies both ways, until nothing is ad
 - a sub-agent's task, which its parent's call and its own first message both have, and its answer, which its parent's
   result repeats;
 - other tries of the same input;
-- what clients asked beside the conversation, since their questions repeat its text.
+- what clients asked beside the conversation, since their questions repeat its text;
+- an answer that was brought to another branch (`brought_notes`).
 
-Then comes what was made of it: summaries, titles, and the digests of prompts in `model_called`.
+Then comes what was made of it: summaries, also those that were brought to another branch, titles, and the digests of
+prompts in `model_called`.
 Tests: tests/store/test_erasure.py.
 """
 
@@ -22,6 +24,7 @@ import msgspec
 from forkpoint.errors import NotFound
 from forkpoint.events import Condensation, Position, SubAgentSpawned, ToolCall, decode_body, decode_envelope
 from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.erasure.brought_notes import BroughtNotes
 from forkpoint.store.sqlite.operations import conversations, history, turns
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, head_of, pack, unpack
 
@@ -78,6 +81,11 @@ class Reach:
         """All conversations of the family, with how their open turns stand."""
         of_family = {"tenant": self._scope.tenant, "family": self.family}
         return {row["id"]: row for row in self._db.execute(SQL["conversations_of_a_family"], of_family)}
+
+    @cached_property
+    def _brought(self) -> BroughtNotes:
+        """The answers and summaries that were brought from one branch to another."""
+        return BroughtNotes(self._db, self._scope, self.family, self._events_of)
 
     # What was chosen.
 
@@ -280,6 +288,14 @@ class Reach:
             self.add_conversation(row)
         return bool(found)
 
+    def add_quotes(self) -> bool:
+        """Answers that were brought to another branch and quote what is erased, and what erased ones quote. Says
+        whether there was any."""
+        before = len(self.events)
+        self._add_all(list(self._brought.made_of(self.events, "answer")))
+        self._add_all(list(self._brought.quoted_in(self.events)))
+        return len(self.events) > before
+
     # What was made of it.
 
     def region(self) -> dict[int, int]:
@@ -303,13 +319,12 @@ class Reach:
         return region
 
     def summaries(self) -> list[Found]:
-        """The condensations that cover an erased event and are not erased themselves."""
+        """The condensations that cover an erased event and are not erased themselves; and the summaries of a branch
+        that has one, which were brought to another."""
         region = self.region()
-        return [
-            one
-            for one in self.after(region, "condensation")
-            if one.key not in self.events and region[one.key >> 32] < _kept_from(one)
-        ]
+        covering = [one for one in self.after(region, "condensation") if region[one.key >> 32] < _kept_from(one)]
+        found = (*covering, *self._brought.made_of(self.events, "summary"))
+        return [one for one in found if one.is_there and one.key not in self.events]
 
     def add_summaries(self, found: Iterable[Found]) -> None:
         self._add_all(found)

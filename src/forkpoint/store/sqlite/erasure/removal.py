@@ -132,7 +132,8 @@ def spread(reach: Reach, *, keep_summaries: bool) -> Plan:
         summaries |= {one.key: one for one in found}
         if not keep_summaries:
             reach.add_summaries(found)
-        if not reach.add_sides(reach.affected()) and not found:
+        quoted = reach.add_quotes()
+        if not reach.add_sides(reach.affected()) and not found and not quoted:
             break
     affected = reach.affected()
     prompts = {one.key: one for one in reach.after(reach.region(), "model_called")}
