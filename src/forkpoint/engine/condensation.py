@@ -14,12 +14,12 @@ from msgspec import Struct
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.condense.condenser import Condenser, Condenses, asked_by
 from forkpoint.agent.condense.cut import Cut, tokens_counted
-from forkpoint.backend.actor import actor
 from forkpoint.backend.results import Turn
 from forkpoint.engine.conversation_cache import check_idle, check_revision
+from forkpoint.engine.paid_notes import PaidNote
 from forkpoint.engine.turns.journal import staged
 from forkpoint.engine.turns.path import newest
-from forkpoint.errors import ForkpointError, OutcomeUnknown, Stale, StoreError
+from forkpoint.errors import Stale
 from forkpoint.events import Condensation, Event, ModelCalled, NewEvent, SkillActivated, Text, Usage, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm.answers import Complete, Failed
@@ -46,15 +46,6 @@ class _InVain(Struct, frozen=True):
     tokens: int
 
 
-class _Note(Struct, frozen=True):
-    """A note whose commit has an unknown outcome."""
-
-    id: str
-    events: tuple[NewEvent, ...]
-    usage: Usage
-    revision: int
-
-
 class PathCondenser:
     """Condenses the paths of a store's conversations."""
 
@@ -66,7 +57,7 @@ class PathCondenser:
         self._planner = resources.planner
         self._charges = resources.charges
         self._in_vain: dict[str, _InVain] = {}
-        self._unsure: dict[str, _Note] = {}
+        self._notes = resources.paid_notes
         self._owed: set[str] = set()  # conversations whose last prompt was too long
 
     def owe(self, id: str) -> None:
@@ -151,21 +142,13 @@ class PathCondenser:
     @property
     def unsettled(self) -> list[str]:
         """Conversations with a note of which the disk did not say whether it is there."""
-        return list(self._unsure)
+        return self._notes.unsettled
 
     async def settle(self, id: str) -> None:
         """Writes a note once more of which the disk did not say whether it is there. Raises `StoreError` if it still
         does not."""
-        if (note := self._unsure.pop(id, None)) is None:
-            return
-        try:
-            await self._store.note(id, note.id, note.events, usage=note.usage, if_revision=note.revision, by=actor())
-        except BaseException as error:
-            if not isinstance(error, ForkpointError) or isinstance(error, StoreError):
-                self._unsure[id] = note  # this try has changed nothing, and of the first one nobody knows yet
-                raise
-            self._charges.add(id, note.usage)  # it is not there, and what it cost is counted all the same
-            _failed(error)
+        if (error := await self._notes.settle(id)) is not None:
+            _log.warning("a note was not written: %s", error)
 
     async def _condense(self, agent: Agent, condenser: Condenses, id: str, cut: Cut, revision: int) -> Committed | None:
         spent: list[ModelCalled] = []
@@ -177,7 +160,7 @@ class PathCondenser:
                 _log.warning("a conversation was not condensed: the summary is of no use")
                 return None
             used = sum((called.usage for called in spent), Usage())
-            note = _Note(new_id(), tuple(map(NewEvent, bodies)), used, revision)
+            note = PaidNote(new_id(), tuple(map(NewEvent, bodies)), used, revision)
             counted = True  # with the note, or by it
             return await finished(lambda: self._write(id, note))
         finally:
@@ -203,21 +186,13 @@ class PathCondenser:
                     return None if is_cut else answer.text
         return None
 
-    async def _write(self, id: str, note: _Note) -> Committed | None:
+    async def _write(self, id: str, note: PaidNote) -> Committed | None:
         """The note. None if another was faster, and then what it cost is counted all the same."""
         try:
-            return await self._store.note(
-                id, note.id, note.events, usage=note.usage, if_revision=note.revision, by=actor()
-            )
-        except OutcomeUnknown:
-            self._unsure[id] = note
-            raise
-        except Exception as error:
-            self._charges.add(id, note.usage)
-            if isinstance(error, Stale):
-                _log.info("a conversation has gone on while it was condensed")
-                return None
-            raise
+            return await self._notes.write(id, note)
+        except Stale:
+            _log.info("a conversation has gone on while it was condensed")
+            return None
 
     def _remember(self, id: str, in_vain: _InVain | None) -> None:
         self._in_vain.pop(id, None)

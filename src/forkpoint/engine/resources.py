@@ -7,6 +7,7 @@ from msgspec import Struct
 from forkpoint.backend.callbacks import Callback
 from forkpoint.engine.charges import Charges
 from forkpoint.engine.conversation_cache import ConversationCache
+from forkpoint.engine.paid_notes import PaidNotes
 from forkpoint.engine.standing_approvals import StandingApprovals
 from forkpoint.engine.trust import Trusting
 from forkpoint.engine.turns.plan import Planner
@@ -45,4 +46,5 @@ class Resources:
             store, self.prompts, self.records, self.trusting, self.standing, patience=options.patience
         )
         self.charges = Charges(store)
+        self.paid_notes = PaidNotes(store, self.charges)
         self.beside = options.beside
