@@ -3,7 +3,7 @@ Tests: tests/conversation/test_conversations.py, test_fork.py."""
 
 import re
 from collections.abc import Mapping
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.results import Turn
@@ -14,7 +14,7 @@ from forkpoint.llm.model import LLM
 from forkpoint.store.values import check_name
 
 
-class Named(Protocol):
+class Identified(Protocol):
     """A conversation as an object, of either face."""
 
     @property
@@ -23,6 +23,9 @@ class Named(Protocol):
     @property
     def agent(self) -> Agent | None: ...
 
+
+Named: TypeAlias = str | Identified
+"""A conversation: its id or name, or an object that stands for it."""
 
 Point: TypeAlias = str | Position | Turn | Event
 """A place in history: a turn or its id, an event or its id."""
@@ -88,6 +91,14 @@ def as_agent(given: Agent | LLM | str) -> Agent:
 def as_answerer(given: Agent | LLM | str, *, remote: bool) -> Agent | str:
     """The same, or the name of one of the server's own agents: a model's name has a slash, and theirs have none."""
     return given if remote and isinstance(given, str) and "/" not in given else as_agent(given)
+
+
+def as_name(given: Named) -> str:
+    """The id or the name of a conversation. Raises `BadName` for anything else."""
+    name: Any = given if isinstance(given, str) else getattr(given, "id", None)  # Python does not check
+    if not isinstance(name, str):
+        raise BadName("conversation", str(given)[:200], "it is a conversation, or its id or name")
+    return name
 
 
 def as_turn(given: "str | Turn") -> str:

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.standing_approval import StandingApproval
+from forkpoint.backend.bring import BringReport
 from forkpoint.backend.callbacks import Callback
+from forkpoint.backend.diff import LIMIT, Diff
 from forkpoint.backend.options import (
     Continuation,
     ConversationFilter,
@@ -23,7 +25,7 @@ from forkpoint.backend.options import (
 )
 from forkpoint.backend.results import Branch, ImportReport, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
 from forkpoint.backend.settings import Settings
-from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
+from forkpoint.events import BroughtAs, Condensation, Event, Position, Usage, UserMessage
 from forkpoint.history.anchors import Anchor
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.llm.prompt.misses import CacheReport
@@ -203,6 +205,27 @@ class BackendBranches(Protocol):
 
         Gives the conversation as it is then, and the branch that keeps what stood there; None if nothing had to be set
         aside. Raises `CannotKeep`, and `Busy` or `TurnOpen` if a turn holds the conversation.
+        """
+        ...
+
+    async def diff(self, id: str, other: str, *, limit: int = LIMIT) -> Diff:
+        """How a conversation differs from another one, which is named by its id or name. ``limit``: turns of each."""
+        ...
+
+    async def bring(
+        self,
+        id: str,
+        branch: str,
+        what: BroughtAs,
+        agent: Agent | None = None,
+        *,
+        key: str | None = None,
+        if_revision: int | None = None,
+        allow: frozenset[str] = frozenset(),
+    ) -> BringReport:
+        """Brings what a branch has said since the common ancestor, as a note. ``agent`` is needed for a summary.
+
+        Raises `BringRefused`, and `Busy` or `TurnOpen` while a turn holds the conversation.
         """
         ...
 

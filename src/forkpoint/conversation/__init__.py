@@ -11,7 +11,9 @@ The work is done by a `forkpoint.backend.protocol.Backend`: `forkpoint.engine` f
 """
 
 from forkpoint.backend.actor import acting_as
+from forkpoint.backend.bring import BringReport
 from forkpoint.backend.callbacks import Callback, Update, Visualizer
+from forkpoint.backend.diff import CallPair, Diff, DiffSide, DiffTurn, SettingDifference, StateDifference, TurnPair
 from forkpoint.backend.results import (
     Branch,
     Call,
@@ -30,6 +32,7 @@ from forkpoint.conversation.conversations import AsyncConversations
 from forkpoint.conversation.stream import TurnStream
 from forkpoint.conversation.sync import Conversation, Conversations, SyncTurnStream
 from forkpoint.history.anchors import Anchor, read_anchors
+from forkpoint.history.diff import Piece, TextDiff
 from forkpoint.store.erasure import Receipt
 from forkpoint.store.values import Backup, Collected, CopyStep, Hold, Record, Restored, Verification
 from forkpoint.updates import TurnJoined, TurnStarted
@@ -40,27 +43,37 @@ __all__ = [
     "AsyncConversations",
     "Backup",
     "Branch",
+    "BringReport",
     "Call",
+    "CallPair",
     "Callback",
     "Collected",
     "Conversation",
     "Conversations",
     "CopyStep",
+    "Diff",
+    "DiffSide",
+    "DiffTurn",
     "ExportReport",
     "Hold",
     "ImportReport",
     "Info",
     "Isolation",
+    "Piece",
     "Receipt",
     "Record",
     "RemovedWorkspace",
     "Restored",
+    "SettingDifference",
     "SideAnswer",
     "Spending",
+    "StateDifference",
     "Stats",
     "SyncTurnStream",
+    "TextDiff",
     "Turn",
     "TurnJoined",
+    "TurnPair",
     "TurnStarted",
     "TurnStream",
     "Update",

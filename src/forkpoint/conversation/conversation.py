@@ -22,13 +22,16 @@ from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.agent.team.tools import Task
 from forkpoint.backend.allowance import NOTHING
+from forkpoint.backend.bring import BringReport
 from forkpoint.backend.callbacks import Callback, Visualizer
+from forkpoint.backend.diff import LIMIT, Diff, check_limit
 from forkpoint.backend.messages import Message, as_message
 from forkpoint.backend.names import (
     Named,
     Point,
     as_answerer,
     as_id,
+    as_name,
     as_point,
     as_position,
     as_turn,
@@ -58,7 +61,7 @@ from forkpoint.conversation.tries import Tries
 from forkpoint.engine.trust import with_project
 from forkpoint.engine.views import info_of_draft
 from forkpoint.errors import BadAgent, BadArgument, CannotKeep, NoSuchTurn, NotFound
-from forkpoint.events import Condensation, Event, Position, ToolResult, UserMessage
+from forkpoint.events import BroughtAs, Condensation, Event, Position, ToolResult, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
@@ -560,7 +563,7 @@ class AsyncConversation:
         info, settings = aside
         return self._around(handle.beside(info, settings, handle.agent_of(settings), allow=handle.allow))
 
-    async def keep(self, branch: Named | str, *, key: str | None = None, if_revision: int | None = None) -> Self | None:
+    async def keep(self, branch: Named, *, key: str | None = None, if_revision: int | None = None) -> Self | None:
         """Moves the head of this conversation to the head of a branch of its family. Returns what stood there.
 
         What stood there becomes a branch that is set aside, in the same transaction. None if nothing had to be set
@@ -580,7 +583,7 @@ class AsyncConversation:
         """
         handle = self._handle
         handle.check_draft(if_revision)
-        named = branch if isinstance(branch, str) else branch.id
+        named = as_name(branch)
         if handle.draft is not None:
             raise CannotKeep(self.id, named, "nothing was said in the conversation yet, so it has no branches")
         backend = await handle.ready()
@@ -591,6 +594,45 @@ class AsyncConversation:
             left = self._around(handle.beside(info, former, handle.agent_of(former), allow=handle.allow))
         handle.kept(settings, None if isinstance(branch, str) else branch.agent)
         return left
+
+    async def diff(self, other: Named, *, limit: int = LIMIT) -> Diff:
+        """How this conversation (``a``) differs from another one (``b``): the common ancestor, and what each has since.
+
+        ``other`` is a conversation, or its id or name. Only what is committed is compared, turn by turn, and nothing
+        that both share is read. Conversations of different families have no common ancestor: then all of both is
+        compared. ``limit`` is how many turns and notes of each are compared; `DiffSide.left_out` counts the others.
+        """
+        check_limit(limit)
+        if self._handle.draft is not None:
+            raise NotFound("conversation", self.id)
+        return await (await self._backend()).branches.diff(self.id, as_name(other), limit=limit)
+
+    async def bring(
+        self, branch: Named, what: BroughtAs = "answer", *, key: str | None = None, if_revision: int | None = None
+    ) -> BringReport:
+        """Brings what a branch of this family has said since the common ancestor. A note records it.
+
+        - ``answer``: the branch's last finished answer, with what was asked. One message of the user, which names the
+          branch.
+        - ``summary``: what this conversation's model, or the model of its condenser, makes of all that the branch did.
+          One message of the user. What it costs is this conversation's.
+        - ``turns``: copies of all whole exchanges, without thoughts. What was copied before is not copied again.
+
+        Nothing that the branch has spent is counted here, and its state stays there. Raises `BringRefused` with the
+        reason if there is nothing to bring, or if it may not be brought. The conversation must have no open turn.
+
+        ``key`` is an idempotency key: the same key with the same arguments gives the same note, and asks no model
+        again. ``if_revision``: as in `run`.
+        """
+        handle = self._handle
+        if what not in get_args(BroughtAs):
+            raise BadArgument("bring()", f"what={what!r}", "it is answer, summary or turns")
+        agent = handle.answerer() if what == "summary" else None
+        handle.check_draft(if_revision)
+        backend = await handle.ready()
+        return await backend.branches.bring(
+            self.id, as_name(branch), what, agent, key=key, if_revision=if_revision, allow=handle.allow
+        )
 
     async def tree(self) -> tuple[Branch, ...]:
         """The family: its roots, each with what branched off."""

@@ -21,6 +21,8 @@ import anyio.from_thread
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.callbacks import Callback, Visualizer
+from forkpoint.backend.diff import LIMIT, Diff, check_limit
+from forkpoint.backend.names import Named, as_name
 from forkpoint.backend.options import ConversationFilter, ErasureOptions, ExportOptions
 from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import ExportReport, ImportReport, Info, Spending
@@ -145,6 +147,13 @@ class AsyncConversations:
         """
         wanted = ConversationFilter(tags=tags or {}, status=status, sub_agents=sub_agents, sides=sides, parent=parent)
         return await (await self._backend()).conversations(cursor=cursor, limit=limit, order=order, wanted=wanted)
+
+    async def diff(self, a: Named, b: Named, *, limit: int = LIMIT) -> Diff:
+        """How two conversations differ, each given as a conversation, an id or a name: `AsyncConversation.diff`."""
+        check_limit(limit)
+        backend = await self._backend()
+        info, _ = await backend.find(as_name(a))
+        return await backend.branches.diff(info.id, as_name(b), limit=limit)
 
     async def usage(self) -> Spending:
         """All that was ever spent, each token once, in deleted conversations too. A server counts the key's tenant."""

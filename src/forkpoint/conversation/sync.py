@@ -191,6 +191,8 @@ class Conversation:
     fork = _branches(AsyncConversation.fork)
     rewind = _branches(AsyncConversation.rewind)
     keep = _branches(AsyncConversation.keep)
+    diff = waits(AsyncConversation.diff)
+    bring = waits(AsyncConversation.bring)
     tree = waits(AsyncConversation.tree)
     delete = waits(AsyncConversation.delete)
     hold = waits(AsyncConversation.hold)
@@ -263,6 +265,7 @@ class Conversations:
         self.close()
 
     list = waits(AsyncConversations.list)
+    diff = waits(AsyncConversations.diff)
     usage = waits(AsyncConversations.usage)
     holds = waits(AsyncConversations.holds)
     erase = waits(AsyncConversations.erase)

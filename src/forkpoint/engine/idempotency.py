@@ -55,6 +55,11 @@ def keep_key(key: str | None, branch: str) -> IdempotencyKey | None:
     return None if key is None else _bound(key, {"branch": branch})
 
 
+def bring_key(key: str | None, branch: str, what: str) -> IdempotencyKey | None:
+    """The key of a request to bring something, bound to what is brought and from where, as the caller named it."""
+    return None if key is None else _bound(key, {"bring": what, "branch": branch})
+
+
 def spawn_key(key: str | None, parent: str, options: SpawnOptions) -> IdempotencyKey | None:
     """The key of a new sub-agent, bound to its parent and all that was asked of it."""
     if key is None:

@@ -20,6 +20,7 @@ from forkpoint.errors.agent import (
     SpawnRefused,
 )
 from forkpoint.errors.conflict import (
+    BringRefused,
     Busy,
     CannotKeep,
     ConversationClosed,
@@ -103,6 +104,7 @@ __all__ = [
     "BadStoreUrl",
     "BadTool",
     "BadWorkspace",
+    "BringRefused",
     "Busy",
     "CallChanged",
     "CannotKeep",

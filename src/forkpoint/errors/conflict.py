@@ -153,6 +153,17 @@ class Stale(ForkpointError, code="stale"):
     actual: int | str
 
 
+class BringRefused(ForkpointError, code="bring_refused"):
+    """Nothing was brought from {branch} into conversation {conversation}: {why}.
+
+    Choose another branch, or bring something else of it.
+    """
+
+    conversation: str
+    branch: str
+    why: str
+
+
 class ConversationClosed(ForkpointError, code="conversation_closed"):
     """Conversation {conversation} was closed here.
 

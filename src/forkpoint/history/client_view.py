@@ -86,6 +86,8 @@ def seen(events: Iterable[Event]) -> list[Seen]:
     found: list[Seen] = []
     for turn, of_turn in groupby(events, operator.attrgetter("turn")):
         path = list(of_turn)
+        if path[0].kind == "brought":  # of what other branches have said the client knows nothing
+            continue
         exchanges = list(_exchanges(_steps(path)))
         for one in exchanges:
             end = path[-1] if one is exchanges[-1] else path[one.last]

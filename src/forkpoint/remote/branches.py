@@ -1,15 +1,20 @@
-"""Branches of conversations behind a server. Tests: tests/conversation/test_both_homes.py, test_fork_keys.py."""
+"""Branches of conversations behind a server. Tests: tests/conversation/test_both_homes.py, test_fork_keys.py,
+test_diff.py, test_bring.py."""
 
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
+from forkpoint.backend.allowance import NOTHING
+from forkpoint.backend.bring import BringReport
+from forkpoint.backend.diff import LIMIT, Diff
 from forkpoint.backend.options import ForkOptions
 from forkpoint.backend.results import Branch, Info, tree_of
 from forkpoint.backend.settings import Settings
-from forkpoint.events import Position
+from forkpoint.events import BroughtAs, Position
 from forkpoint.ids import new_id
 from forkpoint.remote.connection import ServerConnection, ServerRequest
-from forkpoint.remote.requests import agent_of, given, path_of, with_settings
+from forkpoint.remote.requests import agent_of, given, path_of, with_settings, without
+from forkpoint.wire.branches import BroughtDocument, DiffDocument, brought_of, diff_of
 from forkpoint.wire.documents import FamilyDocument, InfoDocument, KeepDocument, RewindDocument, info_of_document
 
 
@@ -68,6 +73,29 @@ class RemoteBranches:
         kept = await self._connection.read(request, KeepDocument)
         aside = None if kept.aside is None else with_settings(info_of_document(kept.aside))
         return with_settings(info_of_document(kept.conversation)), aside
+
+    async def diff(self, id: str, other: str, *, limit: int = LIMIT) -> Diff:
+        query = [("with", other), ("limit", str(limit))]
+        request = ServerRequest(method="GET", path=f"{path_of(id)}/diff", query=query)
+        return await self._connection.read(request, DiffDocument, diff_of)
+
+    async def bring(
+        self,
+        id: str,
+        branch: str,
+        what: BroughtAs,
+        agent: Agent | None = None,
+        *,
+        key: str | None = None,
+        if_revision: int | None = None,
+        allow: frozenset[str] = NOTHING,
+    ) -> BringReport:
+        body = {"branch": branch, "what": what} | without(allow, agent)
+        path = f"{path_of(id)}/bring"
+        request = ServerRequest(
+            method="POST", path=path, body=body, key=key or new_id(), revision=if_revision, read=None
+        )
+        return await self._connection.read(request, BroughtDocument, brought_of)
 
     async def tree(self, id: str) -> tuple[Branch, ...]:
         request = ServerRequest(method="GET", path=f"{path_of(id)}/tree")

@@ -4,15 +4,20 @@ Tests: tests/conversation/test_fork.py, test_rewind.py, test_keep.py, test_famil
 from functools import partial
 
 from forkpoint.agent.agent import Agent
+from forkpoint.backend.allowance import NOTHING
+from forkpoint.backend.bring import BringReport
+from forkpoint.backend.diff import LIMIT, Diff
 from forkpoint.backend.options import ForkOptions
 from forkpoint.backend.results import Branch, Info, tree_of
 from forkpoint.backend.settings import Settings
+from forkpoint.engine.branches.bringing import Bringing
+from forkpoint.engine.branches.comparison import Comparison
 from forkpoint.engine.branches.forks import Forks
 from forkpoint.engine.branches.keeping import Keeping
 from forkpoint.engine.resources import Resources
 from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.engine.views import info_of
-from forkpoint.events import Position
+from forkpoint.events import BroughtAs, Position
 from forkpoint.paging import every
 
 
@@ -25,6 +30,8 @@ class EngineBranches:
         self._turns = turns
         self.forks = Forks(resources)
         self.keeping = Keeping(resources)
+        self._comparison = Comparison(resources.store, resources.records)
+        self._bringing = Bringing(resources)
 
     async def fork(
         self,
@@ -60,6 +67,23 @@ class EngineBranches:
         kept = await self.keeping.keep(id, branch, key=key, if_revision=if_revision)
         aside = None if kept.aside is None else (info_of(kept.aside), Settings.from_json(kept.aside.settings))
         return (info_of(kept.now), Settings.from_json(kept.now.settings)), aside
+
+    async def diff(self, id: str, other: str, *, limit: int = LIMIT) -> Diff:
+        return await self._comparison.diff(id, other, limit)
+
+    async def bring(
+        self,
+        id: str,
+        branch: str,
+        what: BroughtAs,
+        agent: Agent | None = None,
+        *,
+        key: str | None = None,
+        if_revision: int | None = None,
+        allow: frozenset[str] = NOTHING,
+    ) -> BringReport:
+        await self._turns.unended.end(id)
+        return await self._bringing.bring(id, branch, what, agent, key=key, if_revision=if_revision, allow=allow)
 
     async def tree(self, id: str) -> tuple[Branch, ...]:
         family = (await self._store.read(id)).family

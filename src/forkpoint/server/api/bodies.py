@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Limits
 from forkpoint.backend.messages import Given, as_message, as_result
 from forkpoint.errors import Invalid, NothingToRun, TooLarge
-from forkpoint.events import Part, UserMessage
+from forkpoint.events import BroughtAs, Part, UserMessage
 from forkpoint.history.anchors import Anchor
 from forkpoint.llm.prompt.identity import CachePolicy
 from forkpoint.server.api.bad_json import UNREADABLE, fault_of
@@ -293,7 +293,16 @@ class ResumeTurn(_Body, frozen=True):
     agent: GoOnWith | None = None
 
 
-GoesOn: TypeAlias = AskAside | RunTurn | PreviewRequest | Approve | Deny | RetryTurn | ResumeTurn | Condense
+class Bring(_Body, frozen=True):
+    """What to bring, and from which branch: its id or name. ``summary`` asks the conversation's model."""
+
+    branch: Annotated[str, Meta(min_length=1, max_length=256)]
+    what: BroughtAs = "answer"
+    allow: Allow = ()
+    agent: GoOnWith | None = None
+
+
+GoesOn: TypeAlias = AskAside | RunTurn | PreviewRequest | Approve | Deny | RetryTurn | ResumeTurn | Condense | Bring
 """What may say that a conversation goes on without something."""
 
 

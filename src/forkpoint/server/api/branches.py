@@ -1,17 +1,21 @@
-"""Branches: forks, rewinds, keeps, and the family as a whole."""
+"""Branches: forks, rewinds, keeps, how two branches differ, what one brings from another, and the family as a whole."""
 
 from typing import Annotated
 
 from fastapi import Query, Response
 
+from forkpoint.backend.allowance import NOTHING
+from forkpoint.backend.diff import LIMIT, MOST
 from forkpoint.backend.names import as_id, as_point, check_chosen_name, with_title
 from forkpoint.backend.options import ForkOptions
 from forkpoint.backend.results import Branch
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import BadWorkspace, NotFound
-from forkpoint.server.api.bodies import Fork, Keep, Rewind
+from forkpoint.server.api.bodies import Bring, Fork, Keep, Rewind
 from forkpoint.server.api.conversations import AGENT, created, is_chosen
+from forkpoint.server.api.turns import RUNNING
 from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, answer, etag
+from forkpoint.wire.branches import BroughtDocument, DiffDocument, brought_document, diff_document
 from forkpoint.wire.documents import FamilyDocument, InfoDocument, KeepDocument, RewindDocument, info_document
 from forkpoint.workspace.folders import Kind
 
@@ -149,6 +153,50 @@ async def get_tree(
     hidden = {kind for kind, is_shown in (("aside", asides), ("side", sides)) if not is_shown}
     shown = [branch.info for branch in family if branch.info.lineage.kind not in hidden]
     return answer(FamilyDocument(tuple(map(info_document, shown))))
+
+
+@calls("GET", "/diff", role="read", gives=DiffDocument, raises="not_found")
+async def get_diff(
+    call: CallMade,
+    id: Conversation,
+    other: Annotated[str, Query(alias="with", description="The other conversation's id or name.", max_length=256)],
+    limit: Annotated[int, Query(ge=1, le=MOST, description="How many turns and notes of each are compared.")] = LIMIT,
+) -> Response:
+    """How it differs from another conversation: where their paths part, and what each has since, turn by turn.
+
+    `a` is this conversation and `b` the other one. Only what is committed is compared. What both share is not read.
+    """
+    info, _ = await call.found(id)
+    another, _ = await call.found(other)
+    return answer(diff_document(await call.backend.branches.diff(info.id, another.id, limit=limit)))
+
+
+@calls(
+    "POST",
+    "/bring",
+    role="use",
+    takes=Bring,
+    optional=False,
+    gives=BroughtDocument,
+    once=True,
+    if_match=True,
+    raises=f"not_found bring_refused key_reused stale too_large {RUNNING}",
+)
+async def bring_from_branch(call: CallMade, id: Conversation) -> Response:
+    """Bring what a branch has said since the common ancestor. Recorded as a note; no turn may be open.
+
+    `answer` is its last finished answer, with what was asked, and `summary` what the conversation's model makes of it
+    all: each is one message of the user. `turns` are copies of all whole exchanges. Nothing that the branch has spent
+    is counted here; what a summary costs is.
+    """
+    body = await call.body(Bring)
+    info, settings = await call.found(id)
+    agent, allow = call.going_on(info, settings, body) if body.what == "summary" else (None, NOTHING)
+    done = await call.backend.branches.bring(
+        info.id, body.branch, body.what, agent, key=call.key, if_revision=call.if_revision, allow=allow
+    )
+    call.services.watching.moved(call.tenant, info.id)
+    return answer(brought_document(done))
 
 
 def _isolation(body: Fork) -> Kind | None:

@@ -42,6 +42,7 @@ _BY_KIND: dict[ErrorKind, int] = {
     errors.BadSetting.broken_settings: 409,
     errors.BadSetting.unsafe_settings: 409,
     errors.SpawnRefused: 409,
+    errors.BringRefused: 409,
     errors.ConversationClosed: 409,
     errors.Stale: 412,
     errors.TooLarge: 413,
