@@ -31,6 +31,8 @@ SECTIONS: dict[str, Rows] = {
         "fork": ("commands.branches.tree:fork", "Begin a conversation that shares another's history."),
         "rewind": ("commands.branches.tree:rewind", "Go back in a conversation."),
         "keep": ("commands.branches.keep:keep", "Go on from a branch under the conversation's own name."),
+        "diff": ("commands.branches.diff:diff", "Show how two conversations differ, side by side."),
+        "bring": ("commands.branches.bring:bring", "Bring an answer, a summary or turns from a branch."),
         "agents": ("", "The sub-agents of a conversation: who they are, and how they stand."),
     },
     "Steer": {
