@@ -147,6 +147,7 @@ CODES = {
     "SpawnRefused.agent_closed": "agent_closed",
     "NotFound.no_such_agent": "no_such_agent",
     "SpawnRefused": "spawn_refused",
+    "BringRefused": "bring_refused",
 }
 
 BASES = {"ForkpointError", "ModelError", "StoreError"}  # caught, never raised: nothing can be said on what to do

@@ -14,6 +14,7 @@ from forkpoint.events import (
     GONE,
     AnyBody,
     AssistantMessage,
+    Brought,
     Content,
     Event,
     File,
@@ -142,6 +143,12 @@ def test_each_turn_is_an_exchange_that_ends_with_it() -> None:
 
 def test_an_empty_path_has_no_exchange() -> None:
     assert seen([]) == []
+
+
+def test_what_was_brought_from_another_branch_was_not_seen() -> None:
+    header = NewEvent(Brought("c", "turns", 2, ("t/0", "t/1"), ("", "")))
+    path = path_of(exchange("one"), [header, *exchange("elsewhere")], exchange("two"))
+    assert [one.said for one in seen(path)] == [said_text("one"), said_text("two")]
 
 
 def test_several_user_messages_of_a_turn_are_one_question() -> None:
