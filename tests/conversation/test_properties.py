@@ -14,8 +14,8 @@ from tests.conversation.support.agents import PATIENCE, agent_of, said
 
 from forkpoint import Conversation, ToolContext, TurnCancelled, TurnFailed, tool
 from forkpoint.conversation import Turn
-from forkpoint.errors import CannotKeep, ForkpointError, NoSuchTurn, TurnOpen
-from forkpoint.events import Event, ToolResult, Usage
+from forkpoint.errors import CannotKeep, ForkpointError, NoSuchTurn, TurnOpen, BringRefused
+from forkpoint.events import Event, ToolResult, Usage, BroughtAs
 from forkpoint.history.pairing import NO_CALLS
 from forkpoint.llm import TextPiece
 from forkpoint.testing import Fault, Reply, ScriptedCall
@@ -76,6 +76,12 @@ class Branch:
 
     def committed(self, id: str, words: Words, state: dict[str, int], *, turn: bool = True) -> None:
         self.path = (*self.path, Commit(id, tuple(words), tuple(sorted(state.items())), turn))
+
+
+def shared(here: Branch, there: Branch) -> int:
+    """How many commits two paths share."""
+    both = zip(here.path, there.path, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], both))
 
 
 class Plan(Struct, frozen=True):
@@ -389,6 +395,54 @@ class Conversations(RuleBasedStateMachine):
     def rename(self, number: int) -> None:
         conversation, name = self._branch(number).conversation, f"name-{next(self.numbers)}"
         assert conversation.rename(name).name == conversation.name == name
+
+    @rule(number=st.integers(0, 9), other=st.integers(0, 9), what=st.sampled_from(["answer", "summary", "turns"]))
+    def bring(self, number: int, other: int, what: BroughtAs) -> None:
+        here, there = self._branch(number), self._branch(other)
+        if not (here.path and there.path):
+            return
+        since = [pair for commit in there.path[shared(here, there) :] for pair in commit.words]
+        if here.waiting is not None:
+            with pytest.raises(TurnOpen):
+                here.conversation.bring(there.conversation, what)
+            return
+        if not since:
+            with pytest.raises(BringRefused):
+                here.conversation.bring(there.conversation, what)
+            return
+        self.todo[:] = [self._reply("In short.")] if what == "summary" else []
+        try:
+            done = here.conversation.bring(there.conversation, what)
+        except BringRefused:
+            assert what != "summary"
+            return
+        words = spoken(list(done.events))
+        if what == "turns":
+            assert set(words) <= set(since)
+        else:
+            assert [role for role, _ in words] == ["user"]
+        here.committed(done.id, words, here.state, turn=False)
+
+    @rule(number=st.integers(0, 9), other=st.integers(0, 9))
+    def diff(self, number: int, other: int) -> None:
+        here, there = self._branch(number), self._branch(other)
+        if not (here.path and there.path):
+            return
+        found, common = here.conversation.diff(there.conversation), shared(here, there)
+        for side, branch in ((found.a, here), (found.b, there)):
+            since = branch.path[common:]
+            assert (side.turns, side.notes) == (
+                sum(commit.turn for commit in since),
+                sum(not commit.turn for commit in since),
+            )
+        shown = [pair.a for pair in found.pairs], [pair.b for pair in found.pairs]
+        for of_side, branch in zip(shown, (here, there), strict=True):
+            turns = [turn for turn in of_side if turn is not None]
+            asked = [text for commit in branch.path[common:] for role, text in commit.words if role == "user"]
+            assert "\n\n".join(turn.input for turn in turns if turn.input) == "\n\n".join(asked)
+        assert {one.key for one in found.state} >= {
+            key for key in {*here.state, *there.state} if here.state.get(key) != there.state.get(key)
+        }
 
     # What must always hold.
 
