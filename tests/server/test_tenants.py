@@ -71,7 +71,9 @@ def theirs(acme: httpx2.Client) -> dict[str, Any]:
 def request(client: httpx2.Client, method: str, path: str, call: dict[str, Any], **headers: str) -> httpx2.Response:
     """A call as its own example has it."""
     body = call.get("requestBody", {}).get("content", {}).get("application/json", {}).get("example")
-    return client.request(method, path, json=body, headers={"X-Request-Id": "same", **headers})
+    asked = [one for one in call.get("parameters", ()) if one["in"] == "query" and one["required"]]
+    query = {one["name"]: one["schema"]["examples"][0] for one in asked}
+    return client.request(method, path, params=query, json=body, headers={"X-Request-Id": "same", **headers})
 
 
 # Keys.

@@ -159,7 +159,10 @@ async def get_tree(
 async def get_diff(
     call: CallMade,
     id: Conversation,
-    other: Annotated[str, Query(alias="with", description="The other conversation's id or name.", max_length=256)],
+    other: Annotated[
+        str,
+        Query(alias="with", description="The other conversation's id or name.", examples=["other-fix"], max_length=256),
+    ],
     limit: Annotated[int, Query(ge=1, le=MOST, description="How many turns and notes of each are compared.")] = LIMIT,
 ) -> Response:
     """How it differs from another conversation: where their paths part, and what each has since, turn by turn.

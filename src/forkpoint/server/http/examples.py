@@ -11,8 +11,10 @@ from forkpoint.events import AssistantMessage, Condensation, Envelope, Event, Po
 from forkpoint.history.anchors import Anchor
 from forkpoint.history.records import ErasedRun
 from forkpoint.llm.prompt.identity import own_identity
+from forkpoint.server.http.branch_examples import BROUGHT, DIFF
 from forkpoint.server.wires.chat.answer import FinishedAnswer, completion
 from forkpoint.store import Collected, Hold, Lineage, Receipt, Record, Touched, TurnError, Verification
+from forkpoint.wire.branches import brought_document, diff_document
 from forkpoint.wire.documents import (
     ApprovalsDocument,
     condensed_document,
@@ -168,6 +170,8 @@ EXAMPLES: dict[str, Any] = {
     "FamilyDocument": {"items": [_INFO_DOCUMENT, plain(info_document(_SPAWNED))]},
     "RewindDocument": {"conversation": _INFO_DOCUMENT, "aside": None},
     "KeepDocument": {"conversation": _INFO_DOCUMENT, "aside": None},
+    "DiffDocument": plain(diff_document(DIFF)),
+    "BroughtDocument": plain(brought_document(BROUGHT)),
     "DeletedDocument": {
         "workspace": {
             "path": "/srv/forkpoint/workspaces/second-try",
@@ -214,6 +218,7 @@ EXAMPLES: dict[str, Any] = {
     "Fork": {"title": "Try the other fix", "tags": {"kind": "debug"}},
     "Rewind": {"at": "1-2"},
     "Keep": {"branch": "second-try"},
+    "Bring": {"branch": "other-fix", "what": "answer"},
     "Spawn": {"task": _MEMBER.task, "role": "reader", "nickname": "explorer"},
     "TellAgent": {"message": "And build 1235?"},
     "ChangeState": {"set": {"open_tickets": 4}, "remove": []},

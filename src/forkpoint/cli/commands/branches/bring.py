@@ -1,4 +1,4 @@
-"""``forkpoint bring``: what a branch has said becomes part of another one."""
+"""``forkpoint bring``: what a branch has said becomes part of another one. Tests: tests/cli/test_diff.py."""
 
 from typing import Annotated
 

@@ -2,7 +2,7 @@
 
 An answer that was brought quotes a question and an answer, and a summary was made of many events; each is one message.
 The `brought` event before it names these events by their turns and places. Copies of turns need nothing here: each of
-them names its own origin (`copied_events`). Tests: tests/store/test_erasure_of_brought.py.
+them names its own origin (`copied_events`). Tests: tests/conversation/test_bring.py.
 """
 
 from collections.abc import Callable, Container, Iterator
