@@ -14,8 +14,8 @@ from tests.conversation.support.agents import PATIENCE, agent_of, said
 
 from forkpoint import Conversation, ToolContext, TurnCancelled, TurnFailed, tool
 from forkpoint.conversation import Turn
-from forkpoint.errors import CannotKeep, ForkpointError, NoSuchTurn, TurnOpen, BringRefused
-from forkpoint.events import Event, ToolResult, Usage, BroughtAs
+from forkpoint.errors import BringRefused, CannotKeep, ForkpointError, NoSuchTurn, TurnOpen
+from forkpoint.events import BroughtAs, Event, ToolResult, Usage
 from forkpoint.history.pairing import NO_CALLS
 from forkpoint.llm import TextPiece
 from forkpoint.testing import Fault, Reply, ScriptedCall

@@ -20,9 +20,6 @@ class Identified(Protocol):
     @property
     def id(self) -> str: ...
 
-    @property
-    def agent(self) -> Agent | None: ...
-
 
 Named: TypeAlias = str | Identified
 """A conversation: its id or name, or an object that stands for it."""

@@ -592,7 +592,8 @@ class AsyncConversation:
         if aside is not None:
             info, former = aside
             left = self._around(handle.beside(info, former, handle.agent_of(former), allow=handle.allow))
-        handle.kept(settings, None if isinstance(branch, str) else branch.agent)
+        its_agent = getattr(branch, "agent", None)  # of an object that was opened with its functions
+        handle.kept(settings, its_agent if isinstance(its_agent, Agent) else None)
         return left
 
     async def diff(self, other: Named, *, limit: int = LIMIT) -> Diff:
@@ -690,7 +691,8 @@ class AsyncConversation:
         Erased events stay in place, and models are shown "[erased]" instead.
 
         - ``preview``: nothing is changed; the receipt says what would go, and which conversations it touches.
-        - ``keep_summaries``: summaries of condensations that cover erased events stay. By default they are erased too.
+        - ``keep_summaries``: summaries of condensations that cover erased events stay, and summaries that were brought
+          to another branch. By default they are erased too.
         - ``cancel``: cancels turns that run in what is touched. Else they are refused with `Busy`. Open turns that
           nobody runs are discarded.
 

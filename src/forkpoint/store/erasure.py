@@ -30,7 +30,8 @@ class Erasing(Struct, frozen=True, kw_only=True):
     """What is to be erased: one turn or one event of a conversation, or everything in some conversations of a family.
 
     ``family`` is given instead of conversations if everything in it is meant, drafts and what nobody reaches included.
-    With ``keep_summaries`` the summaries of condensations that cover erased events stay as they are.
+    With ``keep_summaries`` the summaries of condensations that cover erased events, and those that were brought from
+    one branch to another, stay as they are.
     """
 
     conversations: tuple[str, ...] = ()
@@ -68,7 +69,7 @@ class Receipt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     turns: tuple[str, ...] = ()
     conversations: tuple[str, ...] = ()
     untitled: tuple[str, ...] = ()
-    summaries: tuple[str, ...] = ()  # condensations that cover erased events: erased, or kept
+    summaries: tuple[str, ...] = ()  # that were made of erased events: erased, or kept
     summaries_kept: bool = False
     discarded: tuple[str, ...] = ()  # open turns that nobody ran
     running: tuple[str, ...] = ()  # in a preview: turns that have to end first
