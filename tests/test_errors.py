@@ -23,6 +23,7 @@ CODES = {
     "BadName.ambiguous": "ambiguous",
     "CommitFailed": "commit_failed",
     "TurnBehind": "turn_behind",
+    "TurnSteered": "turn_steered",
     "BadName.bad_cursor": "bad_cursor",
     "BadArgument.bad_lineage": "bad_lineage",
     "BadName.bad_id": "bad_id",

@@ -385,6 +385,7 @@ class Envelope(Struct, frozen=True, gc=False, omit_defaults=True):
     response: int | None = None  # which model response of its turn it belongs to; None if no model wrote it
     origin: str | None = None  # the event that this is a copy of: its turn's id, "/", and its place there, from 0
     kept_from: int | None = None  # of a condensation, as in its body
+    steer: str | None = None  # of a user's message that came while its turn was open: the id of the steer
 
 
 class NewEvent(Struct, frozen=True):
@@ -394,6 +395,7 @@ class NewEvent(Struct, frozen=True):
     response: int | None = None
     origin: str | None = None
     time: int | None = None
+    steer: str | None = None
 
 
 class StagedEvent(Struct, frozen=True):
@@ -464,6 +466,7 @@ def seal(new: NewEvent, now: int) -> Envelope:
         response=new.response,
         origin=new.origin,
         kept_from=getattr(body, "kept_from", None),
+        steer=new.steer,
     )
 
 

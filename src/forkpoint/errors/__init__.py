@@ -30,6 +30,7 @@ from forkpoint.errors.conflict import (
     TurnBehind,
     TurnLost,
     TurnOpen,
+    TurnSteered,
     UseAsync,
 )
 from forkpoint.errors.error import KINDS, ErrorKind, ForkpointError, Surface, class_of, fields_of
@@ -163,6 +164,7 @@ __all__ = [
     "TurnFailed",
     "TurnLost",
     "TurnOpen",
+    "TurnSteered",
     "Unauthorized",
     "Unpaired",
     "UseAsync",

@@ -129,6 +129,17 @@ class TurnBehind(ForkpointError, code="turn_behind"):
     staged: int
 
 
+class TurnSteered(ForkpointError, code="turn_steered"):
+    """A message was steered to turn {turn} that this handle does not know of, and nothing was committed.
+
+    Read the turn again, and go on with the message.
+
+    Python: Use refresh() to get a handle that knows it, and go on with the message.
+    """
+
+    turn: str
+
+
 class NotResumable(ForkpointError, code="not_resumable"):
     """Turn {turn} ({outcome}) cannot be resumed: {why}.
 

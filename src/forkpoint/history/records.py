@@ -58,6 +58,7 @@ class TurnFacts(Struct, frozen=True, omit_defaults=True):
     input: bytes | None = None
     error: bytes | None = None
     steps: bytes | None = None  # None: it has no steps
+    steered: bytes | None = None  # a salted digest too; None: nobody has steered it
 
 
 class Charge(Struct, frozen=True):
@@ -204,8 +205,8 @@ class Fact(Standing, frozen=True, omit_defaults=True, kw_only=True):
     """The body of a record. ``by`` is who did it, if somebody said so.
 
     What follows ``kind``, ``time`` and ``by`` depends on the kind. Kinds of a conversation's chain: how a turn stands
-    (`committed`, `failed`, `cancelled`, `awaiting_approval`, `resumed`), `note`, `rewound`, `kept`, `renamed`,
-    `described`, `approvals`, `admitted`, `charged`, `exported`, `restated`. Kinds of a family's chain: `deleted`,
+    (`committed`, `failed`, `cancelled`, `awaiting_approval`, `resumed`, `steered`), `note`, `rewound`, `kept`,
+    `renamed`, `described`, `approvals`, `admitted`, `charged`, `exported`, `restated`. Kinds of a family's chain: `deleted`,
     `expired`, `erased`, `held`, `released`, `imported`. A tenant's chains have `charged`.
     """
 

@@ -24,13 +24,14 @@ from contextlib import AbstractAsyncContextManager
 from os import PathLike
 from typing import Protocol, Self
 
-from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
+from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage, UserMessage
 from forkpoint.history.anchors import Anchor
 from forkpoint.history.exports.lines import Header, Line
 from forkpoint.history.landmarks import Landmark
 from forkpoint.history.paths import Path
 from forkpoint.history.records import Export
 from forkpoint.history.state import State
+from forkpoint.history.steers import Steer
 from forkpoint.paging import Page
 from forkpoint.store.erasure import Erasing, Receipt
 from forkpoint.store.values import (
@@ -382,7 +383,30 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         ...
 
     async def journal(self, turn: OpenTurn, events: Sequence[NewEvent], *, usage: Usage = Usage()) -> OpenTurn:
-        """Stores steps of the turn durably, outside history. ``usage`` is what was spent since the last call."""
+        """Stores steps of the turn durably, outside history. ``usage`` is what was spent since the last call.
+
+        The handle that it returns knows of all that was steered to the turn until then. An event that names a steer
+        delivers that message.
+        """
+        ...
+
+    async def steer(
+        self,
+        conversation: str,
+        id: str,
+        message: UserMessage,
+        *,
+        turn: str | None = None,
+        by: str | None = None,
+        key: IdempotencyKey | None = None,
+    ) -> tuple[StoredTurn, Steer]:
+        """Leaves a message for the open turn of a conversation; for this turn, if ``turn`` is given.
+
+        ``id`` is what the caller calls the message. It is on disk when this returns, and nothing else happens: whoever
+        runs the turn delivers the message. Returns the turn and the message as they stand. Repeated with its id or its
+        key, it changes nothing, also if the turn is over by then. Raises `NoSuchTurn` if no turn is open, and
+        `NotWhole` or `TooLarge`.
+        """
         ...
 
     async def commit(
@@ -403,7 +427,8 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         unless it is on the new path. Raises `BadArgument` if ``aside`` is needed and None.
 
         Raises `TurnLost` if this process no longer holds the turn, `OutcomeUnknown` if the disk did not say whether it
-        was written.
+        was written. Raises `TurnSteered`, and changes nothing, if a message was steered to the turn that this handle
+        does not know of: `refresh` gives a handle that knows it.
         """
         ...
 

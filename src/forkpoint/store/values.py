@@ -13,6 +13,7 @@ from forkpoint.history.anchors import Anchor
 from forkpoint.history.exports.lines import FamilyEnd
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.state import EMPTY, State
+from forkpoint.history.steers import Steer
 from forkpoint.ids import id_to_bytes
 
 DEFAULT_TENANT = "default"
@@ -139,6 +140,7 @@ class StoredTurn(Struct, frozen=True):
     held_by: HeldBy | None = None  # None unless it runs
     by: str | None = None  # who asked for it: the name of a key, or what a program said; None: nobody said it
     cancel_asked: int | None = None  # when somebody asked its holder to cancel it; resuming the turn forgets that
+    steered: tuple[Steer, ...] = ()  # what was sent to it while it was open, in order
 
     def busy(self) -> Busy:
         """The error for whoever has to leave this turn alone, since a process runs it."""
@@ -181,6 +183,7 @@ class OpenTurn(Struct, frozen=True):
     record_digest: bytes = b""  # of the last of them
     draft: bool = False  # the conversation is a draft, which the commit admits
     erasures: int = 0  # how often content was erased in the store: what was cached under another count is void
+    steered: JsonText | None = None  # what was sent to it while it was open, as far as this handle knows
 
 
 class Committed(Struct, frozen=True):
@@ -258,9 +261,10 @@ class StoreLimits(Struct, frozen=True):
     payload: int = 32 * 1024 * 1024
     commit: int = 256 * 1024 * 1024
     document: int = 4 * 1024 * 1024  # settings, cache identity
-    input: int = 64 * 1024 * 1024  # of a turn: messages, with pictures
+    input: int = 64 * 1024 * 1024  # of a turn: messages, with pictures; and again of all that is steered to it
     title: int = 1024
     tags: int = 64  # how many
+    steers: int = 1000  # how many messages may be steered to one turn
     tag: int = 1024
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from forkpoint.events import Usage
 from forkpoint.history import records
@@ -343,7 +343,9 @@ class _FamilyCheck:
             self._found("the turn states another cost or end than its last record")
         for name, point, place in (("base", facts.base, line.base), ("end", facts.end, line.end)):
             self._at(name, point, place)
-        for name, digest, text in (("input", facts.input, line.input), ("error", facts.error, line.error)):
+        steered = None if line.steered is UNSET else line.steered
+        texts = [("input", facts.input, line.input), ("error", facts.error, line.error)]
+        for name, digest, text in [*texts, ("list of steered messages", facts.steered, steered)]:
             if text is None and digest is not None and line.id not in self._erased.turns:
                 self._found(f"its {name} is missing, and no record says that it was erased")
             if text is not None and salt is not None and records.salted(salt, text) != digest:

@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 FORMAT = "forkpoint export"
 VERSION = 1
@@ -159,6 +159,7 @@ class TurnLine(Struct, frozen=True, tag_field="line", tag="turn", kw_only=True):
     by: str | None
     steps_digest: str | None
     expired: int | None  # when a rule of retention removed input, error and steps
+    steered: str | UnsetType = UNSET  # what was sent to it while it was open; only there if somebody has sent something
 
 
 class StepLine(Struct, frozen=True, tag_field="line", tag="step", kw_only=True):

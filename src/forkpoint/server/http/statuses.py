@@ -32,6 +32,7 @@ _BY_KIND: dict[ErrorKind, int] = {
     errors.TurnOpen: 409,
     errors.TurnLost: 409,
     errors.TurnBehind: 409,
+    errors.TurnSteered: 409,
     errors.NotResumable: 409,
     errors.NoSuchTurn: 409,
     errors.NotShown: 409,

@@ -11,6 +11,7 @@ from msgspec import Struct
 from forkpoint.events import Position, Usage
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.state import EMPTY, State
+from forkpoint.history.steers import read_steers
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.store.values import (
     Head,
@@ -174,6 +175,7 @@ def turn_of(row: sqlite3.Row, scope: Scope) -> StoredTurn:
         by=row["by"],
         held_by=held_by(row, row["started"]) if outcome == "running" else None,
         cancel_asked=row["cancel_asked"],
+        steered=read_steers(row["steered"]),
     )
 
 

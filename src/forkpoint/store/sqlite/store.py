@@ -17,14 +17,16 @@ from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from forkpoint.clock import Clock, system_clock
-from forkpoint.errors import BadArgument, BadName, CommitFailed, NotFound, NotWhole
-from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage
+from forkpoint.errors import BadArgument, BadName, CommitFailed, NotFound, NotWhole, TooLarge
+from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage, UserMessage, encode_body
 from forkpoint.history.anchors import Anchor
 from forkpoint.history.exports.lines import Header, Line
 from forkpoint.history.landmarks import LANDMARKS, Landmark, landmarks_in
 from forkpoint.history.paths import Path
 from forkpoint.history.records import Export
 from forkpoint.history.state import State
+from forkpoint.history.steers import Steer
+from forkpoint.history.wholeness import check_whole
 from forkpoint.ids import new_id
 from forkpoint.paging import Page
 from forkpoint.store.erasure import Erasing, Receipt, check_reason
@@ -44,6 +46,7 @@ from forkpoint.store.sqlite.operations import (
     landmarks,
     ledger,
     lists,
+    steers,
     turns,
 )
 from forkpoint.store.sqlite.operations.record_pages import read_records
@@ -445,7 +448,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         spent = turn.usage + usage
         run = partial(turns.journal, turn=turn, staged=staged, usage=spent)
         landed = partial(turns.journalled, id=turn.id, staged=turn.staged + len(events), usage=spent)
-        digest = await self._turns.account(
+        digest, steered = await self._turns.account(
             turn, self._view.write("steps of turn", turn.id, run, landed=landed, size=staged.size)
         )
         return replace(
@@ -456,7 +459,42 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
             state=staged.state,
             state_changed=turn.state_changed or staged.state is not turn.state,
             usage=spent,
+            steered=steered,
         )
+
+    async def steer(
+        self,
+        conversation: str,
+        id: str,
+        message: UserMessage,
+        *,
+        turn: str | None = None,
+        by: str | None = None,
+        key: IdempotencyKey | None = None,
+    ) -> tuple[StoredTurn, Steer]:
+        conversations.key_of(conversation)
+        check_id("steer", id)
+        if turn is not None:
+            conversations.key_of(turn, "turn")
+        self._view.file.checks.key(key)
+        check_whole(NewEvent(message))
+        size = len(encode_body(message).encode())
+        limits = self._view.file.settings.limits
+        if size > limits.payload:
+            raise TooLarge("payload", size, limits.payload)
+        new = Steer(id, 0, message, by)
+        left_for = turn
+
+        def run(db: Database, scope: Scope) -> tuple[StoredTurn, Steer]:
+            nonlocal left_for
+            found, one = steers.steer(db, scope, conversation, new, turn=turn, key=key, limits=limits)
+            left_for = found.id
+            return found, one
+
+        def landed(db: Database, scope: Scope) -> bool:
+            return steers.is_left(db, scope, left_for, id)
+
+        return await self._view.write("message for a turn of", conversation, run, landed=landed, size=size)
 
     async def commit(
         self,

@@ -29,6 +29,7 @@ from forkpoint.testing.conformance.notes import NoteConformance
 from forkpoint.testing.conformance.processes import ProcessConformance
 from forkpoint.testing.conformance.records import RecordConformance
 from forkpoint.testing.conformance.sides import SideConformance
+from forkpoint.testing.conformance.steers import SteerConformance
 from forkpoint.testing.conformance.stops import StopConformance
 from forkpoint.testing.conformance.sub_agents import SubAgentConformance
 from forkpoint.testing.conformance.turns import TurnConformance
@@ -51,6 +52,7 @@ class StoreConformance(
     NoteConformance,
     ProcessConformance,
     StopConformance,
+    SteerConformance,
     ChangeConformance,
     CareConformance,
     AnchorConformance,

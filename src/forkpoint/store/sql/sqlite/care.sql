@@ -41,8 +41,9 @@ SELECT tenant, key, 'turn', conversation, id, request, :now FROM turn WHERE tena
 
 -- name: free_key
 -- Its turn did not commit, or what it made is deleted: the key may be used again. A rewind or a keep stays done, though
--- the branch that it set aside be deleted.
-DELETE FROM idempotency WHERE tenant = :tenant AND target = :target AND operation NOT IN ('rewind', 'keep');
+-- the branch that it set aside be deleted; and a message that was left for a turn stays left, though the turn failed.
+DELETE FROM idempotency
+WHERE tenant = :tenant AND target = :target AND operation NOT IN ('rewind', 'keep', 'steer');
 
 -- name: take_over_keys
 -- A retry answers the requests of the tries before it too, if it has their input, and as far as nobody has used their
@@ -62,6 +63,10 @@ ON CONFLICT DO NOTHING;
 -- name: free_keys_of_a_conversation
 -- The conversation is deleted, and nobody can be given its turns any more.
 DELETE FROM idempotency WHERE tenant = :tenant AND subject = :id AND operation = 'turn';
+
+-- name: free_keys_of_steers
+-- The same for the messages that were left for its turns.
+DELETE FROM idempotency WHERE tenant = :tenant AND subject = :id AND operation = 'steer';
 
 -- name: all_segments
 -- The segments that verify looks at, with how far each one goes.

@@ -131,7 +131,8 @@ LIMIT :limit;
 
 -- name: expire_try
 -- What it was asked and why it ended is gone; how it ended, when, and what it cost stays.
-UPDATE turn SET input = NULL, error = NULL, key = NULL, request = NULL, staged = 0, expired = :now WHERE id = :id;
+UPDATE turn SET input = NULL, error = NULL, key = NULL, request = NULL, steered = NULL, staged = 0, expired = :now
+WHERE id = :id;
 
 -- name: is_pending
 -- Whether something that was deleted may still be on the disk.

@@ -66,7 +66,7 @@ SELECT count(payload) AS steps, coalesce(sum(length(CAST(payload AS BLOB))), 0) 
 
 -- name: erase_turn
 -- What a turn was asked, why it failed, and by which key it was known.
-UPDATE turn SET input = NULL, error = NULL, key = NULL, request = NULL WHERE id = :id;
+UPDATE turn SET input = NULL, error = NULL, key = NULL, request = NULL, steered = NULL WHERE id = :id;
 
 -- name: erase_error
 -- Why a try failed that had the erased text before it: the reason may quote it.

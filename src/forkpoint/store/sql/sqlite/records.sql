@@ -35,7 +35,7 @@ SELECT coalesce(max(number), 0) AS number FROM record WHERE tenant = :tenant AND
 -- stay. A charge or a conversation may have the same id.
 UPDATE record SET body = NULL, salt = NULL
 WHERE subject = :subject AND tenant = :tenant AND kind NOT IN ('committed', 'note')
-  AND kind IN ('failed', 'cancelled', 'awaiting_approval', 'resumed');
+  AND kind IN ('failed', 'cancelled', 'awaiting_approval', 'resumed', 'steered');
 
 -- name: forget_commit
 -- The same of the record that tells of its commit.
@@ -45,7 +45,7 @@ UPDATE record SET body = NULL, salt = NULL WHERE tenant = :tenant AND chain = :c
 -- The turn is gone, its conversation is not: no text can be guessed from the digests in the records about the turn.
 UPDATE record SET salt = NULL
 WHERE subject = :subject AND tenant = :tenant AND kind NOT IN ('committed', 'note')
-  AND kind IN ('failed', 'cancelled', 'awaiting_approval', 'resumed');
+  AND kind IN ('failed', 'cancelled', 'awaiting_approval', 'resumed', 'steered');
 
 -- name: forget_salt_of_commit
 -- The same of the record that tells of its commit.

@@ -24,7 +24,7 @@ SELECT number, digest FROM record WHERE tenant = :tenant AND chain = :chain ORDE
 -- The number of the last record about a turn that did not commit.
 SELECT max(number) AS number FROM record
 WHERE subject = :subject AND tenant = :tenant AND kind NOT IN ('committed', 'note')
-  AND kind IN ('failed', 'cancelled', 'awaiting_approval', 'resumed');
+  AND kind IN ('failed', 'cancelled', 'awaiting_approval', 'resumed', 'steered');
 
 -- name: turn_writers
 -- Who wrote the turns that end in a stretch of a segment, and how far the records about these turns go in their chains.
@@ -92,10 +92,12 @@ INSERT INTO segment (tenant, family, base, base_digest) VALUES (:tenant, :family
 -- A turn of another store. Nobody holds it; a turn that was running there is interrupted here.
 INSERT OR REPLACE INTO turn (
   id, tenant, conversation, kind, outcome, base, "end", holder, token, staged, input, key, request,
-  usage, totals, state_of, state, open_calls, error, retry_of, started, ended, "by", cancel_asked, steps_digest, record, expired
+  usage, totals, state_of, state, open_calls, error, retry_of, started, ended, "by", cancel_asked, steps_digest, record, expired,
+  steered
 ) VALUES (
   :id, :tenant, :conversation, :kind, :outcome, :base, :end, NULL, :token, :staged, :input, NULL, NULL,
-  :usage, :totals, :state_of, :state, :open_calls, :error, :retry_of, :started, :ended, :by, NULL, :steps_digest, :record, :expired
+  :usage, :totals, :state_of, :state, :open_calls, :error, :retry_of, :started, :ended, :by, NULL, :steps_digest, :record, :expired,
+  :steered
 );
 
 -- name: import_conversation

@@ -24,12 +24,12 @@ INSERT INTO turn (
 );
 
 -- name: commit_turn
--- The compare-and-set that commits: running, mine, and with all steps that I know of. No row: this writer has lost the
--- turn, or a step of its own that it never heard of.
+-- The compare-and-set that commits: running, mine, and with all steps and messages that I know of. No row: this writer
+-- has lost the turn, or a step of its own that it never heard of; or somebody has just steered the turn.
 UPDATE turn
 SET outcome = 'committed', staged = 0, steps_digest = NULL, "end" = :end, record = :record, usage = :usage, totals = :totals, state_of = :state_of, state = :state,
     open_calls = :open_calls, holder = NULL, ended = :now
-WHERE id = :id AND token = :token AND outcome = 'running' AND staged = :staged;
+WHERE id = :id AND token = :token AND outcome = 'running' AND staged = :staged AND steered IS :steered;
 
 -- name: place_turn
 -- Where a turn ends, if its segment was only opened by its commit.
@@ -40,9 +40,15 @@ UPDATE turn SET "end" = :end WHERE id = :id;
 UPDATE turn SET record = :record WHERE id = :id;
 
 -- name: journal_turn
--- The compare-and-set of a journal: what the turn has used, and how many steps it has from now on.
+-- The compare-and-set of a journal: what the turn has used, and how many steps it has from now on. Its writer hears what
+-- was steered to the turn meanwhile.
 UPDATE turn SET usage = :usage, staged = :staged + :more, steps_digest = :steps
-WHERE id = :id AND token = :token AND outcome = 'running' AND staged = :staged;
+WHERE id = :id AND token = :token AND outcome = 'running' AND staged = :staged
+RETURNING steered;
+
+-- name: change_steered
+-- Another message was steered to a turn, or its journal has one of them now.
+UPDATE turn SET steered = :steered WHERE id = :id;
 
 -- name: end_turn
 -- Ends or parks a running turn without moving the head, if it is still mine.

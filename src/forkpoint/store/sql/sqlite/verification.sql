@@ -7,10 +7,10 @@ SELECT * FROM conversation WHERE tenant = :tenant ORDER BY id;
 SELECT record.id, record.chain, record.number, record.kind, record.subject, record.body, record.salt, record.digest,
   turn.id AS turn, turn.tenant AS turn_tenant, turn.conversation AS turn_conversation, turn.kind AS turn_kind,
   turn.outcome, turn.base, turn."end", turn.input, turn.error, turn.usage, turn.started, turn.ended, turn."by",
-  turn.retry_of, turn.steps_digest, base.chain_digest AS base_digest, last.chain_digest AS end_digest
+  turn.retry_of, turn.steps_digest, turn.steered, base.chain_digest AS base_digest, last.chain_digest AS end_digest
 FROM record
 LEFT JOIN turn ON turn.id = record.subject
-  AND record.kind IN ('committed', 'note', 'failed', 'cancelled', 'awaiting_approval', 'resumed')
+  AND record.kind IN ('committed', 'note', 'failed', 'cancelled', 'awaiting_approval', 'resumed', 'steered')
 LEFT JOIN event AS base ON base.id = turn.base
 LEFT JOIN event AS last ON last.id = turn."end"
 WHERE record.tenant = :tenant AND record.chain >= :first AND record.chain < :below
@@ -49,7 +49,7 @@ SELECT turn.id, turn.outcome,
   NOT EXISTS (
     SELECT 1 FROM record
     WHERE record.subject = turn.id AND record.tenant = turn.tenant AND record.body IS NOT NULL
-      AND record.kind IN ('committed', 'note', 'failed', 'cancelled', 'awaiting_approval', 'resumed')
+      AND record.kind IN ('committed', 'note', 'failed', 'cancelled', 'awaiting_approval', 'resumed', 'steered')
   ) AS untold,
   conversation.id IS NULL AS abandoned,
   conversation.open_turn IS NOT turn.id AS closed

@@ -102,7 +102,8 @@ def _turns(db: Database, scope: Scope, conversation: bytes) -> list[sqlite3.Row]
 def _fact(db: Database, turn: sqlite3.Row, salt: bytes, now: int) -> Fact:
     base, end = records.point_at(db, turn["base"]), records.point_at(db, turn["end"])
     kind = "note" if turn["kind"] == "note" else turn["outcome"]
-    return Fact(kind=kind, time=now, turn=records.turn_facts(turn, salt, base=base, end=end))
+    row = dict(turn) | {"steered": None}  # no program of that time could steer a turn
+    return Fact(kind=kind, time=now, turn=records.turn_facts(row, salt, base=base, end=end))
 
 
 def _tell_of_charges(db: Database, scope: Scope, conversation: bytes) -> None:

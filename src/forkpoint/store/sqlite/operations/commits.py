@@ -17,7 +17,7 @@ from forkpoint.store.sqlite.operations.conversations import Spend
 from forkpoint.store.sqlite.operations.departure import leave_head
 from forkpoint.store.sqlite.operations.history import head_at, read_sealed
 from forkpoint.store.sqlite.operations.landmarks import insert_landmarks
-from forkpoint.store.sqlite.operations.turns import find, lost, open_turn
+from forkpoint.store.sqlite.operations.turns import deliver, find, lost, open_turn
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, dumps, head_columns, pack, unpack
 from forkpoint.store.stage import Sealed, Staged, chain, stage
 from forkpoint.store.values import Announcement, Committed, Head, IdempotencyKey, NewFork, OpenTurn, StoreLimits
@@ -42,6 +42,7 @@ def commit(
         "id": id,
         "token": turn.token,
         "staged": turn.staged,
+        "steered": turn.steered,
         "end": None if turn.segment is None else turn.segment << 32 | ordinal,
         "record": turn.records + 1,
         "usage": dumps(usage),
@@ -53,6 +54,8 @@ def commit(
     }
     if db.execute(SQL["commit_turn"], parameters).rowcount != 1:
         raise lost(db, scope, turn)
+    if turn.steered is not None:
+        turn = replace(turn, steered=deliver(db, id, turn.steered, staged))
     spend, kept = (None, None) if turn.branch is None else leave_head(db, scope, turn, aside)
     if turn.branch is not None:
         garbage.unpin(db, scope, id, is_committed=True)
@@ -264,6 +267,7 @@ def _move_head(
             by=turn.by,
             retry_of=turn.retry_of,
             input=None if turn.input is None else salted(salt, turn.input),
+            steered=None if turn.steered is None else salted(salt, turn.steered),
         ),
         revision=turn.revision + 1,
         own_from=None if spend is None else spend.own_from,

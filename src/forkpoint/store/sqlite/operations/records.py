@@ -105,6 +105,7 @@ def turn_facts(row: sqlite3.Row | Parameters, salt: bytes, *, base: Point | None
         input=None if row["input"] is None else salted(salt, row["input"]),
         error=None if row["error"] is None else salted(salt, row["error"]),
         steps=row["steps_digest"],
+        steered=None if row["steered"] is None else salted(salt, row["steered"]),
     )
 
 

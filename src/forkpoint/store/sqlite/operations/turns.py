@@ -6,11 +6,22 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from forkpoint.errors import AlreadyExists, BadName, NotFound, NotResumable, Stale, TurnBehind, TurnLost, TurnOpen
+from forkpoint.errors import (
+    AlreadyExists,
+    BadName,
+    NotFound,
+    NotResumable,
+    Stale,
+    TurnBehind,
+    TurnLost,
+    TurnOpen,
+    TurnSteered,
+)
 from forkpoint.events import JsonText, Usage
 from forkpoint.history.digests import forge
 from forkpoint.history.records import start_of_steps
 from forkpoint.history.state import fold
+from forkpoint.history.steers import steers_among, with_delivered
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.paging import Page
 from forkpoint.store.sqlite.connection import SQL, Database
@@ -131,8 +142,11 @@ def made_with(
     return conversations.read(db, scope, id)
 
 
-def journal(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> bytes | None:
-    """Stores steps, if the turn is still this writer's. Returns the digest of all that it has."""
+def journal(
+    db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage
+) -> tuple[bytes | None, JsonText | None]:
+    """Stores steps, if the turn is still this writer's. Returns the digest of all that it has, and what was steered
+    to it."""
     id = id_to_bytes(turn.id)
     digest = turn.steps_digest
     rows = []
@@ -142,10 +156,21 @@ def journal(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: U
         digest = link.chain_digest
     mine = {"id": id, "token": turn.token, "staged": turn.staged}
     more = {"usage": dumps(usage), "more": len(staged.events), "steps": digest}
-    if db.execute(SQL["journal_turn"], mine | more).rowcount != 1:
+    written = db.execute(SQL["journal_turn"], mine | more).fetchone()
+    if written is None:
         raise lost(db, scope, turn)
     db.executemany(SQL["insert_step"], rows)
-    return digest
+    return digest, deliver(db, id, written["steered"], staged)
+
+
+def deliver(db: Database, turn: bytes, steered: JsonText | None, staged: Staged) -> JsonText | None:
+    """Marks the messages that these steps deliver, and returns what the turn's row says of all messages then."""
+    if steered is None:
+        return None
+    left = with_delivered(steered, steers_among([event.envelope for event in staged.events]))
+    if left != steered:
+        db.execute(SQL["change_steered"], {"id": turn, "steered": left})
+    return left
 
 
 def end(
@@ -154,7 +179,7 @@ def end(
     """Ends a running turn as failed or cancelled, and adds what was spent last. The head has not moved."""
     _leave_running(db, scope, turn, outcome, error, usage, ended=scope.now)
     _release(db, scope, id_to_bytes(turn.id), id_to_bytes(turn.conversation))
-    return _told(db, scope, turn.id, outcome)
+    return tell(db, scope, turn.id, outcome)
 
 
 def wait(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage) -> StoredTurn:
@@ -163,7 +188,7 @@ def wait(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usag
         journal(db, scope, turn, staged, turn.usage)
     _leave_running(db, scope, turn, "awaiting_approval", None, usage, ended=None)
     conversations.admit(db, scope, turn.conversation)  # whoever is to approve has to find it in a list
-    return _told(db, scope, turn.id, "awaiting_approval")
+    return tell(db, scope, turn.id, "awaiting_approval")
 
 
 def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
@@ -193,7 +218,7 @@ def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
     }
     if db.execute(SQL["take_over"], parameters).rowcount != 1:
         raise NotResumable(id, outcome, "somebody else has just taken it")
-    _told(db, scope, id, "resumed")
+    tell(db, scope, id, "resumed")
     lists.use(db, scope, conversations.row_of(db, scope, conversation))
     return _handle(db, scope, conversation, id, token)
 
@@ -433,6 +458,7 @@ def _handle(
         input=record.input,
         retry_of=record.retry_of,
         erasures=db.execute(SQL["read_erasures"]).fetchone()["erasures"],
+        steered=held["steered"],
     )
 
 
@@ -496,7 +522,7 @@ def _close(
     }
     db.execute(SQL["close_turn"], parameters)
     _release(db, scope, row["id"], row["conversation"])
-    _told(db, scope, id_from_bytes(row["id"]), outcome)
+    tell(db, scope, id_from_bytes(row["id"]), outcome)
 
 
 def _release(db: Database, scope: Scope, turn: bytes, conversation: bytes) -> None:
@@ -507,7 +533,7 @@ def _release(db: Database, scope: Scope, turn: bytes, conversation: bytes) -> No
     garbage.unpin(db, scope, turn)
 
 
-def _told(db: Database, scope: Scope, id: str, kind: str) -> StoredTurn:
+def tell(db: Database, scope: Scope, id: str, kind: str) -> StoredTurn:
     """A turn as it has just become, once there is a record of that."""
     row = _turn_row(db, scope, id)
     records.tell_of_turn(db, scope, row, kind)
@@ -527,10 +553,12 @@ def find(db: Database, scope: Scope, id: str) -> sqlite3.Row | None:
     return row
 
 
-def lost(db: Database, scope: Scope, turn: OpenTurn) -> TurnLost | TurnBehind:
+def lost(db: Database, scope: Scope, turn: OpenTurn) -> TurnLost | TurnBehind | TurnSteered:
     """Why a write to a turn had no effect."""
     row = find(db, scope, turn.id)
     if row is not None and row["outcome"] == "running" and row["token"] == turn.token:
+        if row["staged"] == turn.staged and row["steered"] != turn.steered:
+            return TurnSteered(turn.id)
         return TurnBehind(turn.id, turn.staged, row["staged"])
     outcome = "gone" if row is None else outcome_of(row, scope)
     return TurnLost(turn.id, "running elsewhere" if outcome == "running" else outcome)

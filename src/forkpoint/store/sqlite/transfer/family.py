@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from forkpoint.errors import NotFound
 from forkpoint.history import records
@@ -26,7 +26,7 @@ from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, text
 
 _PAGE = 500
-_ABOUT_A_TURN = {"committed", "note", "failed", "cancelled", "awaiting_approval", "resumed"}
+_ABOUT_A_TURN = {"committed", "note", "failed", "cancelled", "awaiting_approval", "resumed", "steered"}
 
 
 def family_of(db: Database, scope: Scope, conversation: bytes) -> bytes:
@@ -333,6 +333,7 @@ class _Reading:
             by=row["by"],
             steps_digest=_hex(row["steps_digest"]),
             expired=row["expired"],
+            steered=UNSET if row["steered"] is None else row["steered"],
         )
         for step in self._db.execute(SQL["steps_with_digests"], {"turn": row["id"]}).fetchall():
             yield StepLine(

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 import anyio.to_thread
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from forkpoint.errors import ForkpointError, ImportRefused
 from forkpoint.history import records
@@ -419,6 +419,7 @@ class _Finish:
             "state_of": blob(line.state_of),
             "retry_of": blob(line.retry_of),
             "steps_digest": None if line.steps_digest is None else bytes.fromhex(line.steps_digest),
+            "steered": None if line.steered is UNSET else line.steered,
         }
         self._db.execute(SQL["import_turn"], parameters)
         if line.outcome in ("running", "awaiting_approval") and line.base is not None and line.base[0]:

@@ -31,7 +31,7 @@ from forkpoint.store.sqlite.verification.ledger import check_charge
 from forkpoint.store.sqlite.verification.turns import COMMITTED, check_turn
 
 EVERY_RECORD = (1 << 63) - 1
-ABOUT_A_TURN = (*COMMITTED, "failed", "cancelled", "awaiting_approval", "resumed")
+ABOUT_A_TURN = (*COMMITTED, "failed", "cancelled", "awaiting_approval", "resumed", "steered")
 TEXTS = ("settings", "cache", "approvals", "name", "title", "tags")
 PLAIN = ("head", "revision", "own_from", "inherited", "draft")
 WORDS = {
@@ -365,7 +365,7 @@ def _birth(row: sqlite3.Row) -> Birth | None:
 
 def _has_texts(fact: Fact) -> bool:
     turn = fact.turn
-    in_turn = turn is not None and (turn.input is not None or turn.error is not None)
+    in_turn = turn is not None and any(one is not None for one in (turn.input, turn.error, turn.steered))
     return in_turn or any(getattr(fact, name) is not None for name in TEXTS)
 
 

@@ -36,7 +36,10 @@ def check_turn(
     if row["base"] is not None and row["base_digest"] is None and facts.base is not None:
         absences.lost_bases[facts.base.digest] = where  # right only if the event is nowhere else
     may_be_gone = absences.lost_its_texts(row["turn"])
-    for column, name in (("input", "its input"), ("error", "its error")):
+    texts = [("input", "its input"), ("error", "its error")]
+    if not _runs_on(row, facts):
+        texts.append(("steered", "what was steered to it"))
+    for column, name in texts:
         stated, found = getattr(facts, column), row[column]
         if found is None or stated is None:
             if (found is None) != (stated is None) and not (found is None and may_be_gone):
@@ -47,7 +50,7 @@ def check_turn(
 
 def _differences(row: sqlite3.Row, facts: TurnFacts) -> list[str]:
     """What of a turn's row is not what the last record about it says."""
-    is_open = row["kind"] == "resumed"  # from then on its journal adds to usage and steps
+    is_open = _runs_on(row, facts)
     try:
         usage = load_usage(row["usage"])
     except msgspec.DecodeError:
@@ -64,6 +67,11 @@ def _differences(row: sqlite3.Row, facts: TurnFacts) -> list[str]:
         "the digest of its steps is": is_open or row["steps_digest"] == facts.steps,
     }
     return [] if all(agree.values()) else [what for what, agrees in agree.items() if not agrees]
+
+
+def _runs_on(row: sqlite3.Row, facts: TurnFacts) -> bool:
+    """Whether a turn runs on after its last record: then its journal adds to usage and steps, and takes messages."""
+    return row["kind"] == "resumed" or (row["kind"] == "steered" and facts.outcome == "running")
 
 
 def _agree(point: Point | None, key: int | None, digest: bytes | None) -> bool:
