@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         CallWaits,
         ReasoningPiece,
         Restarted,
+        Steered,
         TextPiece,
         TurnJoined,
         TurnStarted,
@@ -72,6 +73,7 @@ __all__ = [
     "Role",
     "Secret",
     "Skill",
+    "Steered",
     "SubAgents",
     "TerminalVisualizer",
     "TextPiece",
@@ -104,7 +106,7 @@ _HOMES = {
         "forkpoint.errors": "ForkpointError TurnCancelled TurnFailed",
         "forkpoint.llm.model": "LLM",
         "forkpoint.updates": "Answered CallEnded CallPiece CallProgress CallStarted CallWaits "
-        "ReasoningPiece Restarted TextPiece TurnJoined TurnStarted",
+        "ReasoningPiece Restarted Steered TextPiece TurnJoined TurnStarted",
     }.items()
     for name in names.split()
 }

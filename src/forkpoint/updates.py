@@ -96,11 +96,19 @@ class CallWaits(Struct, frozen=True, tag="call_waits"):
     reason: str
 
 
+class Steered(Struct, frozen=True, tag="steered"):
+    """A message that was sent to the turn while it ran stands after its results now: the model is given it next."""
+
+    id: str  # of the steer
+    message: UserMessage
+    by: str | None = None  # who sent it
+
+
 Piece: TypeAlias = TextPiece | ReasoningPiece | CallPiece | Restarted
 """A piece of a model's answer."""
 
-StepUpdate: TypeAlias = Piece | Answered | CallStarted | CallProgress | CallEnded | CallWaits
-"""What a step of a turn says: a piece of an answer, or how a call stands."""
+StepUpdate: TypeAlias = Piece | Answered | CallStarted | CallProgress | CallEnded | CallWaits | Steered
+"""What a step of a turn says: a piece of an answer, how a call stands, or a message that came meanwhile."""
 
 Provisional: TypeAlias = TurnStarted | TurnJoined | StepUpdate
 """What a turn says while it runs."""

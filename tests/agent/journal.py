@@ -13,6 +13,7 @@ from forkpoint.agent.run import Run, Terms
 from forkpoint.errors import TurnLost
 from forkpoint.events import ModelCalled, NewEvent, StagedEvent, Text, ToolCall, Usage, UserMessage, seal
 from forkpoint.history.state import EMPTY, State, fold
+from forkpoint.history.steers import Steer, steers_among
 from forkpoint.llm import Models, own_identity, render
 from forkpoint.llm.catalog import Wire
 from forkpoint.llm.prompt.identity import CallContext
@@ -27,9 +28,15 @@ class Memory:
         self.state: State = EMPTY
         self.spent = Usage()
         self.on_disk = 0
+        self.steered: list[Steer] = []
         self._refuse = refuse
         self.add(already)
         self.on_disk = len(self.so_far)
+
+    @property
+    def arrived(self) -> Sequence[Steer]:
+        taken = steers_among([step.envelope for step in self.so_far])
+        return [one for one in self.steered if one.id not in taken]
 
     def add(self, events: Sequence[NewEvent], usage: Usage = Usage()) -> None:
         self.so_far += [StagedEvent(seal(event, 0), event.body) for event in events]

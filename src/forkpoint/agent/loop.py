@@ -56,11 +56,12 @@ from forkpoint.events import (
     UserMessage,
 )
 from forkpoint.history.state import State
+from forkpoint.history.steers import Steer
 from forkpoint.llm.answers import Complete, Failed, Said, cut_of
 from forkpoint.llm.call import Models
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
-from forkpoint.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits, StepUpdate
+from forkpoint.updates import Answered, CallEnded, CallProgress, CallStarted, CallWaits, Steered, StepUpdate
 
 CORRECTIONS = 2
 """How often a model is told that its answer does not have the form that was asked for."""
@@ -93,6 +94,9 @@ APPROVED_CHANGED = (
 AT_LIMIT = "the turn reached its limit of {limit} {what}."
 """Why a call is not run that was asked for when a turn ended at a limit."""
 
+STEERED = "This call was not run: the user has sent a message first."
+"""Why a call is not handed to the client."""
+
 REPEATED = "identical calls in a row"
 """What there is a limit of, if the very same call is asked for again and again."""
 
@@ -119,6 +123,11 @@ class Journal(Protocol):
         """What the turn has used, earlier tries of it included."""
         ...
 
+    @property
+    def arrived(self) -> Sequence[Steer]:
+        """The messages that were steered to the turn and are no steps of it yet, as far as the disk last told."""
+        ...
+
     def add(self, events: Sequence[NewEvent], usage: Usage = Usage()) -> None:
         """Appends steps; they need not be on disk before `flush`."""
         ...
@@ -131,8 +140,10 @@ class Journal(Protocol):
 class Done(Struct, frozen=True):
     """The model has answered, in the form that was asked for, or only calls of the client's tools are open.
 
-    It is in the journal, though not yet on disk.
+    It is in the journal, though not yet on disk. ``stopped``: the turn has reached this limit instead, and ends there.
     """
+
+    stopped: LimitReached | None = None
 
 
 class Waiting(Struct, frozen=True):
@@ -148,8 +159,13 @@ class Loop:
     ``fresh``.
     """
 
-    def __init__(self, run: Run, models: Models, journal: Journal, tell: Tell | None = None) -> None:
+    def __init__(
+        self, run: Run, models: Models, journal: Journal, tell: Tell | None = None, *, since: float | None = None
+    ) -> None:
+        """``since`` is when the turn began to run, by anyio's clock, if that was before: its limit of time counts."""
         self._run = run
+        self._since = anyio.current_time() if since is None else since
+        self._refused: set[str] = set()  # steers that a hook has blocked
         self._agent = run.agent
         self._models = models
         self._journal = journal
@@ -166,14 +182,18 @@ class Loop:
         self._thread = threading.get_ident()
         self._token = anyio.lowlevel.current_token()
 
-    async def run(self) -> Done | Waiting:
+    async def run(self, after: Done | None = None) -> Done | Waiting:
         """Goes on until the model is done or something waits. Raises the typed reason if neither can be.
 
-        At a limit it raises `LimitReached`, or stops and is done, as the limits say.
+        At a limit it raises `LimitReached`, or stops and is done, as the limits say. ``after`` is how an earlier loop
+        of the turn was done, if a message came before the commit: a turn that has stopped asks no model any more.
         """
         seconds = self._limits.seconds
+        if after is not None and after.stopped is not None:
+            await self._deliver()
+            return after
         try:
-            with anyio.move_on_after(math.inf if seconds is None else seconds):
+            with anyio.CancelScope(deadline=math.inf if seconds is None else self._since + seconds):
                 return await self._until_done()
             raise LimitReached("seconds", f"{seconds:g}")
         except LimitReached as reached:
@@ -182,7 +202,10 @@ class Loop:
             return await self._stop(reached)
 
     async def _stop(self, reached: LimitReached) -> Done:
-        """Ends the turn without an answer: each call that has no result gets one, and it is recorded why."""
+        """Ends the turn without an answer: each call that has no result gets one, and it is recorded why.
+
+        What was steered to it becomes history unanswered, for the next turn's model to read.
+        """
         await self._journal.flush()  # what was cut off by the clock may be on disk, or not
         why = AT_LIMIT.format(what=reached.what, limit=reached.limit)
         standing = stand(self._journal.so_far)
@@ -196,7 +219,8 @@ class Loop:
         self._journal.add([*map(NewEvent, results), NewEvent(TurnStopped(reached.what, reached.limit))])
         for result in results:
             self._tell(CallEnded(result))
-        return Done()
+        await self._deliver()
+        return Done(reached)
 
     async def _until_done(self) -> Done | Waiting:
         asked = sum(isinstance(step.body, ModelCalled) for step in self._journal.so_far)
@@ -212,6 +236,8 @@ class Loop:
             if standing.open:
                 if waiting := await self._answer(standing):
                     return Waiting(waiting)
+            elif self._has_message() and not (standing.handed and self._run.terms.final):
+                await self._deliver(standing.handed)
             elif standing.handed:
                 return Done()
             elif standing.answer is not None:
@@ -244,6 +270,46 @@ class Loop:
                 await self._heard(answer.said, standing.responses + 1)
             case _ as never:
                 assert_never(never)
+
+    def _has_message(self) -> bool:
+        """Whether a message was steered to the turn that can be delivered."""
+        return any(one.id not in self._refused for one in self._journal.arrived)
+
+    async def _deliver(self, handed: Sequence[ToolCall] = ()) -> None:
+        """Makes steps of the messages that were steered to the turn, in the order in which they came.
+
+        Calls that were ``handed`` to the client are taken back first: nobody has run them yet. A message that a hook
+        blocks is not delivered, and the turn goes on without it.
+        """
+        accepted: list[tuple[Steer, UserMessage]] = []
+        for one in self._journal.arrived:
+            if one.message is None or one.id in self._refused:
+                continue
+            if await self._hooks.steered(one.id, one.message) is None:
+                accepted.append((one, one.message))
+            else:
+                self._refused.add(one.id)
+        taken = [ToolResult(call.call_id, call.tool, (Text(STEERED),), "not_run") for call in handed if accepted]
+        self._journal.add([NewEvent(result) for result in taken])
+        for one, message in accepted:
+            self._journal.add([*await self._called_for(message), NewEvent(message, steer=one.id)])
+        await self._journal.flush()
+        for result in taken:
+            self._tell(CallEnded(result))
+        for one, message in accepted:
+            self._tell(Steered(one.id, message, one.by))
+
+    async def _called_for(self, message: UserMessage) -> list[NewEvent]:
+        """The skills that a message calls for, as the events that stand before it."""
+        already = set(self._run.told)
+        already |= {step.body.name for step in self._journal.so_far if isinstance(step.body, SkillActivated)}
+        if all(skill.name in already for skill in self._run.skills):
+            return []
+        text = "\n".join(part.text for part in message.parts if isinstance(part, Text))
+        found = await anyio.to_thread.run_sync(
+            lambda: triggered(self._run.skills, text, (), already, workspace=self._run.workspace)
+        )
+        return [NewEvent(skill.activated()) for skill in found]
 
     async def _activate(self) -> None:
         """Activates the skills that tools of this turn have called for, once their results are in."""

@@ -23,7 +23,17 @@ from forkpoint.backend.options import (
     NewTurn,
     SpawnOptions,
 )
-from forkpoint.backend.results import Branch, ImportReport, Info, Member, RemovedWorkspace, SideAnswer, Stats, Turn
+from forkpoint.backend.results import (
+    Branch,
+    ImportReport,
+    Info,
+    Member,
+    RemovedWorkspace,
+    SideAnswer,
+    Stats,
+    SteerReceipt,
+    Turn,
+)
 from forkpoint.backend.settings import Settings
 from forkpoint.events import BroughtAs, Condensation, Event, Position, Usage, UserMessage
 from forkpoint.history.anchors import Anchor
@@ -69,6 +79,15 @@ class BackendTurns(Protocol):
         """Cancels a turn, whichever process runs it, and gives it as it ended; the open turn, if none is named.
 
         Raises `NoSuchTurn` if there is nothing to cancel, or the turn waits for an approval.
+        """
+        ...
+
+    async def steer(
+        self, id: str, message: UserMessage, *, turn: str | None = None, key: str | None = None
+    ) -> SteerReceipt:
+        """Leaves a message for the open turn, whichever process runs it; for this turn, if one is named.
+
+        Raises `NoSuchTurn` if no turn is open, or the turn is over.
         """
         ...
 

@@ -31,6 +31,7 @@ from forkpoint.events import (
     UserMessage,
 )
 from forkpoint.history.digests import call_digest
+from forkpoint.history.steers import Steer
 from forkpoint.llm.answers import Finish, cut_of
 from forkpoint.llm.prompt.identity import CacheIdentity
 from forkpoint.store.values import Lineage, Outcome, Status, TurnError
@@ -74,6 +75,7 @@ class Turn(Struct, frozen=True):
     ended: int | None = None
     output: Any = None  # the answer as the agent's output type
     by: str | None = None  # who asked for it: the name of a server's key, or of `acting_as`
+    steered: tuple[Steer, ...] = ()  # what was sent to it while it was open, in order; each says if it was delivered
 
     @property
     def input(self) -> tuple[UserMessage, ...]:
@@ -134,6 +136,19 @@ class Turn(Struct, frozen=True):
     def steps(self) -> tuple[ModelCalled, ...]:
         """Each time that a model was asked: what was sent, what was cached, how long it took."""
         return tuple(event.body for event in self.events if isinstance(event.body, ModelCalled))
+
+
+class SteerReceipt(Struct, frozen=True):
+    """A message that was accepted for an open turn. It is on disk, and is delivered with the turn's next tool results.
+
+    ``outcome`` is how the turn stood then: nobody runs a turn that waits or was interrupted, so the message waits too.
+    """
+
+    id: str
+    turn: str
+    conversation: str
+    outcome: Outcome
+    delivered: bool = False  # only if the message was sent before, with the same key
 
 
 class Spending(Struct, frozen=True):
@@ -294,6 +309,15 @@ def calls_of(events: Iterable[Event | StagedEvent]) -> tuple[Call, ...]:
     return tuple(calls)
 
 
+def steered_in(steers: Iterable[Steer], events: Iterable[Event | StagedEvent]) -> tuple[Steer, ...]:
+    """The messages that were steered to a turn, each with its words: those of a delivered one stand in its event."""
+    steers = tuple(steers)
+    if not steers:
+        return ()
+    said = {event.envelope.steer: event.body for event in events if isinstance(event.body, UserMessage)}
+    return tuple(replace(one, message=said.get(one.id, one.message), key=None) for one in steers)
+
+
 def raise_for(turn: Turn) -> Turn:
     """The turn, if it is committed or waits. Raises what it ended with otherwise."""
     match turn.outcome:
@@ -318,10 +342,16 @@ def tools_of(turn: Turn) -> str:
     for call in calls_of(turn.events):
         by_status.setdefault(call.status, []).append(call.tool)
     if not by_status:
-        return "It had run no tools."
+        return f"It had run no tools.{_steered_words(turn)}"
     told = "; ".join(f"{status}: {', '.join(tools)}" for status, tools in by_status.items())
     did = "did, or may have done," if "unknown" in by_status else "did"
-    return f"What its tools {did} stays done ({told})."
+    return f"What its tools {did} stays done ({told}).{_steered_words(turn)}"
+
+
+def _steered_words(turn: Turn) -> str:
+    if not turn.steered:
+        return ""
+    return " What was steered to it is no part of a retry; if the turn is resumed, its model is given all of it."
 
 
 def tree_of(infos: Iterable[Info]) -> tuple[Branch, ...]:

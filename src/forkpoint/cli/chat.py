@@ -4,7 +4,9 @@ It reads from a pipe too, without prompts; with ``--json`` it answers each line 
 """
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
@@ -22,6 +24,7 @@ from forkpoint.cli.output import clean, console, grid, menu, one_line
 from forkpoint.cli.questions.approval import ApprovalQuestion
 from forkpoint.cli.questions.project import TrustGiven, Workspace, ask_trust, in_approved_project, place_of
 from forkpoint.cli.talk import Talk, here_for
+from forkpoint.cli.typed_lines import TypedLines
 from forkpoint.conversation import Conversation, Info, Turn, TurnStarted, Update, Visualizer
 from forkpoint.conversation.call_view import ViewLine, print_view, turn_view
 from forkpoint.conversation.visualizer import TerminalVisualizer
@@ -60,7 +63,8 @@ def chat(
     """Talk, and see answers as they come.
 
     Ctrl-C stops an answer, and nothing of that turn stays; Ctrl-D ends the program. /help shows what you can do: fork,
-    go back, try again, ask aside.
+    go back, try again, ask aside. What you type during an answer is queued and is the next turn; /steer sends it to the
+    turn that runs.
 
     \b
     Examples:
@@ -95,6 +99,7 @@ class _Chat:
         self._kept = False  # whether the conversation is in the store, so that the user can come back to it
         self._ends = False
         self._asks = self._typed and sys.stdout.isatty() and not as_json  # whether somebody sees what is shown
+        self._queue: deque[str] = deque()  # lines that were typed while a turn ran
         self._is_waiting = False  # whether calls waited for an approval when the user came here
         self._commands: dict[str, tuple[str, str, Callable[[str], dict[str, Any]]]] = {
             "fork": ("[TITLE]", "go on in a fork; this conversation stays as it is", self._fork),
@@ -106,6 +111,7 @@ class _Chat:
             "approve": ("[CALL]", "let a call run that waits for an approval, by default all of them", self._approve),
             "deny": ("[REASON]", "refuse what waits; the model is told the reason", self._deny),
             "decide": ("", "look again at what waits, and decide on each call", self._decide),
+            "steer": ("MESSAGE", "send it to the turn that runs, with its next tool results", self._steer),
             "ask": ("QUESTION", "ask aside: nothing of it is kept but what it cost", self._ask),
             "turns": ("", "show the turns of this conversation", self._turns),
             "tree": ("", "show its family: forks, and what was set aside", self._tree),
@@ -148,7 +154,7 @@ class _Chat:
             self._do("/decide")
         while not self._ends:
             try:
-                line = self._read()
+                line = self._queue.popleft() if self._queue else self._read()
             except KeyboardInterrupt:
                 line = None
             if line is None:
@@ -203,11 +209,37 @@ class _Chat:
         return document(turn, self._this.name)
 
     def _in_project(self, act: Callable[[], T]) -> T:
-        """Runs a turn. If the project changed, it shows that and asks first."""
-        return in_approved_project(act, self._this.workspace, self._store, asks=not self._json)
+        """Runs a turn. If the project changed, it shows that and asks first. Lines that are typed meanwhile wait."""
+
+        def listening() -> T:
+            with TypedLines(self._typed_meanwhile) if self._typed else nullcontext():
+                return act()
+
+        return in_approved_project(listening, self._this.workspace, self._store, asks=not self._json)
+
+    def _typed_meanwhile(self, line: str | None) -> None:
+        """Takes a line that was typed while a turn runs: for that turn, or for after it. Another thread calls it."""
+        if line is None:
+            self._queue.append("/quit")
+            return
+        steers, _, message = line.partition(" ")
+        if steers == "/steer" and message.strip():
+            try:
+                self._steer(message.strip())
+            except ForkpointError as error:
+                self._complain(error.message("Command line"))
+            return
+        self._queue.append(line)
+        self._screen.end_line()
+        self._say(f"queued: {one_line(line, 200)}")
 
     def _interrupted(self) -> dict[str, Any]:
         """Shows how the turn ended that Ctrl-C should stop."""
+        if self._queue:
+            self._say(
+                f"Not sent, since the turn was stopped: {' · '.join(one_line(line, 200) for line in self._queue)}"
+            )
+            self._queue.clear()
         if self._told.turn is None:
             return self._refuse("It was stopped")
         turn = self._this.turn(self._told.turn)
@@ -276,6 +308,14 @@ class _Chat:
         if not self._asks:
             self._show(turn_view(turn))
         return self._ran(turn)
+
+    def _steer(self, message: str) -> dict[str, Any]:
+        if not message:
+            return self._usage("steer")
+        sent = self._this.steer(message)
+        self._screen.end_line()
+        self._say(f"sent to the turn: {one_line(message, 200)}")
+        return {**msgspec.to_builtins(sent)}
 
     def _ask(self, question: str) -> dict[str, Any]:
         if not question:

@@ -41,6 +41,7 @@ SECTIONS: dict[str, Rows] = {
         "approve": ("commands.turns:approve", "Look at calls that wait for an approval, and let them run."),
         "deny": ("commands.turns:deny", "Refuse calls that wait for an approval."),
         "approvals": ("commands.approvals:approvals", "Show what a conversation may do without a question."),
+        "steer": ("commands.turns:steer", "Send a message to the turn that runs, in whichever process."),
         "cancel": ("commands.turns:cancel", "Cancel the turn that runs, in whichever process."),
         "discard": ("commands.turns:discard", "End an open turn that nobody runs."),
         "condense": ("commands.turns:condense", "Have the older part of a conversation summed up."),

@@ -25,6 +25,7 @@ from forkpoint.backend.results import (
     SideAnswer,
     Spending,
     Stats,
+    SteerReceipt,
     Turn,
 )
 from forkpoint.conversation.conversation import AsyncConversation
@@ -33,6 +34,7 @@ from forkpoint.conversation.stream import TurnStream
 from forkpoint.conversation.sync import Conversation, Conversations, SyncTurnStream
 from forkpoint.history.anchors import Anchor, read_anchors
 from forkpoint.history.diff import Piece, TextDiff
+from forkpoint.history.steers import Steer
 from forkpoint.store.erasure import Receipt
 from forkpoint.store.values import Backup, Collected, CopyStep, Hold, Record, Restored, Verification
 from forkpoint.updates import TurnJoined, TurnStarted
@@ -69,6 +71,8 @@ __all__ = [
     "Spending",
     "StateDifference",
     "Stats",
+    "Steer",
+    "SteerReceipt",
     "SyncTurnStream",
     "TextDiff",
     "Turn",

@@ -49,6 +49,7 @@ from forkpoint.backend.results import (
     RemovedWorkspace,
     SideAnswer,
     Stats,
+    SteerReceipt,
     Turn,
 )
 from forkpoint.backend.settings import Settings, as_workspace
@@ -392,6 +393,22 @@ class AsyncConversation:
         if self._handle.draft is not None:
             raise NoSuchTurn(self.id, "cancel", "nothing was run yet")
         return self._tries.seen(await (await self._backend()).turns.cancel(self.id))
+
+    async def steer(self, message: Message, *, turn: str | Turn | None = None, key: str | None = None) -> SteerReceipt:
+        """Sends a message to the turn that is open, whichever process runs it, and returns at once.
+
+        The model is given the message with the next tool results. If it has its answer by then, it is asked again: the
+        turn does not end before it has heard the message. A turn that waits or was interrupted hears it when it goes
+        on. Raises `NoSuchTurn` if no turn is open: then `run` it.
+
+        - ``turn``: the turn that is meant. If that is over, `NoSuchTurn` is raised. Default: whichever is open.
+        - ``key``: an idempotency key. The same message with the same key is delivered once.
+        """
+        said = as_message(message)
+        if self._handle.draft is not None:
+            raise NoSuchTurn(self.id, "steer", "nothing was run yet")
+        named = None if turn is None else as_turn(turn)
+        return await (await self._backend()).turns.steer(self.id, said, turn=named, key=key)
 
     async def retry(self, turn: str | Turn | None = None, *, key: str | None = None) -> Turn:
         """Runs the input of a turn again, from the head. Default: the last turn that did not commit.

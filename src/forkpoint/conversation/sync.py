@@ -176,6 +176,7 @@ class Conversation:
     ask = waits(AsyncConversation.ask)
     condense = waits(AsyncConversation.condense)
     cancel = waits(AsyncConversation.cancel)
+    steer = waits(AsyncConversation.steer)
     retry = waits(AsyncConversation.retry)
     resume = waits(AsyncConversation.resume)
     open_turn = waits(AsyncConversation.open_turn)

@@ -32,6 +32,7 @@ from forkpoint.updates import (
     CallWaits,
     ReasoningPiece,
     Restarted,
+    Steered,
     TextPiece,
     TurnJoined,
     TurnStarted,
@@ -154,6 +155,9 @@ class TerminalVisualizer:
                 screen.view(marks.note, reason_view(self._unsaid))
                 self._unsaid = ""
                 screen.view(marks.waits, waiting_view(call, reason))
+            case Steered(message=message):
+                screen.end_line()
+                self._show_messages([message])
             case Turn():
                 self._show_turn(update)
             case _ as never:

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 
 from forkpoint.backend.options import Draft, ForkOptions, NewTurn, SpawnOptions
 from forkpoint.engine.views import stored_tags
-from forkpoint.events import JsonText, Position
+from forkpoint.events import JsonText, Position, UserMessage
 from forkpoint.store.values import IdempotencyKey
 
 
@@ -74,6 +74,13 @@ def spawn_key(key: str | None, parent: str, options: SpawnOptions) -> Idempotenc
 def reach_key(key: str | None, id: str, agent: str) -> IdempotencyKey | None:
     """The key of a request to reach a sub-agent."""
     return None if key is None else IdempotencyKey(key, hashlib.sha256(f"reach {id} {agent}".encode()).digest())
+
+
+def steer_key(key: str | None, message: UserMessage) -> IdempotencyKey | None:
+    """The key of a message for an open turn. Which turn that is, the first request has decided."""
+    return (
+        None if key is None else IdempotencyKey(key, hashlib.sha256(b"steer " + msgspec.json.encode(message)).digest())
+    )
 
 
 def _bound(key: str, asked: Mapping[str, object]) -> IdempotencyKey:

@@ -304,7 +304,8 @@ class _Exchange:
 def _steps(turn: Iterable[Event]) -> Iterator[_Step]:
     foreign = 0
     for event in turn:
-        yield event.kind, event.body, event.envelope.call_id, foreign > 0, event.envelope.response
+        kind = event.kind if event.envelope.steer is None else "steered"  # the client has neither said nor seen it
+        yield kind, event.body, event.envelope.call_id, foreign > 0, event.envelope.response
         foreign = event.body.count if isinstance(event.body, Imported) else max(foreign - 1, 0)
 
 

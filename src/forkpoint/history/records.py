@@ -206,8 +206,8 @@ class Fact(Standing, frozen=True, omit_defaults=True, kw_only=True):
 
     What follows ``kind``, ``time`` and ``by`` depends on the kind. Kinds of a conversation's chain: how a turn stands
     (`committed`, `failed`, `cancelled`, `awaiting_approval`, `resumed`, `steered`), `note`, `rewound`, `kept`,
-    `renamed`, `described`, `approvals`, `admitted`, `charged`, `exported`, `restated`. Kinds of a family's chain: `deleted`,
-    `expired`, `erased`, `held`, `released`, `imported`. A tenant's chains have `charged`.
+    `renamed`, `described`, `approvals`, `admitted`, `charged`, `exported`, `restated`. Kinds of a family's
+    chain: `deleted`, `expired`, `erased`, `held`, `released`, `imported`. A tenant's chains have `charged`.
     """
 
     kind: str

@@ -5,7 +5,7 @@ told here is kept in the same form. The difference of the two is what is still t
 Tests: tests/remote/test_backend.py.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from forkpoint.events import (
     Text,
     ToolCall,
     ToolResult,
+    UserMessage,
 )
 from forkpoint.updates import (
     Answered,
@@ -31,6 +32,7 @@ from forkpoint.updates import (
     CallStarted,
     ReasoningPiece,
     Restarted,
+    Steered,
     TextPiece,
     TurnJoined,
     TurnStarted,
@@ -83,7 +85,8 @@ class TurnLog:
             return
         if self.lost:
             self.hear(TurnStarted(turn.id, turn.conversation, turn.input, self._resumed is not None))
-            for update in self._missing(turn.events[0 if self._resumed is None else len(self._resumed.events) :]):
+            events = turn.events[0 if self._resumed is None else len(self._resumed.events) :]
+            for update in self._missing(events, {one.id: one.by for one in turn.steered}):
                 self.hear(update)
         self._tell(turn)
 
@@ -91,11 +94,12 @@ class TurnLog:
     def _log(self) -> list[Update]:
         return self._told.updates
 
-    def _missing(self, events: Sequence[Event | StagedEvent]) -> Iterator[Update]:
+    def _missing(self, events: Sequence[Event | StagedEvent], by: Mapping[str, str | None]) -> Iterator[Update]:
+        """``by`` is who sent each message that came while the turn ran."""
         log = self._log
         done = _complete(log)
         known, begun = log[:done], [piece for piece in log[done:] if not isinstance(piece, CallPiece)]
-        for updates in _steps(events):
+        for updates in _steps(events, by):
             *before, last = updates
             if last in known:
                 continue
@@ -155,8 +159,8 @@ def _rest(told: Update, whole: Update) -> list[Update] | None:
             return None
 
 
-def _steps(events: Iterable[Event | StagedEvent]) -> Iterator[list[Update]]:
-    """What would have been told of a turn's events, step by step: an answer, or a call that ended."""
+def _steps(events: Iterable[Event | StagedEvent], by: Mapping[str, str | None]) -> Iterator[list[Update]]:
+    """What would have been told of a turn's events, step by step: an answer, a call that ended, or a message."""
     calls: dict[str, ToolCall] = {}
     called: ModelCalled | None = None
     said: list[Update] = []
@@ -182,6 +186,11 @@ def _steps(events: Iterable[Event | StagedEvent]) -> Iterator[list[Update]]:
                 call = calls.get(body.call_id)
                 started = [CallStarted(call)] if call is not None and body.status in {"done", "failed"} else []
                 yield [*started, CallEnded(body)]
+            case UserMessage() if (steer := event.envelope.steer) is not None:
+                if called is not None:
+                    yield [*said, Answered(called)]
+                called, said = None, []
+                yield [Steered(steer, body, by.get(steer))]
             case _:
                 pass
     if called is not None:

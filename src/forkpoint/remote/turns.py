@@ -20,18 +20,19 @@ from forkpoint.agent.agent import Agent
 from forkpoint.backend.allowance import NOTHING
 from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.options import Continuation, How, NewTurn
-from forkpoint.backend.results import Turn, raise_for
+from forkpoint.backend.results import SteerReceipt, Turn, raise_for
 from forkpoint.errors import (
     BadArgument,
     ConversationClosed,
     ForkpointError,
     NoSuchTurn,
+    NotFound,
     ServerUnreachable,
     ShuttingDown,
     TooMany,
     TurnFailed,
 )
-from forkpoint.events import Condensation
+from forkpoint.events import Condensation, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.paging import Page
 from forkpoint.remote.connection import Delivery, Lost, Patience, ServerConnection, ServerRequest, quoted
@@ -156,16 +157,24 @@ class RemoteTurns:
         """Only the server knows whether it can run the turn again, and gives it up itself then."""
 
     async def cancel(self, id: str, turn: str | None = None) -> Turn:
-        if turn is not None:
-            return await self._cancelled(id, turn)
-        for running in self._running:
-            heard = running.heard
-            if heard.turn is not None and id in {running.conversation, heard.conversation} and not heard.joined:
-                return await self._cancelled(id, heard.turn)
-        info = await self._connection.read(ServerRequest(method="GET", path=path_of(id)), InfoDocument)
-        if info.open_turn is None:
+        if turn is None and (turn := await self._open_turn(id)) is None:
             raise NoSuchTurn(id, "cancel", "none is running")
-        return await self._cancelled(id, info.open_turn)
+        return await self._cancelled(id, turn)
+
+    async def steer(
+        self, id: str, message: UserMessage, *, turn: str | None = None, key: str | None = None
+    ) -> SteerReceipt:
+        found = turn or await self._open_turn(id)
+        if found is None and key is None:
+            raise NoSuchTurn(id, "steer", "none is open; send the message as the next turn")
+        path = f"{path_of(id)}/turns/{quoted(found or new_id(), 'turn')}/steer"  # the server looks at the key first
+        request = ServerRequest(method="POST", path=path, body={"message": message.parts}, key=key or new_id())
+        try:
+            return await self._connection.read(request, SteerReceipt)
+        except NotFound as error:
+            if found is None and error.what == "turn":
+                raise NoSuchTurn(id, "steer", "none is open; send the message as the next turn") from None
+            raise
 
     async def discard(self, id: str, turn: str) -> Turn:
         request = ServerRequest(method="POST", path=f"{path_of(id)}/turns/{quoted(turn, 'turn')}/discard")
@@ -313,6 +322,14 @@ class RemoteTurns:
         if isinstance(error, TurnFailed) and isinstance(error.turn, Turn):
             self._ended(error.turn, heard)
         return error
+
+    async def _open_turn(self, id: str) -> str | None:
+        """The turn that is followed here, or that the server says is open."""
+        for running in self._running:
+            heard = running.heard
+            if heard.turn is not None and id in {running.conversation, heard.conversation} and not heard.joined:
+                return heard.turn
+        return (await self._connection.read(ServerRequest(method="GET", path=path_of(id)), InfoDocument)).open_turn
 
     async def _stopped(self, id: str, turn: str) -> Turn:
         """A turn after somebody has stopped it, or as it stands if there was nothing to stop."""

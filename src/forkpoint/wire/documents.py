@@ -39,6 +39,7 @@ from forkpoint.events import (
     body_of,
     encode_body,
 )
+from forkpoint.history.steers import Steer
 from forkpoint.llm.answers import Finish
 from forkpoint.llm.prompt.identity import CacheIdentity
 from forkpoint.store.erasure import Receipt
@@ -160,6 +161,7 @@ class EventDocument(Struct, frozen=True, omit_defaults=True):
     response: int | None = None
     origin: str | None = None
     kept_from: int | None = None
+    steer: str | None = None
 
 
 class CallDocument(Struct, frozen=True):
@@ -200,6 +202,7 @@ class TurnDocument(Struct, frozen=True):
     given: tuple[Given, ...] | UnsetType = UNSET  # all that it began with, if that was more than messages
     stopped: str | UnsetType = UNSET  # the limit at which it was committed without an answer, if it was
     by: str | UnsetType = UNSET  # who asked for it: the name of a key, if the server has keys
+    steered: tuple[Steer, ...] | UnsetType = UNSET  # what was sent to it while it was open, if anything was
     events: tuple[EventDocument, ...] | UnsetType = UNSET
 
 
@@ -376,6 +379,7 @@ def turn_document(turn: Turn, *, events: bool = False) -> TurnDocument:
         error=turn.error,
         retry_of=turn.retry_of,
         by=UNSET if turn.by is None else turn.by,
+        steered=turn.steered or UNSET,
         started=turn.started,
         ended=turn.ended,
         events=tuple(map(event_document, turn.events)) if events else UNSET,
@@ -455,6 +459,7 @@ def turn_of(document: TurnDocument) -> Turn:
         started=document.started,
         ended=document.ended,
         by=None if document.by is UNSET else document.by,
+        steered=() if document.steered is UNSET else document.steered,
     )
 
 

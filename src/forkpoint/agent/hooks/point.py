@@ -7,9 +7,11 @@ Tests: tests/agent/test_hooks.py.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from forkpoint.agent.hooks.hook import HookContext, Moment, left_to_run, ran_before
 from forkpoint.agent.hooks.run import run_hooks
-from forkpoint.events import NewEvent, ToolCall, ToolResult
+from forkpoint.events import NewEvent, ToolCall, ToolResult, UserMessage
 
 if TYPE_CHECKING:
     from forkpoint.agent.loop import Journal
@@ -33,6 +35,10 @@ class HookPoint:
             blocked = await self.at("user_message")
         return blocked
 
+    async def steered(self, steer: str, message: UserMessage) -> str | None:
+        """Runs the hooks of what the user says for a message that came while the turn ran; the reason if one blocks."""
+        return await self._run_at(replace(self._context("user_message"), messages=(message,), call_id=steer))
+
     async def at(
         self,
         moment: Moment,
@@ -44,8 +50,12 @@ class HookPoint:
         """Runs what is left to run at a moment; the reason if one blocks now, or has blocked before."""
         if moment not in self._moments:
             return None
+        of_call = {} if call is None else {"call_id": call.call_id, "tool": call.tool, "arguments": call.arguments}
+        return await self._run_at(replace(self._context(moment), **of_call, result=result, answer=answer))
+
+    def _context(self, moment: Moment) -> HookContext:
         run = self._run
-        context = HookContext(
+        return HookContext(
             moment,
             conversation=run.conversation,
             turn=run.turn,
@@ -53,12 +63,12 @@ class HookPoint:
             agent=run.agent.name,
             sub_agent=run.sub_agent,
             messages=run.messages,
-            call_id=None if call is None else call.call_id,
-            tool=None if call is None else call.tool,
-            arguments=None if call is None else call.arguments,
-            result=result,
-            answer=answer,
         )
+
+    async def _run_at(self, context: HookContext) -> str | None:
+        moment, run = context.moment, self._run
+        if moment not in self._moments:
+            return None
         before = ran_before(self._journal.so_far, moment, context.call_id)
         for earlier in before:
             if earlier.blocked:

@@ -1,4 +1,4 @@
-"""``forkpoint retry``, ``resume``, ``approve``, ``deny``, ``cancel``, ``discard``, ``ask``, ``condense``."""
+"""``forkpoint retry``, ``resume``, ``approve``, ``deny``, ``steer``, ``cancel``, ``discard``, ``ask``, ``condense``."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -42,7 +42,7 @@ def retry(
     Example:
       forkpoint retry build-1234
     """
-    _steer(conversation, lambda this: this.retry(turn), store, json, agent=agent, allow=allow)
+    _go_on(conversation, lambda this: this.retry(turn), store, json, agent=agent, allow=allow)
 
 
 def resume(
@@ -79,7 +79,7 @@ def resume(
     def act(this: Conversation) -> Turn:
         return this.resume(turn, rerun=rerun or (), limits=_limits(this, limits))
 
-    _steer(conversation, act, store, json, agent=agent, allow=allow)
+    _go_on(conversation, act, store, json, agent=agent, allow=allow)
 
 
 def approve(
@@ -118,7 +118,7 @@ def approve(
       forkpoint approve build-1234 --call call_7 --always "prefix:git status"
     """
     chosen = ChosenCalls(call, digest)
-    _steer(
+    _go_on(
         conversation,
         lambda this: decision.approve(this, chosen, ApprovalOptions(arguments, always, by), store=store, as_json=json),
         store,
@@ -149,7 +149,36 @@ def deny(
       forkpoint deny build-1234 --call call_7
     """
     chosen = ChosenCalls(call, digest)
-    _steer(conversation, lambda this: decision.deny(this, chosen, by, reason), store, json, agent=agent, allow=allow)
+    _go_on(conversation, lambda this: decision.deny(this, chosen, by, reason), store, json, agent=agent, allow=allow)
+
+
+def steer(
+    conversation: Id,
+    message: Annotated[str, argument("MESSAGE", "What the model is to know.")],
+    turn: Annotated[str | None, option("--turn ID", "Only this turn. Default: the open one.")] = None,
+    key: Annotated[str | None, option("--key KEY", "An idempotency key: sent twice, it is delivered once.")] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Send a message to the turn that runs, in whichever process.
+
+    The model gets it with the next tool results. If it has its answer by then, it is asked again. A tool that runs is
+    not interrupted. If no turn is open, nothing is sent: run the message as the next turn.
+
+    \b
+    Examples:
+      forkpoint steer build-1234 "Leave the tests alone."
+      forkpoint steer build-1234 "Use Python 3.12." --key k1 --json
+    """
+    with opened(conversation, store) as this:
+        sent = this.steer(message, turn=turn, key=key)
+    if json:
+        print_json(sent)
+        return
+    when = "It is delivered with the next tool results."
+    if sent.outcome != "running":
+        when = f"The turn does not run ({sent.outcome.replace('_', ' ')}): it is delivered when the turn goes on."
+    tell(f"Sent to turn {sent.turn}. {'It was delivered.' if sent.delivered else when}")
 
 
 def cancel(conversation: Id, store: Store = None, json: Json = False) -> None:
@@ -239,7 +268,7 @@ def condense(
         tell(f"All before event {made.kept_from:,} is this now.")
 
 
-def _steer(
+def _go_on(
     conversation: str, act: Callable[[Conversation], Turn], store: str | None, json: bool, **options: Any
 ) -> None:
     """Opens a conversation to run, and tells of the turn that ``act`` runs there."""

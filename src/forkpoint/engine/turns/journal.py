@@ -8,6 +8,7 @@ import anyio
 from forkpoint.clock import system_clock
 from forkpoint.events import NewEvent, StagedEvent, Usage, seal
 from forkpoint.history.state import EMPTY, State, fold
+from forkpoint.history.steers import Steer, read_steers, steers_among
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import OpenTurn
 
@@ -55,6 +56,19 @@ class Steps:
     def unrecorded(self) -> Usage:
         """What was spent and is not on disk yet."""
         return self._usage if self._unsure is None else self._unsure[1] + self._usage
+
+    @property
+    def arrived(self) -> Sequence[Steer]:
+        """The messages that were steered to the turn and are no steps of it yet, as far as the disk last told."""
+        if self._turn.steered is None:
+            return ()
+        taken = steers_among([step.envelope for step in self._so_far])
+        return [one for one in read_steers(self._turn.steered) if not one.delivered and one.id not in taken]
+
+    async def catch_up(self) -> None:
+        """Learns what was steered to the turn, after its commit was refused for that."""
+        async with self._lock:
+            self._turn = await self._store.refresh(self._turn)
 
     def add(self, events: Sequence[NewEvent], usage: Usage = Usage()) -> None:
         self._pending += events
@@ -116,6 +130,11 @@ class MemoryJournal:
     @property
     def spent(self) -> Usage:
         return self._spent
+
+    @property
+    def arrived(self) -> Sequence[Steer]:
+        """Nobody can steer what is not kept."""
+        return ()
 
     def add(self, events: Sequence[NewEvent], usage: Usage = Usage()) -> None:
         self._so_far += staged(events)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 from forkpoint.backend.messages import read_input
-from forkpoint.backend.results import Turn
+from forkpoint.backend.results import Turn, steered_in
 from forkpoint.errors import NoSuchTurn, NotFound
 from forkpoint.events import Position
 from forkpoint.paging import Page, every
@@ -105,4 +105,5 @@ async def read_turn(store: Store, id: str) -> Turn:
         started=record.started,
         ended=record.ended,
         by=record.by,
+        steered=steered_in(record.steered, events),
     )

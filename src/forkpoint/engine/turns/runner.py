@@ -22,11 +22,11 @@ from forkpoint.backend.allowance import NOTHING, missing_workspace
 from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.messages import Given, read_input, said_in, split, write_input
 from forkpoint.backend.options import Continuation, Decision, Draft, How, NewTurn
-from forkpoint.backend.results import Turn, raise_for
+from forkpoint.backend.results import SteerReceipt, Turn, raise_for
 from forkpoint.backend.settings import Settings
 from forkpoint.clock import system_clock as now
 from forkpoint.engine.condensation import PathCondenser
-from forkpoint.engine.idempotency import turn_key
+from forkpoint.engine.idempotency import steer_key, turn_key
 from forkpoint.engine.resources import Resources
 from forkpoint.engine.standing_approvals import rules_of
 from forkpoint.engine.turns.active_turns import POLL, ActiveTurns, RunningTurn
@@ -261,6 +261,19 @@ class TurnRunner:
                     return await read_turn(self.store, turn)
             found = await self.store.turn(turn)
         raise AssertionError("pauses have no end")
+
+    async def steer(
+        self, id: str, message: UserMessage, *, turn: str | None = None, key: str | None = None
+    ) -> SteerReceipt:
+        """Leaves a message for the open turn, or for the turn that is named, whichever process runs it.
+
+        Nobody has to be told: the write that journals the turn's next result brings the message along, and so does the
+        commit, which is refused as long as a message is there that the turn has not seen.
+        """
+        await self.unended.end(id)
+        left = self.store.steer(id, new_id(), message, turn=turn, by=actor(), key=steer_key(key, message))
+        found, one = await left
+        return SteerReceipt(one.id, found.id, found.conversation, found.outcome, one.delivered)
 
     async def discard(self, id: str, turn: str) -> Turn:
         """Gives up an open turn, and what its sub-agents had begun for it."""

@@ -29,11 +29,12 @@ from forkpoint.agent.team.tools import Team
 from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.messages import Given
 from forkpoint.backend.options import How
-from forkpoint.backend.results import Turn, tools_of
+from forkpoint.backend.results import Turn, steered_in, tools_of
 from forkpoint.engine.turns.journal import Steps
 from forkpoint.engine.turns.reader import read_turn
-from forkpoint.errors import CommitFailed, ForkpointError, OutcomeUnknown, TurnFailed, TurnLost
+from forkpoint.errors import CommitFailed, ForkpointError, OutcomeUnknown, TurnFailed, TurnLost, TurnSteered
 from forkpoint.events import Event, JsonText, NewEvent, StagedEvent
+from forkpoint.history.steers import read_steers
 from forkpoint.llm.prompt.rendering import Rendering
 from forkpoint.masking import masked
 from forkpoint.store.values import Committed, NewFork, OpenTurn, Outcome, TurnError
@@ -115,19 +116,14 @@ class Transaction:
             planned = await plan(self._steps.so_far)
             base, self.cache, self.settings = planned.run.base, planned.cache, planned.settings
             self.answered_by = planned.run.agent
-            ended = await self._loop(planned, tell)
+            self._steps.add(planned.events)
+            since = anyio.current_time()
+            ended = await self._loop(planned, tell, since)
+            while isinstance(ended, Done) and not await self._commit(planned):
+                ended = await self._loop(planned, tell, since, after=ended)
             match ended:
                 case Done():
-                    pending, usage = self._steps.pending, self._steps.unrecorded
-                    self._ending = True
-                    self.committed = await self._store.commit(
-                        self._steps.turn,
-                        pending,
-                        usage=usage,
-                        cache=planned.cache,
-                        settings=planned.settings,
-                        aside=planned.aside,
-                    )
+                    pass
                 case Waiting():
                     await self._steps.flush()
                     self._ending = True
@@ -175,14 +171,29 @@ class Transaction:
             started=self._steps.turn.started,
             ended=committed.ended,
             by=self._steps.turn.by,
+            steered=steered_in(read_steers(self._steps.turn.steered), committed.events),
         )
 
-    async def _loop(self, plan: Plan, tell: Callback) -> Done | Waiting:
-        self._steps.add(plan.events)
+    async def _commit(self, plan: Plan) -> bool:
+        """Commits the turn. False if a message was steered to it meanwhile: nothing was committed, and it goes on."""
+        pending, usage = self._steps.pending, self._steps.unrecorded
+        self._ending = True
+        try:
+            self.committed = await self._store.commit(
+                self._steps.turn, pending, usage=usage, cache=plan.cache, settings=plan.settings, aside=plan.aside
+            )
+        except TurnSteered:
+            self._ending = False
+            await self._steps.catch_up()
+            return False
+        return True
+
+    async def _loop(self, plan: Plan, tell: Callback, since: float, after: Done | None = None) -> Done | Waiting:
         budget = plan.run.new_budget()
         team = self._team(plan, self._steps, budget)
-        loop = Loop(replace(plan.run, budget=budget, team=team), self._models, self._steps, tell)
-        return await (loop.run() if team is None else team.during(loop.run))
+        run = replace(plan.run, budget=budget, team=team)
+        loop = Loop(run, self._models, self._steps, tell, since=since)
+        return await (loop.run(after) if team is None else team.during(lambda: loop.run(after)))
 
     async def _fail(self, cause: Exception) -> None:
         """Ends the turn as failed. Raises `TurnFailed`; returns if the turn was committed after all."""

@@ -180,6 +180,12 @@ class AskAside(Say, frozen=True):
     agent: GoOnWith | None = None
 
 
+class SteerTurn(_Body, frozen=True):
+    """A message for a turn that is open."""
+
+    message: Message
+
+
 class RunTurn(Say, frozen=True):
     """A turn to run."""
 

@@ -12,7 +12,9 @@ from forkpoint.agent.agent import NUMBERS, Agent, Limits
 from forkpoint.agent.approval import policies
 from forkpoint.agent.team.tools import is_team_tool
 from forkpoint.backend.callbacks import Callback
+from forkpoint.backend.messages import as_message
 from forkpoint.backend.options import Continuation, DecidedCall, Decision, How, NewTurn
+from forkpoint.backend.results import SteerReceipt
 from forkpoint.backend.results import Turn as TurnResult
 from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.engine import taken_over
@@ -28,6 +30,7 @@ from forkpoint.server.api.bodies import (
     ResumeTurn,
     RetryTurn,
     RunTurn,
+    SteerTurn,
     given_in,
     messages_of,
 )
@@ -185,6 +188,27 @@ async def cancel_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
         found = await call.backend.turns.cancel(info.id, turn)
         tell_end(found, call.services.watching.mailboxes(call.tenant, info.id))
     return answer(public_turn(found, events=True))
+
+
+@calls(
+    "POST",
+    "/turns/{turn}/steer",
+    role="use",
+    takes=SteerTurn,
+    optional=False,
+    gives=SteerReceipt,
+    once=True,
+    raises="not_found no_such_turn key_reused not_whole too_large",
+)
+async def steer_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
+    """Send a message to a turn that is open, whichever process runs it: the model gets it with the next tool results.
+
+    The message is on disk when this answers. If the model has its answer by then, it is asked again. A turn that is
+    over is `no_such_turn`: run the message as the next turn.
+    """
+    body = await call.body(SteerTurn)
+    info, _ = await call.found(id)
+    return answer(await call.backend.turns.steer(info.id, as_message(body.message), turn=turn, key=call.key))
 
 
 @calls(

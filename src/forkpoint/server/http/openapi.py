@@ -36,7 +36,7 @@ that it needs; a key that may not do it gets 403 `forbidden`."""
 
 _PIECES = (updates.TextPiece, updates.ReasoningPiece, updates.CallPiece, updates.Restarted)
 _CALLS = (updates.CallStarted, updates.CallProgress, updates.CallEnded, updates.CallWaits)
-_UPDATES = (updates.TurnStarted, *_PIECES, updates.Answered, *_CALLS)
+_UPDATES = (updates.TurnStarted, *_PIECES, updates.Answered, *_CALLS, updates.Steered)
 _REF = "#/components/schemas/{name}"
 _KEY = ("Idempotency-Key", "One key, one effect: the same key and body give the same result.", "^[!-~]{1,255}$")
 _IF_MATCH = (
