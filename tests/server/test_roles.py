@@ -26,11 +26,11 @@ NEEDED = {
     "read": """
         list_agents list_conversations get_conversation list_turns get_turn list_events follow_events follow_family
         get_tree get_diff list_members get_member get_stats get_usage get_state get_request explain_cache
-        verify_conversation
-        verify_all list_models get_model list_approvals list_records get_anchor list_holds list_all_holds
+        verify_conversation verify_all
+        list_models get_model list_approvals list_records get_anchor list_holds list_all_holds
     """,
     "use": """
-        create_conversation describe_conversation change_agent run_turn cancel_turn discard_turn settle_turn
+        create_conversation describe_conversation change_agent run_turn steer_turn cancel_turn discard_turn settle_turn
         approve_turn deny_turn retry_turn resume_turn ask condense fork_conversation rewind_conversation
         keep_branch bring_from_branch spawn_agent tell_agent reach_agent close_agent change_state preview_request
         create_chat_completion revoke_approval

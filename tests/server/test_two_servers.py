@@ -71,6 +71,16 @@ def test_a_turn_in_one_makes_the_other_busy_and_both_can_cancel_it(one: Api, two
     assert one.said(id) == ["Now me", "You said: Now me"]
 
 
+def test_a_server_that_does_not_run_the_turn_takes_a_message_for_it(one: Api, two: Api, folder: Path) -> None:
+    gate, id = Gate(folder, "steered"), one.create()
+    turn = one.run(id, steps(gate.step()), prefer="respond-async").json()["id"]
+    with gate.reached():
+        assert two.post(f"{id}/turns/{turn}/steer", message="Be brief.").status_code == 200
+    ended = two.turn(id, turn, wait=PATIENCE)
+    assert (ended["outcome"], [one["delivered"] for one in ended["steered"]]) == ("committed", [True])
+    assert one.said(id)[1:] == ["Be brief.", "You said: Be brief."]
+
+
 def test_a_turn_that_the_other_runs_can_be_waited_for_and_joined(one: Api, two: Api, folder: Path) -> None:
     gate, id = Gate(folder, "joined"), one.create()
     message = steps(gate.step())

@@ -1,4 +1,4 @@
-"""`TypedLines`: the lines that a user types while something else goes on. Tests: tests/cli/test_chat_steer.py."""
+"""`TypedLines`: the lines that a user types while something else goes on. Tests: tests/cli/test_steer.py."""
 
 import os
 import select
