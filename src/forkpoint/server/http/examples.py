@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from forkpoint.agent.standing_approval import StandingApproval
-from forkpoint.backend.results import ImportReport, Info, Member, SideAnswer, Stats, Turn
+from forkpoint.backend.results import ImportReport, Info, Member, SideAnswer, Stats, SteerReceipt, Turn
 from forkpoint.errors import ForkpointError, TurnFailed
 from forkpoint.events import AssistantMessage, Condensation, Envelope, Event, Position, Text, Usage, UserMessage
 from forkpoint.history.anchors import Anchor
@@ -201,6 +201,8 @@ EXAMPLES: dict[str, Any] = {
     "ChangeAgent": {"agent": "support"},
     "RunTurn": {"message": "Why did build 1234 fail?"},
     "AskAside": {"message": "Was it the disk?"},
+    "SteerTurn": {"message": "Leave the tests alone."},
+    "SteerReceipt": plain(SteerReceipt("01a8f6e0-6c32-7e50-8b23-4dbf8a7c6e9d", TURN, ID, "running")),
     "PreviewRequest": {"message": "And now?"},
     "Approve": {
         "calls": [
