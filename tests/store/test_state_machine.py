@@ -29,16 +29,19 @@ from forkpoint.errors import (
     BadPosition,
     Busy,
     CannotKeep,
+    NoSuchTurn,
     NotFound,
     NotResumable,
     Stale,
     TurnLost,
     TurnOpen,
+    TurnSteered,
 )
-from forkpoint.events import NewEvent, Position, StateChange, Usage, kind_of
+from forkpoint.events import NewEvent, Position, StateChange, Text, Usage, UserMessage, kind_of
 from forkpoint.history.anchors import Anchor
 from forkpoint.history.exports.check import check
 from forkpoint.history.exports.lines import Chain, End, FamilyEnd, Header, Line, RecordLine, decoded, parted
+from forkpoint.history.steers import read_steers
 from forkpoint.ids import new_id
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.values import (
@@ -105,6 +108,7 @@ class Try(Struct):
     blocks: list[Block] = field(default_factory=list)
     spent: Usage = Usage()
     outcome: str = "running"
+    steered: list[str] = field(default_factory=list)  # the ids of the messages that were sent to it
 
 
 @st.composite
@@ -319,9 +323,25 @@ class StoreMachine(RuleBasedStateMachine):
     def journal(self, attempt: Try, block: Block) -> None:
         if self.lost(attempt, lambda: self.store_of(attempt).journal(attempt.handle, block.events, usage=SPENT)):
             return
-        attempt.handle = self.call(self.store_of(attempt).journal, attempt.handle, block.events, usage=SPENT)
-        attempt.blocks.append(block)
+        content = [block, *undelivered(attempt.handle)]
+        events = [event for one in content for event in one.events]
+        attempt.handle = self.call(self.store_of(attempt).journal, attempt.handle, events, usage=SPENT)
+        assert [one.id for one in read_steers(attempt.handle.steered)] == attempt.steered, "the journal tells of all"
+        attempt.blocks += content
         self.spend(attempt)
+
+    @rule(attempt=tries, side=sides)
+    def steer(self, attempt: Try, side: int) -> None:
+        said, id = UserMessage((Text("this way"),)), new_id()
+        send = partial(self.call, self.stores[side].steer, attempt.branch.id, id, said, turn=attempt.handle.id)
+        if attempt.branch.id not in self.live:
+            self.refused(NotFound, send)
+        elif attempt.outcome not in ("running", "awaiting_approval"):
+            self.refused((NoSuchTurn, NotFound), send)  # the row of a committed turn may be collected
+        else:
+            send()
+            attempt.steered.append(id)
+            assert send()[1].id == id, "once more has no effect"
 
     @rule(target=branches, attempt=tries, last=turns_of_blocks)
     def commit(self, attempt: Try, last: list[Block]) -> Any:
@@ -329,6 +349,12 @@ class StoreMachine(RuleBasedStateMachine):
         aside = NewFork(id=new_id(), cache="{}")
         if self.lost(attempt, lambda: self.store_of(attempt).commit(attempt.handle, events, usage=SPENT, aside=aside)):
             return NOTHING
+        if [one.id for one in read_steers(attempt.handle.steered)] != attempt.steered:
+            commit = partial(self.store_of(attempt).commit, usage=SPENT, aside=aside)
+            self.refused(TurnSteered, partial(self.call, commit, attempt.handle, events))
+            attempt.handle = self.call(self.store_of(attempt).refresh, attempt.handle)
+        last = [*last, *undelivered(attempt.handle)]
+        events = [event for block in last for event in block.events]
         branch, old = attempt.branch, attempt.branch.path
         leaves = bool(old) and place_of(old) not in {item.position for item in attempt.base}
         if leaves:
@@ -399,6 +425,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert attempt.handle.token != before
         assert attempt.handle.staged == sum(len(block.events) for block in attempt.blocks)
         assert attempt.handle.usage == attempt.spent
+        assert [one.id for one in read_steers(attempt.handle.steered)] == attempt.steered
         attempt.side, attempt.held, attempt.outcome = side, True, "running"
         self.heard[side] = True
         branch.open = attempt
@@ -716,6 +743,12 @@ class StoreMachine(RuleBasedStateMachine):
         kept = index if excluded else index + 1
         safe = kept == 0 or branch.path[kept - 1].safe
         return {"before" if excluded else "at": branch.path[index].position}, kept if safe else None
+
+
+def undelivered(handle: OpenTurn) -> list[Block]:
+    """What delivers the messages that a handle knows of, and that are no steps yet."""
+    left = [(one.message, one.id) for one in read_steers(handle.steered) if one.message is not None]
+    return [Block((NewEvent(message, steer=id),)) for message, id in left]
 
 
 async def copies_are_the_same(store: SqliteStore) -> None:
