@@ -151,11 +151,28 @@ class ToolResult(Body, frozen=True, tag="tool_result"):
         return self.status != "done"
 
 
+class ResultSubstituted(Body, frozen=True, tag="result_substituted"):
+    """The result that follows stands in the place of another one: a fork was made with it.
+
+    ``origin`` is the result that the call had: its turn's id, "/", and its place there, from 0. ``digest`` is the
+    payload digest of that result, in hexadecimal. The result that follows is no copy of it.
+    """
+
+    call_id: str
+    tool: str
+    origin: str
+    digest: str
+
+
 class StateChange(Body, frozen=True, tag="state_change"):
-    """The agent's state: keys that were set, each to a JSON value, and keys that were removed."""
+    """The agent's state: keys that were set, each to a JSON value, and keys that were removed.
+
+    ``call_id`` is the call that made the change; None if no call did, or an earlier program wrote the event.
+    """
 
     set: tuple[tuple[str, JsonText], ...] = ()
     removed: tuple[str, ...] = ()
+    call_id: str | None = None
 
 
 class SkillActivated(Body, frozen=True, tag="skill_activated"):
@@ -347,6 +364,7 @@ AnyBody: TypeAlias = (
     | Reasoning
     | ToolCall
     | ToolResult
+    | ResultSubstituted
     | StateChange
     | SkillActivated
     | SettingsChanged

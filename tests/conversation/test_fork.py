@@ -652,7 +652,9 @@ async def test_a_fork_at_an_event_has_the_state_of_that_event(source: AsyncConve
     after, before = await source.fork(at=result), await source.fork(at=question)
     assert (await after.events())[-1] == result
     assert (await after.agent_state(), await before.agent_state()) == ({"a": 1}, {})
-    assert (await after.stats()).inherited == Usage(), "what the rest of the turn cost is not the fork's to inherit"
+    first = (await source.turns()).items[0]
+    assert (await before.stats()).inherited == Usage()
+    assert (await after.stats()).inherited == first.steps[0].usage, "the rest of the turn is not the fork's to inherit"
     assert (await after.run("go on")).outcome == "committed"
     assert (await (await after.fork()).agent_state()) == {"a": 1}
 

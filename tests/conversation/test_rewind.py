@@ -277,14 +277,15 @@ async def test_a_fork_rewound_to_before_it_began_counts_nothing_of_its_source(so
     assert await asked(source) == ["one", "two", "three"]
 
 
-async def test_a_rewind_into_a_turn_leaves_its_cost_with_the_branch_that_has_all_of_it(
-    source: AsyncConversation,
-) -> None:
+async def test_a_rewind_into_a_turn_divides_its_cost_where_the_paths_part(source: AsyncConversation) -> None:
     first, second, third = [await source.turn(id) for id in await turns_of(source)]
     result = next(event for event in second.events if event.envelope.kind == "tool_result")
     aside = await rewound(source, at=result)
-    assert (await source.stats()).spent == first.usage
-    assert (await aside.stats()).spent == second.usage + third.usage
+    half = second.steps[0].usage
+    assert (await source.stats()).spent == first.usage + half
+    assert [turn.usage for turn in (await source.turns()).items] == [first.usage, half]
+    assert (await aside.stats()).spent == second.usage + third.usage - half
+    assert (await aside.stats()).inherited == first.usage + half
     assert (await source.stats()).family == first.usage + second.usage + third.usage
 
 

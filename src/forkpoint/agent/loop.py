@@ -45,6 +45,7 @@ from forkpoint.events import (
     HookRun,
     ModelCalled,
     NewEvent,
+    ResultSubstituted,
     SkillActivated,
     StagedEvent,
     SystemMessage,
@@ -315,7 +316,7 @@ class Loop:
         """Activates the skills that tools of this turn have called for, once their results are in."""
         if not self._skills:
             return
-        steps = self._journal.so_far
+        steps = (*self._run.inherited, *self._journal.so_far)
         done = {step.body.call_id for step in steps if isinstance(step.body, ToolResult) and not step.body.error}
         calls = [call for call in as_run(steps) if call.call_id in done]
         already = set(self._run.told) | {step.body.name for step in steps if isinstance(step.body, SkillActivated)}
@@ -472,15 +473,20 @@ class Loop:
         return bool(denied)
 
     async def _catch_up(self) -> None:
-        """Runs the hooks of calls that ended just when the turn's process did."""
+        """Runs the hooks of calls that ended just when the turn's process did, or just before this turn goes on.
+
+        A result that somebody has put in the place of another is of no call that has run.
+        """
         calls: dict[str, ToolCall] = {}
         ended: list[tuple[ToolCall, ToolResult]] = []
-        for step in self._journal.so_far:
+        for step in (*self._run.inherited, *self._journal.so_far):
             match step.body:
                 case ModelCalled():
                     ended.clear()  # the model has heard of all before
                 case ToolCall() as call:
                     calls[call.call_id] = call
+                case ResultSubstituted(call_id=id):
+                    calls.pop(id, None)
                 case ApprovalGiven(call_id=id) as given if id in calls:
                     calls[id] = given.as_approved(calls[id])
                 case ToolResult(call_id=id, status="done" | "failed") as result if id in calls:
@@ -562,7 +568,7 @@ class Loop:
         if change is not None and (key := context.state.outdated(before, self._journal.state)) is not None:
             told = (Text(STATE_CHANGED.format(key=key)), *result.parts)
             change, result = None, ToolResult(call.call_id, call.tool, told, "failed", result.duration)
-        changed = [] if change is None else [self._masking.change(change)]
+        changed = [] if change is None else [replace(self._masking.change(change), call_id=call.call_id)]
         result = self._masked(standing.for_model(result))  # a call beside it may have brought another secret
         await self._ended(call, result, [*changed, *context.events])
 

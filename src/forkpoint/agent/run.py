@@ -1,7 +1,7 @@
 """One run of an agent: everything that the loop needs to know of it, in one frozen value.
 Tests: tests/agent/test_loop.py."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -11,7 +11,7 @@ from forkpoint.agent.budget import Budget
 from forkpoint.agent.skills.skill import Skill
 from forkpoint.agent.standing_approval import StandingApprovalReader
 from forkpoint.agent.team.tools import Team
-from forkpoint.events import UserMessage
+from forkpoint.events import StagedEvent, UserMessage
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.prompt.rendering import Rendering
@@ -55,6 +55,8 @@ class Run(Struct, frozen=True, kw_only=True):
     - ``budget`` is the run's own, and ``team`` its sub-agents.
     - ``standing`` are the standing approvals of its conversation; None if it has no conversation.
     - ``pinned`` are the approved commands of the project's MCP servers, by the servers' names.
+    - ``inherited`` are the steps of others that a run without a message goes on from: what their tools have done calls
+      for skills and hooks as if they were its own.
     """
 
     agent: Agent
@@ -74,6 +76,7 @@ class Run(Struct, frozen=True, kw_only=True):
     team: Team | None = None
     standing: StandingApprovalReader | None = None
     pinned: Mapping[str, PinnedCommand] = {}
+    inherited: Sequence[StagedEvent] = ()
 
     @property
     def limits(self) -> Limits:

@@ -31,6 +31,9 @@ Message: TypeAlias = str | Part | list[Part] | tuple[Part, ...] | UserMessage
 Given: TypeAlias = UserMessage | ToolResult | AssistantMessage | SystemMessage | ToolCall | Imported
 """What a turn may be given: messages, results of calls that the client was handed, and history from elsewhere."""
 
+WITHOUT_INPUT: JsonText = "[]"
+"""The input of a turn that goes on without one. A note has None."""
+
 E = TypeVar("E", UserMessage, ToolResult)
 
 
@@ -72,6 +75,11 @@ def read_input(text: JsonText | None) -> tuple[Given, ...]:
     if text.startswith("{"):
         return msgspec.json.decode(text, type=_Asked).given
     return msgspec.json.decode(text, type=tuple[Given, ...])
+
+
+def goes_on(text: JsonText | None) -> bool:
+    """Whether a turn was begun to go on without input. A turn whose input was erased or has expired has None."""
+    return text == WITHOUT_INPUT
 
 
 def request_of(text: JsonText | None) -> str | None:

@@ -160,9 +160,11 @@ class NewTurn(Struct, frozen=True, kw_only=True):
 
     - ``draft``: the conversation is made with its first turn. ``supersede``: an open turn is discarded for this one.
     - ``key`` and ``if_revision`` are as `Backend` says. ``if_name``: the name that the conversation must still have.
+    - ``go_on``: nothing is given, and the model goes on from where the path ends. Raises `NothingToRun` elsewhere.
     """
 
     given: tuple[Given, ...]
+    go_on: bool = False
     draft: Draft | None = None
     retry_of: str | None = None
     supersede: bool = False

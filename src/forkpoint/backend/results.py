@@ -22,6 +22,7 @@ from forkpoint.events import (
     Event,
     ModelCalled,
     Part,
+    Position,
     StagedEvent,
     Text,
     ToolCall,
@@ -53,6 +54,7 @@ class Call(Struct, frozen=True):
     reason: str | None = None  # why it waits, or was denied
     response: int = 0  # in which of the turn's answers it was asked for: some models use an id again
     approved_arguments: str | None = None  # what it runs with instead, if somebody changed that when approving it
+    event: Position | None = None  # its event, once its turn is committed
 
     @property
     def digest(self) -> str:
@@ -76,6 +78,8 @@ class Turn(Struct, frozen=True):
     output: Any = None  # the answer as the agent's output type
     by: str | None = None  # who asked for it: the name of a server's key, or of `acting_as`
     steered: tuple[Steer, ...] = ()  # what was sent to it while it was open, in order; each says if it was delivered
+    partial: bool = False  # only its first events are on this path. What was inherited cost nothing here
+    go_on: bool = False  # it went on without input
 
     @property
     def input(self) -> tuple[UserMessage, ...]:
@@ -293,7 +297,10 @@ def calls_of(events: Iterable[Event | StagedEvent]) -> tuple[Call, ...]:
                 place[call.call_id] = len(calls)
                 response = event.envelope.response or 0
                 status: CallStatus = "handed" if call.client else "unknown"
-                calls.append(Call(call.call_id, call.tool, call.arguments, status, response=response))
+                place_of_it = event.id if isinstance(event, Event) else None
+                calls.append(
+                    Call(call.call_id, call.tool, call.arguments, status, response=response, event=place_of_it)
+                )
             case ApprovalAsked(call_id=id, reason=why) if id in place:
                 calls[place[id]] = replace(calls[place[id]], status="waiting", reason=why)
             case ApprovalGiven(call_id=id, arguments=changed) if id in place:

@@ -37,6 +37,7 @@ SECTIONS: dict[str, Rows] = {
     },
     "Steer": {
         "retry": ("commands.turns:retry", "Run a turn that did not commit again."),
+        "go-on": ("commands.turns:go_on", "Run a turn without a message, in the middle of what a model was doing."),
         "resume": ("commands.turns:resume", "Go on with a turn after its last finished step."),
         "approve": ("commands.turns:approve", "Look at calls that wait for an approval, and let them run."),
         "deny": ("commands.turns:deny", "Refuse calls that wait for an approval."),

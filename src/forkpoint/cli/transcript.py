@@ -26,6 +26,7 @@ from forkpoint.events import (
     ModelCalled,
     Opaque,
     Reasoning,
+    ResultSubstituted,
     SettingsChanged,
     SkillActivated,
     StagedEvent,
@@ -75,6 +76,8 @@ def told(body: Content) -> tuple[str, str]:
         case ToolResult(tool=tool, status=status, parts=parts, duration=duration):
             took = "" if duration is None else f", {figures.seconds(duration)}"
             return "tool", f"{tool}: {status.replace('_', ' ')}{took}\n{words(parts)}".rstrip()
+        case ResultSubstituted(call_id=id, tool=tool, origin=origin):
+            return "substituted", f"the result of {tool} {id} that follows stands in the place of {origin}"
         case StateChange(set=set, removed=removed):
             return "state", ", ".join([*(f"{key} = {value}" for key, value in set), *(f"no {key}" for key in removed)])
         case SkillActivated(name=name):

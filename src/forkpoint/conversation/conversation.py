@@ -358,6 +358,30 @@ class AsyncConversation:
         async with streamed(start) as stream:
             yield stream
 
+    async def go_on(self, *, key: str | None = None, if_revision: int | None = None) -> Turn:
+        """Runs one turn without a message: the model goes on from where the path ends.
+
+        That is possible where the path does not end in a finished answer: after a fork or a rewind into the middle of a
+        turn, after a turn that stopped at a limit. Elsewhere it raises `NothingToRun`. Pending messages are not sent.
+
+        - ``key``: an idempotency key. The same key gives the same turn, unless the conversation goes on elsewhere or
+          with another model, instructions or tools: that raises `KeyReused`.
+        - ``if_revision``: as in `run`.
+        """
+        return await self._tries.go_on(key=key, if_revision=if_revision)
+
+    @asynccontextmanager
+    async def go_on_stream(
+        self, *, key: str | None = None, if_revision: int | None = None
+    ) -> AsyncIterator[TurnStream]:
+        """Runs one turn without a message, as `go_on` does, and streams its updates, as `run_stream` does."""
+
+        async def start(tell: Callback) -> Turn:
+            return await self._tries.go_on(key=key, if_revision=if_revision, also=tell)
+
+        async with streamed(start) as stream:
+            yield stream
+
     async def ask(self, message: Message) -> SideAnswer:
         """Asks a side question. It is answered from the history; only its cost is kept.
 

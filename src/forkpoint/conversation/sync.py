@@ -173,6 +173,15 @@ class Conversation:
         with inside("run_stream()", self._async.run_stream(*args, **kwargs)) as stream:
             yield SyncTurnStream(stream)
 
+    go_on = waits(AsyncConversation.go_on)
+
+    @takes(AsyncConversation.go_on_stream)
+    @contextmanager
+    def go_on_stream(self, *args: Any, **kwargs: Any) -> "Iterator[SyncTurnStream]":
+        """Runs one turn without a message, as `go_on` does, and streams its updates, as `run_stream` does."""
+        with inside("go_on_stream()", self._async.go_on_stream(*args, **kwargs)) as stream:
+            yield SyncTurnStream(stream)
+
     ask = waits(AsyncConversation.ask)
     condense = waits(AsyncConversation.condense)
     cancel = waits(AsyncConversation.cancel)

@@ -54,13 +54,14 @@ class Tries:
         self,
         given: tuple[Given, ...],
         *,
+        go_on: bool = False,
         retry_of: str | None = None,
         supersede: bool = False,
         key: str | None = None,
         if_revision: int | None = None,
         also: Callback | None = None,
     ) -> Turn:
-        """Runs a turn with this input. ``also`` is told of it, as the callbacks are."""
+        """Runs a turn with this input, or without one. ``also`` is told of it, as the callbacks are."""
         handle = self._handle
         if key is None and self._task is not None and any(one is self._task[0] for one in given):
             key = self._task[1]
@@ -80,6 +81,7 @@ class Tries:
             try:
                 new = NewTurn(
                     given=given,
+                    go_on=go_on,
                     draft=handle.draft,
                     retry_of=retry_of,
                     supersede=supersede,
@@ -96,6 +98,14 @@ class Tries:
             self._take(given)
         return self.seen(turn)
 
+    async def go_on(
+        self, *, key: str | None = None, if_revision: int | None = None, also: Callback | None = None
+    ) -> Turn:
+        """Runs a turn without input. Messages that wait for the next turn go on waiting."""
+        if self._handle.draft is not None:
+            raise NothingToRun.going_on(self._handle.id, "nothing was said in it yet")
+        return await self.run((), go_on=True, key=key, if_revision=if_revision, also=also)
+
     async def retry(self, turn: str | Turn | None, key: str | None) -> Turn:
         """Runs the input of a turn again."""
         handle = self._handle
@@ -106,12 +116,12 @@ class Tries:
         if failed.outcome == "committed":
             why = f"turn {failed.id} is committed; rewind before it, and run its message"
             raise NoSuchTurn(handle.id, "retry", why)
-        if not failed.given:
+        if not failed.given and not failed.go_on:
             raise NoSuchTurn(handle.id, "retry", f"turn {failed.id} has no input")
         if failed.outcome in {"awaiting_approval", "interrupted"}:
             backend = await handle.backend()
             await backend.turns.make_way(handle.id, failed.id, handle.answerer(), allow=handle.allow)
-        return await self.run(failed.given, retry_of=failed.id, key=key)
+        return await self.run(failed.given, go_on=failed.go_on, retry_of=failed.id, key=key)
 
     async def resume(
         self, turn: str, *, decision: Decision | None = None, rerun: Collection[str] = (), limits: Limits | None = None

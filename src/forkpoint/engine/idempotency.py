@@ -27,6 +27,14 @@ def turn_key(new: NewTurn, input: JsonText) -> IdempotencyKey | None:
     return IdempotencyKey(new.key, hashlib.sha256(asked.encode()).digest())
 
 
+def go_on_key(new: NewTurn, base: Position | None, manifest: str) -> IdempotencyKey | None:
+    """The key of a turn without input, bound to its base and its manifest, and to what it retries; or None."""
+    if new.key is None:
+        return None
+    asked = f"go on\0{new.retry_of or ''}\0{base}\0{manifest}"
+    return IdempotencyKey(new.key, hashlib.sha256(asked.encode()).digest())
+
+
 def create_key(key: str | None, draft: Draft) -> IdempotencyKey | None:
     """The key of a new conversation, bound to all that was asked of it."""
     if key is None:

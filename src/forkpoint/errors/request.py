@@ -204,17 +204,24 @@ class BadArgument(ForkpointError, code="bad_argument"):
 
 
 class NothingToRun(ForkpointError, code="nothing_to_run"):
-    """There is no message to run in conversation {conversation}.
+    """There is {what} in conversation {conversation}{why}.
 
     Send a message.
 
-    Python: Pass one to run(){instead}.
+    Python: Pass a message to run(){instead}.
 
     Command line: Give a message; `forkpoint retry` and `forkpoint resume` go on with a turn that did not commit.
     """
 
     conversation: str
     instead: str = ""
+    what: str = "no message to run"
+    why: str = ""
+
+    @classmethod
+    def going_on(cls, conversation: str, why: str, instead: str = "") -> "NothingToRun":
+        """The error where nothing can go on without a message."""
+        return cls(conversation, instead, "nothing to go on with", f": {why}")
 
 
 class NoSuchTurn(ForkpointError, code="no_such_turn"):

@@ -67,6 +67,14 @@ class OpenCalls(Struct, frozen=True, omit_defaults=True):
             raise Unpaired(f"call {self.ours[0]!r} has no result", self.ours[0])
         return replace(self, answering=True, response=None) if self.client else NO_CALLS
 
+    def at_a_base(self) -> "OpenCalls":
+        """The same calls, seen from the commit that follows on a path.
+
+        Calls of ours are open there only in the middle of a turn, where a fork with other results begins: its first
+        commit answers them.
+        """
+        return self if self.ours else self.at_a_commit()
+
     def _asked(self, envelope: Envelope) -> "OpenCalls":
         call_id = envelope.call_id or ""
         if not call_id:
@@ -127,27 +135,52 @@ def in_call_order(envelopes: Sequence[Envelope], open_before: OpenCalls = NO_CAL
     return order
 
 
-def safe_cuts(envelopes: Sequence[Envelope], open_before: OpenCalls = NO_CALLS) -> list[int]:
+def safe_cuts(envelopes: Sequence[Envelope], open_before: OpenCalls = NO_CALLS, *, is_whole: bool = True) -> list[int]:
     """After how many of a turn's events a path may end, from 0 (before the turn) to all of them.
 
     Unsafe are places inside a tool exchange, and inside one model response: a reasoning item without its
-    follower would be refused by its provider for good.
+    follower would be refused by its provider for good. ``is_whole``: the turn was committed with these events as all
+    that it has, so that its end is safe, open client calls included.
     """
-    cuts = [0]
+    cuts = [] if open_before.ours else [0]
     calls = open_before
-    following: list[int | None] = []  # of which response is what is said next, after each event
-    response: int | None = None
-    for envelope in reversed(envelopes):
-        following.append(response)
-        if envelope.kind in SAID:
-            response = envelope.response
+    following = _said_next(envelopes)
     said: int | None = None
     for count, envelope in enumerate(envelopes, start=1):
         calls = calls.then(envelope)
         if envelope.kind in SAID:
             said = envelope.response
-        if count == len(envelopes):
-            cuts.append(count)  # a commit stood here, so it is safe, open client calls included
-        elif not calls and (said is None or said != following[-count]):
+        next = following[count - 1]
+        if is_whole and count == len(envelopes):
+            cuts.append(count)  # a commit stood here
+        elif not calls and (said is None or said != (None if next is None else next.response)):
             cuts.append(count)
     return cuts
+
+
+def open_cuts(envelopes: Sequence[Envelope], open_before: OpenCalls = NO_CALLS) -> dict[int, OpenCalls]:
+    """After how many of a turn's events a model response is whole and none of its calls has a result, with the calls.
+
+    A path may end there only if the commit that follows in the same transaction answers them: a fork with other
+    results is made so.
+    """
+    cuts: dict[int, OpenCalls] = {}
+    calls = open_before
+    following = _said_next(envelopes)
+    for count, envelope in enumerate(envelopes, start=1):
+        calls = calls.then(envelope)
+        next = following[count - 1]
+        if calls and not calls.answering and (next is None or next.kind == "tool_result"):
+            cuts[count] = calls
+    return cuts
+
+
+def _said_next(envelopes: Sequence[Envelope]) -> list[Envelope | None]:
+    """What is said next after each of these events; None if nothing is."""
+    following: list[Envelope | None] = []
+    next: Envelope | None = None
+    for envelope in reversed(envelopes):
+        following.append(next)
+        if envelope.kind in SAID:
+            next = envelope
+    return following[::-1]

@@ -98,7 +98,7 @@ class RemoteTurns:
         """Runs a turn there. Of ``how`` only ``allow`` can be asked of a server: raises `BadArgument` for the rest."""
         _check(new.how, "run()", {"allow"})
         given, retry_of = new.given, new.retry_of
-        body: dict[str, Any] = asked(given) | created(new.draft)
+        body: dict[str, Any] = {"go_on": True} if new.go_on else asked(given) | created(new.draft)
         if new.supersede:
             body["supersede"] = True
         path = f"{path_of(id)}/turns"

@@ -218,15 +218,21 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         *,
         at: str | Position | None = None,
         before: str | Position | None = None,
+        events: Sequence[NewEvent] = (),
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
         draft: bool = False,
+        by: str | None = None,
     ) -> StoredConversation:
         """Makes a conversation that shares the source's path: one row, however long the history.
 
         The fork ends after ``at``, a turn's id or a position, or just in front of ``before``; default is the head.
         Raises `BadPosition` if the place is inside a tool exchange or a model response, or not on the path. Does not
         wait for a running turn. A ``draft`` is not listed and cannot be forked until its first turn commits.
+
+        With ``events`` the fork begins with a first note, in the same transaction; ``by`` is who asked for that. Then
+        the place may also be after a whole model response none of whose calls has a result: the note must answer each
+        call, else `Unpaired` is raised and there is no fork.
         """
         ...
 
@@ -484,14 +490,22 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         """One turn or note."""
         ...
 
-    async def whole_turn(self, id: str) -> tuple[StoredTurn, tuple[Event, ...] | tuple[StagedEvent, ...]]:
-        """One turn or note with its events, or with its steps if it is not committed, as they are at one moment."""
+    async def whole_turn(
+        self, id: str, *, upto: Position | None = None
+    ) -> tuple[StoredTurn, tuple[Event, ...] | tuple[StagedEvent, ...]]:
+        """One turn or note with its events, or with its steps if it is not committed, as they are at one moment.
+
+        ``upto`` leaves out the events after this one. For a turn that is ``partial`` on a path, give its ``end``.
+        """
         ...
 
     async def turns(
         self, conversation: str, *, cursor: str | None = None, limit: int = 50, since: int = 0
     ) -> Page[StoredTurn]:
         """The path's turns and notes in order, with the conversation's own tries that did not commit.
+
+        A fork or a rewind into the middle of a turn leaves a part of it on the path: that turn is ``partial``. Its
+        ``usage`` is what this conversation has spent on the part: nothing if it has inherited it.
 
         ``since`` leaves out all turns that started before this ordinal, without reading them: from the head's ordinal
         on there are only tries. The base of a try need not be on the path: a rewind may have left it behind.
@@ -543,6 +557,13 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
 
         Raises `NotFound` if ``at`` is not on the conversation's path. ``last`` is how many events before ``at`` are
         read, ``limit`` how many at most; ``kinds`` then selects from these.
+        """
+        ...
+
+    async def payload_digest(self, conversation: str, event: Position) -> bytes:
+        """The digest that vouches for the content of an event on a conversation's path, also if it was erased.
+
+        Raises `NotFound` if the event is not on the path.
         """
         ...
 

@@ -141,6 +141,7 @@ class StoredTurn(Struct, frozen=True):
     by: str | None = None  # who asked for it: the name of a key, or what a program said; None: nobody said it
     cancel_asked: int | None = None  # when somebody asked its holder to cancel it; resuming the turn forgets that
     steered: tuple[Steer, ...] = ()  # what was sent to it while it was open, in order
+    partial: bool = False  # only its first events are on the path that was asked for: ``end`` is the last of them
 
     def busy(self) -> Busy:
         """The error for whoever has to leave this turn alone, since a process runs it."""

@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.backend.messages import Given
 from forkpoint.backend.results import (
+    Call,
     CallStatus,
     ImportReport,
     Info,
@@ -180,6 +181,7 @@ class CallDocument(Struct, frozen=True):
     response: int
     approved_arguments: str | None
     digest: str
+    event: str | None = None  # the id of its event, once its turn is committed
 
 
 class TurnDocument(Struct, frozen=True):
@@ -203,6 +205,8 @@ class TurnDocument(Struct, frozen=True):
     stopped: str | UnsetType = UNSET  # the limit at which it was committed without an answer, if it was
     by: str | UnsetType = UNSET  # who asked for it: the name of a key, if the server has keys
     steered: tuple[Steer, ...] | UnsetType = UNSET  # what was sent to it while it was open, if anything was
+    partial: bool = False  # only its first events are on the conversation's path
+    go_on: bool = False  # it went on without input
     events: tuple[EventDocument, ...] | UnsetType = UNSET
 
 
@@ -373,17 +377,24 @@ def turn_document(turn: Turn, *, events: bool = False) -> TurnDocument:
         finish=turn.finish,
         stopped=UNSET if turn.stopped is None else turn.stopped,
         usage=usage_document(turn.usage),
-        calls=tuple(CallDocument(**asdict(call), digest=call.digest) for call in calls),
+        calls=tuple(map(_call_document, calls)),
         waiting=tuple(call.id for call in calls if call.status == "waiting"),
         handed=tuple(call.id for call in calls if call.status == "handed"),
         error=turn.error,
         retry_of=turn.retry_of,
         by=UNSET if turn.by is None else turn.by,
         steered=turn.steered or UNSET,
+        partial=turn.partial,
+        go_on=turn.go_on,
         started=turn.started,
         ended=turn.ended,
         events=tuple(map(event_document, turn.events)) if events else UNSET,
     )
+
+
+def _call_document(call: Call) -> CallDocument:
+    event = None if call.event is None else str(call.event)
+    return CallDocument(**asdict(call) | {"event": event}, digest=call.digest)
 
 
 def stats_document(stats: Stats) -> StatsDocument:
@@ -460,6 +471,8 @@ def turn_of(document: TurnDocument) -> Turn:
         ended=document.ended,
         by=None if document.by is UNSET else document.by,
         steered=() if document.steered is UNSET else document.steered,
+        partial=document.partial,
+        go_on=document.go_on,
     )
 
 

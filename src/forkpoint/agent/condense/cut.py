@@ -140,7 +140,7 @@ class Shown:
                 places.append(start)
             try:
                 inside = safe_cuts(envelopes, calls)
-                calls = calls.after(envelopes).at_a_commit()
+                calls = calls.after(envelopes).at_a_base()
             except Unpaired:  # the shown part begins inside of an exchange
                 inside, calls = [], NO_CALLS
             places += [start + count for count in inside if 0 < count < end - start and _is_answered(envelopes, count)]

@@ -69,7 +69,10 @@ class HookPoint:
         moment, run = context.moment, self._run
         if moment not in self._moments:
             return None
-        before = ran_before(self._journal.so_far, moment, context.call_id)
+        steps = self._journal.so_far
+        if moment == "after_tool" and run.inherited:  # the call may be one that this turn goes on from
+            steps = (*run.inherited, *steps)
+        before = ran_before(steps, moment, context.call_id)
         for earlier in before:
             if earlier.blocked:
                 return earlier.reason

@@ -1,4 +1,4 @@
-"""``forkpoint retry``, ``resume``, ``approve``, ``deny``, ``steer``, ``cancel``, ``discard``, ``ask``, ``condense``."""
+"""Commands about turns: retry, go-on, resume, approve, deny, steer, cancel, discard, ask and condense."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -42,7 +42,29 @@ def retry(
     Example:
       forkpoint retry build-1234
     """
-    _go_on(conversation, lambda this: this.retry(turn), store, json, agent=agent, allow=allow)
+    _continue(conversation, lambda this: this.retry(turn), store, json, agent=agent, allow=allow)
+
+
+def go_on(
+    conversation: Id,
+    key: Annotated[str | None, option("--key TEXT", "Do it once: the same key returns the same turn again.")] = None,
+    agent: Tools = None,
+    allow: Allow = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Run a turn without a message, in the middle of what a model was doing.
+
+    The conversation must not end in a finished answer: it was forked or rewound into the middle of a turn, or its last
+    turn stopped at a limit. The model goes on from there, with the results that its tools gave. To go on with a turn
+    that failed or was interrupted, use `forkpoint resume`.
+
+    \b
+    Examples:
+      forkpoint fork build-1234 --at 3-12 --name second-try --model openai/gpt-5.6
+      forkpoint go-on second-try
+    """
+    _continue(conversation, lambda this: this.go_on(key=key), store, json, agent=agent, allow=allow)
 
 
 def resume(
@@ -79,7 +101,7 @@ def resume(
     def act(this: Conversation) -> Turn:
         return this.resume(turn, rerun=rerun or (), limits=_limits(this, limits))
 
-    _go_on(conversation, act, store, json, agent=agent, allow=allow)
+    _continue(conversation, act, store, json, agent=agent, allow=allow)
 
 
 def approve(
@@ -118,7 +140,7 @@ def approve(
       forkpoint approve build-1234 --call call_7 --always "prefix:git status"
     """
     chosen = ChosenCalls(call, digest)
-    _go_on(
+    _continue(
         conversation,
         lambda this: decision.approve(this, chosen, ApprovalOptions(arguments, always, by), store=store, as_json=json),
         store,
@@ -149,7 +171,7 @@ def deny(
       forkpoint deny build-1234 --call call_7
     """
     chosen = ChosenCalls(call, digest)
-    _go_on(conversation, lambda this: decision.deny(this, chosen, by, reason), store, json, agent=agent, allow=allow)
+    _continue(conversation, lambda this: decision.deny(this, chosen, by, reason), store, json, agent=agent, allow=allow)
 
 
 def steer(
@@ -268,7 +290,7 @@ def condense(
         tell(f"All before event {made.kept_from:,} is this now.")
 
 
-def _go_on(
+def _continue(
     conversation: str, act: Callable[[Conversation], Turn], store: str | None, json: bool, **options: Any
 ) -> None:
     """Opens a conversation to run, and tells of the turn that ``act`` runs there."""

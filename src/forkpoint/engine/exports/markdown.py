@@ -55,7 +55,7 @@ async def _conversation(
     number = 0
     async for turn in every(partial(store.turns, found.id)):
         number += 1
-        _, events = await store.whole_turn(turn.id)
+        _, events = await store.whole_turn(turn.id, upto=turn.end if turn.partial else None)
         yield "".join(f"{line}\n" for line in _turn(turn, number, events))
         here = [other.name for other in branches if other.lineage.at is not None and other.lineage.at == turn.end]
         if here:
@@ -80,6 +80,7 @@ def _heading(found: StoredConversation, names: dict[str, str], spent: Usage) -> 
 def _turn(turn: StoredTurn, number: int, events: Iterable[Event | StagedEvent]) -> Iterator[str]:
     what = "Note" if turn.kind == "note" else "Turn"
     ended = "" if turn.outcome == "committed" else f", {turn.outcome.replace('_', ' ')}"
+    ended = ", its first part" if turn.partial else ended
     yield f"## {what} {number}{ended}"
     yield ""
     facts = [_moment(turn.started), *([] if turn.by is None else [f"by {_one_line(turn.by)}"])]

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 
 from forkpoint.events import Event, Gone, Opaque, Position
+from forkpoint.history.ending import Ending, ending_of, last_exchanges
 from forkpoint.history.shown import ShownPath, beginning, is_in_force, newest_condensation
 from forkpoint.llm.prompt.manifest import Manifest
 from forkpoint.llm.prompt.rendering import Rendering, render, render_shown
@@ -70,6 +71,32 @@ async def backwards(
         for event in reversed(await store.events(conversation, at=at, after=begin, limit=end - begin)):
             yield event
         end, size = begin, min(2 * size, _MANY)
+
+
+async def read_ending(store: Store, conversation: str, at: Position | None) -> Ending:
+    """How a path ends, read from its tail."""
+    size = _FEW
+    while at is not None:
+        is_all = size >= at.ordinal
+        tail = await store.events(conversation, at=at, last=size)
+        if (found := ending_of(tail, is_all=is_all)) is not None:
+            return found
+        assert not is_all, "then it can be told"
+        size *= 4
+    return "empty"
+
+
+async def read_last_exchanges(store: Store, conversation: str, at: Position | None) -> list[Event]:
+    """The events of a path since its last user message; all of them if it has none."""
+    size = _FEW
+    while at is not None:
+        tail = await store.events(conversation, at=at, last=size)
+        if (found := last_exchanges(tail)) is not None:
+            return list(found)
+        if size >= at.ordinal:
+            return tail
+        size *= 4
+    return []
 
 
 async def calls_among(store: Store, conversation: str, at: Position | None, wanted: Collection[str]) -> list[Event]:

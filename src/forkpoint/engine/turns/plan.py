@@ -27,7 +27,7 @@ from forkpoint.backend.allowance import (
     standing_in,
     stands_for,
 )
-from forkpoint.backend.messages import Given, said_in, split
+from forkpoint.backend.messages import Given, goes_on, said_in, split
 from forkpoint.backend.options import Decision, ForkOptions, How
 from forkpoint.backend.results import calls_of
 from forkpoint.backend.settings import Settings
@@ -36,7 +36,7 @@ from forkpoint.engine.standing_approvals import StandingApprovals
 from forkpoint.engine.team.rights import beneath
 from forkpoint.engine.trust import Trusting
 from forkpoint.engine.turns.journal import staged
-from forkpoint.engine.turns.path import calls_among, newest
+from forkpoint.engine.turns.path import calls_among, newest, read_last_exchanges
 from forkpoint.engine.turns.prompts import Prompts
 from forkpoint.engine.turns.skills import Skills, called_for
 from forkpoint.engine.turns.transaction import Plan
@@ -194,6 +194,7 @@ class Planner:
             terms=how,
             standing=self._standing.of_turn(turn.conversation, record.family, folder),
             pinned=pinned,
+            inherited=await self._inherited(path, turn, strict, skills),
         )
         return Plan(
             run,
@@ -204,6 +205,19 @@ class Planner:
             aside=None if turn.branch is None else NewFork(id=branch, cache=own_identity(branch).to_json()),
             stored=agent,
         )
+
+    async def _inherited(
+        self, path: str, turn: OpenTurn, agent: Agent, skills: Sequence[Skill]
+    ) -> tuple[StagedEvent, ...]:
+        """What a turn without input goes on from, if that matters: what tools did since the last message.
+
+        Copies count as what they repeat: whatever was done about the result of a call was done.
+        """
+        matters = any(skill.files for skill in skills) or any(hook.moment == "after_tool" for hook in agent.hooks)
+        if not goes_on(turn.input) or not matters:
+            return ()
+        events = await read_last_exchanges(self._store, path, turn.base.position)
+        return tuple(StagedEvent(replace(event.envelope, origin=None), event.body) for event in events)
 
     async def plan_unkept(
         self, id: str, agent: Agent, given: Sequence[Given], context: CallContext, how: How, folder: Path | None

@@ -4,7 +4,7 @@ Tests: tests/conversation/test_turns.py."""
 from collections.abc import AsyncIterator
 from functools import partial
 
-from forkpoint.backend.messages import read_input
+from forkpoint.backend.messages import goes_on, read_input
 from forkpoint.backend.results import Turn, steered_in
 from forkpoint.errors import NoSuchTurn, NotFound
 from forkpoint.events import Position
@@ -28,7 +28,7 @@ class TurnReader:
             raise NotFound("turn", turn)  # a note is not a turn
         if record.conversation != id and record.outcome != "committed":
             raise NoSuchTurn(id, "read", f"turn {turn} is another conversation's")
-        return await read_turn(self._store, record.id)
+        return await read_turn(self._store, record.id, await self._part(id, record))
 
     async def own(self, id: str, turn: str, verb: str) -> StoredTurn:
         """The record of a turn that belongs to this very conversation."""
@@ -42,7 +42,11 @@ class TurnReader:
     async def page(self, id: str, cursor: str | None, limit: int) -> Page[Turn]:
         """The turns of a conversation, the newest first."""
         page = await self._store.turns(id, cursor=cursor, limit=limit)
-        turns = [await read_turn(self._store, record.id) for record in page.items if record.kind == "turn"]
+        turns = [
+            await read_turn(self._store, record.id, record if record.partial else None)
+            for record in page.items
+            if record.kind == "turn"
+        ]
         return Page(tuple(turns), page.next)
 
     async def tries(self, id: str) -> tuple[Turn, ...]:
@@ -56,11 +60,13 @@ class TurnReader:
         return tuple([await read_turn(self._store, turn.id) for turn in found])
 
     async def last(self, record: StoredConversation) -> StoredTurn | None:
-        """The turn that was committed last. Notes may stand after it, though rarely many."""
+        """The turn that was committed last, and is whole on the path. Notes may stand after it, though rarely many."""
         seen: set[str] = set()
         for event in reversed(await self._store.events(record.id, last=_NOTES)):
-            if event.turn not in seen and (turn := await self._store.turn(event.turn)).kind == "turn":
-                return turn
+            if event.turn not in seen:
+                turn = await self._store.turn(event.turn)
+                if turn.kind == "turn" and turn.end == event.id:
+                    return turn
             seen.add(event.turn)
         return None
 
@@ -79,6 +85,24 @@ class TurnReader:
         tries = [turn async for turn in self.all(id, since=since) if turn.kind == "turn" and turn.base == position]
         return [turn for turn in tries if turn.outcome != "committed"]
 
+    async def _part(self, id: str, record: StoredTurn) -> StoredTurn | None:
+        """The turn as a conversation has it if only a part of it is on the path; None if the path has all or none."""
+        began = record.base.ordinal if record.base else 0
+        if record.end is None:
+            return None
+        path = await self._store.path(id)
+        first = path.at(began + 1)
+        if record.end in path or first is None or first.segment != record.end.segment:
+            return None
+        if record.base is not None and record.base not in path:
+            return None
+        async for turn in self.all(id, since=began):
+            if turn.id == record.id:
+                return turn
+            if turn.base is not None and turn.base.ordinal > began:
+                break
+        return None
+
     async def _before_a_summary(self, record: StoredConversation) -> Position | None:
         """Where a conversation stood before it was last condensed, if it has stood still since. A turn that was too
         long there is tried again after that."""
@@ -90,9 +114,10 @@ class TurnReader:
         return note.base if added else None
 
 
-async def read_turn(store: Store, id: str) -> Turn:
-    """A turn as the store has it, with its events or its steps."""
-    record, events = await store.whole_turn(id)
+async def read_turn(store: Store, id: str, part: StoredTurn | None = None) -> Turn:
+    """A turn as the store has it, with its events or its steps. ``part`` is what a path has of it, if that is less."""
+    record, events = await store.whole_turn(id, upto=None if part is None else part.end)
+    record = record if part is None else part
     return Turn(
         id=record.id,
         conversation=record.conversation,
@@ -106,4 +131,6 @@ async def read_turn(store: Store, id: str) -> Turn:
         ended=record.ended,
         by=record.by,
         steered=steered_in(record.steered, events),
+        partial=record.partial,
+        go_on=goes_on(record.input),
     )

@@ -20,7 +20,7 @@ from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.backend.actor import actor
 from forkpoint.backend.allowance import NOTHING, missing_workspace
 from forkpoint.backend.callbacks import Callback
-from forkpoint.backend.messages import Given, read_input, said_in, split, write_input
+from forkpoint.backend.messages import WITHOUT_INPUT, Given, read_input, said_in, split, write_input
 from forkpoint.backend.options import Continuation, Decision, Draft, How, NewTurn
 from forkpoint.backend.results import SteerReceipt, Turn, raise_for
 from forkpoint.backend.settings import Settings
@@ -35,6 +35,7 @@ from forkpoint.engine.turns.plan import brought, check_open, decided
 from forkpoint.engine.turns.reader import TurnReader, read_turn
 from forkpoint.engine.turns.transaction import Plan, RunsBeneath, Transaction
 from forkpoint.engine.turns.unended import UnendedTurns
+from forkpoint.engine.turns.unfinished import UnfinishedPaths
 from forkpoint.engine.views import new_conversation
 from forkpoint.errors import (
     AlreadyExists,
@@ -48,6 +49,7 @@ from forkpoint.errors import (
     KeyReused,
     NoSuchTurn,
     NotFound,
+    NothingToRun,
     NotResumable,
     OutcomeUnknown,
     Stale,
@@ -101,10 +103,13 @@ class TurnRunner:
         self.unended = UnendedTurns(self.store, self._condenser)
         self.active = ActiveTurns(self.store, self.unended)
         self.reader = TurnReader(self.store)
+        self._unfinished = UnfinishedPaths(self.store, resources.planner)
         self.beneath: Beneath  # the engine sets it: turns and sub-agents need each other
 
     async def run(self, id: str, agent: Agent, new: NewTurn, tell: Callback) -> Turn:
         """Runs a new turn. If an earlier request with the same key began one, see `repeat`."""
+        if new.go_on:
+            return await self._go_on(id, agent, new, tell)
         input = write_input(new.given, new.how.request, new.how.caller)
         agent.llm.key()  # a missing one is reported before anything begins
         key = turn_key(new, input)
@@ -114,6 +119,31 @@ class TurnRunner:
         new = await self._with_guards(id, new)
         begun = await self._begin(id, agent, new, input, key, tell)
         return begun if isinstance(begun, Turn) else await self.repeat(begun, agent, new, tell)
+
+    async def _go_on(self, id: str, agent: Agent, new: NewTurn, tell: Callback) -> Turn:
+        """Runs a turn without input from where the path ends. Raises `NothingToRun` if nothing can go on there."""
+        agent.llm.key()
+        await self.unended.end(id)
+        if (made := await self._unfinished.gone_on(id, agent, new)) is not None:
+            return await self.repeat(made, agent, new, tell)
+        self.active.check_open(id)
+        await self._check_place(id, new.how, None)
+        new = await self._with_guards(id, new)
+        if new.if_revision is None:
+            await self._condenser.if_owed(agent, id)
+        while True:
+            try:
+                bound, key = await self._unfinished.next(id, agent, new)
+                begun = await self._begin(id, agent, bound, WITHOUT_INPUT, key, tell)
+            except (NothingToRun, KeyReused, Busy, TurnOpen):  # or the same request was faster
+                if (made := await self._unfinished.gone_on(id, agent, new)) is None:
+                    raise
+                return await self.repeat(made, agent, new, tell)
+            except Stale:
+                if new.if_revision is not None:
+                    raise
+            else:
+                return begun if isinstance(begun, Turn) else await self.repeat(begun, agent, new, tell)
 
     async def repeat(self, made: StoredTurn, agent: Agent, new: NewTurn, tell: Callback) -> Turn:
         """The turn of a request that was sent before, for the same request again.
@@ -479,6 +509,7 @@ class TurnRunner:
 
     async def _anew(self, made: StoredTurn, agent: Agent, new: NewTurn, tell: Callback) -> Turn:
         """Runs the input of an interrupted turn anew, under the same key. Raises `Busy` if somebody else goes on."""
+        assert not new.go_on, "it stands at the head, so it is resumed"
         input, id = write_input(new.given, new.how.request, new.how.caller), made.conversation
         key = turn_key(new, input)
         await self._check_place(id, new.how, None)  # before anything is discarded

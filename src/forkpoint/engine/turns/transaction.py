@@ -27,7 +27,7 @@ from forkpoint.agent.loop import Done, Loop, Waiting
 from forkpoint.agent.run import Run
 from forkpoint.agent.team.tools import Team
 from forkpoint.backend.callbacks import Callback
-from forkpoint.backend.messages import Given
+from forkpoint.backend.messages import Given, goes_on
 from forkpoint.backend.options import How
 from forkpoint.backend.results import Turn, steered_in, tools_of
 from forkpoint.engine.turns.journal import Steps
@@ -172,6 +172,7 @@ class Transaction:
             ended=committed.ended,
             by=self._steps.turn.by,
             steered=steered_in(read_steers(self._steps.turn.steered), committed.events),
+            go_on=goes_on(self._steps.turn.input),
         )
 
     async def _commit(self, plan: Plan) -> bool:

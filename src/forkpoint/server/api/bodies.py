@@ -196,6 +196,13 @@ class RunTurn(Say, frozen=True):
     retry_of: str | None = None
     cancel_on_disconnect: bool = False
     create: FirstTurn | None = None
+    go_on: Annotated[
+        bool,
+        Meta(
+            description="Run a turn without a message, where the conversation does not end in a finished answer. "
+            "Neither messages nor results go with it."
+        ),
+    ] = False
 
 
 class PreviewRequest(Say, frozen=True):
@@ -407,6 +414,11 @@ def read_body(type: type[B], body: bytes) -> B:
 
 def given_in(body: RunTurn, conversation: str, most: int) -> tuple[Given, ...]:
     """What a turn is given: results of the client's tools, and messages. Raises as `messages_of`."""
+    if body.go_on:
+        for name in ("message", "messages", "results", "supersede", "create"):
+            if getattr(body, name):
+                raise Invalid(name, "a turn with `go_on` takes none")
+        return ()
     if len(body.results) > most:
         raise TooLarge("turn", len(body.results), most, "results")
     if len({one.call_id for one in body.results}) < len(body.results):

@@ -92,6 +92,7 @@ async def run_turn(call: CallMade, id: Conversation) -> Response:
             await call.services.turns.until_left(call.tenant, target.conversation)
         new = NewTurn(
             given=tuple(given),
+            go_on=body.go_on,
             draft=target.draft,
             retry_of=body.retry_of,
             supersede=body.supersede,

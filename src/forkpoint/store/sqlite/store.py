@@ -255,13 +255,17 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         *,
         at: str | Position | None = None,
         before: str | Position | None = None,
+        events: Sequence[NewEvent] = (),
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
         draft: bool = False,
+        by: str | None = None,
     ) -> StoredConversation:
         self._view.file.checks.new(new)
         self._view.file.checks.key(key)
-        run = partial(
+        note = new_id(self._view.file.clock())
+        limits = self._view.file.settings.limits
+        make = partial(
             conversations.fork,
             source=source,
             new=new,
@@ -270,7 +274,18 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
             if_revision=if_revision,
             key=key,
             draft=draft,
+            is_answered=bool(events),
         )
+
+        def run(db: Database, scope: Scope) -> StoredConversation:
+            if (before_this := conversations.forked_before(db, scope, source, key)) is not None:
+                return before_this
+            made = make(db, scope)
+            if not events:
+                return made
+            commits.note(db, scope, new.id, note, events, limits=limits, by=by)
+            return conversations.read(db, scope, new.id)
+
         return await self._view.write("conversation", new.id, run, landed=partial(conversations.exists, id=new.id))
 
     async def rewind(
@@ -574,12 +589,17 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
     async def turn(self, id: str) -> StoredTurn:
         return await self._view.read(partial(turns.read, id=id))
 
-    async def whole_turn(self, id: str) -> tuple[StoredTurn, tuple[Event, ...] | tuple[StagedEvent, ...]]:
+    async def whole_turn(
+        self, id: str, *, upto: Position | None = None
+    ) -> tuple[StoredTurn, tuple[Event, ...] | tuple[StagedEvent, ...]]:
         def read(db: Database, scope: Scope) -> tuple[StoredTurn, tuple[Event, ...] | tuple[StagedEvent, ...]]:
             record = turns.read(db, scope, id)
             if record.end is None:
                 return record, tuple(history.read_steps(db, id))
-            return record, tuple(history.read_stretch(db, record.base.ordinal + 1 if record.base else 1, record.end))
+            first, last = record.base.ordinal + 1 if record.base else 1, record.end
+            if upto is not None and upto.segment == last.segment and upto.ordinal < last.ordinal:
+                last = upto
+            return record, tuple(history.read_stretch(db, first, last))
 
         return await self._view.read(read)
 
@@ -638,6 +658,11 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         if kinds and LANDMARKS.issuperset(kinds):
             return await landmarks.found(self._view, partial(read, marked=True), instead=read)
         return await self._view.read(read)
+
+    async def payload_digest(self, conversation: str, event: Position) -> bytes:
+        return await self._view.read(
+            lambda db, scope: history.payload_digest(db, scope, conversations.row_of(db, scope, conversation), event)
+        )
 
     async def landmarks(
         self, conversation: str, kinds: Collection[str], *, at: Position | None = None

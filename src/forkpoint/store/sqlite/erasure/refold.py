@@ -42,7 +42,7 @@ def _refold_segment(db: Database, family: bytes, segment: int, base: Position | 
     changed = {row["end"]: row["id"] for row in db.execute(SQL["turns_with_a_state"], stretch)}
     if not changed:
         return
-    state: State = read_state(db, head_at(db, family, base))
+    state: State = read_state(db, head_at(db, family, base, is_answered=True))
     whole = {"first": segment << 32, "last": max(changed)}
     for row in db.execute(SQL["events_to_erase"], whole).fetchall():
         state = state.then(body_of(decode_envelope(row["envelope"]), row["payload"]))

@@ -265,18 +265,25 @@ def fork(
     if_revision: int | None,
     key: IdempotencyKey | None,
     draft: bool,
+    is_answered: bool = False,
 ) -> StoredConversation:
-    """A new pointer into the source's path: one row."""
-    subject = key_of(source)
-    if made := idempotency.find(db, scope, key, "fork", subject):
-        return read(db, scope, id_from_bytes(made))
+    """A new pointer into the source's path: one row.
+
+    ``is_answered``: calls may be open there, and a note that follows in the same transaction answers them.
+    """
     row = row_of(db, scope, source, drafts=False)
     check_revision(row, if_revision)
-    head = resolve(db, scope, row["family"], head_of(row), at, before)
+    head = resolve(db, scope, row["family"], head_of(row), at, before, is_answered=is_answered)
     lineage = Lineage("fork", source, head.position)
     fork = insert_branch(db, scope, row, new, head, lineage, Spend(head.ordinal, head.totals), draft=draft)
-    idempotency.take(db, scope, key, "fork", subject, new.id)
+    idempotency.take(db, scope, key, "fork", key_of(source), new.id)
     return fork
+
+
+def forked_before(db: Database, scope: Scope, source: str, key: IdempotencyKey | None) -> StoredConversation | None:
+    """The fork that an earlier request with this key made; None if the key is free."""
+    made = idempotency.find(db, scope, key, "fork", key_of(source))
+    return None if made is None else read(db, scope, id_from_bytes(made))
 
 
 def rewind(

@@ -5,10 +5,12 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from forkpoint.errors import BadPosition, NotFound, StoreDamaged
-from forkpoint.events import Event, Position, StagedEvent, body_of, decode_envelope
+from forkpoint.events import Content, Event, ModelCalled, Position, StagedEvent, Usage, body_of, decode_envelope
 from forkpoint.history.digests import root_digest
-from forkpoint.history.pairing import safe_cuts
+from forkpoint.history.pairing import NO_CALLS, open_cuts, safe_cuts
 from forkpoint.history.paths import Path, Span, join
 from forkpoint.history.state import State, fold
 from forkpoint.ids import id_from_bytes, id_to_bytes
@@ -59,6 +61,16 @@ def place_on(
     if at not in read_path(db, scope, family, head):
         raise NotFound("event", str(at))
     return family, at
+
+
+def payload_digest(db: Database, scope: Scope, conversation: sqlite3.Row, at: Position) -> bytes:
+    """The payload digest of an event on a conversation's path. Raises `NotFound` if it is not there."""
+    _, place = place_on(db, scope, conversation, at)
+    found = db.execute(SQL["links_between"], {"first": pack(place), "last": pack(place), "limit": 1}).fetchone()
+    if found is None:
+        raise StoreDamaged(db.path, f"event {at} is missing")
+    digest: bytes = found["payload_digest"]
+    return digest
 
 
 def read_events(
@@ -133,9 +145,19 @@ def read_state(db: Database, head: Head) -> State:
 
 
 def resolve(
-    db: Database, scope: Scope, family: bytes, head: Head, at: str | Position | None, before: str | Position | None
+    db: Database,
+    scope: Scope,
+    family: bytes,
+    head: Head,
+    at: str | Position | None,
+    before: str | Position | None,
+    *,
+    is_answered: bool = False,
 ) -> Head:
-    """The head as it was at a turn or event of the path (included or excluded), if that is a safe place."""
+    """The head as it was at a turn or event of the path (included or excluded), if that is a safe place.
+
+    ``is_answered``: what follows in the same transaction answers the calls that are open there.
+    """
     wanted = before if at is None else at
     if at is not None and before is not None:
         raise BadPosition(str(at)[:200], "`at` and `before` were both given", "either of the two")
@@ -145,17 +167,25 @@ def resolve(
     position = _place(db, scope, path, wanted, excluded=at is None)
     if position == head.position:
         return head
-    return head_at(db, family, position)
+    found = head_at(db, family, position, is_answered=is_answered)
+    next = None if position is None else path.at(position.ordinal + 1)
+    if position is None or next is None or next.segment == position.segment:
+        return found
+    return replace(found, totals=counted_from(db, next))
 
 
-def head_at(db: Database, family: bytes, position: Position | None) -> Head:
-    """What is true at a position. Constant cost after a turn; in the middle of one, as long as that turn."""
+def head_at(db: Database, family: bytes, position: Position | None, *, is_answered: bool = False) -> Head:
+    """What is true at a position. Constant cost after a turn; in the middle of one, as long as that turn.
+
+    Raises `BadPosition` inside a tool exchange or a model response. With ``is_answered`` the place after a whole
+    response is allowed, where none of its calls has a result.
+    """
     if position is None:
         return Head(None, root_digest(family))
     event = db.execute(SQL["event_at"], {"id": pack(position)}).fetchone()
     if event is None:
         raise StoreDamaged(db.path, f"event {position} is missing")
-    turn = _turn_row(db, event["turn"])
+    turn = turn_row(db, event["turn"])
     if turn["end"] == pack(position):
         return Head(
             position,
@@ -166,41 +196,73 @@ def head_at(db: Database, family: bytes, position: Position | None) -> Head:
             None,
             load_calls(turn["open_calls"]),
         )
-    return _head_within(db, family, position, event, turn)
+    return _head_within(db, family, position, event, turn, is_answered=is_answered)
 
 
-def _head_within(db: Database, family: bytes, position: Position, event: sqlite3.Row, turn: sqlite3.Row) -> Head:
+def _head_within(
+    db: Database, family: bytes, position: Position, event: sqlite3.Row, turn: sqlite3.Row, *, is_answered: bool
+) -> Head:
     before_turn = unpack(turn["base"])
     if before_turn is not None and before_turn.ordinal >= position.ordinal:
         raise StoreDamaged(db.path, f"event {position} is not of the turn that it names")
-    base = head_at(db, family, before_turn)
-    last = turn["end"] or (position.segment << 32 | ORDINALS)  # the rest of the turn may be collected
-    first = (position.segment << 32) + base.ordinal + 1
-    rows = db.execute(SQL["links_between"], {"first": first, "last": last, "limit": -1}).fetchall()
-    rows = [row for row in rows if row["turn"] == turn["id"]]
+    base = head_at(db, family, before_turn, is_answered=True)
+    rows = rows_of_turn(db, position.segment, base.ordinal, turn)
     envelopes = [decode_envelope(row["envelope"]) for row in rows]
-    cuts = safe_cuts(envelopes, base.open_calls.at_a_commit())
+    open_before = base.open_calls.at_a_base()
+    is_whole = bool(rows) and rows[-1]["id"] == turn["end"]  # or the rest of the turn was collected
+    cuts = safe_cuts(envelopes, open_before, is_whole=is_whole)
     taken = position.ordinal - base.ordinal
     if taken > len(rows):
         raise StoreDamaged(db.path, f"event {position} is beyond the end of its turn")
-    if taken not in cuts:
-        below = max(cut for cut in cuts if cut < taken)
-        above = min(cut for cut in cuts if cut > taken)
-        nearest = [Position(position.segment, base.ordinal + cut) for cut in (below, above)]
-        if below == 0:
-            nearest[0] = base.position or Position(0, 0)
-        names = " and ".join(str(place) if place.ordinal else "the start" for place in nearest)
-        raise BadPosition(str(position), "it stands inside a tool exchange or a model response", names)
+    calls = open_cuts(envelopes, open_before).get(taken, NO_CALLS) if is_answered and taken not in cuts else NO_CALLS
+    if taken not in cuts and not calls:
+        nearest = [max((cut for cut in cuts if cut < taken), default=None)]
+        nearest.append(min((cut for cut in cuts if cut > taken), default=None))
+        places = [
+            base.position if cut == 0 else Position(position.segment, base.ordinal + cut)
+            for cut in nearest
+            if cut is not None
+        ]
+        names = " and ".join("the start" if place is None else str(place) for place in places)
+        raise BadPosition(str(position), "it stands inside a tool exchange or a model response", names or "its turn")
     before = read_state(db, base)
-    state = fold((body_of(envelopes[n], rows[n]["payload"]) for n in range(taken)), before)
+    bodies = [body_of(envelopes[n], rows[n]["payload"]) for n in range(taken)]
+    state = fold(bodies, before)
     return Head(
         position,
         event["chain_digest"],
         text(turn["id"]),
-        load_usage(turn["totals"]) - load_usage(turn["usage"]),
+        totals_within(turn, bodies),
         base.state_of,
         base.state if state is before else state,
+        calls,
     )
+
+
+def totals_within(turn: sqlite3.Row, bodies: Iterable[Content]) -> Usage:
+    """What a path has cost after these first events of a turn. A call of a model that was erased counts as nothing."""
+    before = load_usage(turn["totals"]) - load_usage(turn["usage"])
+    return sum((body.usage for body in bodies if isinstance(body, ModelCalled)), before)
+
+
+def counted_from(db: Database, first: Position) -> Usage:
+    """What a path had cost just before the first event of a segment, as the commit counted that begins there.
+
+    In the middle of a turn that may be another figure than can be made of the events: calls of models may have been
+    erased since, and an earlier program counted none of them.
+    """
+    event = db.execute(SQL["event_at"], {"id": pack(first)}).fetchone()
+    if event is None:
+        raise StoreDamaged(db.path, f"event {first} is missing")
+    turn = turn_row(db, event["turn"])
+    return load_usage(turn["totals"]) - load_usage(turn["usage"])
+
+
+def rows_of_turn(db: Database, segment: int, after: int, turn: sqlite3.Row) -> list[sqlite3.Row]:
+    """The events of a committed turn, as many as there are: the rest of it may be collected."""
+    last = turn["end"] or (segment << 32 | ORDINALS)
+    rows = db.execute(SQL["links_between"], {"first": (segment << 32) + after + 1, "last": last, "limit": -1})
+    return [row for row in rows.fetchall() if row["turn"] == turn["id"]]
 
 
 def _place(db: Database, scope: Scope, path: Path, wanted: str | Position, *, excluded: bool) -> Position | None:
@@ -230,7 +292,7 @@ def _turn_key(wanted: str) -> bytes:
         raise NotFound("committed turn", wanted) from None
 
 
-def _turn_row(db: Database, id: bytes) -> sqlite3.Row:
+def turn_row(db: Database, id: bytes) -> sqlite3.Row:
     row: sqlite3.Row | None = db.execute(SQL["turn_behind_event"], {"id": id}).fetchone()
     if row is None:
         raise StoreDamaged(db.path, f"turn {id_from_bytes(id)} is missing")

@@ -17,8 +17,10 @@ from forkpoint.errors import (
     TurnOpen,
     TurnSteered,
 )
-from forkpoint.events import JsonText, Usage
+from forkpoint.events import JsonText, Position, Usage
 from forkpoint.history.digests import forge
+from forkpoint.history.pairing import NO_CALLS
+from forkpoint.history.paths import Span
 from forkpoint.history.records import start_of_steps
 from forkpoint.history.state import fold
 from forkpoint.history.steers import steers_among, with_delivered
@@ -26,7 +28,15 @@ from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.paging import Page
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations, garbage, idempotency, lists, records
-from forkpoint.store.sqlite.operations.history import head_at, read_spans, read_state, read_steps, resolve
+from forkpoint.store.sqlite.operations.history import (
+    counted_from,
+    head_at,
+    read_spans,
+    read_state,
+    read_steps,
+    resolve,
+    turn_row,
+)
 from forkpoint.store.sqlite.rows import (
     ORDINALS,
     Scope,
@@ -329,16 +339,41 @@ def page(db: Database, scope: Scope, conversation: str, cursor: str | None, limi
     row = conversations.row_of(db, scope, conversation)
     found = uncommitted(db, scope, row, after[0])
     committed: list[StoredTurn] = []
-    for span in read_spans(db, scope, row["family"], head_of(row).position, after[0]):
+    spans = read_spans(db, scope, row["family"], head_of(row).position, after[0])
+    for n, span in enumerate(spans):
         stretch = {"first": span.segment << 32 | span.first, "last": span.segment << 32 | span.last}
         # One more than the page, and the turn in which it starts: the cursor's own, or one that began before `since`.
         rows = db.execute(SQL["turns_in_span"], stretch | {"limit": limit + 2})
-        committed += [turn_of(turn, scope) for turn in rows]
+        whole = [turn_of(turn, scope) for turn in rows]
+        committed += whole
+        if len(whole) < limit + 2 and (part := _part(db, scope, row, spans[n : n + 2])) is not None:
+            committed.append(part)
         if len(committed) > limit + 1:
             break
     found = sorted((turn for turn in found + committed if _order(turn) > after), key=_order)
     items = tuple(found[:limit])
     return Page(items, "{}:{}".format(*_order(items[-1])) if len(found) > limit else None)
+
+
+def _part(db: Database, scope: Scope, conversation: sqlite3.Row, spans: Sequence[Span]) -> StoredTurn | None:
+    """The turn or note of which a path has only the first events, since the first of these stretches ends within it.
+
+    Its usage is what the conversation itself has spent on that part. A part that was inherited cost others something.
+    """
+    here = Position(spans[0].segment, spans[0].last)
+    event = db.execute(SQL["event_at"], {"id": pack(here)}).fetchone()
+    if event is None or (row := turn_row(db, event["turn"]))["end"] == pack(here):
+        return None
+    turn = read(db, scope, id_from_bytes(row["id"]))
+    if len(spans) == 1:
+        totals = load_usage(conversation["head_totals"])
+    else:  # whoever went on from there has counted from there
+        totals = counted_from(db, Position(spans[1].segment, spans[1].first))
+    own = conversations.spend_of(conversation)
+    began = turn.base.ordinal if turn.base else 0
+    before = turn.totals - turn.usage if own.own_from <= began else own.inherited
+    usage = Usage() if here.ordinal <= own.own_from else totals - before
+    return replace(turn, end=here, usage=usage, totals=totals, open_calls=NO_CALLS, partial=True)
 
 
 def _take_lock(db: Database, scope: Scope, conversation: str, turn: str, revision: int | None) -> sqlite3.Row | None:
@@ -422,7 +457,7 @@ def open_turn(
         base=base,
         segment=segment,
         family=id_from_bytes(row["family"]),
-        calls=base.open_calls.at_a_commit(),
+        calls=base.open_calls.at_a_base(),
         state=read_state(db, base),
         state_changed=base.state is not None,  # no commit stood at the base, so this one has to keep the state
         started=started,

@@ -37,6 +37,7 @@ from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, load_calls, load_
 from forkpoint.store.sqlite.verification.absences import Absences
 from forkpoint.store.sqlite.verification.findings import Findings
 from forkpoint.store.sqlite.verification.lookups import miscopied
+from forkpoint.store.sqlite.verification.part_cost import PartCost, part_cost
 
 _PAGE = 1000
 _MESSAGES = {UserMessage, AssistantMessage, SystemMessage, Reasoning, ToolCall, ToolResult}
@@ -53,6 +54,7 @@ class Here(Struct):
     state_of: bytes | None
     key: int | None  # of the last event; None: the root
     known: bool = True  # False if the base of the segment cannot be read
+    part: PartCost | None = None  # what it may have cost, if a turn is cut here
     runs: tuple[ErasedRun, ...] = ()  # erasures that have begun and not ended
     landmarks: tuple[Landmark, ...] = ()  # that the events so far ask for
     copies: dict[int, Source] = field(default_factory=dict)  # the events so far that repeat others
@@ -91,7 +93,8 @@ class Events:
             if link.turn != turn:
                 if row is not None and row["end"] != here.key:
                     self._findings.found(f"turn {id_from_bytes(row['id'])}", "it does not end with its last event")
-                here.calls, before, turn = self._at_a_commit(here.calls, key), here.state, link.turn
+                calls = here.calls.at_a_base() if row is None else self._at_a_commit(here.calls, key)
+                here.calls, before, turn = calls, here.state, link.turn
                 row = self._turn(turn, key, here)
             if self._is_watching or link.payload is None:
                 self._check_content(link, here, key)
@@ -117,7 +120,8 @@ class Events:
         if first > (0 if key is None else key & ORDINALS) + 1:
             key, digest = segment["id"] << 32 | first - 1, None
         try:
-            base = head_at(self._db, segment["family"], unpack(key))
+            base = head_at(self._db, segment["family"], unpack(key), is_answered=True)
+            part = part_cost(self._db, base.position)
             state = read_state(self._db, base)
         except (ForkpointError, msgspec.DecodeError) as damage:
             self._findings.found(where, f"its base does not hold: {damage}")
@@ -125,7 +129,7 @@ class Events:
         digest = base.digest if digest is None else digest
         if digest != base.digest:
             self._findings.found(where, "it names another digest than its base has")
-        return Here(digest, base.open_calls, state, base.totals, blob(base.state_of), key)
+        return Here(digest, base.open_calls, state, base.totals, blob(base.state_of), key, part=part)
 
     def _turn(self, id: bytes, key: int, here: Here) -> sqlite3.Row | None:
         """The row of the turn that begins at a place, if it fits there."""
@@ -178,9 +182,10 @@ class Events:
         assert here.key is not None
         try:
             totals = load_usage(turn["totals"])
-            if totals != here.totals + load_usage(turn["usage"]):
+            began, part = totals - load_usage(turn["usage"]), here.part
+            if began != here.totals and not (part is not None and part.allows(began)):
                 self._findings.found(where, "its cost does not add up")
-            here.totals = totals
+            here.totals, here.part = totals, None
             if turn["state"] is None:
                 if here.known and here.state != before:
                     self._findings.found(where, "the state that it left is missing")

@@ -15,6 +15,7 @@ from forkpoint.store.sqlite.operations.history import head_at
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, load_usage, text, unpack
 from forkpoint.store.sqlite.verification.absences import Absences
 from forkpoint.store.sqlite.verification.findings import Findings
+from forkpoint.store.sqlite.verification.part_cost import part_cost
 
 COMMITTED = ("committed", "note")
 """Kinds of records after which no other record about the same turn follows."""
@@ -115,8 +116,10 @@ def _check_base(db: Database, findings: Findings, where: str, row: sqlite3.Row) 
             findings.found(where, "the event at which it stands is missing")
         return
     try:
-        base = head_at(db, b"", unpack(row["base"]))
-        if (load_usage(row["totals"]), text(row["state_of"])) != (base.totals, base.state_of):
+        base, totals = head_at(db, b"", unpack(row["base"])), load_usage(row["totals"])
+        part = part_cost(db, base.position) if totals != base.totals else None
+        is_cost = totals == base.totals or (part is not None and part.allows(totals))
+        if text(row["state_of"]) != base.state_of or not is_cost:
             findings.found(where, "it states another cost or state than there was where it began")
     except (ForkpointError, msgspec.DecodeError) as damage:
         findings.found(where, f"its base does not hold: {damage}")
