@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
 from forkpoint.agent.agent import Agent
-from forkpoint.backend.results import Turn
+from forkpoint.backend.results import Call, Turn
 from forkpoint.errors import BadAgent, BadName, BadPosition, NotWhole
 from forkpoint.events import Event, Position
 from forkpoint.ids import id_to_bytes, new_id
@@ -24,8 +24,8 @@ class Identified(Protocol):
 Named: TypeAlias = str | Identified
 """A conversation: its id or name, or an object that stands for it."""
 
-Point: TypeAlias = str | Position | Turn | Event
-"""A place in history: a turn or its id, an event or its id."""
+Point: TypeAlias = str | Position | Turn | Event | Call
+"""A place in history: a turn or its id, an event or its id, a call of a committed turn."""
 
 
 def as_id(given: str | None) -> tuple[str, str | None]:
@@ -124,6 +124,10 @@ def as_point(given: Point | None) -> str | Position | None:
             raise BadPosition(f"turn {turn}", f"it is {outcome}, and only what is committed is history", "its base")
         case Event(id=position):
             return position
+        case Call(event=Position() as position):
+            return position
+        case Call(id=call):
+            raise BadPosition(f"call {call}", "its turn is not committed", "a call of a committed turn")
         case str():
             try:
                 return Position.parse(given)

@@ -12,7 +12,7 @@ from forkpoint.agent.run import Terms
 from forkpoint.agent.team.tools import Task
 from forkpoint.backend.messages import Given
 from forkpoint.backend.settings import Settings
-from forkpoint.events import Position, SkillActivated
+from forkpoint.events import JsonText, Position, SkillActivated, ToolResult
 from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
 from forkpoint.store.values import Onto, Status
 from forkpoint.workspace.folders import Kind
@@ -77,6 +77,8 @@ class ForkOptions(Struct, frozen=True, kw_only=True):
     cache: CachePolicy = "own"
     workspace: str | None = None  # None: the source's
     isolation: Kind | None = None  # a folder that is made from the source's
+    results: Mapping[str, ToolResult] = {}  # other results for calls of the response that ``at`` names, by call
+    state: Mapping[str, JsonText] = {}  # what the fork's state has from its beginning on, by key
 
 
 ExportScope: TypeAlias = Literal["conversation", "family", "tags", "all"]

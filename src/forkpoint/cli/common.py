@@ -17,6 +17,7 @@ from forkpoint.cli.output import one_line
 from forkpoint.conversation import Conversation, Conversations, Info, Turn
 from forkpoint.conversation.look import default_agent, is_remote, is_there
 from forkpoint.errors import BadAgent, BadArgument, BadName, NotFound
+from forkpoint.history.wholeness import read_json
 from forkpoint.paging import Page, every_sync
 from forkpoint.workspace.defaults import default_model
 
@@ -96,13 +97,26 @@ Tags: TypeAlias = Annotated[list[str] | None, option("--tag KEY=VALUE", "A tag. 
 
 def tags_from(given: Iterable[str] | None) -> dict[str, str]:
     """The tags of ``--tag KEY=VALUE``."""
-    tags = {}
+    return pairs_from("--tag", given)
+
+
+def pairs_from(option: str, given: Iterable[str] | None) -> dict[str, str]:
+    """What an option of the form ``KEY=VALUE`` was given, each time that it was."""
+    pairs = {}
     for one in given or ():
         key, equals, value = one.partition("=")
         if not equals or not key:
-            raise typer.BadParameter(f"{one!r} is not of the form KEY=VALUE", param_hint="--tag")
-        tags[key] = value
-    return tags
+            raise typer.BadParameter(f"{one!r} is not of the form KEY=VALUE", param_hint=option)
+        pairs[key] = value
+    return pairs
+
+
+def value_from(option: str, key: str, text: str) -> Any:
+    """The JSON value that an option has for a key."""
+    try:
+        return read_json(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"the value of {key!r} {error}", param_hint=option) from None
 
 
 def allowed(given: Iterable[str]) -> frozenset[str]:

@@ -25,7 +25,7 @@ from forkpoint.backend.allowance import NOTHING
 from forkpoint.backend.bring import BringReport
 from forkpoint.backend.callbacks import Callback, Visualizer
 from forkpoint.backend.diff import LIMIT, Diff, check_limit
-from forkpoint.backend.messages import Message, as_message
+from forkpoint.backend.messages import Message, as_message, as_result
 from forkpoint.backend.names import (
     Named,
     Point,
@@ -53,6 +53,7 @@ from forkpoint.backend.results import (
     Turn,
 )
 from forkpoint.backend.settings import Settings, as_workspace
+from forkpoint.backend.state import as_state
 from forkpoint.conversation.copies import Progress, Target, write_export
 from forkpoint.conversation.handle import Handle, NewOptions, OpenOptions, at_hand, drafted, opened
 from forkpoint.conversation.place import Place, Where
@@ -535,6 +536,8 @@ class AsyncConversation:
         reset_metrics: bool = True,
         cache: CachePolicy = "own",
         workspace: str | os.PathLike[str] = "share",
+        results: Mapping[str, Message | ToolResult] | None = None,
+        state: Mapping[str, object] | None = None,
         callbacks: Iterable[Callback] = (),
         key: str | None = None,
         if_revision: int | None = None,
@@ -547,6 +550,10 @@ class AsyncConversation:
         - ``workspace``: ``share`` is the same folder, so both conversations see each other's files. ``worktree`` is a
           new branch and folder of the repository, ``copy`` a copy; both have all that the folder has now. Else the
           path of a folder that exists.
+        - ``results``: other results for calls, by the call's id. ``at`` is then such a call (`Turn.calls`), its event,
+          the event of its result, or its turn. The fork has the history up to the model's response with these calls;
+          a note answers them, with the results that they had where you give no other. `go_on` goes on from there.
+        - ``state``: keys of the agent's state that the fork begins with, as a note.
         - ``key``: an idempotency key. The same key with the same arguments gives the same fork.
         - ``if_revision``: as in `run`.
         """
@@ -573,6 +580,8 @@ class AsyncConversation:
             cache=cache,
             workspace=None if workspace in _KEYWORDS else as_workspace(workspace, remote=remote),
             isolation="worktree" if workspace == "worktree" else "copy" if workspace == "copy" else None,
+            results={call: as_result(call, result) for call, result in (results or {}).items()},
+            state=as_state("fork()", state or {}),
         )
         info, settings = await backend.branches.fork(self.id, options, handle.agent, key=key, if_revision=if_revision)
         answers = handle.agent_of(settings) if other is None else at_hand(other)

@@ -49,7 +49,11 @@ def fork_key(key: str | None, options: ForkOptions) -> IdempotencyKey | None:
         return None
     agent = options.agent.to_json() if options.agent else None
     point = {"at": _place(options.at), "before": _place(options.before)}
-    return _bound(key, _new(options) | point | {"agent": agent})
+    asked = _new(options) | point | {"agent": agent}
+    for name in ("results", "state"):  # absent where nothing was asked, as in digests that were made before these
+        if given := asked.pop(name):
+            asked[name] = msgspec.json.encode(given, order="sorted").decode()
+    return _bound(key, asked)
 
 
 def rewind_key(key: str | None, at: str | Position | None, before: str | Position | None) -> IdempotencyKey | None:

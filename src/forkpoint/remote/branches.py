@@ -1,6 +1,7 @@
 """Branches of conversations behind a server. Tests: tests/conversation/test_both_homes.py, test_fork_keys.py,
 test_diff.py, test_bring.py."""
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
@@ -13,7 +14,7 @@ from forkpoint.backend.settings import Settings
 from forkpoint.events import BroughtAs, Position
 from forkpoint.ids import new_id
 from forkpoint.remote.connection import ServerConnection, ServerRequest
-from forkpoint.remote.requests import agent_of, given, path_of, with_settings, without
+from forkpoint.remote.requests import agent_of, given, path_of, results_of, with_settings, without
 from forkpoint.wire.branches import BroughtDocument, DiffDocument, brought_of, diff_of
 from forkpoint.wire.documents import FamilyDocument, InfoDocument, KeepDocument, RewindDocument, info_of_document
 
@@ -43,6 +44,8 @@ class RemoteBranches:
             "cache": options.cache,
             "agent": agent_of(options.agent, options.server_agent),
             "workspace": options.workspace or options.isolation,
+            "results": results_of(options.results) or None,
+            "state": {key: Raw(value.encode()) for key, value in options.state.items()} or None,
         }
         path = f"{path_of(source)}/fork"
         request = ServerRequest(method="POST", path=path, body=given(body), key=key or new_id(), revision=if_revision)

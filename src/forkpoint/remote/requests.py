@@ -12,6 +12,7 @@ from forkpoint.backend.messages import Given, said_in, split
 from forkpoint.backend.options import Decision, Draft
 from forkpoint.backend.results import Info
 from forkpoint.backend.settings import Settings
+from forkpoint.events import ToolResult
 from forkpoint.paging import Page
 from forkpoint.remote.connection import HEARTBEAT, ServerConnection, ServerRequest, quoted
 from forkpoint.sse import Frame
@@ -39,11 +40,16 @@ def asked(input: Sequence[Given]) -> dict[str, Any]:
     results, _ = split(input)
     body: dict[str, Any] = {"messages": [message.parts for message in said_in(input)]}
     if results:
-        body["results"] = [
-            {"call_id": one.call_id, "result": one.parts, "status": "failed" if one.error else "done"}
-            for one in results.values()
-        ]
+        body["results"] = results_of(results)
     return body
+
+
+def results_of(results: Mapping[str, ToolResult]) -> list[dict[str, Any]]:
+    """Results of calls, as a server takes them."""
+    return [
+        {"call_id": one.call_id, "result": one.parts, "status": "failed" if one.error else "done"}
+        for one in results.values()
+    ]
 
 
 def created(draft: Draft | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Branches: how a conversation of a store parts in two, and what is done with the parts.
 
-- `branches`: the part of the engine that callers see. `forks`: forks and rewinds. `keeping`: a branch's head becomes
-  that of the conversation itself. `comparison`: how two branches differ. `bringing`: what one branch takes from
-  another.
+- `branches`: the part of the engine that callers see. `forks`: forks and rewinds. `substitution`: what a
+  fork with other results or another state begins with.
+- `keeping`: a branch's head becomes that of the conversation itself. `comparison`: how two branches differ.
+  `bringing`: what one branch takes from another.
 """

@@ -5,8 +5,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
+from forkpoint.backend.actor import actor
 from forkpoint.backend.options import ForkOptions
 from forkpoint.backend.settings import Settings
+from forkpoint.engine.branches.substitution import Substitution
 from forkpoint.engine.conversation_cache import check_revision
 from forkpoint.engine.idempotency import fork_key, rewind_key
 from forkpoint.engine.resources import Resources
@@ -38,6 +40,7 @@ class Forks:
     def __init__(self, resources: Resources) -> None:
         self._store = resources.store
         self._planner = resources.planner
+        self._substitution = Substitution(resources.store)
 
     async def fork(
         self,
@@ -143,8 +146,17 @@ class Forks:
         )
         if source.draft:  # nothing is in it, but somebody wants to go on from there
             await self._store.admit(source.id)
+        begins = await self._substitution.beginning(source, options)
         as_read = other is not None or options.cache != "own"  # whether any of this is from the record that was read
-        revision = source.revision if as_read else asked.if_revision
+        revision = source.revision if as_read or options.results else asked.if_revision
         return await self._store.fork(
-            source.id, new, at=options.at, before=options.before, if_revision=revision, key=asked.key, draft=asked.draft
+            source.id,
+            new,
+            at=begins.at,
+            before=begins.before,
+            events=begins.events,
+            if_revision=revision,
+            key=asked.key,
+            draft=asked.draft,
+            by=actor() if begins.events else None,
         )

@@ -1,13 +1,15 @@
 """Reading turns: one by its id, those of a conversation, and those that were tried at its head and did not commit.
 Tests: tests/conversation/test_turns.py."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
+
+from msgspec.structs import replace
 
 from forkpoint.backend.messages import goes_on, read_input
 from forkpoint.backend.results import Turn, steered_in
 from forkpoint.errors import NoSuchTurn, NotFound
-from forkpoint.events import Position
+from forkpoint.events import Event, Position
 from forkpoint.paging import Page, every
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import StoredConversation, StoredTurn
@@ -28,7 +30,8 @@ class TurnReader:
             raise NotFound("turn", turn)  # a note is not a turn
         if record.conversation != id and record.outcome != "committed":
             raise NoSuchTurn(id, "read", f"turn {turn} is another conversation's")
-        return await read_turn(self._store, record.id, await self._part(id, record))
+        part = await self._part(id, record)
+        return await (read_turn(self._store, record.id) if part is None else self._read_part(id, part))
 
     async def own(self, id: str, turn: str, verb: str) -> StoredTurn:
         """The record of a turn that belongs to this very conversation."""
@@ -43,7 +46,7 @@ class TurnReader:
         """The turns of a conversation, the newest first."""
         page = await self._store.turns(id, cursor=cursor, limit=limit)
         turns = [
-            await read_turn(self._store, record.id, record if record.partial else None)
+            await (self._read_part(id, record) if record.partial else read_turn(self._store, record.id))
             for record in page.items
             if record.kind == "turn"
         ]
@@ -85,6 +88,22 @@ class TurnReader:
         tries = [turn async for turn in self.all(id, since=since) if turn.kind == "turn" and turn.base == position]
         return [turn for turn in tries if turn.outcome != "committed"]
 
+    async def _read_part(self, id: str, part: StoredTurn) -> Turn:
+        """A turn of which the path has only a part: with the results that a fork has put there, if calls are open."""
+        turn = await read_turn(self._store, part.id, part)
+        assert part.end is not None
+        events = [event for event in turn.events if isinstance(event, Event)]
+        if not (waiting := _unanswered(events)):
+            return turn
+        following = await self._store.events(id, after=part.end.ordinal, limit=1)
+        note = await self._store.turn(following[0].turn) if following else None
+        if note is None or note.end is None:
+            return turn
+        size = note.end.ordinal - part.end.ordinal
+        answers = await self._store.events(id, after=part.end.ordinal, limit=size)
+        own = [event for event in answers if event.turn == note.id and event.envelope.call_id in waiting]
+        return replace(turn, events=(*events, *own))
+
     async def _part(self, id: str, record: StoredTurn) -> StoredTurn | None:
         """The turn as a conversation has it if only a part of it is on the path; None if the path has all or none."""
         began = record.base.ordinal if record.base else 0
@@ -112,6 +131,17 @@ class TurnReader:
         after = 0 if note.base is None else note.base.ordinal
         added = await self._store.events(record.id, after=after, kinds=("condensation",))
         return note.base if added else None
+
+
+def _unanswered(events: Iterable[Event]) -> set[str]:
+    """The calls among events that have no result."""
+    waiting: set[str] = set()
+    for event in events:
+        if event.kind == "tool_call":
+            waiting.add(event.envelope.call_id or "")
+        elif event.kind == "tool_result":
+            waiting.discard(event.envelope.call_id or "")
+    return waiting
 
 
 async def read_turn(store: Store, id: str, part: StoredTurn | None = None) -> Turn:

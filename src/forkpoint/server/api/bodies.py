@@ -1,6 +1,7 @@
 """What calls take: one frozen struct for each body. A field that no call knows is refused, not ignored.
 Tests: tests/server/test_openapi.py."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Limits
 from forkpoint.backend.messages import Given, as_message, as_result
 from forkpoint.errors import Invalid, NothingToRun, TooLarge
-from forkpoint.events import BroughtAs, Part, UserMessage
+from forkpoint.events import BroughtAs, Part, ToolResult, UserMessage
 from forkpoint.history.anchors import Anchor
 from forkpoint.llm.prompt.identity import CachePolicy
 from forkpoint.server.api.bad_json import UNREADABLE, fault_of
@@ -319,6 +320,14 @@ GoesOn: TypeAlias = AskAside | RunTurn | PreviewRequest | Approve | Deny | Retry
 """What may say that a conversation goes on without something."""
 
 
+class OtherResult(_Body, frozen=True):
+    """A result that is to stand in the place of the one that a call had."""
+
+    call_id: Annotated[str, Meta(min_length=1, max_length=1024)]
+    result: Message = ()
+    status: Literal["done", "failed"] = "done"
+
+
 class Fork(_Body, frozen=True):
     """How a fork is to differ from its source. Everything is optional."""
 
@@ -343,6 +352,14 @@ class Fork(_Body, frozen=True):
         ]
         | None
     ) = None
+    results: Annotated[
+        tuple[OtherResult, ...],
+        Meta(
+            description="Other results for calls of one model response. `at` is then the event of such a call, that of "
+            "its result, or their turn. A turn with `go_on` goes on from there."
+        ),
+    ] = ()
+    state: Annotated[dict[str, Any], Meta(description="Keys of the agent's state that the fork begins with.")] = {}
 
 
 class Spawn(_Body, frozen=True):
@@ -419,14 +436,19 @@ def given_in(body: RunTurn, conversation: str, most: int) -> tuple[Given, ...]:
             if getattr(body, name):
                 raise Invalid(name, "a turn with `go_on` takes none")
         return ()
-    if len(body.results) > most:
-        raise TooLarge("turn", len(body.results), most, "results")
-    if len({one.call_id for one in body.results}) < len(body.results):
-        raise Invalid("results", "a call has two results")
-    results = [replace(as_result(one.call_id, one.result), status=one.status) for one in body.results]
+    results = results_in(body.results, most)
     if results and body.message is None and not body.messages:
         return tuple(results)
     return (*results, *messages_of(body, conversation, most))
+
+
+def results_in(given: Sequence[ClientResult | OtherResult], most: int) -> list[ToolResult]:
+    """Results of calls. Raises `NotWhole`, `TooLarge`, and `Invalid` if a call has two."""
+    if len(given) > most:
+        raise TooLarge("turn", len(given), most, "results")
+    if len({one.call_id for one in given}) < len(given):
+        raise Invalid("results", "a call has two results")
+    return [replace(as_result(one.call_id, one.result), status=one.status) for one in given]
 
 
 def messages_of(body: Say, conversation: str, most: int) -> tuple[UserMessage, ...]:

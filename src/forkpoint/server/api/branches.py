@@ -10,8 +10,9 @@ from forkpoint.backend.names import as_id, as_point, check_chosen_name, with_tit
 from forkpoint.backend.options import ForkOptions
 from forkpoint.backend.results import Branch
 from forkpoint.backend.settings import Settings
+from forkpoint.backend.state import as_state
 from forkpoint.errors import BadWorkspace, NotFound
-from forkpoint.server.api.bodies import Bring, Fork, Keep, Rewind
+from forkpoint.server.api.bodies import Bring, Fork, Keep, Rewind, results_in
 from forkpoint.server.api.conversations import AGENT, created, is_chosen
 from forkpoint.server.api.turns import RUNNING
 from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, answer, etag
@@ -75,6 +76,8 @@ async def fork_conversation(call: CallMade, id: Conversation) -> Response:
         cache=body.cache,
         workspace=workspace,
         isolation=isolation,
+        results={one.call_id: one for one in results_in(body.results, call.services.settings.max_messages)},
+        state=as_state("fork", body.state),
     )
     made, _ = await call.backend.branches.fork(source, options, theirs, key=call.key, if_revision=call.if_revision)
     return created(made)

@@ -22,8 +22,10 @@ from forkpoint.cli.common import (
     answerer_from,
     only_one,
     opened,
+    pairs_from,
     short_names,
     tags_from,
+    value_from,
 )
 from forkpoint.cli.options import option
 from forkpoint.cli.output import Json, display, one_line, print_json, tell
@@ -90,6 +92,13 @@ def fork(
             "Where its tools work: share, worktree, copy, or a folder. Default: share, the same folder.",
         ),
     ] = None,
+    result: Annotated[
+        list[str] | None,
+        option("--result CALL=TEXT", "Another result for a call; --at names the call, or its turn. Repeatable."),
+    ] = None,
+    state: Annotated[
+        list[str] | None, option("--state KEY=JSON", "A key of the agent's state to begin with. Repeatable.")
+    ] = None,
     allow: Allow = None,
     store: Store = None,
     json: Json = False,
@@ -104,11 +113,15 @@ def fork(
     of the repository, and with copy a copy; both with all that is there now. `forkpoint delete` removes them with the
     fork, if nothing is lost by that.
 
+    With --result a call has another result in the fork, and with --state the agent's state is another from its
+    beginning on. `forkpoint go-on` then lets the model go on from there.
+
     \b
     Examples:
       forkpoint fork build-1234 --title "Try the other fix"
       forkpoint fork build-1234 --workspace worktree
       forkpoint fork build-1234 --at 3-12 --name second-try --inherit-cache
+      forkpoint fork build-1234 --at 3-12 --result call_7="The disk is empty." --name what-if
     """
     only_one({"--at": at, "--before": before})
     changed = model is not None or instructions is not None
@@ -128,6 +141,8 @@ def fork(
             reset_metrics=not keep_metrics,
             cache="inherit" if inherit_cache else "own",
             workspace=workspace or "share",
+            results=pairs_from("--result", result),
+            state={key: value_from("--state", key, text) for key, text in pairs_from("--state", state).items()},
         )
         with made:
             info = made.info()

@@ -167,18 +167,20 @@ def resolve(
     position = _place(db, scope, path, wanted, excluded=at is None)
     if position == head.position:
         return head
-    found = head_at(db, family, position, is_answered=is_answered)
+    found = head_at(db, family, position, is_answered=is_answered, path=path)
     next = None if position is None else path.at(position.ordinal + 1)
     if position is None or next is None or next.segment == position.segment:
         return found
     return replace(found, totals=counted_from(db, next))
 
 
-def head_at(db: Database, family: bytes, position: Position | None, *, is_answered: bool = False) -> Head:
+def head_at(
+    db: Database, family: bytes, position: Position | None, *, is_answered: bool = False, path: Path | None = None
+) -> Head:
     """What is true at a position. Constant cost after a turn; in the middle of one, as long as that turn.
 
-    Raises `BadPosition` inside a tool exchange or a model response. With ``is_answered`` the place after a whole
-    response is allowed, where none of its calls has a result.
+    Raises `BadPosition` inside a tool exchange or a model response, with the nearest safe positions on the ``path``.
+    With ``is_answered`` the place after a whole response is allowed, where none of its calls has a result.
     """
     if position is None:
         return Head(None, root_digest(family))
@@ -196,11 +198,18 @@ def head_at(db: Database, family: bytes, position: Position | None, *, is_answer
             None,
             load_calls(turn["open_calls"]),
         )
-    return _head_within(db, family, position, event, turn, is_answered=is_answered)
+    return _head_within(db, family, position, event, turn, is_answered=is_answered, path=path)
 
 
 def _head_within(
-    db: Database, family: bytes, position: Position, event: sqlite3.Row, turn: sqlite3.Row, *, is_answered: bool
+    db: Database,
+    family: bytes,
+    position: Position,
+    event: sqlite3.Row,
+    turn: sqlite3.Row,
+    *,
+    is_answered: bool,
+    path: Path | None,
 ) -> Head:
     before_turn = unpack(turn["base"])
     if before_turn is not None and before_turn.ordinal >= position.ordinal:
@@ -223,6 +232,7 @@ def _head_within(
             for cut in nearest
             if cut is not None
         ]
+        places = [place for place in places if place is None or path is None or place in path]
         names = " and ".join("the start" if place is None else str(place) for place in places)
         raise BadPosition(str(position), "it stands inside a tool exchange or a model response", names or "its turn")
     before = read_state(db, base)
