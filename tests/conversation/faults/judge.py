@@ -14,10 +14,11 @@ import msgspec
 from msgspec import Struct
 from tests.conversation.faults.runs import KEY, Run
 from tests.conversation.faults.scenario import ANSWER, CALLS, NEXT, STRUCK, Entry, Listener, requests
-from tests.conversation.faults.starts import Start
+from tests.conversation.faults.starts import Act, Start
 
 from forkpoint import AsyncConversation
 from forkpoint.agent.loop import MAY_HAVE_RUN
+from forkpoint.backend.messages import WITHOUT_INPUT
 from forkpoint.conversation import Turn
 from forkpoint.engine.turns.reader import read_turn
 from forkpoint.errors import NoSuchTurn, NotFound, OutcomeUnknown
@@ -62,7 +63,7 @@ async def make_reference(start: Start, folder: Path, listener: Listener | None) 
     start.copy(folder / "without")
     whole, alone = (Run(start, folder / name, None, listener) for name in ("with", "without"))
     async with await SqliteStore.open(whole.file) as store, await whole.open(store) as conversation:
-        await approved(conversation, await conversation.run(STRUCK))
+        await approved(conversation, await _as_asked(conversation, start.act))
         whole.log.phase = "next"
         await conversation.run(NEXT)
     async with await SqliteStore.open(alone.file) as store, await alone.open(store) as conversation:
@@ -132,7 +133,8 @@ class _Judging:
             except NotFound:
                 return Found(None, "idle", (), {})
             page = await store.turns(record.id, limit=1000)
-            own = [turn for turn in page.items if turn.input is not None and STRUCK in turn.input]
+            begins = WITHOUT_INPUT if self._run.start.act == "go on" else STRUCK
+            own = [turn for turn in page.items if turn.input is not None and begins in turn.input]
             check(len(own) <= 1, f"there are {len(own)} turns where there was one")
             turn = await read_turn(store, own[0].id) if own else None
             events = tuple(await store.events(record.id))
@@ -202,14 +204,15 @@ class _Judging:
     async def go_on(self, conversation: AsyncConversation, before: Found, way: Way) -> None:
         log, reference, turn = self._run.log, self._reference, before.turn
         is_open = turn is not None and turn.outcome in OPEN
-        key = KEY if self._run.start.act == "keyed" else None
+        act = self._run.start.act
+        key = KEY if act in ("keyed", "go on") else None
         log.phase = "after"
         done: Turn | None
         again: tuple[bytes, ...] = ()
         if turn is not None and turn.outcome == "committed":
             done = turn
             if key is not None:
-                same = await conversation.run(STRUCK, key=key)
+                same = await _as_asked(conversation, act, key)
                 check(same.id == turn.id, "the same key gave another turn")
         elif way in ("discard", "supersede"):
             done = None
@@ -218,7 +221,7 @@ class _Judging:
                 check(ended.outcome in ("cancelled", "failed"), f"it was discarded, and is {ended.outcome}")
         elif turn is None:
             check(await _refuses_to_retry(conversation), "there is nothing to retry, and yet something was tried")
-            done, again = await conversation.run(STRUCK, key=key), reference.turn
+            done, again = await _as_asked(conversation, act, key), reference.turn
         elif way == "retry":
             done, again = await conversation.retry(key=key), reference.turn
             check(done.retry_of == turn.id, "the retry does not say what it retries")
@@ -305,6 +308,11 @@ class _Judging:
 
     def _struck_a_tool(self) -> bool:
         return self._raises() and self._run.fault is not None and self._run.fault.point.layer == "tool"
+
+
+async def _as_asked(conversation: AsyncConversation, act: Act, key: str | None = None) -> Turn:
+    """The turn as its caller asks for it: with the message, or without one where the message is there already."""
+    return await (conversation.go_on(key=key) if act == "go on" else conversation.run(STRUCK, key=key))
 
 
 def check(holds: bool, otherwise: str) -> None:

@@ -33,7 +33,7 @@ from tests.conversation.faults.kinds import Fault, faults_at
 from tests.conversation.faults.points import Point
 from tests.conversation.faults.runs import Run, Told, struck
 from tests.conversation.faults.scenario import Listener
-from tests.conversation.faults.starts import Act, Start, as_first, failed, killed, make_start, waiting
+from tests.conversation.faults.starts import Act, Start, as_first, cut, failed, killed, make_start, waiting
 
 
 class Verdict(Struct, frozen=True):
@@ -120,6 +120,8 @@ class Matrix:
                 return replace(await self._start("run"), act=act)
             case "first":
                 return as_first(await self._start("run"))
+            case "go on":
+                return await cut(await self._start("run"), folder, self._listener)
             case "resume":
                 return await failed(await self._start("run"), folder, self._listener)
             case "approve":
@@ -139,7 +141,7 @@ class Matrix:
     async def _reference(self, start: Start) -> Reference:
         """What is asked without a fault: the same for all that happens in one conversation."""
         if start.conversation not in self._references:
-            base = start if start.act == "first" else await self._start("wait" if start.asks else "run")
+            base = start if start.act in ("first", "go on") else await self._start("wait" if start.asks else "run")
             folder = self._folder / f"reference {start.conversation}"
             self._references[start.conversation] = await make_reference(base, folder, self._listener)
         return self._references[start.conversation]

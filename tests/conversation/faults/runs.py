@@ -181,6 +181,8 @@ async def _act(act: Act, conversation: AsyncConversation, scope: anyio.CancelSco
                 return await conversation.run(STRUCK)
             case "keyed":
                 return await conversation.run(STRUCK, key=KEY)
+            case "go on":
+                return await conversation.go_on(key=KEY)
             case "stream":
                 async with conversation.run_stream(STRUCK) as stream:
                     async for _ in stream:

@@ -13,15 +13,19 @@ from tests.conversation.faults.scenario import FIRST, STRUCK, Listener, Log, age
 
 from forkpoint import AsyncConversation, TurnFailed
 from forkpoint.conversation import Turn
+from forkpoint.events import Event
 from forkpoint.ids import new_id
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.values import Outcome
 
-Act: TypeAlias = Literal["run", "sync", "stream", "keyed", "first", "resume", "resume after a kill", "wait", "approve"]
+Act: TypeAlias = Literal[
+    "run", "sync", "stream", "keyed", "first", "go on", "resume", "resume after a kill", "wait", "approve"
+]
 """What is struck:
 
 - ``run``; ``sync``: the same by a program that is not async; ``stream``: with somebody who listens; ``keyed``: with an
-  idempotency key; ``first``: as a conversation's first turn, which brings it into being;
+  idempotency key; ``first``: as a conversation's first turn, which brings it into being; ``go on``: without a message
+  and with a key, in a fork that ends after the message;
 - ``resume``, of a turn that failed after its first two tools; ``resume after a kill``, of one whose process died before
   the second one's result was written down;
 - ``wait``: the turn comes to wait for an approval; ``approve``: it is given.
@@ -75,6 +79,22 @@ async def make_start(folder: Path, listener: Listener | None, *, asks: bool = Fa
 def as_first(start: Start) -> Start:
     """The turn is to be the first of a conversation that does not exist yet."""
     return replace(start, act="first", conversation=new_id(), events=0, paid=0)
+
+
+async def cut(start: Start, folder: Path, listener: Listener | None) -> Start:
+    """A fork ends after the message of the turn, and the turn is to go on from there without one."""
+    start.copy(folder)
+    log = Log(folder / "log of the source")
+    async with await SqliteStore.open(file_in(folder)) as store:
+        agent = agent_for(log, llm_for(log, listener))
+        async with await AsyncConversation.open(start.conversation, agent=agent, store=store) as source:
+            turn = await source.run(STRUCK)
+            message = next(event for event in turn.events if event.envelope.kind == "user_message")
+            assert isinstance(message, Event)
+            async with await source.fork(at=message) as fork:
+                events = len(await fork.events())
+    log.close()
+    return replace(start, act="go on", folder=str(folder), conversation=fork.id, events=events, paid=0)
 
 
 async def failed(start: Start, folder: Path, listener: Listener | None) -> Start:

@@ -164,6 +164,8 @@ def _table(records: list[Record]) -> Any:
 def _turn_heading(turn: Turn) -> Text:
     took = None if turn.ended is None else (turn.ended - turn.started) / 1e6
     heading = Text(turn.outcome.replace("_", " "), style=OUTCOMES.get(turn.outcome, "yellow"))
+    if turn.partial:
+        heading.append(", in part", style="yellow")
     return heading.append(f" · {figures.ago(turn.started)} · {told(turn, took)}", style="default")
 
 
@@ -178,6 +180,7 @@ def _said(turn: Turn) -> list[tuple[str, str]]:
     rows = [("turn", turn.id)]
     rows += [("result", f"{result.call_id}: {words(result.parts)}") for result in split(turn.given)[0].values()]
     rows += [("user", words(message.parts)) for message in turn.input]
+    rows += [("went on", "without a message")] if turn.go_on else []
     rows += [("call", _call(call)) for call in turn.calls if call.status != "waiting"]
     if turn.text and not turn.waiting:  # what is said beside calls that wait is shown whole, with them
         rows.append(("assistant", turn.text))

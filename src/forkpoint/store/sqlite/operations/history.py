@@ -282,10 +282,11 @@ def _place(db: Database, scope: Scope, path: Path, wanted: str | Position, *, ex
         end = None if turn is None else unpack(turn["end"])
         if end is None:
             raise NotFound("committed turn", wanted)
-        position = unpack(turn["base"]) if excluded else end
-        if end not in path or (position is not None and position not in path):
+        base = unpack(turn["base"])
+        last = _last_on(path, base, end)
+        if last is None:
             raise BadPosition(wanted, "that turn is not on this conversation's path", _ends(path))
-        return position
+        return base if excluded else last
     try:
         position = wanted if isinstance(wanted, Position) else Position.parse(wanted)
     except ValueError:
@@ -293,6 +294,15 @@ def _place(db: Database, scope: Scope, path: Path, wanted: str | Position, *, ex
     if position not in path:
         raise BadPosition(str(position), "it is not on this conversation's path", _ends(path))
     return path.at(position.ordinal - 1) if excluded else position
+
+
+def _last_on(path: Path, base: Position | None, end: Position) -> Position | None:
+    """The last event that a path has of a turn, which may be only a part of it; None if the path has none."""
+    if end in path:
+        return end
+    began = 0 if base is None else base.ordinal
+    spans = [span for span in path.spans if span.segment == end.segment and span.first <= began + 1 <= span.last]
+    return Position(end.segment, spans[0].last) if spans and (base is None or base in path) else None
 
 
 def _turn_key(wanted: str) -> bytes:
