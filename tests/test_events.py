@@ -63,6 +63,7 @@ VOCABULARY = {
     "reasoning": "assistant",
     "tool_call": "assistant",
     "tool_result": "tool",
+    "result_substituted": None,
     "state_change": None,
     "skill_activated": None,
     "settings_changed": None,

@@ -204,6 +204,7 @@ class Story:
         yield self.journal(with_tools, returns("call"), remembers("seen", "true"))
         yield self.commit(with_tools, answers("Seen.", response=2))
         yield self.fork_of(root, fork, key=IdempotencyKey("key of a fork", b"digest"))
+        yield self.fork_with_a_result(root, new_id())
         yield self.note(root)
         yield self.announce(new_id(), fork, root)
         yield self.begin(on_fork, fork)
@@ -434,6 +435,23 @@ class Story:
     def fork_of(self, conversation: str, id: str, key: IdempotencyKey | None = None) -> Step:
         new = NewFork(id=id, cache="{}")
         return Step("fork", lambda: self.store.fork(conversation, new, key=key), lambda: self.exists(id))
+
+    def fork_with_a_result(self, conversation: str, id: str) -> Step:
+        """A fork that ends after a call, and a note that answers it."""
+        new = NewFork(id=id, cache="{}")
+
+        async def call() -> None:
+            events = await self.store.events(conversation, kinds=("tool_call",))
+            key = IdempotencyKey("key of another fork", b"digest")
+            await self.store.fork(conversation, new, at=events[0].id, events=[returns("call", "other")], key=key)
+
+        async def there() -> bool:
+            if not await self.exists(id):
+                return False
+            assert [event.kind for event in await self.store.events(id)][-2:] == ["tool_call", "tool_result"]
+            return True
+
+        return Step("fork with a result", call, there)
 
     # What became of them.
 

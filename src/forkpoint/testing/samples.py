@@ -1,6 +1,17 @@
 """Small events to build test conversations from."""
 
-from forkpoint.events import AssistantMessage, NewEvent, Reasoning, StateChange, Text, ToolCall, ToolResult, UserMessage
+from forkpoint.events import (
+    AssistantMessage,
+    ModelCalled,
+    NewEvent,
+    Reasoning,
+    StateChange,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+    UserMessage,
+)
 
 
 def says(text: str) -> NewEvent:
@@ -31,6 +42,11 @@ def returns(call_id: str, text: str = "seen", *, tool: str = "look") -> NewEvent
 def remembers(key: str, json: str) -> NewEvent:
     """The agent's state changes."""
     return NewEvent(StateChange(((key, json),)))
+
+
+def called(usage: Usage) -> NewEvent:
+    """A model was asked, and reported this as used."""
+    return NewEvent(ModelCalled("scripted/test", "scripted", usage, finish="stop"))
 
 
 def exchange(question: str) -> list[NewEvent]:

@@ -26,6 +26,7 @@ from forkpoint.testing.conformance.landmarks import LandmarkConformance
 from forkpoint.testing.conformance.ledger import LedgerConformance
 from forkpoint.testing.conformance.lists import ListConformance
 from forkpoint.testing.conformance.notes import NoteConformance
+from forkpoint.testing.conformance.parts import PartConformance
 from forkpoint.testing.conformance.processes import ProcessConformance
 from forkpoint.testing.conformance.records import RecordConformance
 from forkpoint.testing.conformance.sides import SideConformance
@@ -42,6 +43,7 @@ class StoreConformance(
     TurnConformance,
     ForkConformance,
     KeepConformance,
+    PartConformance,
     KeyConformance,
     ElsewhereConformance,
     SubAgentConformance,
