@@ -327,3 +327,34 @@ def test_ask_answers_beside_the_conversation(forkpoint: Program) -> None:
     after = forkpoint.json("show", "it")
     assert after["conversation"]["events"] == before["conversation"]["events"]
     assert after["stats"]["spent"]["calls"] == before["stats"]["spent"]["calls"] + 2
+
+
+# go-on
+
+
+def test_go_on_runs_a_turn_without_a_message_after_a_fork_into_a_turn(forkpoint: Program) -> None:
+    forkpoint.script(READS, Reply("It is full."))
+    forkpoint.python("Conversation(builds.agent, conversation_id='it').run('Why?')\n")
+    (turn,) = forkpoint.json("show", "it", "--turns")["turns"]
+    (call,) = turn["calls"]
+    result = f"1-{int(call['event'].split('-')[1]) + 1}"
+    forkpoint.run("fork", "it", "--at", result, "--name", "half", "--inherit-cache")
+    other = ("--result", "call_r=The log is empty.", "--state", 'seen=["log"]', "--name", "other")
+    assert forkpoint.run("fork", "it", "--at", call["event"], *other).returncode == 0
+    forkpoint.script(Reply("Too full."), Reply("Nothing in it."))
+    done = forkpoint.run("go-on", "half", "--key", "k")
+    assert (done.returncode, done.stdout) == (0, "Too full.\n"), done.stderr
+    assert forkpoint.json("go-on", "half", "--key", "k")["text"] == "Too full."
+    assert forkpoint.json("go-on", "other")["go_on"] is True
+    events = forkpoint.json("show", "other", "--events")["events"]
+    assert [event["body"]["parts"][0]["text"] for event in events if event["kind"] == "tool_result"] == [
+        "The log is empty."
+    ]
+    shown = forkpoint.text("show", "half", "--turns")
+    assert "committed, in part" in shown
+    assert "without a message" in shown
+    refused = forkpoint.run("go-on", "half")
+    assert refused.returncode == 1
+    assert "it ends in a finished answer" in one_line(refused.stderr)
+    for wrong in (("--result", "call_r"), ("--state", "a={"), ("--state", "a")):
+        assert forkpoint.run("fork", "it", "--at", call["event"], *wrong).returncode == 2

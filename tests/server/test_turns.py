@@ -381,3 +381,79 @@ def test_a_side_question_is_answered_while_a_turn_runs_and_only_its_cost_is_kept
     metrics = api.http.get("/metrics").text
     spent = api.get(f"{id}/stats")["spent"]
     assert f'forkpoint_tokens_total{{kind="output"}} {float(spent["output"])}' in metrics
+
+
+# Without a message.
+
+
+def halved(api: Api, **options: object) -> tuple[str, dict[str, object]]:
+    """A fork that ends after a tool's result, and the turn that the source had."""
+    id = api.create()
+    turn = api.run(id, asks(("add", {"a": 2, "b": 3}))).json()
+    (result,) = [event["id"] for event in turn["events"] if event["kind"] == "tool_result"]
+    made = api.post(f"{id}/fork", at=result, **options)
+    assert made.status_code == 201, made.text
+    return str(made.json()["id"]), turn
+
+
+def test_a_turn_goes_on_without_a_message_as_json_as_a_stream_and_asynchronously(api: Api) -> None:
+    fork, _ = halved(api)
+    answered = api.post(f"{fork}/turns", go_on=True, key="k")
+    said = answered.json()
+    assert (answered.status_code, said["text"], said["input"], said["go_on"]) == (200, "Done: 5", [], True)
+    assert api.post(f"{fork}/turns", go_on=True, key="k").json() == said
+    assert api.post(f"{fork}/turns", message="Hello", key="k").json()["error"]["code"] == "key_reused"
+    half, whole = api.get(f"{fork}/turns")["items"]
+    assert (half["partial"], half["usage"]["calls"], whole["partial"]) == (True, 0, False)
+    fork, _ = halved(api)
+    with api.streamed("POST", f"{fork}/turns", go_on=True) as stream:
+        frames = list(stream)
+    assert (frames[0][0], frames[-1][0], frames[-1][1]["go_on"]) == ("turn_started", "turn", True)
+    fork, _ = halved(api)
+    begun = api.post(f"{fork}/turns", go_on=True, prefer="respond-async")
+    assert begun.status_code == 202
+    assert api.turn(fork, begun.json()["id"], wait=PATIENCE)["text"] == "Done: 5"
+
+
+def test_where_nothing_can_go_on_it_is_said_why_and_nothing_else_goes_with_it(api: Api) -> None:
+    id = api.create()
+    empty = api.post(f"{id}/turns", go_on=True)
+    assert (empty.status_code, empty.json()["error"]["code"]) == (422, "nothing_to_run")
+    api.run(id)
+    assert "ends in a finished answer" in api.post(f"{id}/turns", go_on=True).json()["error"]["message"]
+    for more in ({"message": "Hello"}, {"results": [{"call_id": "c"}]}, {"supersede": True}, {"create": {}}):
+        refused = api.post(f"{id}/turns", go_on=True, **more)
+        assert refused.json()["error"]["param"] == next(iter(more)), refused.text
+    assert api.post("nobody/turns", go_on=True).status_code == 404
+
+
+def test_a_fork_takes_other_results_and_another_state(api: Api) -> None:
+    id = api.create()
+    turn = api.run(id, asks(("add", {"a": 2, "b": 3}))).json()
+    (call,) = turn["calls"]
+    other = {"call_id": call["id"], "result": "7"}
+    made = api.post(f"{id}/fork", at=call["event"], results=[other], state={"seen": [1]})
+    assert made.status_code == 201, made.text
+    fork = made.json()["id"]
+    assert api.post(f"{fork}/turns", go_on=True).json()["text"] == "Done: 7"
+    assert api.get(f"{fork}/state")["state"] == {"seen": [1]}
+    kinds = [event["kind"] for event in api.get(f"{fork}/events")["items"]]
+    assert kinds.count("result_substituted") == 1
+    for body, code in (
+        ({"at": call["event"], "results": [other, other]}, "invalid"),
+        ({"at": call["event"], "results": [{"call_id": "nobody"}]}, "bad_argument"),
+        ({"before": call["event"], "results": [other]}, "bad_argument"),
+        ({"at": "9-9", "results": [other]}, "bad_position"),
+    ):
+        assert api.post(f"{id}/fork", **body).json()["error"]["code"] == code
+
+
+def test_another_tenant_can_neither_go_on_nor_substitute() -> None:
+    with (
+        served(agents=agents_of(add), keyring=two_tenants()) as server,
+        using(server.url, "key-of-one") as api,
+        using(server.url, "key-of-two") as them,
+    ):
+        fork, turn = halved(api)
+        assert them.post(f"{fork}/turns", go_on=True).status_code == 404
+        assert them.post(f"{turn['conversation']}/fork", state={"a": 1}).status_code == 404
