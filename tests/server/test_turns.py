@@ -1,6 +1,7 @@
 """Turns over HTTP: as JSON, as a stream, asynchronously; how they fail, and what can be done then."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -386,7 +387,7 @@ def test_a_side_question_is_answered_while_a_turn_runs_and_only_its_cost_is_kept
 # Without a message.
 
 
-def halved(api: Api, **options: object) -> tuple[str, dict[str, object]]:
+def halved(api: Api, **options: Any) -> tuple[str, dict[str, object]]:
     """A fork that ends after a tool's result, and the turn that the source had."""
     id = api.create()
     turn = api.run(id, asks(("add", {"a": 2, "b": 3}))).json()
@@ -421,7 +422,13 @@ def test_where_nothing_can_go_on_it_is_said_why_and_nothing_else_goes_with_it(ap
     assert (empty.status_code, empty.json()["error"]["code"]) == (422, "nothing_to_run")
     api.run(id)
     assert "ends in a finished answer" in api.post(f"{id}/turns", go_on=True).json()["error"]["message"]
-    for more in ({"message": "Hello"}, {"results": [{"call_id": "c"}]}, {"supersede": True}, {"create": {}}):
+    wrong: list[dict[str, Any]] = [
+        {"message": "Hello"},
+        {"results": [{"call_id": "c"}]},
+        {"supersede": True},
+        {"create": {}},
+    ]
+    for more in wrong:
         refused = api.post(f"{id}/turns", go_on=True, **more)
         assert refused.json()["error"]["param"] == next(iter(more)), refused.text
     assert api.post("nobody/turns", go_on=True).status_code == 404
