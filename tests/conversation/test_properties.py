@@ -5,18 +5,20 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import Struct
+from msgspec.structs import replace
 from tests.conversation.support.agents import PATIENCE, agent_of, said
 
 from forkpoint import Conversation, ToolContext, TurnCancelled, TurnFailed, tool
 from forkpoint.conversation import Turn
-from forkpoint.errors import BringRefused, CannotKeep, ForkpointError, NoSuchTurn, TurnOpen
-from forkpoint.events import BroughtAs, Event, ToolResult, Usage
-from forkpoint.history.pairing import NO_CALLS
+from forkpoint.errors import BringRefused, CannotKeep, ForkpointError, NoSuchTurn, NothingToRun, TurnOpen
+from forkpoint.events import BroughtAs, Event, StateChange, ToolResult, Usage
+from forkpoint.history.pairing import NO_CALLS, SAID
 from forkpoint.llm import TextPiece
 from forkpoint.testing import Fault, Reply, ScriptedCall
 
@@ -38,6 +40,7 @@ class Commit(Struct, frozen=True):
     words: tuple[tuple[str, str], ...]
     state: tuple[tuple[str, int], ...]
     turn: bool = True
+    part: bool = False  # it is not all of a turn, so that the model is to speak after it
 
 
 class Try(Struct, frozen=True):
@@ -74,6 +77,11 @@ class Branch:
         here = [one for one in (*self.tries, self.waiting) if one is not None and one.base == self.path]
         return max(here, key=lambda one: one.id, default=None)
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the path ends in a part of a turn, with nothing but notes behind it."""
+        return next((one.part for one in reversed(self.path) if one.part or one.turn), False)
+
     def committed(self, id: str, words: Words, state: dict[str, int], *, turn: bool = True) -> None:
         self.path = (*self.path, Commit(id, tuple(words), tuple(sorted(state.items())), turn))
 
@@ -84,13 +92,37 @@ def shared(here: Branch, there: Branch) -> int:
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], both))
 
 
+def events_of(branch: Branch, n: int) -> list[Event]:
+    """The events of a turn on a path, which has all of it."""
+    turn = branch.conversation.turn(branch.path[n].id)
+    assert not turn.partial
+    return [event for event in turn.events if isinstance(event, Event)]
+
+
+def ends_exchange(events: list[Event], n: int) -> bool:
+    """Whether the last result of an exchange stands here."""
+    if events[n].kind != "tool_result":
+        return False
+    said = next((event.kind for event in events[n + 1 :] if event.kind in SAID), None)
+    return said != "tool_result"
+
+
+def part_of(branch: Branch, n: int, events: list[Event]) -> Commit:
+    """The part of a turn that these events of it are."""
+    state = dict(branch.path[n - 1].state) if n else {}
+    for event in events:
+        if isinstance(event.body, StateChange):
+            state |= {key: int(value) for key, value in event.body.set}
+    return Commit(branch.path[n].id, tuple(spoken(events)), tuple(sorted(state.items())), turn=False, part=True)
+
+
 class Plan(Struct, frozen=True):
     """What the model asks for, response by response: which keys its calls set."""
 
     calls: tuple[tuple[str, ...], ...]
 
     def words(self, message: str) -> Words:
-        found = [("user", message)]
+        found = [("user", message)] if message else []
         for keys in self.calls:
             found += [("assistant", "So."), *(("tool", f"set {key}") for key in keys)]
         return found
@@ -137,6 +169,7 @@ class Conversations(RuleBasedStateMachine):
         self.branches.append(Branch(Conversation(agent, store="memory:", callbacks=[told])))
 
     def teardown(self) -> None:
+        self.verified()
         for branch in reversed(self.branches):
             branch.conversation.close()
 
@@ -444,6 +477,77 @@ class Conversations(RuleBasedStateMachine):
             key for key in {*here.state, *there.state} if here.state.get(key) != there.state.get(key)
         }
 
+    @precondition(lambda self: len(self.branches) < BRANCHES)
+    @rule(number=st.integers(0, 9), which=st.integers(0, 9), cut=st.integers(0, 9), rewinds=st.booleans())
+    def cut_a_turn(self, number: int, which: int, cut: int, rewinds: bool) -> None:
+        """A fork or a rewind into the middle of a turn."""
+        source = self._branch(number)
+        turns = [n for n, commit in enumerate(source.path) if commit.turn]
+        if not turns or (rewinds and source.waiting is not None):
+            return
+        until = turns[which % len(turns)]
+        events = events_of(source, until)
+        places = [n for n, event in enumerate(events) if event.kind == "user_message" or ends_exchange(events, n)]
+        if not places:
+            return
+        place = places[cut % len(places)]
+        half = part_of(source, until, events[: place + 1])
+        path = (*source.path[:until], half)
+        if not rewinds:
+            fork = source.conversation.fork(at=events[place], callbacks=[self.told])
+            self.branches.append(Branch(fork, path))
+            return
+        aside = source.conversation.rewind(at=events[place])
+        assert aside is not None
+        opened = Conversation.open(aside.id, agent=source.conversation.agent, store="memory:", callbacks=[self.told])
+        aside.close()
+        self.branches.append(Branch(opened, source.path))
+        source.path = path
+
+    @precondition(lambda self: len(self.branches) < BRANCHES)
+    @rule(number=st.integers(0, 9), which=st.integers(0, 9), chosen=st.integers(0, 9))
+    def substitute(self, number: int, which: int, chosen: int) -> None:
+        """A fork in which a call has another result."""
+        source = self._branch(number)
+        turns = [n for n, commit in enumerate(source.path) if commit.turn]
+        calls = [(n, event) for n in turns for event in events_of(source, n) if event.kind == "tool_call"]
+        if not calls:
+            return
+        until, call = calls[chosen % len(calls)]
+        events = events_of(source, until)
+        last = max(n for n, event in enumerate(events) if event.envelope.response == call.envelope.response)
+        ids = {event.envelope.call_id for event in events[: last + 1] if event.kind == "tool_call"}
+        ended = next(n for n in range(last, len(events)) if ends_exchange(events, n))
+        kept = [
+            event
+            for event in events[last + 1 : ended + 1]
+            if event.envelope.call_id in ids and event.envelope.call_id != call.envelope.call_id
+        ]
+        half = part_of(source, until, [*events[: last + 1], *kept])
+        results = [event for event in events[last + 1 : ended + 1] if event.kind == "tool_result"]
+        words = list(half.words[: len(half.words) - sum(event.kind == "tool_result" for event in kept)])
+        words += [
+            ("tool", "other") if event.envelope.call_id == call.envelope.call_id else spoken([event])[0]
+            for event in results
+        ]
+        id = call.envelope.call_id or ""
+        fork = source.conversation.fork(at=call, results={id: "other"}, state={"d": 0}, callbacks=[self.told])
+        state = tuple(sorted((dict(half.state) | {"d": 0}).items()))
+        path = (*source.path[:until], replace(half, words=tuple(words), state=state))
+        self.branches.append(Branch(fork, path))
+
+    @rule(number=st.integers(0, 9), plan=plans, ending=st.sampled_from(["ok", "fail", "cancel", "wait"]))
+    def go_on(self, number: int, plan: Plan, ending: str) -> None:
+        branch = self._branch(number)
+        if branch.waiting is not None:
+            with pytest.raises(TurnOpen):
+                branch.conversation.go_on()
+        elif not branch.is_unfinished:
+            with pytest.raises(NothingToRun):
+                branch.conversation.go_on()
+        else:
+            self._run(branch, plan, ending, branch.conversation.go_on, "")
+
     # What must always hold.
 
     @invariant()
@@ -461,6 +565,18 @@ class Conversations(RuleBasedStateMachine):
         stats = [branch.conversation.stats() for branch in self.branches]
         assert {one.family for one in stats} <= {self.total}
         assert sum((one.spent for one in stats), Usage()) == self.total
+        for branch, figures in zip(self.branches, stats, strict=True):
+            parts = [
+                turn.partial for turn in branch.conversation.turns(limit=1000).items if turn.outcome == "committed"
+            ]
+            assert parts == [one.part for one in branch.path if one.turn or one.part]
+            assert min(msgspec.structs.astuple(figures.spent)) >= 0
+
+    def verified(self) -> None:
+        """Each conversation is as it was written."""
+        for branch in self.branches:
+            found = branch.conversation.verify()
+            assert found.ok, found.flaws
 
 
 TestConversations = Conversations.TestCase
