@@ -454,7 +454,7 @@ def found_in(file: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("what", ["answer", "summary", "turns"])
-@pytest.mark.parametrize("part", ["question", "answer", "turn"])
+@pytest.mark.parametrize("part", ["messages", "turn"])
 async def test_erasing_what_was_brought_erases_what_was_made_of_it(
     home: Home, store: Store, talk: AsyncConversation, what: Literal["answer", "summary", "turns"], part: str
 ) -> None:

@@ -133,7 +133,9 @@ class Bringing:
             finally:
                 self._charges.add(id, paid.handed_over())  # what no note has
                 await self._charges.settle()
-        self._records.moved(committed)
+        self._records.moved_elsewhere(
+            committed
+        )  # it may be the note of another process, which others have gone on from
         return await self._report(committed.turn)
 
     async def _bring(self, asked: _Request, agent: Agent | None, allow: frozenset[str], paid: _Paid) -> Committed:

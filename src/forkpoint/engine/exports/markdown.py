@@ -10,6 +10,7 @@ from forkpoint.backend.results import words
 from forkpoint.engine.exports.selection import Selection
 from forkpoint.events import (
     AssistantMessage,
+    Brought,
     Condensation,
     Event,
     Gone,
@@ -110,6 +111,9 @@ def _event(event: Event | StagedEvent) -> Iterator[str]:
             yield from _folded(f"All before event {kept_from} was summed up", summary)
         case SubAgentSpawned(conversation=conversation, task=task):
             yield from _folded(f"Sub-agent {conversation}", task)
+        case Brought(conversation=conversation, what=what):
+            yield f"*Brought from {_code(conversation)}: {what}.*"
+            yield ""
         case Gone():
             yield "*The content of an event was erased.*"
             yield ""

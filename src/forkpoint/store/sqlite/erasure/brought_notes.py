@@ -41,9 +41,9 @@ class BroughtNotes:
         """The messages that were made of an erased event, or that nothing would tell of any more."""
         for note in self._notes:
             if note.what == what:
-                header, *messages = self._events_of(note.turn)
-                if header.key in erased or any(one.key in erased for one in self._sources(note)):
-                    yield from messages
+                found = self._events_of(note.turn)  # none, if the end of the note was collected
+                if any(one.key in erased for one in (*found[:1], *self._sources(note))):
+                    yield from found[1:]
 
     def quoted_in(self, erased: Container[int]) -> "Iterator[Found]":
         """The events that erased messages quote."""
