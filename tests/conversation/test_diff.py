@@ -234,11 +234,18 @@ async def test_branches_that_part_in_the_middle_of_a_turn_have_the_rest_of_it(ta
     assert other is not None
     assert (found.ancestor, rest.id, rest.partial, rest.input) == (str(result.id), turn.id, True, "")  # type: ignore[union-attr]
     assert (other.input, other.partial) == ("instead", False)
-    assert (found.a.usage, found.b.usage) == (turn.usage, (await fork.stats()).spent)
+    begun = turn.steps[0].usage  # which both have paid, or inherited
+    assert (found.a.usage, rest.usage) == (turn.usage - begun, turn.usage - begun)
+    assert found.b.usage == other.usage == (await fork.stats()).spent
     elsewhere = await talk.fork(before=turn)  # parts before the turn that the fork has half of
     half = (await fork.diff(elsewhere)).pairs[0].a
     assert half is not None
     assert (half.id, half.input, half.partial, half.usage) == (turn.id, "look disk", True, Usage())
+    earlier = await talk.fork(at=next(event for event in turn.events if event.envelope.kind == "user_message"))  # type: ignore[arg-type]
+    await earlier.run("at once")
+    both = await fork.diff(earlier)
+    assert both.ancestor == str((await earlier.info()).lineage.at)
+    assert (both.a.usage, both.b.usage) == ((await fork.stats()).spent, (await earlier.stats()).spent)
 
 
 async def test_conversations_of_different_families_have_no_common_ancestor(home: Home, talk: AsyncConversation) -> None:

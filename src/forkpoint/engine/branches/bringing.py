@@ -35,7 +35,7 @@ from forkpoint.events import (
     Usage,
     UserMessage,
 )
-from forkpoint.history.exchanges import COPIED, copies, exchanges, names_of, places_of
+from forkpoint.history.dialogue import COPIED, copies, dialogue, names_of, places_of
 from forkpoint.ids import new_id
 from forkpoint.llm.answers import Failed
 from forkpoint.llm.model import LLM
@@ -198,7 +198,7 @@ class Bringing:
         ours = await self._store.events(here.record.id, at=here.head, after=shared)
         places = await self._places(ours)
         known = {name for event in ours for name in names_of(event, places)}
-        found = list(exchanges(branch.events))
+        found = list(dialogue(branch.events))
         chosen = [one for one in found if one.is_whole and not one.stands_in(known, branch.origins)]
         if not chosen:
             raise _refused(asked, "it has no whole exchange since the two part that does not stand here already")
@@ -294,7 +294,7 @@ def _header(asked: _Request, branch: _Branch, made: _Made) -> NewEvent:
 
 def _answer(asked: _Request, branch: _Branch) -> _Made:
     """A message with the last finished answer of a branch, and with what was asked."""
-    found = [one for one in exchanges(branch.events) if isinstance(one.events[-1].body, AssistantMessage)]
+    found = [one for one in dialogue(branch.events) if isinstance(one.events[-1].body, AssistantMessage)]
     if not found:
         raise _refused(asked, "it has no finished answer since the two part")
     last = found[-1]

@@ -24,6 +24,7 @@ from forkpoint.events import (
     Event,
     Gone,
     Imported,
+    ModelCalled,
     Position,
     SettingsChanged,
     SkillActivated,
@@ -81,8 +82,9 @@ class _Since(Struct, frozen=True):
 
 
 class _Rest(Struct, frozen=True):
-    """How many turns and notes are not shown, and how long these turns took."""
+    """How many turns and notes are not shown, the first of them, and how long these turns took."""
 
+    first: StoredTurn | None
     turns: int
     notes: int
     seconds: float
@@ -131,9 +133,13 @@ class Comparison:
     async def _since(self, one: Standing, ancestor: Position | None, limit: int) -> _Since:
         record, after = one.record, 0 if ancestor is None else ancestor.ordinal
         groups = await self._groups(one, after, limit)
-        turns = [await self._turn(events, one.path, after) for events in groups]
-        shown = groups[-1][-1].id.ordinal if groups else after
-        rest = await self._rest(one, shown)
+        records = [await self._store.turn(events[0].turn) for events in groups]
+        begun = await self._begun_before(records[0], after) if records else Usage()
+        turns = [_turn(events, turn, one.path, after, begun) for events, turn in zip(groups, records, strict=True)]
+        rest = await self._rest(one, groups[-1][-1].id.ordinal if groups else after)
+        # A turn of which only a part is on the path has no cost of its own there: the first whole one begins to count.
+        first = next((turn for turn in records if turn.end is not None and turn.end in one.path), rest.first)
+        before = record.head.totals if first is None else first.totals - first.usage
         info = info_of(record)
         side = DiffSide(
             id=record.id,
@@ -147,7 +153,7 @@ class Comparison:
             turns=sum(turn.kind == "turn" for turn in turns) + rest.turns,
             notes=sum(turn.kind == "note" for turn in turns) + rest.notes,
             left_out=rest.turns + rest.notes,
-            usage=record.head.totals - await self._totals_at(one, ancestor),
+            usage=record.head.totals - before - (begun if first is not None and first is records[0] else Usage()),
             seconds=sum(map(_seconds, turns)) + rest.seconds,
         )
         return _Since(tuple(turns), side)
@@ -156,13 +162,15 @@ class Comparison:
         """How much more a path has after an ordinal."""
         turns = notes = 0
         seconds = 0.0
+        first: StoredTurn | None = None
         if after < len(one.path):
             async for turn in every(partial(self._store.turns, one.record.id, since=after)):
                 if turn.end is None or turn.end not in one.path:
                     continue  # a try, or it was committed meanwhile
+                first = first or turn
                 turns, notes = turns + (turn.kind == "turn"), notes + (turn.kind == "note")
                 seconds += _seconds(turn)
-        return _Rest(turns, notes, seconds)
+        return _Rest(first, turns, notes, seconds)
 
     async def _groups(self, one: Standing, after: int, limit: int) -> list[list[Event]]:
         """The events after an ordinal turn by turn, of so many turns and notes."""
@@ -177,33 +185,34 @@ class Comparison:
                 after = event.id.ordinal
         return groups
 
-    async def _turn(self, events: Sequence[Event], path: Path, after: int) -> DiffTurn:
-        """A turn or note by those of its events that stand after the common ancestor."""
-        record = await self._store.turn(events[0].turn)
-        is_whole = record.end is not None and record.end in path
-        begins_before = record.base is not None and record.base.ordinal < after
-        return DiffTurn(
-            id=record.id,
-            kind=record.kind,
-            first=str(events[0].id),
-            last=str(events[-1].id),
-            input=_said(events, "user_message"),
-            text=_said(events, "assistant_message"),
-            calls=calls_of(events),
-            did=tuple(dict.fromkeys(did for event in events if (did := _did(event)) is not None)),
-            usage=record.usage if is_whole else Usage(),
-            started=record.started,
-            ended=record.ended if is_whole else None,
-            partial=begins_before or not is_whole,
-        )
-
-    async def _totals_at(self, one: Standing, ancestor: Position | None) -> Usage:
-        """What the path had cost at an event. A turn counts where it ends."""
-        if ancestor is None:
+    async def _begun_before(self, turn: StoredTurn, after: int) -> Usage:
+        """What a turn had used at an ordinal, if it began before that; else nothing."""
+        if turn.base is None or turn.base.ordinal >= after:
             return Usage()
-        (event,) = await self._store.events(one.record.id, at=one.head, after=ancestor.ordinal - 1, limit=1)
-        turn: StoredTurn = await self._store.turn(event.turn)
-        return turn.totals if turn.end == ancestor else turn.totals - turn.usage
+        _, events = await self._store.whole_turn(turn.id)
+        first = [event.body for event in events if isinstance(event, Event) and event.id.ordinal <= after]
+        return sum((body.usage for body in first if isinstance(body, ModelCalled)), Usage())
+
+
+def _turn(events: Sequence[Event], record: StoredTurn, path: Path, after: int, begun: Usage) -> DiffTurn:
+    """A turn or note by those of its events that stand after an ordinal. ``begun`` is what it had used before."""
+    is_whole = record.end is not None and record.end in path
+    begins_before = record.base is not None and record.base.ordinal < after
+    usage = record.usage - begun if begins_before else record.usage
+    return DiffTurn(
+        id=record.id,
+        kind=record.kind,
+        first=str(events[0].id),
+        last=str(events[-1].id),
+        input=_said(events, "user_message"),
+        text=_said(events, "assistant_message"),
+        calls=calls_of(events),
+        did=tuple(dict.fromkeys(did for event in events if (did := _did(event)) is not None)),
+        usage=usage if is_whole else Usage(),
+        started=record.started,
+        ended=record.ended if is_whole else None,
+        partial=begins_before or not is_whole,
+    )
 
 
 def _seconds(turn: DiffTurn | StoredTurn) -> float:

@@ -1,11 +1,11 @@
-"""Exchanges: what was asked and answered, as it can be copied from one path to another.
+"""The dialogue of a path: what was asked and answered, exchange by exchange, as it can be copied to another path.
 
 An exchange begins with what a user said after an answer, and ends with the next answer; calls, their results and what a
 user said meanwhile are part of it. **Only a whole exchange is copied**: it begins with a user's message, ends with an
 answer, and nothing of it is erased. So whoever has it has pairs of calls and results, and a model can go on from it.
 
 A copy is what was said, and no more: no thoughts, no items of a provider, which would refuse them without the thoughts,
-no state and no model calls. Tests: tests/history/test_exchanges.py.
+no state and no model calls. Tests: tests/history/test_dialogue.py.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ Name: TypeAlias = str | tuple[int, Saying]
 """What tells an event and its copies from others: its place, as an origin says it; or when it was said, and what."""
 
 
-class Exchange(Struct, frozen=True):
+class DialogueExchange(Struct, frozen=True):
     """What was asked and answered, as the events of a path."""
 
     events: tuple[Event, ...]
@@ -56,18 +56,18 @@ class Exchange(Struct, frozen=True):
         )
 
 
-def exchanges(events: Iterable[Event]) -> Iterator[Exchange]:
+def dialogue(events: Iterable[Event]) -> Iterator[DialogueExchange]:
     """The exchanges of a stretch of a path, in order. The first and the last may not be whole."""
     current: list[Event] = []
     for event in events:
         if event.kind not in COPIED:
             continue
         if event.kind == "user_message" and current and current[-1].kind == "assistant_message":
-            yield Exchange(tuple(current))
+            yield DialogueExchange(tuple(current))
             current = []
         current.append(event)
     if current:
-        yield Exchange(tuple(current))
+        yield DialogueExchange(tuple(current))
 
 
 def places_of(events: Sequence[Event], base: int) -> dict[str, str]:
@@ -106,7 +106,7 @@ def said_by(event: Event) -> Saying | None:
             return None
 
 
-def copies(chosen: Sequence[Exchange], origins: Mapping[str, str]) -> list[NewEvent]:
+def copies(chosen: Sequence[DialogueExchange], origins: Mapping[str, str]) -> list[NewEvent]:
     """Copies of whole exchanges as the events of one commit. ``origins`` are the origins of events, by their ids.
 
     Responses are counted anew, since those of several turns now stand in one commit.
