@@ -155,7 +155,7 @@ class ResultSubstituted(Body, frozen=True, tag="result_substituted"):
     """The result that follows stands in the place of another one: a fork was made with it.
 
     ``origin`` is the result that the call had: its turn's id, "/", and its place there, from 0. ``digest`` is the
-    payload digest of that result, in hexadecimal. The result that follows is no copy of it.
+    chain digest of that result, in hexadecimal. The result that follows is no copy of it.
     """
 
     call_id: str

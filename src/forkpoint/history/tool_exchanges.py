@@ -100,7 +100,7 @@ def answers(
 ) -> list[NewEvent]:
     """The events that follow a response in a branch where some of its calls have other results.
 
-    ``digests`` are the payload digests of the results that give way, by call. ``place_of`` says what an event is a copy
+    ``digests`` are the chain digests of the results that give way, by call. ``place_of`` says what an event is a copy
     of. Raises `CannotSubstitute`.
     """
     made: list[NewEvent] = []

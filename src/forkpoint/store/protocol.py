@@ -560,13 +560,6 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         """
         ...
 
-    async def payload_digest(self, conversation: str, event: Position) -> bytes:
-        """The digest that vouches for the content of an event on a conversation's path, also if it was erased.
-
-        Raises `NotFound` if the event is not on the path.
-        """
-        ...
-
     async def landmarks(
         self, conversation: str, kinds: Collection[str], *, at: Position | None = None
     ) -> list[Landmark]:

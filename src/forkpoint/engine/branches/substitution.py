@@ -58,7 +58,8 @@ class Substitution:
         return Beginning(exchange.response, None, (*made, *state))
 
     async def _digest(self, source: StoredConversation, event: Event) -> str:
-        return (await self._store.payload_digest(source.id, event.id)).hex()
+        (digest,) = await self._store.digests(source.id, at=event.id, after=event.id.ordinal - 1)
+        return digest.hex()
 
     async def _exchange(
         self, source: StoredConversation, at: str | Position, results: Mapping[str, ToolResult]

@@ -659,11 +659,6 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
             return await landmarks.found(self._view, partial(read, marked=True), instead=read)
         return await self._view.read(read)
 
-    async def payload_digest(self, conversation: str, event: Position) -> bytes:
-        return await self._view.read(
-            lambda db, scope: history.payload_digest(db, scope, conversations.row_of(db, scope, conversation), event)
-        )
-
     async def landmarks(
         self, conversation: str, kinds: Collection[str], *, at: Position | None = None
     ) -> list[Landmark]:

@@ -202,16 +202,16 @@ class PartConformance(Conformance):
         with pytest.raises(Stale):
             await store.fork(made.id, fork_of(), at=place, events=events, if_revision=99)
 
-    async def test_the_payload_digest_of_an_event_is_there_after_its_content(self, store: Store) -> None:
+    async def test_the_digest_of_an_event_is_there_after_its_content(self, store: Store) -> None:
         made = await create(store)
         turn = await stepped(store, made.id)
         place = (await store.path(made.id)).at(5)
         assert place is not None
-        digest = await store.payload_digest(made.id, place)
+        (digest,) = await store.digests(made.id, at=place, after=4)
         await store.erase(new_id(), Erasing(conversations=(made.id,), turn=turn.turn), reason="a request")
-        assert (len(digest), await store.payload_digest(made.id, place)) == (32, digest)
+        assert (len(digest), await store.digests(made.id, at=place, after=4)) == (32, [digest])
         other = await create(store)
         with pytest.raises(NotFound):
-            await store.payload_digest(other.id, place)
+            await store.digests(other.id, at=place)
         with pytest.raises(NotFound):
-            await store.within("other").payload_digest(made.id, place)
+            await store.within("other").digests(made.id, at=place)

@@ -63,16 +63,6 @@ def place_on(
     return family, at
 
 
-def payload_digest(db: Database, scope: Scope, conversation: sqlite3.Row, at: Position) -> bytes:
-    """The payload digest of an event on a conversation's path. Raises `NotFound` if it is not there."""
-    _, place = place_on(db, scope, conversation, at)
-    found = db.execute(SQL["links_between"], {"first": pack(place), "last": pack(place), "limit": 1}).fetchone()
-    if found is None:
-        raise StoreDamaged(db.path, f"event {at} is missing")
-    digest: bytes = found["payload_digest"]
-    return digest
-
-
 def read_events(
     db: Database, scope: Scope, family: bytes, head: Position | None, after: int, upto: int, kinds: Sequence[str] = ()
 ) -> list[Event]:
