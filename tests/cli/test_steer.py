@@ -74,6 +74,8 @@ def test_a_turn_of_another_process_is_steered(forkpoint: Program) -> None:
     assert (sent["outcome"], sent["delivered"], out) == ("running", False, "Brief: fine.\n")
     (turn,) = turns(forkpoint)
     assert [(one.id, one.delivered) for one in turn.steered] == [(sent["id"], True)]
+    shown = forkpoint.run("show", "it", "--turn", turn.id).stdout
+    assert "delivered: Be brief." in shown
     refused = forkpoint.run("steer", "it", "And now?")
     assert refused.returncode == 1
     assert "none is open; send the message as the next turn" in refused.stderr

@@ -31,6 +31,7 @@ from forkpoint.events import (
     UserMessage,
     seal,
 )
+from forkpoint.history.steers import Steer
 from forkpoint.llm import Retries
 from forkpoint.store.values import TurnError
 from forkpoint.testing import Fault, Reply, Script, ScriptedCall
@@ -43,6 +44,7 @@ from forkpoint.updates import (
     CallWaits,
     ReasoningPiece,
     Restarted,
+    Steered,
     TextPiece,
 )
 
@@ -236,6 +238,19 @@ def test_a_failed_turn_is_shown_with_its_reason_and_what_its_tools_did() -> None
     assert end[2].startswith("  the conversation is as it was · ")
 
 
+def test_a_message_is_shown_when_it_is_delivered_and_at_the_end_if_it_was_not() -> None:
+    screen = Screen()
+    show = TerminalVisualizer(screen.console)
+    show(TurnStarted("t1", "c1", said("hello")))
+    show(TextPiece("Fine."))
+    show(Steered("s1", said("Be brief.")[0]))
+    late = Steer("s2", 0, said("In English.")[0])
+    show(turn(steered=(Steer("s1", 0, said("Be brief.")[0], delivered=True), late)))
+    assert screen.lines[:4] == ["❯ hello", "Fine.", "❯ Be brief.", "? not delivered: In English."]
+    show(turn(id="t2", outcome="failed", steered=(late,)))
+    assert any("What was steered to it is no part of a retry" in line for line in screen.lines)
+
+
 def test_a_cancelled_turn_is_shown_as_such() -> None:
     screen = Screen()
     show = TerminalVisualizer(screen.console)
@@ -371,6 +386,8 @@ def updates_with(text: str) -> list[Update]:
         CallEnded(ToolResult(text, text, (Text(text),), "failed")),
         CallEnded(ToolResult(text, text, (Text(text),))),
         CallWaits(call, text),
+        Steered("s1", said(text)[0], text),
+        turn(steered=(Steer("s1", 0, said(text)[0]),)),
         failed,
         turn(id="other", outcome="failed", given=said(text), error=TurnError("code", text)),
     ]

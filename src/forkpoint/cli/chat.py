@@ -6,7 +6,6 @@ It reads from a pipe too, without prompts; with ``--json`` it answers each line 
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
@@ -190,9 +189,9 @@ class _Chat:
 
     def _answer(self, line: str) -> dict[str, Any]:
         if not line.startswith("/"):
-            return self._ran(self._in_project(lambda: self._this.run(line)))
+            return self._ran(self._run(lambda: self._this.run(line)))
         if line.startswith("//"):
-            return self._ran(self._in_project(lambda: self._this.run(line[1:])))
+            return self._ran(self._run(lambda: self._this.run(line[1:])))
         name, _, rest = line[1:].partition(" ")
         if name not in self._commands:
             return self._refuse(f"There is no command /{name}. /help shows those that there are; //{name} says /{name}")
@@ -209,13 +208,20 @@ class _Chat:
         return document(turn, self._this.name)
 
     def _in_project(self, act: Callable[[], T]) -> T:
-        """Runs a turn. If the project changed, it shows that and asks first. Lines that are typed meanwhile wait."""
+        """Runs a turn. If the project changed, it shows that and asks first."""
+        return in_approved_project(act, self._this.workspace, self._store, asks=not self._json)
+
+    def _run(self, act: Callable[[], T]) -> T:
+        """Runs a turn in which nobody is asked anything at the keyboard: lines that are typed meanwhile are taken."""
 
         def listening() -> T:
-            with TypedLines(self._typed_meanwhile) if self._typed else nullcontext():
+            if not self._typed:
+                return act()
+            with TypedLines(self._typed_meanwhile) as lines:
+                self._told.at_end = lines.stop  # before the end is shown: what is typed after it is for the prompt
                 return act()
 
-        return in_approved_project(listening, self._this.workspace, self._store, asks=not self._json)
+        return self._in_project(listening)
 
     def _typed_meanwhile(self, line: str | None) -> None:
         """Takes a line that was typed while a turn runs: for that turn, or for after it. Another thread calls it."""
@@ -283,12 +289,12 @@ class _Chat:
     def _retry(self, _: str) -> dict[str, Any]:
         self._told.repeats = True
         try:
-            return self._ran(self._in_project(self._this.retry))
+            return self._ran(self._run(self._this.retry))
         finally:
             self._told.repeats = False
 
     def _resume(self, _: str) -> dict[str, Any]:
-        return self._ran(self._in_project(self._this.resume))
+        return self._ran(self._run(self._this.resume))
 
     def _discard(self, _: str) -> dict[str, Any]:
         turn = self._this.discard()
@@ -296,10 +302,10 @@ class _Chat:
         return document(turn, self._this.name)
 
     def _approve(self, calls: str) -> dict[str, Any]:
-        return self._ran(self._in_project(lambda: self._this.approve(*calls.split())))
+        return self._ran(self._run(lambda: self._this.approve(*calls.split())))
 
     def _deny(self, reason: str) -> dict[str, Any]:
-        return self._ran(self._in_project(lambda: self._this.deny(reason=reason or None)))
+        return self._ran(self._run(lambda: self._this.deny(reason=reason or None)))
 
     def _decide(self, _: str) -> dict[str, Any]:
         turn = self._this.open_turn()
@@ -320,7 +326,7 @@ class _Chat:
     def _ask(self, question: str) -> dict[str, Any]:
         if not question:
             return self._usage("ask")
-        answer = self._in_project(lambda: self._this.ask(question))
+        answer = self._run(lambda: self._this.ask(question))
         self._kept = True
         self._screen.end_line()
         self._say(f"asked aside, not kept · {figures.tokens(answer.usage)} · {figures.money(answer.cost)}")
@@ -454,18 +460,21 @@ class _WithoutWaiting:
 
 
 class _Following:
-    """A callback that remembers which turn has begun, for Ctrl-C. It can also show the turn's message."""
+    """A callback that remembers which turn has begun, for Ctrl-C. It can show the turn's message, and tell its end."""
 
     def __init__(self, repeat: Callable[[str], None]) -> None:
         self._repeat = repeat
         self.repeats = False
         self.turn: str | None = None
+        self.at_end: Callable[[], None] = lambda: None  # called when a turn has ended
 
     def __call__(self, update: Update) -> None:
         if isinstance(update, TurnStarted):
             self.turn = update.id
             if self.repeats:
                 self._repeat(_asked(update))
+        elif isinstance(update, Turn):
+            self.at_end()
 
 
 def _say_aside(text: str) -> None:

@@ -17,6 +17,8 @@ class TypedLines:
     def __init__(self, take: Callable[[str | None], None]) -> None:
         self._take = take
         self._file = sys.stdin.fileno()
+        self._lock = threading.Lock()
+        self._wake: int | None = None
         self._thread = threading.Thread(target=self._run, name="forkpoint typed lines", daemon=True)
 
     def __enter__(self) -> Self:
@@ -25,9 +27,16 @@ class TypedLines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._wake)  # which wakes the thread
+        self.stop()
         self._thread.join()
         os.close(self._woken)
+
+    def stop(self) -> None:
+        """Takes no line any more that is typed from now on. Any thread may call it, also more than once."""
+        with self._lock:
+            wake, self._wake = self._wake, None
+        if wake is not None:
+            os.close(wake)  # which wakes the thread
 
     def _run(self) -> None:
         while True:

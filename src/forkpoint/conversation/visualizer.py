@@ -213,11 +213,16 @@ class TerminalVisualizer:
             case "committed":
                 if turn.stopped is not None:
                     screen.row(marks.waits, f"stopped at its limit of {turn.stopped}", "yellow", indent=0)
+                for one in turn.steered:
+                    if not one.delivered and one.message is not None:
+                        screen.row(
+                            marks.waits, f"not delivered: {in_a_row(words(one.message.parts))}", "yellow", indent=0
+                        )
                 screen.end(marks.good, f"{outcome} · {used}", "dim", mark_style="green")
             case "failed" | "cancelled":
                 why = f": {cut(in_a_row(turn.error.message), 2000)}" if turn.error is not None else ""
                 screen.row(marks.bad, f"{outcome}{why}", "", mark_style="red", indent=0)
-                if turn.calls:
+                if turn.calls or turn.steered:
                     screen.row("", clean(tools_of(turn)), "", indent=0)
                 screen.end("", f"the conversation is as it was · {used}", "dim")
             case "awaiting_approval":

@@ -16,7 +16,7 @@ from forkpoint.cli.options import option
 from forkpoint.cli.outcome import command
 from forkpoint.cli.output import Json, display, facts, grid, one_line, print_json
 from forkpoint.cli.transcript import transcript
-from forkpoint.conversation import Call, Conversation, Info, Record, Stats, Turn
+from forkpoint.conversation import Call, Conversation, Info, Record, Stats, Steer, Turn
 from forkpoint.conversation.call_view import call_line, turn_view
 from forkpoint.conversation.screen_text import cut
 from forkpoint.conversation.visualizer import figures as told
@@ -182,6 +182,7 @@ def _said(turn: Turn) -> list[tuple[str, str]]:
     rows += [("user", words(message.parts)) for message in turn.input]
     rows += [("went on", "without a message")] if turn.go_on else []
     rows += [("call", _call(call)) for call in turn.calls if call.status != "waiting"]
+    rows += [("steered", _steered(one)) for one in turn.steered]
     if turn.text and not turn.waiting:  # what is said beside calls that wait is shown whole, with them
         rows.append(("assistant", turn.text))
     if turn.cut is not None:
@@ -206,6 +207,12 @@ def _call(call: Call) -> str:
     return f"{told}: {call_line(call)}{changed}"
 
 
+def _steered(one: Steer) -> str:
+    said = "" if one.message is None else words(one.message.parts)
+    who = "" if one.by is None else f", by {one.by}"
+    return f"{'delivered' if one.delivered else 'not delivered'}{who}: {said}"
+
+
 def _print_turn(turn: Turn, as_json: bool) -> None:
     """One turn with everything in it."""
     if as_json:
@@ -223,5 +230,6 @@ def _print_turn(turn: Turn, as_json: bool) -> None:
         rows += [("by", turn.by)]
     if turn.error is not None:
         rows += [("error", f"{turn.error.code}: {turn.error.message}")]
+    rows += [("steered", _steered(one)) for one in turn.steered]
     waiting = ["", turn_view(turn, digests=True)] if turn.waiting else []
     return display(_turn_heading(turn), facts(rows), "", transcript(turn.events), *waiting)
