@@ -429,11 +429,14 @@ class AsyncConversation:
         - ``turn``: the turn that is meant. If that is over, `NoSuchTurn` is raised. Default: whichever is open.
         - ``key``: an idempotency key. The same message with the same key is delivered once.
         """
-        said = as_message(message)
-        if self._handle.draft is not None:
-            raise NoSuchTurn(self.id, "steer", "nothing was run yet")
-        named = None if turn is None else as_turn(turn)
-        return await (await self._backend()).turns.steer(self.id, said, turn=named, key=key)
+        said, named = as_message(message), None if turn is None else as_turn(turn)
+        backend = await self._handle.backend(keep_draft=True)  # its first turn may run, and this object not know it yet
+        try:
+            return await backend.turns.steer(self.id, said, turn=named, key=key)
+        except NotFound as error:
+            if self._handle.draft is not None and error.what == "conversation":
+                raise NoSuchTurn(self.id, "steer", "nothing was run yet") from None
+            raise
 
     async def retry(self, turn: str | Turn | None = None, *, key: str | None = None) -> Turn:
         """Runs the input of a turn again, from the head. Default: the last turn that did not commit.
