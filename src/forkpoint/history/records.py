@@ -165,10 +165,12 @@ class Import(Struct, frozen=True, omit_defaults=True):
 class Standing(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a birth or a record states about a conversation's row; None: it states nothing about that.
 
-    Settings, cache identity, approvals, name, title and tags are salted digests of their stored text.
+    Settings, cache identity, approvals, name, title and tags are salted digests of their stored text. ``totals`` is
+    what the path has cost at a head that was moved without a commit; a birth's is what it inherited.
     """
 
     head: Point | None = None
+    totals: Usage | None = None
     revision: int | None = None
     own_from: int | None = None
     inherited: Usage | None = None

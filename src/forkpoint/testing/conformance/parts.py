@@ -116,6 +116,7 @@ class PartConformance(Conformance):
         assert (await store.verify()).ok
 
     async def test_the_rest_of_a_part_can_be_collected(self, store: Store) -> None:
+        anchor = await store.anchor()
         made = await create(store)
         await stepped(store, made.id)
         path = await store.path(made.id)
@@ -131,6 +132,7 @@ class PartConformance(Conformance):
         with pytest.raises(BadPosition):
             await store.fork(answered.id, fork_of(), at=path.at(4))
         assert (await store.verify()).ok
+        assert (await store.verify(since=anchor)).ok
 
     async def test_a_fork_with_events_begins_with_a_note_of_them(self, store: Store) -> None:
         made = await create(store)

@@ -126,3 +126,7 @@ SELECT id FROM (SELECT * FROM listed EXCEPT SELECT * FROM own);
 -- name: copies_between
 -- Which events of a stretch are known to repeat others.
 SELECT position, source_turn, source_step FROM copy WHERE position BETWEEN :first AND :last;
+
+-- name: last_event_between
+-- The last event of a stretch of a segment that is there: the end of it may have been collected.
+SELECT max(id) AS last FROM event WHERE id BETWEEN :first AND :last;

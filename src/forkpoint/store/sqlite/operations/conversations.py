@@ -327,6 +327,7 @@ def rewind(
         time=scope.now,
         by=scope.by,
         head=records.point_of(head),
+        totals=head.totals,
         revision=row["revision"] + 1,
         own_from=kept.own_from,
         inherited=kept.inherited,

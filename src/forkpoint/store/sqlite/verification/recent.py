@@ -91,7 +91,9 @@ def _spans(db: Database, scope: Scope, turns: Iterable[bytes], *, whole: bool) -
             start = db.execute(SQL["read_segment"], {"id": segment, "tenant": scope.tenant}).fetchone()
             first = 0 if start is None or start["base"] is None else start["base"] & ORDINALS
         key = segment if whole else row["end"]
-        span = Span(segment, first + 1, row["end"] & ORDINALS)
+        own = {"first": (segment << 32) + ((row["base"] or 0) & ORDINALS) + 1, "last": row["end"]}
+        last = db.execute(SQL["last_event_between"], own).fetchone()["last"]  # the rest of a part may be collected
+        span = Span(segment, first + 1, (row["end"] if last is None else last) & ORDINALS)
         if key not in found or found[key].last < span.last:
             found[key] = span
     return [found[key] for key in sorted(found)]

@@ -8,6 +8,7 @@ from itertools import groupby
 import msgspec
 
 from forkpoint.errors import ForkpointError, StoreDamaged
+from forkpoint.events import Usage
 from forkpoint.history.digests import root_digest
 from forkpoint.history.records import (
     NO_SOURCE,
@@ -54,12 +55,20 @@ class Fold:
         self.whole = whole
         self.plain: dict[str, object] = {"revision": 0} if whole else {}
         self.texts: dict[str, tuple[bytes, bytes | None]] = {}  # the digest of each, and its salt
+        self.totals: Usage | None = None  # what the path has cost; None: the records do not say it
         if whole:
             self._state(birth, salt)
+            if _begins_with_what_it_inherits(birth):
+                self.totals = birth.inherited
 
     def add(self, fact: Fact, salt: bytes | None) -> None:
+        before = self.plain.get("head")
         if fact.kind in COMMITTED and fact.turn is not None:
+            is_here = fact.turn.base == before or (fact.turn.base is None and _is_root(before))
+            self.totals = self.totals + fact.turn.usage if is_here and self.totals is not None else None
             self.plain |= {"head": fact.turn.end, "draft": False}
+        elif fact.head is not None and fact.head != before:
+            self.totals = fact.totals
         self._state(fact, salt)
 
     def _state(self, standing: Standing, salt: bytes | None) -> None:
@@ -282,6 +291,8 @@ class Conversations:
         for name, value in here.items():
             if fold.plain.get(name, None if fold.whole else value) != value:
                 self._findings.found(where, f"{_words(name)} {_is(name)} not what its records say")
+        if fold.totals is not None and load_usage(row["head_totals"]) != fold.totals:
+            self._findings.found(where, "what its path has cost is not what its records say")
         for name in TEXTS if fold.whole else fold.texts:
             digest, salt = fold.texts.get(name, (b"", None))
             if salt is None:
@@ -355,6 +366,17 @@ def check_head(db: Database, scope: Scope, findings: Findings, row: sqlite3.Row)
 def is_root(row: sqlite3.Row, digest: bytes) -> bool:
     """Whether a digest is the one with which a conversation's path begins."""
     return root_digest(row["family"]) == digest
+
+
+def _begins_with_what_it_inherits(birth: Birth) -> bool:
+    """Whether all that a path had cost when its conversation was made is what that inherited: nothing was its own."""
+    if birth.head is None or birth.head.ordinal != (birth.own_from or 0):
+        return False
+    return (birth.kind == "fork" and birth.records is not None) or birth.head.ordinal == 0
+
+
+def _is_root(point: object) -> bool:
+    return isinstance(point, Point) and point.ordinal == 0
 
 
 def _birth(row: sqlite3.Row) -> Birth | None:
