@@ -112,6 +112,7 @@ def keep(
         time=scope.now,
         by=scope.by,
         head=records.point_of(there),
+        totals=there.totals,
         revision=row["revision"] + 1,
         own_from=found.own.own_from,
         inherited=found.own.inherited,
