@@ -10,6 +10,7 @@ Run it with `./run python examples/best_of_five.py`. It needs no key and no netw
 import asyncio
 
 from forkpoint import LLM, Agent, AsyncConversation, Turn, tool
+from forkpoint.events import Event
 from forkpoint.testing import Reply, Script, ScriptedCall
 
 INSTRUCTIONS = "You look at builds that failed. Say in one short sentence why the build failed, and name the error."
@@ -43,9 +44,8 @@ def score(turn: Turn) -> int:
     return 1000 * sum(words in turn.text for words in CAUSE) - len(turn.text)
 
 
-async def attempt(job: AsyncConversation, after: Turn, number: int) -> tuple[AsyncConversation, Turn]:
+async def attempt(job: AsyncConversation, result: Event, number: int) -> tuple[AsyncConversation, Turn]:
     """One try: a fork that ends right after the tool's result, and goes on from there without a message."""
-    result = next(event for event in after.events if event.kind == "tool_result")
     fork = await job.fork(at=result, agent=answerer(number), cache="inherit", title=f"Try {number}")
     return fork, await fork.go_on()
 
@@ -54,8 +54,9 @@ async def main() -> None:
     agent = Agent(JOB, tools=[read_log], instructions=INSTRUCTIONS)
     async with AsyncConversation(agent, conversation_id="build-1234", store="memory:", tags={"kind": "ci"}) as job:
         failed = await job.run("Why did build 1234 fail?")
+        (result,) = await job.events(kinds=["tool_result"])
 
-        tries = [await attempt(job, failed, number) for number in range(5)]  # the first warms the cache
+        tries = [await attempt(job, result, number) for number in range(5)]  # the first warms the cache
         for number, (_, turn) in enumerate(tries):
             used, said = turn.usage, " ".join(turn.text.split())
             print(f"try {number}: {used.cached:3} of {used.input} tokens cached  {said[:60]}")
@@ -67,7 +68,8 @@ async def main() -> None:
 
         found = await job.diff(best)  # nothing that both share is read
         (pair,) = found.pairs
-        assert pair.a is not None and pair.b is not None
+        assert pair.a is not None
+        assert pair.b is not None
         print(f"the job said:  {pair.a.text}\nthe best said: {' '.join(pair.b.text.split())}")
 
         set_aside = await job.keep(best)  # the head moves; name, tags and safety stay
