@@ -145,6 +145,8 @@ async def test_a_key_without_a_fork_is_free_and_one_whose_fork_is_deleted_is_fre
         {"cache": "inherit"},
         {"workspace": "/"},
         {"workspace": "copy"},
+        {"at": Position(1, 2), "results": {"call": "x"}},
+        {"state": {"a": 1}},
     ],
     ids=lambda other: "-".join(other),
 )
@@ -160,7 +162,7 @@ async def test_a_key_names_one_fork_that_was_asked_for(
 
 def test_every_option_of_a_fork_is_tried_above() -> None:
     tried = {"id", "name", "chosen", "at", "before", "agent", "title", "tags", "reset_metrics", "cache", "workspace"}
-    tried |= {"isolation"}
+    tried |= {"isolation", "results", "state"}
     elsewhere = {"server_agent"}  # which no store in this process is asked for
     assert set(ForkOptions.__struct_fields__) == tried | elsewhere, "say above that another one is another request"
 
