@@ -11,10 +11,10 @@ from forkpoint.errors import LimitReached
 from forkpoint.events import Usage
 
 
-class Budget:
+class TurnBudget:
     """The limits of one turn, and what it and the sub-agents beneath it have used of them."""
 
-    def __init__(self, limits: Limits, above: "Budget | None" = None) -> None:
+    def __init__(self, limits: Limits, above: "TurnBudget | None" = None) -> None:
         self._limits = limits
         self._above = above
         self._steps = 0
@@ -38,8 +38,8 @@ class Budget:
         self._steps += steps
         self._spent += usage
 
-    def _levels(self) -> Iterator["Budget"]:
-        level: Budget | None = self
+    def _levels(self) -> Iterator["TurnBudget"]:
+        level: TurnBudget | None = self
         while level is not None:
             yield level
             level = level._above

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, Limits
-from forkpoint.agent.budget import Budget
+from forkpoint.agent.budget import TurnBudget
 from forkpoint.agent.skills.skill import Skill
 from forkpoint.agent.standing_approval import StandingApprovalReader
 from forkpoint.agent.team.tools import Team
@@ -39,7 +39,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     final: bool = False
     retried: Callable[[], bool] | None = None
     client: bool = True
-    budget: Budget | None = None
+    budget: TurnBudget | None = None
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Run(Struct, frozen=True, kw_only=True):
     fresh: Collection[str] = ()
     rerun: Collection[str] = ()
     terms: Terms = Terms()
-    budget: Budget | None = None
+    budget: TurnBudget | None = None
     team: Team | None = None
     standing: StandingApprovalReader | None = None
     pinned: Mapping[str, PinnedCommand] = {}
@@ -83,6 +83,6 @@ class Run(Struct, frozen=True, kw_only=True):
         """The limits of this run: those of its terms, or else the agent's."""
         return self.agent.limits if self.terms.limits is None else self.terms.limits
 
-    def new_budget(self) -> Budget:
+    def new_budget(self) -> TurnBudget:
         """A budget of this run's limits, within what is left to whoever waits for it."""
-        return Budget(self.limits, self.terms.budget)
+        return TurnBudget(self.limits, self.terms.budget)

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.budget import Budget
+from forkpoint.agent.budget import TurnBudget
 from forkpoint.agent.run import Terms
 from forkpoint.agent.team.tools import Task
 from forkpoint.backend.messages import Given
@@ -127,7 +127,7 @@ class How(Terms, frozen=True, kw_only=True):
     allow: frozenset[str] = frozenset()
     skills: tuple[SkillActivated, ...] | None = None
 
-    def beneath(self, turn: str, agent: Agent, budget: Budget) -> "How":
+    def beneath(self, turn: str, agent: Agent, budget: TurnBudget) -> "How":
         """How the sub-agents of a turn run: within its budget, with its agent's rights, without a client."""
         return How(attended=self.attended, allow=self.allow, budget=budget, caller=turn, client=False, above=agent)
 

@@ -19,7 +19,7 @@ import anyio.abc
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.budget import Budget
+from forkpoint.agent.budget import TurnBudget
 from forkpoint.agent.loop import Waiting, stand
 from forkpoint.agent.team.tools import Caller, Member, MemberStatus, Task
 from forkpoint.backend.callbacks import Callback, Update
@@ -80,7 +80,7 @@ class _Working:
 class RunningTeam:
     """The sub-agents of one turn that runs here."""
 
-    def __init__(self, children: Children, turns: TurnRunner, plan: Plan, steps: Steps, budget: Budget) -> None:
+    def __init__(self, children: Children, turns: TurnRunner, plan: Plan, steps: Steps, budget: TurnBudget) -> None:
         turn = steps.turn
         self._children = children
         self._turns = turns

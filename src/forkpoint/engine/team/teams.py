@@ -7,7 +7,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.budget import Budget
+from forkpoint.agent.budget import TurnBudget
 from forkpoint.agent.team.tools import Member
 from forkpoint.backend.actor import actor
 from forkpoint.backend.messages import caller_of
@@ -42,7 +42,7 @@ class Teams:
         self._turns = turns
         self._beneath = Children(resources, turns)
 
-    def team_for(self, plan: Plan, steps: Steps, budget: Budget) -> RunningTeam | None:
+    def team_for(self, plan: Plan, steps: Steps, budget: TurnBudget) -> RunningTeam | None:
         """The sub-agents of a turn that begins to run; None if its agent has none."""
         if plan.run.agent.sub_agents is None:
             return None

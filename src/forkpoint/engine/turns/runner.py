@@ -13,7 +13,7 @@ import anyio
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.budget import Budget
+from forkpoint.agent.budget import TurnBudget
 from forkpoint.agent.loop import Done, Loop, stand
 from forkpoint.agent.run import Run
 from forkpoint.agent.standing_approval import StandingApproval
@@ -81,7 +81,7 @@ from forkpoint.updates import TurnJoined, TurnStarted
 class Beneath(Protocol):
     """What works beneath turns: the sub-agents."""
 
-    def team_for(self, plan: Plan, steps: Steps, budget: Budget) -> RunsBeneath | None:
+    def team_for(self, plan: Plan, steps: Steps, budget: TurnBudget) -> RunsBeneath | None:
         """The sub-agents of a turn that begins to run; None if its agent has none."""
         ...
 

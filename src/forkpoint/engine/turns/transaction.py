@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
-from forkpoint.agent.budget import Budget
+from forkpoint.agent.budget import TurnBudget
 from forkpoint.agent.loop import Done, Loop, Waiting
 from forkpoint.agent.run import Run
 from forkpoint.agent.team.tools import Team
@@ -80,7 +80,7 @@ class Transaction:
         turn: OpenTurn,
         given: tuple[Given, ...],
         retry_of: str | None,
-        team: Callable[[Plan, Steps, Budget], RunsBeneath | None],
+        team: Callable[[Plan, Steps, TurnBudget], RunsBeneath | None],
     ) -> None:
         self._team = team
         self._store = resources.store
