@@ -17,6 +17,7 @@ from tests.store.conftest import Watch
 from forkpoint.engine.exports.archive import write_archive
 from forkpoint.engine.exports.selection import Selection
 from forkpoint.errors import AlreadyExists, BadExport, NotFound
+from forkpoint.history.budgets import FIELDS
 from forkpoint.history.exports.check import check
 from forkpoint.history.exports.lines import (
     Chain,
@@ -224,7 +225,8 @@ LEFT_BEHIND = {
     "turn": {
         "tenant",
         "record",  # it is the record before the turn's line
-        *("holder", "token", "cancel_asked"),  # of the process that runs it there
+        *("holder", "token", "cancel_asked", "budgeted", "since"),  # of the process that runs it there
+        "ran",  # its times say how long at most
         *("key", "request"),  # a promise of the store that was asked
     },
     "event": {"id"},
@@ -234,6 +236,10 @@ LEFT_BEHIND = {
     "chain": {"tenant"},
     "ledger": {"tenant", "family"},
     "hold": {"tenant", "family", "id", "reason", "by", "since"},  # the family's records say all of it
+    "budget": {  # the family's records have the limits, and what was spent is counted anew
+        *("id", "tenant", "family", "scope", "subject", "apart"),
+        *(f"{what}_{unit}" for what in ("most", "spent", "reserved") for unit in FIELDS),
+    },
     "copy": {"position", "source_turn", "source_step"},  # the envelopes and payloads of events say it
     "tag": {"tenant", "key", "value", "conversation", "used"},  # triggers write it
 }
@@ -247,6 +253,7 @@ LINES = {
     "chain": Chain,
     "ledger": Spent,
     "hold": RecordLine,
+    "budget": RecordLine,
     "copy": EventLine,
     "tag": ConversationLine,
 }
@@ -254,6 +261,7 @@ OF_THIS_STORE = {
     *("meta", "seal", "store_seal"),  # the store itself, and what it vouches for
     *("import", "import_segment"),  # what is coming in
     *("garbage", "pin"),  # what the collector needs
+    "reservation",  # what is under way
     "holder",  # the processes that use it
     "idempotency",  # promises to whoever asked it
     "landmark",  # found again when they are needed

@@ -22,7 +22,7 @@ from forkpoint.testing.samples import exchange
 
 pytestmark = pytest.mark.anyio
 
-WRITABLE_FROM = 13
+WRITABLE_FROM = 14
 """The oldest format that a program must know to write to a store of today."""
 
 # What a later version might bring.

@@ -84,7 +84,7 @@ from forkpoint.errors.store import (
 )
 from forkpoint.errors.transfer import BadExport, ImportRefused, SecretInside
 from forkpoint.errors.trust import BadWorkspace, CallChanged, NotKept, NotShown, TrustChanged
-from forkpoint.errors.turn import BadOutput, HookBlocked, LimitReached, TurnCancelled, TurnFailed
+from forkpoint.errors.turn import BadOutput, BudgetExceeded, HookBlocked, LimitReached, TurnCancelled, TurnFailed
 
 __all__ = [
     "KINDS",
@@ -106,6 +106,7 @@ __all__ = [
     "BadTool",
     "BadWorkspace",
     "BringRefused",
+    "BudgetExceeded",
     "Busy",
     "CallChanged",
     "CannotKeep",

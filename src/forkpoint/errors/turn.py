@@ -3,6 +3,7 @@
 from typing import Any, cast
 
 from forkpoint.errors.error import ForkpointError, Surface
+from forkpoint.errors.form import form
 
 
 class TurnFailed(ForkpointError, code="turn_failed"):
@@ -62,6 +63,40 @@ class LimitReached(ForkpointError, code="limit_reached"):
 
     what: str
     limit: str
+
+
+class BudgetExceeded(ForkpointError, code="budget_exceeded"):
+    """The budget of {whose} does not allow this: of {limit} {what}, {spent} are spent and {reserved} reserved by calls
+    under way, and up to {needed} more may be needed.
+
+    Raise the budget, and resume the turn; or wait until calls under way give back what they do not use.
+
+    Python: Raise it with set_budget(), and go on with resume(), or run() if no turn has begun; or wait until calls
+    under way give back what they do not use.
+
+    Command line: Raise it with `forkpoint budget NAME`, and go on with `forkpoint resume`.
+
+    HTTP: Raise it with PUT /api/conversations/ID/budget, and go on with /resume of the turn.
+
+    Chat: Ask for less; whoever runs the server can raise the budget.
+    """
+
+    whose: str  # "conversation ID" or "family ID"
+    what: str  # dollars, tokens, turns or seconds
+    limit: str
+    spent: str
+    reserved: str
+    needed: str
+
+    @form
+    def budget_unpriced(self, whose: str, limit: str, model: str) -> None:
+        """The budget of {whose} is in dollars ({limit}), and the price of {model} is not known.
+
+        Give the model a price, or remove the limit in dollars.
+
+        Python: Give the model a price with LLM(price=Price(...)), or set a budget without dollars.
+        """
+        self.what, self.spent, self.reserved, self.needed = "dollars", "", "", ""
 
 
 class HookBlocked(ForkpointError, code="hook_blocked"):

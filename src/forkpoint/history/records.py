@@ -27,6 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.events import Usage
+from forkpoint.history.budgets import Budget
 
 SALT_BYTES = 16
 NO_SOURCE = bytes(32)
@@ -124,6 +125,17 @@ class KeptHead(Struct, frozen=True):
     left: Point
 
 
+class BudgetSet(Struct, frozen=True, omit_defaults=True):
+    """A budget that somebody set; without limits it was removed. ``conversation`` is None for the family's.
+
+    ``apart``: what it covers does not draw from the family's.
+    """
+
+    conversation: str | None = None
+    limits: Budget | None = None
+    apart: bool = False
+
+
 class Export(Struct, frozen=True):
     """A copy that left the store: of what (the conversation, its family, all with some tags, all), and as what."""
 
@@ -209,7 +221,7 @@ class Fact(Standing, frozen=True, omit_defaults=True, kw_only=True):
     What follows ``kind``, ``time`` and ``by`` depends on the kind. Kinds of a conversation's chain: how a turn stands
     (`committed`, `failed`, `cancelled`, `awaiting_approval`, `resumed`, `steered`), `note`, `rewound`, `kept`,
     `renamed`, `described`, `approvals`, `admitted`, `charged`, `exported`, `restated`. Kinds of a family's
-    chain: `deleted`, `expired`, `erased`, `held`, `released`, `imported`. A tenant's chains have `charged`.
+    chain: `deleted`, `expired`, `erased`, `held`, `released`, `budget`, `imported`. A tenant's chains have `charged`.
     """
 
     kind: str
@@ -223,6 +235,7 @@ class Fact(Standing, frozen=True, omit_defaults=True, kw_only=True):
     erased: Erasure | None = None
     expired: Expiry | None = None
     hold: Hold | None = None
+    budget: BudgetSet | None = None
     exported: Export | None = None
     imported: Import | None = None
 

@@ -24,8 +24,10 @@ from contextlib import AbstractAsyncContextManager
 from os import PathLike
 from typing import Protocol, Self
 
+from forkpoint.errors import BudgetExceeded
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage, UserMessage
 from forkpoint.history.anchors import Anchor
+from forkpoint.history.budgets import Amount, Budget, BudgetScope, BudgetStanding
 from forkpoint.history.exports.lines import Header, Line
 from forkpoint.history.landmarks import Landmark
 from forkpoint.history.paths import Path
@@ -388,11 +390,14 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         """
         ...
 
-    async def journal(self, turn: OpenTurn, events: Sequence[NewEvent], *, usage: Usage = Usage()) -> OpenTurn:
+    async def journal(
+        self, turn: OpenTurn, events: Sequence[NewEvent], *, usage: Usage = Usage(), calling: bool = False
+    ) -> OpenTurn:
         """Stores steps of the turn durably, outside history. ``usage`` is what was spent since the last call.
 
         The handle that it returns knows of all that was steered to the turn until then. An event that names a steer
-        delivers that message.
+        delivers that message. What was reserved for a call of a model is given back, unless the turn is still
+        ``calling`` it.
         """
         ...
 
@@ -534,6 +539,50 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         """All that was ever spent in a family, each token once; failed turns, charges and deleted branches too.
 
         None: all that the tenant ever spent, in all its families and outside of any conversation.
+        """
+        ...
+
+    # Budgets.
+
+    async def set_budget(
+        self, conversation: str, budget: Budget | None, *, scope: BudgetScope = "conversation"
+    ) -> tuple[BudgetStanding, ...]:
+        """Sets what a conversation or its family may spend, and records that; None removes it. Returns what `budgets`
+        does. All that was ever spent there counts. It holds for turns that run from their next step on.
+
+        A conversation's budget covers all that works beneath it too: sub-agents, sides, branches set aside. If the
+        budget of a conversation is removed that was not to draw from the family's, it does so again.
+        """
+        ...
+
+    async def budgets(self, conversation: str) -> tuple[BudgetStanding, ...]:
+        """The budgets that cover a conversation, its own first and the family's last, and how they stand."""
+        ...
+
+    async def reserve(self, turn: OpenTurn, most: Amount, least: Amount, *, model: str = "") -> Amount:
+        """Reserves the most that the turn's next call can cost, in all budgets that cover it or in none.
+
+        It takes the place of what the turn had reserved for a call, so ``most`` has what is spent and not journalled
+        yet. Grants as much between ``least`` and ``most`` as fits; the two differ by tokens of output and their price.
+        It survives a dead process, not a power cut. Raises `BudgetExceeded`, and `TurnLost`.
+        """
+        ...
+
+    async def reserve_beside(
+        self, conversation: str, id: str, most: Amount, least: Amount, *, model: str = ""
+    ) -> Amount:
+        """Reserves the most that a call outside of turns can cost. ``id`` is that of the charge or the note that will
+        count the cost; either of them gives back what was reserved, and so does `give_back`."""
+        ...
+
+    async def give_back(self, id: str) -> None:
+        """Gives back what was reserved for a charge or note that has cost nothing."""
+        ...
+
+    async def renew(self, turn: OpenTurn) -> tuple[int | None, BudgetExceeded | None]:
+        """Counts the time that a turn has run, and reserves more of it: how many microseconds, or why there is none.
+
+        None and None if no budget limits its time any more. Raises `TurnLost`.
         """
         ...
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from forkpoint.errors import BadName, Busy
 from forkpoint.events import Event, JsonText, NewEvent, Position, Usage
 from forkpoint.history.anchors import Anchor
+from forkpoint.history.budgets import Budget
 from forkpoint.history.exports.lines import FamilyEnd
 from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.state import EMPTY, State
@@ -185,6 +186,8 @@ class OpenTurn(Struct, frozen=True):
     draft: bool = False  # the conversation is a draft, which the commit admits
     erasures: int = 0  # how often content was erased in the store: what was cached under another count is void
     steered: JsonText | None = None  # what was sent to it while it was open, as far as this handle knows
+    budgeted: bool = False  # its family has a budget, so that what a call may cost is reserved before it
+    slice: int | None = None  # microseconds that it may run before `Store.renew`; None: no budget limits its time
 
 
 class Committed(Struct, frozen=True):
@@ -213,6 +216,8 @@ class NewConversation(Struct, frozen=True, kw_only=True):
     onto: Onto | None = None  # where in the family its path begins; None: the path is empty
     title: str | None = None
     tags: Tags = ()
+    budget: Budget | None = None  # of a root; a sub-agent that has one does not draw from the family's
+    family_budget: Budget | None = None
 
 
 class Announcement(Struct, frozen=True, kw_only=True):
@@ -237,6 +242,7 @@ class NewFork(Struct, frozen=True, kw_only=True):
     title: str | None = None
     tags: Tags = ()
     carries_metrics: bool = False
+    budget: Budget | None = None  # its own: it does not draw from the family's
 
 
 Access: TypeAlias = Literal["write", "as_needed", "read"]

@@ -57,6 +57,25 @@ class HeldTurns:
             file.running.add(token)
         return held
 
+    async def hold(self, what: str, id: str, operation: Callable[[Database, Scope], T]) -> T:
+        """Writes what belongs to this process as long as it lives. It must survive a dead process, not a power cut.
+
+        If the outcome is unknown, what was written may stay until the process ends, or the turn.
+        """
+        file = self.view.file
+        await file.to_write()
+        try:
+            file.holder.enrol()
+        except OSError as error:
+            raise StoreUnusable.read_only(file.path, error.strerror or str(error)) from error
+
+        def run(db: Database, scope: Scope) -> tuple[T, int | None]:
+            beaten = file.say_alive(db) if file.is_silent() else file.beaten
+            return operation(db, scope), beaten
+
+        done, file.beaten = await self.view.write(what, id, run, landed=lambda db, scope: False, durable=False)
+        return done
+
     async def account(self, turn: OpenTurn, write: Awaitable[T], ends_with: Usage | None = None) -> T:
         """Does a write to a turn, and keeps account of whether this process still holds the turn.
 

@@ -17,9 +17,10 @@ from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from forkpoint.clock import Clock, system_clock
-from forkpoint.errors import BadArgument, BadName, CommitFailed, NotFound, NotWhole, TooLarge
+from forkpoint.errors import BadArgument, BadName, BudgetExceeded, CommitFailed, NotFound, NotWhole, TooLarge
 from forkpoint.events import Event, JsonText, NewEvent, Position, StagedEvent, Usage, UserMessage, encode_body
 from forkpoint.history.anchors import Anchor
+from forkpoint.history.budgets import Amount, Budget, BudgetScope, BudgetStanding
 from forkpoint.history.exports.lines import Header, Line
 from forkpoint.history.landmarks import LANDMARKS, Landmark, landmarks_in
 from forkpoint.history.paths import Path
@@ -27,9 +28,12 @@ from forkpoint.history.records import Export
 from forkpoint.history.state import State
 from forkpoint.history.steers import Steer
 from forkpoint.history.wholeness import check_whole
-from forkpoint.ids import new_id
+from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.paging import Page
 from forkpoint.store.erasure import Erasing, Receipt, check_reason
+from forkpoint.store.sqlite.budgets import admission, limits
+from forkpoint.store.sqlite.budgets.evidence import set_budget
+from forkpoint.store.sqlite.budgets.reservations import give_back
 from forkpoint.store.sqlite.collection.collector import Collector, collect_at_close
 from forkpoint.store.sqlite.connection import Connect, Database, connect
 from forkpoint.store.sqlite.copies.backup import back_up
@@ -367,7 +371,9 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
             key=key,
             by=by,
         )
-        return await self._view.write("note", note, run, landed=partial(turns.exists, id=note))
+        noted = await self._view.write("note", note, run, landed=partial(turns.exists, id=note))
+        self._view.file.running.discard(id_to_bytes(note))
+        return noted
 
     async def delete(self, id: str, *, if_revision: int | None = None) -> Deleted:
         run = partial(deletion.delete, id=id, if_revision=if_revision)
@@ -458,12 +464,14 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         )
         return await self._turns.take(turn, token, begun=True, operation=run)
 
-    async def journal(self, turn: OpenTurn, events: Sequence[NewEvent], *, usage: Usage = Usage()) -> OpenTurn:
+    async def journal(
+        self, turn: OpenTurn, events: Sequence[NewEvent], *, usage: Usage = Usage(), calling: bool = False
+    ) -> OpenTurn:
         staged = self._view.stage(turn, events)
         spent = turn.usage + usage
-        run = partial(turns.journal, turn=turn, staged=staged, usage=spent)
+        run = partial(turns.journal, turn=turn, staged=staged, usage=spent, calling=calling)
         landed = partial(turns.journalled, id=turn.id, staged=turn.staged + len(events), usage=spent)
-        digest, steered = await self._turns.account(
+        digest, steered, budgeted = await self._turns.account(
             turn, self._view.write("steps of turn", turn.id, run, landed=landed, size=staged.size)
         )
         return replace(
@@ -475,6 +483,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
             state_changed=turn.state_changed or staged.state is not turn.state,
             usage=spent,
             steered=steered,
+            budgeted=budgeted,
         )
 
     async def steer(
@@ -617,12 +626,69 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         check_id("charge", id)
         run = partial(ledger.charge, conversation=conversation, id=id, usage=usage)
         await self._view.write("charge", id, run, landed=partial(ledger.is_charged, id=id))
+        self._view.file.running.discard(id_to_bytes(id))
 
     async def spent(self, conversation: str | None) -> Usage:
         return await self._view.read(partial(ledger.spent, conversation=conversation))
 
     async def usage(self, family: str | None = None) -> Usage:
         return await self._view.read(partial(ledger.usage, family=family))
+
+    # Budgets.
+
+    async def set_budget(
+        self, conversation: str, budget: Budget | None, *, scope: BudgetScope = "conversation"
+    ) -> tuple[BudgetStanding, ...]:
+        of = scope
+
+        def run(db: Database, scope: Scope) -> tuple[BudgetStanding, ...]:
+            row = conversations.row_of(db, scope, conversation)
+            set_budget(db, scope, row["id"], row["family"], budget, of)
+            return limits.standings(db, scope, row["id"], row["family"])
+
+        def landed(db: Database, scope: Scope) -> bool:
+            row = conversations.row_of(db, scope, conversation)
+            return limits.is_set(db, scope, row["id"], row["family"], budget, of)
+
+        return await self._view.write("budget of", conversation, run, landed=landed)
+
+    async def budgets(self, conversation: str) -> tuple[BudgetStanding, ...]:
+        def read(db: Database, scope: Scope) -> tuple[BudgetStanding, ...]:
+            row = conversations.row_of(db, scope, conversation)
+            return limits.standings(db, scope, row["id"], row["family"])
+
+        return await self._view.read(read)
+
+    async def reserve(self, turn: OpenTurn, most: Amount, least: Amount, *, model: str = "") -> Amount:
+        run = partial(turns.reserve, turn=turn, most=most, least=least, model=model)
+        return await self._turns.hold("reservation of turn", turn.id, run)
+
+    async def reserve_beside(
+        self, conversation: str, id: str, most: Amount, least: Amount, *, model: str = ""
+    ) -> Amount:
+        check_id("reservation", id)
+
+        def run(db: Database, scope: Scope) -> Amount:
+            row = conversations.row_of(db, scope, conversation)
+            place = id_to_bytes(id), row["id"], row["family"]
+            return admission.reserve(db, scope, *place, most, least, model)
+
+        self._view.file.running.add(id_to_bytes(id))  # so that this process says that it is alive
+        try:
+            return await self._turns.hold("reservation", id, run)
+        except BaseException:
+            self._view.file.running.discard(id_to_bytes(id))
+            raise
+
+    async def give_back(self, id: str) -> None:
+        def run(db: Database, scope: Scope) -> None:
+            give_back(db, id_to_bytes(id))
+
+        await self._view.write("reservation", id, run, landed=lambda db, scope: True, durable=False)
+        self._view.file.running.discard(id_to_bytes(id))
+
+    async def renew(self, turn: OpenTurn) -> tuple[int | None, BudgetExceeded | None]:
+        return await self._turns.hold("time of turn", turn.id, partial(turns.renew, turn=turn))
 
     # History.
 

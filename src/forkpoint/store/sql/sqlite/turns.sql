@@ -5,9 +5,12 @@ SET open_turn = :turn
 WHERE tenant = :tenant AND id = :id AND open_turn IS NULL AND (:revision IS NULL OR revision = :revision);
 
 -- name: read_taken
--- The conversation that a turn has just taken, and how often content was erased in the store. Why the statement before
+-- The conversation that a turn has just taken, how often content was erased in the store, and whether the family has a
+-- budget. Why the statement before
 -- does not return it: RETURNING costs more.
-SELECT conversation.*, meta.erasures FROM conversation CROSS JOIN meta WHERE tenant = :tenant AND id = :id;
+SELECT conversation.*, meta.erasures,
+  EXISTS (SELECT 1 FROM budget WHERE budget.tenant = :tenant AND budget.family = conversation.family) AS budgeted
+FROM conversation CROSS JOIN meta WHERE tenant = :tenant AND id = :id;
 
 -- name: release_lock
 -- The turn is over, or waits for nobody: the conversation is free.
@@ -17,19 +20,22 @@ UPDATE conversation SET open_turn = NULL, updated = :now WHERE tenant = :tenant 
 -- A new try, running; or a note, committed at once.
 INSERT INTO turn (
   id, tenant, conversation, kind, outcome, base, "end", holder, token, input, key, request,
-  usage, totals, state_of, state, open_calls, retry_of, started, ended, "by", record
+  usage, totals, state_of, state, open_calls, retry_of, started, ended, "by", record, budgeted, ran, since
 ) VALUES (
   :id, :tenant, :conversation, :kind, :outcome, :base, :end, :holder, :token, :input, :key, :request,
-  :usage, :totals, :state_of, :state, :open_calls, :retry_of, :now, :ended, :by, :record
+  :usage, :totals, :state_of, :state, :open_calls, :retry_of, :now, :ended, :by, :record, :budgeted, 0, :since
 );
 
 -- name: commit_turn
 -- The compare-and-set that commits: running, mine, and with all steps and messages that I know of. No row: this writer
--- has lost the turn, or a step of its own that it never heard of; or somebody has just steered the turn.
+-- has lost the turn, or a step of its own that it never heard of; or somebody has just steered the turn, or the family
+-- has got a budget.
 UPDATE turn
 SET outcome = 'committed', staged = 0, steps_digest = NULL, "end" = :end, record = :record, usage = :usage, totals = :totals, state_of = :state_of, state = :state,
-    open_calls = :open_calls, holder = NULL, ended = :now
-WHERE id = :id AND token = :token AND outcome = 'running' AND staged = :staged AND steered IS :steered;
+    open_calls = :open_calls, holder = NULL, ended = :now,
+    ran = coalesce(ran, 0) + coalesce(max(:now - since, 0), 0), since = NULL
+WHERE id = :id AND token = :token AND outcome = 'running' AND staged = :staged AND steered IS :steered
+    AND budgeted = :budgeted;
 
 -- name: place_turn
 -- Where a turn ends, if its segment was only opened by its commit.
@@ -43,7 +49,7 @@ UPDATE turn SET record = :record WHERE id = :id;
 -- The compare-and-set of a journal: what the turn has used, and how many steps it has from now on. Its writer hears what
 -- was steered to the turn meanwhile.
 UPDATE turn SET usage = :usage, staged = :staged + :more, steps_digest = :steps
-WHERE id = :id AND token = :token AND outcome = 'running' AND staged = :staged
+WHERE id = :id AND token = :token AND outcome = 'running' AND staged = :staged AND budgeted = :budgeted
 RETURNING steered;
 
 -- name: change_steered
@@ -53,21 +59,23 @@ UPDATE turn SET steered = :steered WHERE id = :id;
 -- name: end_turn
 -- Ends or parks a running turn without moving the head, if it is still mine.
 UPDATE turn
-SET outcome = :outcome, error = :error, usage = :usage, holder = NULL, ended = :ended
+SET outcome = :outcome, error = :error, usage = :usage, holder = NULL, ended = :ended,
+    ran = coalesce(ran, 0) + coalesce(max(:now - since, 0), 0), since = NULL
 WHERE id = :id AND token = :token AND outcome = 'running';
 
 -- name: close_turn
 -- Ends a turn from its row, whatever its token.
-UPDATE turn SET outcome = :outcome, error = :error, usage = :usage, holder = NULL, ended = :now WHERE id = :id;
+UPDATE turn SET outcome = :outcome, error = :error, usage = :usage, holder = NULL, ended = :now, since = NULL WHERE id = :id;
 
 -- name: let_go
 -- A turn that was taken over, and whose new holder is no longer there: interrupted, as it was.
-UPDATE turn SET holder = NULL WHERE id = :id;
+UPDATE turn SET holder = NULL, since = NULL WHERE id = :id;
 
 -- name: take_over
 -- A new holder and a new token; whoever had the old one writes nothing any more. Nobody has asked this holder to cancel.
 UPDATE turn
-SET outcome = 'running', holder = :holder, token = :token, error = NULL, ended = NULL, cancel_asked = NULL
+SET outcome = 'running', holder = :holder, token = :token, error = NULL, ended = NULL, cancel_asked = NULL,
+    budgeted = :budgeted, since = :now
 WHERE id = :id AND token = :old_token AND outcome = :outcome;
 
 -- name: ask_cancel

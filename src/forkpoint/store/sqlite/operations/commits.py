@@ -10,15 +10,16 @@ from forkpoint.errors import KeyReused, NotWhole, Stale
 from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
 from forkpoint.history.records import Fact, TurnFacts, conversation_chain, new_salt, salted
 from forkpoint.ids import id_from_bytes, id_to_bytes
+from forkpoint.store.sqlite.budgets import accounts
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.erasure.copied_events import insert_copies
-from forkpoint.store.sqlite.operations import conversations, garbage, idempotency, records
+from forkpoint.store.sqlite.operations import conversations, garbage, idempotency, ledger, records
 from forkpoint.store.sqlite.operations.conversations import Spend
 from forkpoint.store.sqlite.operations.departure import leave_head
 from forkpoint.store.sqlite.operations.history import head_at, read_sealed
 from forkpoint.store.sqlite.operations.landmarks import insert_landmarks
-from forkpoint.store.sqlite.operations.turns import deliver, find, lost, open_turn
-from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, dumps, head_columns, pack, unpack
+from forkpoint.store.sqlite.operations.turns import deliver, find, open_turn, write_as_budgeted
+from forkpoint.store.sqlite.rows import ORDINALS, Scope, blob, dumps, head_columns, load_usage, pack, unpack
 from forkpoint.store.stage import Sealed, Staged, chain, stage
 from forkpoint.store.values import Announcement, Committed, Head, IdempotencyKey, NewFork, OpenTurn, StoreLimits
 
@@ -52,8 +53,11 @@ def commit(
         "open_calls": dumps(head.open_calls),
         "now": scope.now,
     }
-    if db.execute(SQL["commit_turn"], parameters).rowcount != 1:
-        raise lost(db, scope, turn)
+    _, before = write_as_budgeted(db, scope, turn, SQL["commit_turn"], parameters)
+    if before is not None:
+        place, spent = (id, before["conversation"], id_to_bytes(turn.family)), load_usage(before["usage"])
+        accounts.count_turn(db, scope, *place, spent, usage - spent)
+        accounts.end_turn(db, scope, *place, before["since"])
     if turn.steered is not None:
         turn = replace(turn, steered=deliver(db, id, turn.steered, staged))
     spend, kept = (None, None) if turn.branch is None else leave_head(db, scope, turn, aside)
@@ -147,7 +151,11 @@ def note(
         "now": scope.now,
         "ended": scope.now,
         "by": by,
+        "budgeted": 0,
+        "since": None,
     }
+    if usage:
+        ledger.count_beside(db, scope, id, id_to_bytes(base.conversation), id_to_bytes(base.family), usage)
     record = _move_head(db, scope, base, head, usage, kind="note", segment=segment, settings=settings, cache=cache)
     db.execute(SQL["insert_turn"], parameters | {"record": record})
     idempotency.take(db, scope, key, "turn", subject, note)

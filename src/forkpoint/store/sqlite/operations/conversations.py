@@ -15,6 +15,7 @@ from forkpoint.history.paths import common_ancestor
 from forkpoint.history.records import Fact, new_salt, salted
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.paging import Page
+from forkpoint.store.sqlite.budgets import limits
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import idempotency, records
 from forkpoint.store.sqlite.operations.history import head_at, read_path, resolve
@@ -146,6 +147,9 @@ def create(
         tags=new.tags,
         draft=draft,
     )
+    apart = lineage.kind == "sub_agent"
+    limits.found(db, scope, family, "conversation", key_of(new.id), new.budget, apart=apart)
+    limits.found(db, scope, family, "family", family, new.family_budget)
     idempotency.take(db, scope, key, "create", None, new.id)
     return made
 
@@ -276,6 +280,7 @@ def fork(
     head = resolve(db, scope, row["family"], head_of(row), at, before, is_answered=is_answered)
     lineage = Lineage("fork", source, head.position)
     fork = insert_branch(db, scope, row, new, head, lineage, Spend(head.ordinal, head.totals), draft=draft)
+    limits.found(db, scope, row["family"], "conversation", key_of(new.id), new.budget, apart=True)
     idempotency.take(db, scope, key, "fork", key_of(source), new.id)
     return fork
 

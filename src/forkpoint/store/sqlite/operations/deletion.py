@@ -6,6 +6,8 @@ from typing import Literal, TypeAlias
 
 from forkpoint.errors import Busy, Held
 from forkpoint.ids import id_from_bytes
+from forkpoint.store.sqlite.budgets import limits
+from forkpoint.store.sqlite.budgets.reservations import give_back
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations, garbage, holds, idempotency, ledger, records, turns
 from forkpoint.store.sqlite.rows import Scope
@@ -54,9 +56,11 @@ def _delete_one(db: Database, scope: Scope, row: sqlite3.Row, kind: RemovalKind)
         db.execute(SQL["delete_turn"], {"id": key})
         idempotency.free(db, scope, key)
         garbage.unpin(db, scope, key)
+        give_back(db, key)
     idempotency.free(db, scope, row["id"])
     db.execute(SQL["free_keys_of_a_conversation"], parameters)
     db.execute(SQL["free_keys_of_steers"], parameters)
     db.execute(SQL["delete_conversation"], parameters)
+    limits.forget(db, scope, row["id"], row["family"])
     garbage.queue(db, scope, row["head"])
     garbage.owe(db)

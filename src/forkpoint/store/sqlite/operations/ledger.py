@@ -13,9 +13,11 @@ from collections.abc import Iterable
 from forkpoint.errors import KeyReused
 from forkpoint.events import Usage
 from forkpoint.ids import id_to_bytes
+from forkpoint.store.sqlite.budgets import accounts
+from forkpoint.store.sqlite.budgets.reservations import give_back
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations, records, turns
-from forkpoint.store.sqlite.rows import Scope, dumps, load_usage
+from forkpoint.store.sqlite.rows import Parameters, Scope, dumps, load_usage
 
 NONE = b""
 """Stands for an id if there is no conversation. No id is so short."""
@@ -31,7 +33,7 @@ def charge(db: Database, scope: Scope, conversation: str | None, id: str, usage:
         if (found["conversation"], load_usage(found["usage"])) != (charged, usage):
             raise KeyReused(id)
         return
-    parameters = {
+    parameters: Parameters = {
         "tenant": scope.tenant,
         "family": family,
         "conversation": charged,
@@ -39,7 +41,16 @@ def charge(db: Database, scope: Scope, conversation: str | None, id: str, usage:
         "id": id_to_bytes(id),
     }
     db.execute(SQL["insert_charge"], parameters)
+    if conversation is not None:
+        count_beside(db, scope, parameters["id"], charged, family, usage)
     records.tell_of_charge(db, scope, None if conversation is None else charged, id, usage)
+
+
+def count_beside(db: Database, scope: Scope, id: bytes, conversation: bytes, family: bytes, usage: Usage) -> None:
+    """Counts what a charge or a note has spent in its budgets, and gives back what was reserved for it."""
+    if accounts.has_budgets(db, scope, family):
+        accounts.count(db, scope, conversation, family, accounts.amount_of(usage))
+        give_back(db, id)
 
 
 def is_charged(db: Database, scope: Scope, id: str) -> bool:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from forkpoint.errors import (
     AlreadyExists,
     BadName,
+    BudgetExceeded,
     NotFound,
     NotResumable,
     Stale,
@@ -18,6 +19,7 @@ from forkpoint.errors import (
     TurnSteered,
 )
 from forkpoint.events import JsonText, Position, Usage
+from forkpoint.history.budgets import Amount
 from forkpoint.history.digests import forge
 from forkpoint.history.pairing import NO_CALLS
 from forkpoint.history.paths import Span
@@ -26,6 +28,8 @@ from forkpoint.history.state import fold
 from forkpoint.history.steers import steers_among, with_delivered
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.paging import Page
+from forkpoint.store.sqlite.budgets import accounts, admission
+from forkpoint.store.sqlite.budgets.reservations import give_back
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import conversations, garbage, idempotency, lists, records
 from forkpoint.store.sqlite.operations.history import (
@@ -39,6 +43,7 @@ from forkpoint.store.sqlite.operations.history import (
 )
 from forkpoint.store.sqlite.rows import (
     ORDINALS,
+    Parameters,
     Scope,
     blob,
     dumps,
@@ -120,6 +125,8 @@ def begin(
         "ended": None,
         "by": by,
         "record": None,
+        "budgeted": row["budgeted"],
+        "since": scope.now,
     }
     try:
         db.execute(SQL["insert_turn"], parameters)
@@ -131,9 +138,13 @@ def begin(
     if retry_of is not None:
         idempotency.take_over(db, scope, subject, turn, retry_of, input)
     lists.use(db, scope, row)
+    slice = None
+    if row["budgeted"]:
+        slice = admission.enter(db, scope, parameters["id"], row["id"], row["family"], is_counted=False)
     branch = None if onto is None or base is None else onto.branch
     taken = open_turn(db, row, turn, token, started=scope.now, by=by, base=base, branch=branch)
-    return replace(taken, input=input, retry_of=retry_of, erasures=row["erasures"])
+    budgeted = bool(row["budgeted"])
+    return replace(taken, input=input, retry_of=retry_of, erasures=row["erasures"], budgeted=budgeted, slice=slice)
 
 
 def made_with(
@@ -153,10 +164,11 @@ def made_with(
 
 
 def journal(
-    db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage
-) -> tuple[bytes | None, JsonText | None]:
-    """Stores steps, if the turn is still this writer's. Returns the digest of all that it has, and what was steered
-    to it."""
+    db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usage, *, calling: bool = False
+) -> tuple[bytes | None, JsonText | None, bool]:
+    """Stores steps, if the turn is still this writer's. Returns the digest of all that it has, what was steered to it,
+    and whether its family has a budget. What was reserved for a call is given back, unless the turn is still
+    ``calling`` a model."""
     id = id_to_bytes(turn.id)
     digest = turn.steps_digest
     rows = []
@@ -166,11 +178,15 @@ def journal(
         digest = link.chain_digest
     mine = {"id": id, "token": turn.token, "staged": turn.staged}
     more = {"usage": dumps(usage), "more": len(staged.events), "steps": digest}
-    written = db.execute(SQL["journal_turn"], mine | more).fetchone()
-    if written is None:
-        raise lost(db, scope, turn)
+    written, before = write_as_budgeted(db, scope, turn, SQL["journal_turn"], mine | more)
     db.executemany(SQL["insert_step"], rows)
-    return digest, deliver(db, id, written["steered"], staged)
+    if before is not None:
+        spent = load_usage(before["usage"])
+        accounts.count_turn(db, scope, id, before["conversation"], id_to_bytes(turn.family), spent, usage - spent)
+        if not calling:
+            give_back(db, id, "call")
+    steered = None if written is None else written["steered"]
+    return digest, deliver(db, id, steered, staged), before is not None
 
 
 def deliver(db: Database, turn: bytes, steered: JsonText | None, staged: Staged) -> JsonText | None:
@@ -181,6 +197,35 @@ def deliver(db: Database, turn: bytes, steered: JsonText | None, staged: Staged)
     if left != steered:
         db.execute(SQL["change_steered"], {"id": turn, "steered": left})
     return left
+
+
+def write_as_budgeted(
+    db: Database, scope: Scope, turn: OpenTurn, statement: str, parameters: Parameters
+) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
+    """Writes to the row of a running turn by compare-and-set. Returns what the statement returns, if anything, and the
+    row as it was, if a budget has to count what was written.
+
+    Whether the turn's family has a budget is a part of the compare-and-set. So a turn notices a budget that was set
+    while it ran, and a turn without a budget costs no look. Raises `TurnLost`, `TurnBehind` or `TurnSteered`.
+    """
+    row = find(db, scope, turn.id) if turn.budgeted else None
+    is_written, told = _written(db, statement, parameters | {"budgeted": turn.budgeted})
+    if is_written:
+        return told, row
+    row = find(db, scope, turn.id)
+    if row is None or bool(row["budgeted"]) == turn.budgeted:
+        raise lost(db, scope, turn)
+    is_written, told = _written(db, statement, parameters | {"budgeted": row["budgeted"]})
+    if not is_written:
+        raise lost(db, scope, turn)
+    return told, row if row["budgeted"] else None
+
+
+def _written(db: Database, statement: str, parameters: Parameters) -> tuple[bool, sqlite3.Row | None]:
+    """Whether a statement has written its row, and what it returned."""
+    cursor = db.execute(statement, parameters)
+    told: sqlite3.Row | None = cursor.fetchone()
+    return told is not None or cursor.rowcount == 1, told
 
 
 def end(
@@ -219,18 +264,41 @@ def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
         case "awaiting_approval" | "interrupted":
             if conversations.row_of(db, scope, conversation)["head"] != row["base"]:
                 raise NotResumable(id, outcome, "it stood elsewhere than at the head; discard it and send it again")
+    family = conversations.row_of(db, scope, conversation)["family"]
+    budgeted, slice = accounts.has_budgets(db, scope, family), None
     parameters = {
         "id": row["id"],
         "holder": scope.holder,
         "token": token,
         "old_token": row["token"],
         "outcome": row["outcome"],
+        "budgeted": budgeted,
+        "now": scope.now,
     }
     if db.execute(SQL["take_over"], parameters).rowcount != 1:
         raise NotResumable(id, outcome, "somebody else has just taken it")
+    if budgeted:
+        is_counted = bool(load_usage(row["usage"]).calls)
+        slice = admission.enter(db, scope, row["id"], row["conversation"], family, is_counted=is_counted)
     tell(db, scope, id, "resumed")
     lists.use(db, scope, conversations.row_of(db, scope, conversation))
-    return _handle(db, scope, conversation, id, token)
+    return replace(_handle(db, scope, conversation, id, token), slice=slice)
+
+
+def renew(db: Database, scope: Scope, turn: OpenTurn) -> tuple[int | None, BudgetExceeded | None]:
+    """Counts the time that a turn has run, and reserves more: how much, or why there is none."""
+    row = find(db, scope, turn.id)
+    if row is None or row["outcome"] != "running" or row["token"] != turn.token:
+        raise lost(db, scope, turn)
+    return admission.renew(db, scope, row, id_to_bytes(turn.family))
+
+
+def reserve(db: Database, scope: Scope, turn: OpenTurn, most: Amount, least: Amount, model: str) -> Amount:
+    """Reserves the most that the next call of a turn can cost, if the turn is still this writer's."""
+    if not is_held(db, scope, turn.id, turn.token):
+        raise lost(db, scope, turn)
+    place = id_to_bytes(turn.id), id_to_bytes(turn.conversation), id_to_bytes(turn.family)
+    return admission.reserve(db, scope, *place, most, least, model)
 
 
 def refresh(db: Database, scope: Scope, turn: OpenTurn) -> OpenTurn:
@@ -284,6 +352,8 @@ def let_go(db: Database, scope: Scope, id: str, token: bytes, *, begun: bool) ->
         _close(db, scope, row, "cancelled", None)
     else:
         db.execute(SQL["let_go"], {"id": row["id"]})
+        if row["budgeted"]:
+            give_back(db, row["id"])
 
 
 def is_held(db: Database, scope: Scope, id: str, token: bytes) -> bool:
@@ -490,6 +560,7 @@ def _handle(
         state=state,
         usage=record.usage,
         steps_digest=steps_digest,
+        budgeted=bool(held["budgeted"]),
         input=record.input,
         retry_of=record.retry_of,
         erasures=db.execute(SQL["read_erasures"]).fetchone()["erasures"],
@@ -539,9 +610,14 @@ def _leave_running(
         "error": None if error is None else dumps(error),
         "usage": dumps(spent),
         "ended": ended,
+        "now": scope.now,
     }
     if db.execute(SQL["end_turn"], parameters).rowcount != 1:
         raise lost(db, scope, turn)
+    if row is not None and row["budgeted"]:
+        place = row["id"], row["conversation"], id_to_bytes(turn.family)
+        accounts.count_turn(db, scope, *place, load_usage(row["usage"]), usage)
+        accounts.end_turn(db, scope, *place, row["since"])
 
 
 def _close(
@@ -556,6 +632,11 @@ def _close(
         "now": scope.now,
     }
     db.execute(SQL["close_turn"], parameters)
+    if row["budgeted"]:
+        family = conversations.row_of(db, scope, id_from_bytes(row["conversation"]))["family"]
+        place = row["id"], row["conversation"], family
+        accounts.count_turn(db, scope, *place, load_usage(row["usage"]), usage)
+        accounts.end_turn(db, scope, *place, None)
     _release(db, scope, row["id"], row["conversation"])
     tell(db, scope, id_from_bytes(row["id"]), outcome)
 

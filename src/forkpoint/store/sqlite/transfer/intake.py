@@ -31,6 +31,8 @@ from forkpoint.history.exports.lines import (
 )
 from forkpoint.history.records import ErasedRun, Erasure, Fact, Import, Left
 from forkpoint.ids import id_from_bytes, id_to_bytes, new_id
+from forkpoint.store.sqlite.budgets import accounts, limits
+from forkpoint.store.sqlite.budgets.evidence import recount
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.erasure.copied_events import insert_imported_copies
 from forkpoint.store.sqlite.erasure.repetition import repeat
@@ -231,6 +233,7 @@ class _Intake:
             done.take(line)
         done.tell(self._header, id_from_bytes(self._id))
         done.erase()
+        done.recount()
         db.execute(SQL["unpin_segments"], {"import": self._id})
         db.execute(SQL["end_import"], {"id": self._id})
         return done.result()
@@ -250,6 +253,7 @@ class _Finish:
         self._events = 0
         self._left: list[Left] = []
         self._held = {one.id for one in holds.holds_of(db, scope, family)}  # before anything came
+        self._budgeted = {change.conversation for change in limits.told(db, scope, family).values()}  # likewise
         self._number = 0  # of the last record that was read
         self._numbers = 0
         self._erasures: list[Erasure] = []  # that are new here
@@ -386,10 +390,12 @@ class _Finish:
         }
         self._db.execute(SQL["import_record"], parameters)
         is_new = line.number > self._found.chains.get(chain.chain, 0)
-        if is_new and line.kind in ("held", "released", "erased") and line.body is not None:
+        if is_new and line.kind in ("held", "released", "erased", "budget") and line.body is not None:
             fact = records.decode_fact(line.body)
             self._check_release(fact)
+            self._check_budget(fact)
             holds.adopt(self._db, self._scope, self._family, fact)
+            limits.adopt(self._db, self._scope, self._family, fact)
             self._erasures += [] if fact.erased is None else [fact.erased]
 
     def _check_release(self, fact: Fact) -> None:
@@ -397,6 +403,18 @@ class _Finish:
         if fact.kind == "released" and fact.hold is not None and fact.hold.id in self._held:
             why = f"hold {fact.hold.id} was released there and stands here; release it here first"
             raise ImportRefused(f"family {id_from_bytes(self._family)}", why)
+
+    def _check_budget(self, fact: Fact) -> None:
+        """Refuses to change a budget that stands here: that takes somebody who may do so here."""
+        if fact.budget is not None and fact.budget.conversation in self._budgeted:
+            of = "the family" if fact.budget.conversation is None else f"conversation {fact.budget.conversation}"
+            why = f"the budget of {of} was changed there and stands here; remove it here first"
+            raise ImportRefused(f"family {id_from_bytes(self._family)}", why)
+
+    def recount(self) -> None:
+        """Counts what came in the budgets that the family has."""
+        if accounts.has_budgets(self._db, self._scope, self._family):
+            recount(self._db, self._scope, self._family)
 
     def _take_turn(self, line: TurnLine) -> None:
         self._turn = id_to_bytes(line.id)

@@ -19,6 +19,7 @@ from forkpoint.store.sqlite.operations.holds import flaws_in_holds
 from forkpoint.store.sqlite.rows import Scope, unpack
 from forkpoint.store.sqlite.seals.inspection import inspect
 from forkpoint.store.sqlite.verification.absences import Absences
+from forkpoint.store.sqlite.verification.budgets import check_budgets
 from forkpoint.store.sqlite.verification.chains import check_beside
 from forkpoint.store.sqlite.verification.events import Events
 from forkpoint.store.sqlite.verification.file import check_file
@@ -91,6 +92,7 @@ def _check_all(
     check_written_off(db, scope, findings, absences)
     for held in db.execute(SQL["families_with_holds"], {"tenant": scope.tenant}).fetchall():
         _check_holds(db, scope, findings, held["family"])
+    check_budgets(db, scope, findings, None)
     return rows, _check_events(db, scope, findings, absences, head_digest, spans)
 
 
@@ -105,6 +107,7 @@ def _check_one(db: Database, scope: Scope, findings: Findings, row: sqlite3.Row,
     check_tags(db, scope, findings, row["id"])
     check_charges(db, scope, findings, row["id"])
     _check_holds(db, scope, findings, row["family"])
+    check_budgets(db, scope, findings, row["family"])
     return _check_events(db, scope, findings, absences, head_digest, spans)
 
 

@@ -1,0 +1,1 @@
+"""Budgets on disk: what may be spent, what was, and what calls under way may still cost."""
