@@ -34,7 +34,16 @@ from forkpoint.agent.secrets.secret import Resolved, masking_of, resolve
 from forkpoint.agent.secrets.withheld import masking_of_withheld
 from forkpoint.agent.skills.skill import touched_paths, triggered
 from forkpoint.agent.tool import Tool
-from forkpoint.errors import BadOutput, BadSetting, HookBlocked, LimitReached, MissingKey, NoSecret, TrustChanged
+from forkpoint.errors import (
+    BadOutput,
+    BadSetting,
+    BudgetExceeded,
+    HookBlocked,
+    LimitReached,
+    MissingKey,
+    NoSecret,
+    TrustChanged,
+)
 from forkpoint.events import (
     AnyBody,
     ApprovalAsked,
@@ -97,6 +106,9 @@ AT_LIMIT = "the turn reached its limit of {limit} {what}."
 
 STEERED = "This call was not run: the user has sent a message first."
 """Why a call is not handed to the client."""
+
+BY_BUDGET = "{what}, by the budget of {whose}"
+"""What there is a limit of, if a budget says so."""
 
 REPEATED = "identical calls in a row"
 """What there is a limit of, if the very same call is asked for again and again."""
@@ -186,21 +198,33 @@ class Loop:
     async def run(self, after: Done | None = None) -> Done | Waiting:
         """Goes on until the model is done or something waits. Raises the typed reason if neither can be.
 
-        At a limit it raises `LimitReached`, or stops and is done, as the limits say. ``after`` is how an earlier loop
-        of the turn was done, if a message came before the commit: a turn that has stopped asks no model any more.
+        At a limit it raises `LimitReached` or `BudgetExceeded`, or stops and is done, as the limits say. ``after`` is
+        how an earlier loop of the turn was done, if a message came before the commit: a turn that has stopped asks no
+        model any more.
         """
-        seconds = self._limits.seconds
         if after is not None and after.stopped is not None:
             await self._deliver()
             return after
         try:
-            with anyio.CancelScope(deadline=math.inf if seconds is None else self._since + seconds):
-                return await self._until_done()
-            raise LimitReached("seconds", f"{seconds:g}")
+            return await self._in_time()
         except LimitReached as reached:
             if self._limits.at_limit == "fail":
                 raise
             return await self._stop(reached)
+        except BudgetExceeded as exceeded:
+            if self._limits.at_limit == "fail":
+                raise
+            return await self._stop(LimitReached(BY_BUDGET.format(**exceeded.fields), exceeded.limit))
+
+    async def _in_time(self) -> Done | Waiting:
+        seconds, clock = self._limits.seconds, self._run.clock
+        with anyio.CancelScope(deadline=math.inf if seconds is None else self._since + seconds) as scope:
+            if clock is None:
+                return await self._until_done()
+            return await clock.during(self._until_done, scope)
+        if clock is not None and clock.exceeded is not None:
+            raise clock.exceeded
+        raise LimitReached("seconds", f"{seconds:g}")
 
     async def _stop(self, reached: LimitReached) -> Done:
         """Ends the turn without an answer: each call that has no result gets one, and it is recorded why.
@@ -263,6 +287,7 @@ class Loop:
             final=self._run.terms.final,
             retried=self._run.terms.retried,
             record=self._record,
+            admit=self._run.admit,
         )
         match outcome:
             case Failed(error=error):

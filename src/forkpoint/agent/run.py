@@ -1,9 +1,11 @@
 """One run of an agent: everything that the loop needs to know of it, in one frozen value.
 Tests: tests/agent/test_loop.py."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
 
+from anyio import CancelScope
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent, Limits
@@ -11,11 +13,15 @@ from forkpoint.agent.budget import TurnBudget
 from forkpoint.agent.skills.skill import Skill
 from forkpoint.agent.standing_approval import StandingApprovalReader
 from forkpoint.agent.team.tools import Team
+from forkpoint.errors import BudgetExceeded
 from forkpoint.events import StagedEvent, UserMessage
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.prompt.rendering import Rendering
+from forkpoint.llm.request import Admission
 from forkpoint.workspace.pins import PinnedCommand
+
+T = TypeVar("T")
 
 
 class Terms(Struct, frozen=True, kw_only=True):
@@ -42,6 +48,19 @@ class Terms(Struct, frozen=True, kw_only=True):
     budget: TurnBudget | None = None
 
 
+class RunClock(Protocol):
+    """The time that a budget allows a run, slice by slice."""
+
+    @property
+    def exceeded(self) -> BudgetExceeded | None:
+        """Why there is no time left; None as long as there is."""
+        ...
+
+    async def during(self, work: Callable[[], Awaitable[T]], scope: CancelScope) -> T:
+        """Does the run's work, and cancels ``scope`` when no time is left."""
+        ...
+
+
 class Run(Struct, frozen=True, kw_only=True):
     """One run: who answers, on which prompt, where, and on which terms.
 
@@ -53,6 +72,7 @@ class Run(Struct, frozen=True, kw_only=True):
     - ``fresh`` are open calls that nobody can have started. ``rerun`` are open calls to run again although they may
       have been started.
     - ``budget`` is the run's own, and ``team`` its sub-agents.
+    - ``admit`` is asked before each attempt of a call, and ``clock`` is set if a budget limits the run's time.
     - ``standing`` are the standing approvals of its conversation; None if it has no conversation.
     - ``pinned`` are the approved commands of the project's MCP servers, by the servers' names.
     - ``inherited`` are the steps of others that a run without a message goes on from: what their tools have done calls
@@ -74,6 +94,8 @@ class Run(Struct, frozen=True, kw_only=True):
     terms: Terms = Terms()
     budget: TurnBudget | None = None
     team: Team | None = None
+    admit: Admission | None = None
+    clock: RunClock | None = None
     standing: StandingApprovalReader | None = None
     pinned: Mapping[str, PinnedCommand] = {}
     inherited: Sequence[StagedEvent] = ()

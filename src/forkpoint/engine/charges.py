@@ -2,6 +2,7 @@
 
 import logging
 
+from forkpoint.engine.budgets.admission import BesideAdmission
 from forkpoint.errors import ForkpointError, NotFound
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
@@ -17,21 +18,31 @@ class Charges:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._open: list[tuple[str | None, str, Usage]] = []  # conversation, id of the charge, what it is
+        self._unused: list[str] = []  # charges that cost nothing, and for which something is reserved
 
     def check(self) -> None:
         """Raises `StoreUnusable` if the store can count nothing. Called before a model is asked outside of a turn."""
         self._store.check_writable()
 
-    def add(self, conversation: str | None, used: Usage) -> None:
-        """Something was spent outside of a turn: for a conversation, or for None."""
+    def add(self, conversation: str | None, used: Usage, admission: BesideAdmission | None = None) -> None:
+        """Something was spent outside of a turn: for a conversation, or for None. ``admission`` is what has let it."""
         if used:
-            self._open.append((conversation, new_id(), used))
+            self._open.append((conversation, new_id() if admission is None else admission.id, used))
+        elif admission is not None:
+            self._unused.append(admission.id)
 
     async def settle(self) -> None:
         """Counts all charges in the store, even if the caller is cancelled meanwhile."""
         await finished(self._settle)
 
     async def _settle(self) -> None:
+        while self._unused:
+            try:
+                await self._store.give_back(self._unused[0])
+            except ForkpointError as error:
+                _log.warning("what was reserved beside a turn is not given back yet: %s", error)
+                break
+            del self._unused[:1]
         while self._open:
             charge = conversation, id, used = self._open[0]
             try:

@@ -15,6 +15,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.condense.condenser import Condenser, Condenses, asked_by
 from forkpoint.agent.condense.cut import Cut, tokens_counted
 from forkpoint.backend.results import Turn
+from forkpoint.engine.budgets.admission import BesideAdmission, admission_beside
 from forkpoint.engine.conversation_cache import check_idle, check_revision
 from forkpoint.engine.paid_notes import PaidNote
 from forkpoint.engine.turns.journal import staged
@@ -153,22 +154,29 @@ class PathCondenser:
     async def _condense(self, agent: Agent, condenser: Condenses, id: str, cut: Cut, revision: int) -> Committed | None:
         spent: list[ModelCalled] = []
         counted = False
+        admit = await admission_beside(self._store, id, new_id())  # under the id of the note
         try:
-            answer = await self._summary(agent, condenser, id, cut, spent)
+            answer = await self._summary(agent, condenser, id, cut, spent, admit)
             bodies = tuple(condenser.condensed(cut, answer))
             if not _is_a_condensation(bodies):
                 _log.warning("a conversation was not condensed: the summary is of no use")
                 return None
             used = sum((called.usage for called in spent), Usage())
-            note = PaidNote(new_id(), tuple(map(NewEvent, bodies)), used, revision)
+            note = PaidNote(new_id() if admit is None else admit.id, tuple(map(NewEvent, bodies)), used, revision)
             counted = True  # with the note, or by it
             return await finished(lambda: self._write(id, note))
         finally:
             if not counted:
-                self._charges.add(id, sum((called.usage for called in spent), Usage()))
+                self._charges.add(id, sum((called.usage for called in spent), Usage()), admit)
 
     async def _summary(
-        self, agent: Agent, condenser: Condenses, id: str, cut: Cut, spent: list[ModelCalled]
+        self,
+        agent: Agent,
+        condenser: Condenses,
+        id: str,
+        cut: Cut,
+        spent: list[ModelCalled],
+        admit: BesideAdmission | None,
     ) -> str | None:
         question = condenser.question(cut)
         if question is None:
@@ -178,7 +186,7 @@ class PathCondenser:
         prompt = render(manifest, staged([NewEvent(UserMessage((Text(question),)))]))
         context = CallContext(own_identity(f"{id} condensed"), self._store.tenant)
         with anyio.move_on_after(_SECONDS):
-            match await self._models.call(llm, prompt, context, record=spent.append):
+            match await self._models.call(llm, prompt, context, record=spent.append, admit=admit):
                 case Failed(error=error):
                     raise error
                 case Complete(answer=answer):

@@ -9,12 +9,14 @@ from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.options import Draft
 from forkpoint.backend.results import SideAnswer
 from forkpoint.backend.settings import Settings
+from forkpoint.engine.budgets.admission import admission_beside
 from forkpoint.engine.cache_reports import CacheReports
 from forkpoint.engine.requests import Requests, load_prices
 from forkpoint.engine.resources import Resources
 from forkpoint.engine.turns.journal import staged
 from forkpoint.engine.turns.skills import called_for
 from forkpoint.events import ModelCalled, NewEvent, StagedEvent, Usage, UserMessage
+from forkpoint.ids import new_id
 from forkpoint.llm.answers import Failed
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.identity import CallContext, own_identity
@@ -47,6 +49,7 @@ class Questions:
         opening = await self._opening(record, messages)
         options = Options(tool_choice="none") if agent.manifest.tools else Options()
         spent: list[ModelCalled] = []
+        admit = await admission_beside(self._store, id, new_id())
         try:
             outcome = await self._models.call(
                 agent.llm,
@@ -55,10 +58,11 @@ class Questions:
                 options,
                 heard=tell,
                 record=spent.append,
+                admit=admit,
             )
         finally:
             used = sum((called.usage for called in spent), Usage())
-            self._charges.add(id, used)
+            self._charges.add(id, used, admit)
             await self._charges.settle()
         if isinstance(outcome, Failed):
             raise outcome.error

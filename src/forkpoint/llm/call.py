@@ -13,7 +13,7 @@ from typing import Self, assert_never
 import anyio
 import anyio.to_thread
 
-from forkpoint.errors import BadSetting, ForkpointError, ModelError, ModelUnavailable
+from forkpoint.errors import BadSetting, BudgetExceeded, ForkpointError, ModelError, ModelUnavailable
 from forkpoint.events import ModelCalled, Usage
 from forkpoint.llm.answers import Answer, Complete, Failed, Outcome
 from forkpoint.llm.attempt import Hearing
@@ -21,11 +21,11 @@ from forkpoint.llm.catalog import Wire
 from forkpoint.llm.failures import names_the_cache_key
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
-from forkpoint.llm.prices import is_priced_by_list, load_list, needs_list, priced, unpriced
+from forkpoint.llm.prices import is_list_loaded, is_priced_by_list, load_list, needs_list, priced, unpriced
 from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.prompt.manifest import manifest_of
 from forkpoint.llm.prompt.rendering import Rendering
-from forkpoint.llm.request import Provider, Request
+from forkpoint.llm.request import Admission, Provider, Request
 from forkpoint.updates import Piece, Restarted
 
 
@@ -73,6 +73,7 @@ class Models:
         final: bool = False,
         retried: Callable[[], bool] | None = None,
         record: Callable[[ModelCalled], None] | None = None,
+        admit: Admission | None = None,
     ) -> Outcome:
         """Asks, and gives the outcome: the whole answer or a typed failure.
 
@@ -80,7 +81,8 @@ class Models:
         are void. If they are shown to somebody who cannot take them back, say ``final``: then the call is not tried
         again once anything was heard. Nor is it while ``retried`` says that whoever asked will ask again if it fails:
         retries of both sides would multiply. ``record`` is given the call's record exactly once, also if the call is
-        cancelled.
+        cancelled. ``admit`` is asked before each attempt; if it raises before the first one, no model was asked, and
+        there is no record.
 
         What keeps a call from being made at all, such as a missing key or missing weights, is raised.
         """
@@ -88,9 +90,10 @@ class Models:
         calling = _Calling(llm, rendering, context, until=anyio.current_time() + llm.timeouts.total)
         record = record or (lambda _: None)
         try:
-            outcome = await self._until_done(calling, options, heard, final, retried or (lambda: False))
+            outcome = await self._until_done(calling, options, heard, final, retried or (lambda: False), admit)
         except BaseException as error:
-            record(calling.called(error=_code_of(error)))
+            if calling.attempts or not isinstance(error, BudgetExceeded):
+                record(calling.called(error=_code_of(error)))
             raise
         record(outcome.called)
         return outcome
@@ -102,11 +105,14 @@ class Models:
         heard: Callable[[Piece], None] | None,
         final: bool,
         retried: Callable[[], bool],
+        admit: Admission | None,
     ) -> Outcome:
         llm = calling.llm
         provider = self._provider(llm.wire)
         while True:
             request = self.request(llm, calling.rendering, calling.context, options)
+            if admit is not None:
+                request = await self._admitted(admit, request, calling.used)
             hearing = calling.attempt(request, heard)
             try:
                 answer = await self._attempt(provider, request, hearing)
@@ -123,6 +129,15 @@ class Models:
             else:
                 return Complete(answer, calling.called(finish=answer.finish))
 
+    async def _admitted(self, admit: Admission, request: Request, used: Usage) -> Request:
+        """The request as it may be sent."""
+        if is_priced_by_list(request.llm):
+            await _load_prices()
+        allowed = await admit(request, used)
+        if allowed == request.options:
+            return request
+        return self.request(request.llm, request.rendering, request.context, allowed)
+
     async def _attempt(self, provider: Provider, request: Request, hearing: Hearing) -> Answer:
         answer: Answer | None = None
         try:
@@ -134,7 +149,7 @@ class Models:
             if needs_list(request.llm, used):
                 hearing.usage = unpriced(used)  # what it cost is unknown until the list is there
                 with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(load_list, limiter=anyio.CapacityLimiter(1))
+                    await _load_prices()
             hearing.usage = priced(request.llm, used)
         if answer is None:
             raise ModelUnavailable.model_timeout(request.model, hearing.waited_for)
@@ -198,13 +213,18 @@ class _Calling:
         self._hearings.append(Hearing(heard, timeouts=self.llm.timeouts, until=self.until))
         return self._hearings[-1]
 
+    @property
+    def used(self) -> Usage:
+        """What all its attempts have cost."""
+        return sum((hearing.usage for hearing in self._hearings), Usage())
+
     def called(self, *, finish: str | None = None, error: str | None = None) -> ModelCalled:
         """The record of the call as it stands."""
         last = self._hearings[-1] if self._hearings else None
         return ModelCalled(
             model=self.llm.model,
             provider=self.rendering.manifest.origin,
-            usage=sum((hearing.usage for hearing in self._hearings), Usage()),
+            usage=self.used,
             finish=finish,
             error=error,
             key=self._key,
@@ -230,6 +250,11 @@ def _check_fits(llm: LLM, rendering: Rendering, options: Options) -> None:
     named = options.tool_choice not in {"auto", "none", "required"}
     if named and not any(tool.name == options.tool_choice for tool in manifest.tools):
         raise BadSetting(llm.model, "tool_choice", f"there is no tool {options.tool_choice!r}")
+
+
+async def _load_prices() -> None:
+    if not is_list_loaded():
+        await anyio.to_thread.run_sync(load_list, limiter=anyio.CapacityLimiter(1))
 
 
 def _code_of(error: BaseException) -> str:

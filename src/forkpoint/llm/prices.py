@@ -35,7 +35,12 @@ def unpriced(usage: Usage) -> Usage:
 
 def needs_list(llm: LLM, usage: Usage) -> bool:
     """Whether the price list must be loaded before this can be priced."""
-    return bool(usage) and is_priced_by_list(llm) and _LIST not in sys.modules
+    return bool(usage) and is_priced_by_list(llm) and not is_list_loaded()
+
+
+def is_list_loaded() -> bool:
+    """Whether the price list is at hand."""
+    return _LIST in sys.modules
 
 
 def is_priced_by_list(llm: LLM) -> bool:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from forkpoint.events import Usage
 from forkpoint.llm.answers import Answer
 from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.model import LLM
@@ -27,6 +28,15 @@ class Request(Struct, frozen=True):
     @property
     def model(self) -> str:
         return self.llm.model
+
+
+class Admission(Protocol):
+    """Says whether a request may be sent, since it costs something."""
+
+    async def __call__(self, request: Request, used: Usage) -> Options:
+        """The options to send it with: a limit of output may be lower. ``used`` is what the call has cost before, in
+        attempts that failed. Raises `BudgetExceeded` if it may not be sent."""
+        ...
 
 
 class Provider(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import anyio
 
 from forkpoint.clock import system_clock
-from forkpoint.events import NewEvent, StagedEvent, Usage, seal
+from forkpoint.events import ModelCalled, NewEvent, StagedEvent, Usage, seal
 from forkpoint.history.state import EMPTY, State, fold
 from forkpoint.history.steers import Steer, read_steers, steers_among
 from forkpoint.store.protocol import Store
@@ -28,6 +28,7 @@ class Steps:
         self._usage = Usage()  # of what is pending
         self._unsure: tuple[list[NewEvent], Usage] | None = None  # sent to the store, and no answer came
         self._written = system_clock()  # when the store last took the turn for this process's
+        self._calling = False  # a model is being asked
         self._lock = anyio.Lock()
 
     @property
@@ -70,7 +71,12 @@ class Steps:
         async with self._lock:
             self._turn = await self._store.refresh(self._turn)
 
+    def call_begins(self) -> None:
+        """A model is about to be asked: what is reserved for that stays until the journal has the call's record."""
+        self._calling = True
+
     def add(self, events: Sequence[NewEvent], usage: Usage = Usage()) -> None:
+        self._calling = self._calling and not any(isinstance(event.body, ModelCalled) for event in events)
         self._pending += events
         self._usage += usage
         self._so_far += staged(events)
@@ -92,7 +98,7 @@ class Steps:
             self._unsure = (self._pending, self._usage)
             self._pending, self._usage = [], Usage()
             events, usage = self._unsure
-            self._turn = await self._store.journal(self._turn, events, usage=usage)
+            self._turn = await self._store.journal(self._turn, events, usage=usage, calling=self._calling)
             self._unsure, self._written = None, system_clock()
 
     async def make_sure(self) -> None:

@@ -30,6 +30,8 @@ from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.messages import Given, goes_on
 from forkpoint.backend.options import How
 from forkpoint.backend.results import Turn, steered_in, tools_of
+from forkpoint.engine.budgets.admission import TurnAdmission
+from forkpoint.engine.budgets.clock import clock_of
 from forkpoint.engine.turns.journal import Steps
 from forkpoint.engine.turns.reader import read_turn
 from forkpoint.errors import CommitFailed, ForkpointError, OutcomeUnknown, TurnFailed, TurnLost, TurnSteered
@@ -192,7 +194,8 @@ class Transaction:
     async def _loop(self, plan: Plan, tell: Callback, since: float, after: Done | None = None) -> Done | Waiting:
         budget = plan.run.new_budget()
         team = self._team(plan, self._steps, budget)
-        run = replace(plan.run, budget=budget, team=team)
+        admit, clock = TurnAdmission(self._store, self._steps), clock_of(self._store, self._steps)
+        run = replace(plan.run, budget=budget, team=team, admit=admit, clock=clock)
         loop = Loop(run, self._models, self._steps, tell, since=since)
         return await (loop.run(after) if team is None else team.during(lambda: loop.run(after)))
 

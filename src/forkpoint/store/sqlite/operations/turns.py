@@ -305,7 +305,8 @@ def refresh(db: Database, scope: Scope, turn: OpenTurn) -> OpenTurn:
     """The handle of a running turn with all steps that its journal has."""
     if not is_held(db, scope, turn.id, turn.token):
         raise lost(db, scope, turn)
-    return _handle(db, scope, turn.conversation, turn.id, turn.token, turn.branch)
+    found = _handle(db, scope, turn.conversation, turn.id, turn.token, turn.branch)
+    return replace(found, slice=turn.slice)
 
 
 def discard(db: Database, scope: Scope, id: str) -> StoredTurn:

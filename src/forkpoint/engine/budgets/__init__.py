@@ -1,0 +1,1 @@
+"""Budgets of conversations and families: what a call may cost is reserved before it is made."""
