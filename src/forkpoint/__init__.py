@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from forkpoint.conversation import AsyncConversation, AsyncConversations, Conversation, Conversations, Turn
     from forkpoint.conversation.visualizer import TerminalVisualizer
     from forkpoint.errors import ForkpointError, TurnCancelled, TurnFailed
+    from forkpoint.history.budgets import Budget
     from forkpoint.llm import LLM
     from forkpoint.updates import (
         Answered,
@@ -55,6 +56,7 @@ __all__ = [
     "Answered",
     "AsyncConversation",
     "AsyncConversations",
+    "Budget",
     "CallEnded",
     "CallPiece",
     "CallProgress",
@@ -104,6 +106,7 @@ _HOMES = {
         "forkpoint.conversation": "AsyncConversation AsyncConversations Conversation Conversations Turn",
         "forkpoint.conversation.visualizer": "TerminalVisualizer",
         "forkpoint.errors": "ForkpointError TurnCancelled TurnFailed",
+        "forkpoint.history.budgets": "Budget",
         "forkpoint.llm.model": "LLM",
         "forkpoint.updates": "Answered CallEnded CallPiece CallProgress CallStarted CallWaits "
         "ReasoningPiece Restarted Steered TextPiece TurnJoined TurnStarted",

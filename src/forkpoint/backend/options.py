@@ -13,6 +13,7 @@ from forkpoint.agent.team.tools import Task
 from forkpoint.backend.messages import Given
 from forkpoint.backend.settings import Settings
 from forkpoint.events import JsonText, Position, SkillActivated, ToolResult
+from forkpoint.history.budgets import Budget
 from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
 from forkpoint.store.values import Onto, Status
 from forkpoint.workspace.folders import Kind
@@ -59,6 +60,8 @@ class Draft(Struct, frozen=True, kw_only=True):
     trust: bool | None = None  # what its maker says of the workspace
     asked: Settings | None = None  # what was asked for, once `Backend.prepared` has looked at the workspace
     beside: Beside | None = None  # None: it is a root
+    budget: Budget | None = None
+    family_budget: Budget | None = None
 
 
 class ForkOptions(Struct, frozen=True, kw_only=True):
@@ -79,6 +82,7 @@ class ForkOptions(Struct, frozen=True, kw_only=True):
     isolation: Kind | None = None  # a folder that is made from the source's
     results: Mapping[str, ToolResult] = {}  # other results for calls of the response that ``at`` names, by call
     state: Mapping[str, JsonText] = {}  # what the fork's state has from its beginning on, by key
+    budget: Budget | None = None  # its own, instead of the family's
 
 
 ExportScope: TypeAlias = Literal["conversation", "family", "tags", "all"]
@@ -105,6 +109,7 @@ class SpawnOptions(Struct, frozen=True, kw_only=True):
     agent: Agent | None = None
     title: str | None = None
     tags: Mapping[str, str] = {}
+    budget: Budget | None = None  # its own, instead of its parent's and the family's
 
 
 class How(Terms, frozen=True, kw_only=True):

@@ -37,6 +37,7 @@ from forkpoint.backend.results import (
 from forkpoint.backend.settings import Settings
 from forkpoint.events import BroughtAs, Condensation, Event, Position, Usage, UserMessage
 from forkpoint.history.anchors import Anchor
+from forkpoint.history.budgets import Budget, BudgetScope, BudgetStanding
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.llm.prompt.misses import CacheReport
 from forkpoint.paging import Page
@@ -253,6 +254,18 @@ class BackendBranches(Protocol):
         ...
 
 
+class BackendBudgets(Protocol):
+    """The budgets of a backend's conversations."""
+
+    async def set(self, id: str, budget: Budget | None, *, scope: BudgetScope) -> tuple[BudgetStanding, ...]:
+        """Sets what a conversation or its family may spend in all; None removes it. Returns what `read` does."""
+        ...
+
+    async def read(self, id: str) -> tuple[BudgetStanding, ...]:
+        """The budgets that cover a conversation, its own first and the family's last, and how they stand."""
+        ...
+
+
 class Backend(Protocol):
     """A place where conversations live.
 
@@ -270,6 +283,11 @@ class Backend(Protocol):
     @property
     def branches(self) -> BackendBranches:
         """Branches conversations, and finds their families."""
+        ...
+
+    @property
+    def budgets(self) -> BackendBudgets:
+        """Sets what conversations and families may spend."""
         ...
 
     @property

@@ -33,6 +33,7 @@ from forkpoint.conversation.conversations import AsyncConversations
 from forkpoint.conversation.stream import TurnStream
 from forkpoint.conversation.sync import Conversation, Conversations, SyncTurnStream
 from forkpoint.history.anchors import Anchor, read_anchors
+from forkpoint.history.budgets import Budget, BudgetStanding, Figures
 from forkpoint.history.diff import Piece, TextDiff
 from forkpoint.history.steers import Steer
 from forkpoint.store.erasure import Receipt
@@ -46,6 +47,8 @@ __all__ = [
     "Backup",
     "Branch",
     "BringReport",
+    "Budget",
+    "BudgetStanding",
     "Call",
     "CallPair",
     "Callback",
@@ -57,6 +60,7 @@ __all__ = [
     "DiffSide",
     "DiffTurn",
     "ExportReport",
+    "Figures",
     "Hold",
     "ImportReport",
     "Info",

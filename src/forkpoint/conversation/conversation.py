@@ -64,6 +64,7 @@ from forkpoint.engine.trust import with_project
 from forkpoint.engine.views import info_of_draft
 from forkpoint.errors import BadAgent, BadArgument, CannotKeep, NoSuchTurn, NotFound
 from forkpoint.events import BroughtAs, Condensation, Event, Position, ToolResult, UserMessage
+from forkpoint.history.budgets import Budget, BudgetScope, BudgetStanding
 from forkpoint.ids import new_id
 from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
@@ -89,6 +90,7 @@ class AsyncConversation:
       kept in the user's settings if possible (`trust_warning`). An explicit "untrusted" in the settings wins.
     - ``store``: where the conversation lives: ``sqlite:///file.db``, ``memory:``, or ``http://host:8008`` for a server,
       whose agents have names like ``"support"``. Default: FORKPOINT_STORE, else a file in the user's data folder.
+    - ``budget`` and ``family_budget``: what it may spend in all, and it with all its forks and sub-agents.
     - ``callbacks``: functions that get every update while a turn runs.
     - ``visualizer``: a callback that shows updates on a screen. A fork gets one of the same kind.
     """
@@ -103,10 +105,12 @@ class AsyncConversation:
         store: Where = None,
         title: str | None = None,
         tags: Mapping[str, str] | None = None,
+        budget: Budget | None = None,
+        family_budget: Budget | None = None,
         callbacks: Iterable[Callback] = (),
         visualizer: Visualizer | None = None,
     ) -> None:
-        options = NewOptions(agent, conversation_id, workspace, trust, title, tags)
+        options = NewOptions(agent, conversation_id, workspace, trust, title, tags, budget, family_budget)
         self._compose(drafted(Place(store), options), callbacks, visualizer)
 
     @classmethod
@@ -541,6 +545,7 @@ class AsyncConversation:
         workspace: str | os.PathLike[str] = "share",
         results: Mapping[str, Message | ToolResult] | None = None,
         state: Mapping[str, object] | None = None,
+        budget: Budget | None = None,
         callbacks: Iterable[Callback] = (),
         key: str | None = None,
         if_revision: int | None = None,
@@ -557,6 +562,7 @@ class AsyncConversation:
           the event of its result, or its turn. The fork has the history up to the model's response with these calls;
           a note answers them, with the results that they had where you give no other. `go_on` goes on from there.
         - ``state``: keys of the agent's state that the fork begins with, as a note.
+        - ``budget``: what the fork may spend in all. It does not draw from the family's budget then. Default: it does.
         - ``key``: an idempotency key. The same key with the same arguments gives the same fork.
         - ``if_revision``: as in `run`.
         """
@@ -585,6 +591,7 @@ class AsyncConversation:
             isolation="worktree" if workspace == "worktree" else "copy" if workspace == "copy" else None,
             results={call: as_result(call, result) for call, result in (results or {}).items()},
             state=as_state("fork()", state or {}),
+            budget=budget,
         )
         info, settings = await backend.branches.fork(self.id, options, handle.agent, key=key, if_revision=if_revision)
         answers = handle.agent_of(settings) if other is None else at_hand(other)
@@ -708,6 +715,30 @@ class AsyncConversation:
         await self.close()
         return folder
 
+    # Budgets.
+
+    async def set_budget(
+        self, budget: Budget | None, *, scope: BudgetScope = "conversation"
+    ) -> tuple[BudgetStanding, ...]:
+        """Sets what this conversation may spend in all, or with ``scope="family"`` its whole family; None removes it.
+
+        What was spent before counts. A conversation's budget covers its turns, side questions and condensations, and
+        the sub-agents beneath it. All budgets that cover a call must have room for the most that it can cost; else it
+        is not made, and `BudgetExceeded` says why. Returns what `budget` does.
+        """
+        if scope not in get_args(BudgetScope):
+            raise BadArgument("set_budget()", f"scope={scope!r}", "it is conversation or family")
+        if budget is not None and not isinstance(budget, Budget):
+            raise BadArgument("set_budget()", f"budget={budget!r}", "it is a Budget, or None")
+        return await (await self._backend()).budgets.set(self.id, budget, scope=scope)
+
+    async def budget(self) -> tuple[BudgetStanding, ...]:
+        """The budgets that cover this conversation: limits, what is spent, reserved and left.
+
+        Its own comes first, then those of the conversations that it works beneath, and the family's last.
+        """
+        return () if self._handle.draft is not None else await (await self._backend()).budgets.read(self.id)
+
     # Holding and erasing.
 
     async def hold(self, reason: str) -> Hold:
@@ -777,6 +808,7 @@ class AsyncConversation:
         fork: str | int = "none",
         title: str | None = None,
         tags: Mapping[str, str] | None = None,
+        budget: Budget | None = None,
         callbacks: Iterable[Callback] = (),
         key: str | None = None,
     ) -> Self:
@@ -788,6 +820,8 @@ class AsyncConversation:
         - ``model``: another model that this conversation's agent offers.
         - ``nickname``: its name among its siblings.
         - ``fork``: only ``none`` here. A sub-agent that begins with its parent's history is made by a call in a turn.
+        - ``budget``: what the sub-agent may spend in all. It draws neither from this conversation's budget nor from
+          the family's then. Default: it draws from both.
         - ``callbacks``: functions that get every update while its turns run.
         - ``key``: an idempotency key. The same key with the same arguments gives the same sub-agent, and ``run()`` of
           the sub-agent gives the turn that has its task: also after a restart, the task is not run twice.
@@ -813,6 +847,7 @@ class AsyncConversation:
             agent=None if isinstance(agent, str) else agent,
             title=title,
             tags=others,
+            budget=budget,
         )
         child = self._branch(await self._members.spawn(options, key=key), callbacks)
         child._tries.set_task(pending, part_of_key(key, "task"))

@@ -32,6 +32,7 @@ from forkpoint.conversation.handle import NewOptions, OpenOptions, created, open
 from forkpoint.conversation.place import Place, Where
 from forkpoint.errors import BadArgument, StoreUnavailable
 from forkpoint.history.anchors import Anchor
+from forkpoint.history.budgets import Budget
 from forkpoint.llm.model import LLM
 from forkpoint.paging import Page
 from forkpoint.store.erasure import Receipt, check_reason
@@ -94,6 +95,8 @@ class AsyncConversations:
         trust: bool | None = None,
         title: str | None = None,
         tags: Mapping[str, str] | None = None,
+        budget: Budget | None = None,
+        family_budget: Budget | None = None,
         callbacks: Iterable[Callback] = (),
         visualizer: Visualizer | None = None,
     ) -> AsyncConversation:
@@ -102,7 +105,7 @@ class AsyncConversations:
         The arguments are those of `AsyncConversation`, which makes a conversation with its first turn only.
         """
         await self._backend()
-        options = NewOptions(agent, conversation_id, workspace, trust, title, tags)
+        options = NewOptions(agent, conversation_id, workspace, trust, title, tags, budget, family_budget)
         return AsyncConversation._around(await created(self._place.also(), options), callbacks, visualizer)
 
     async def close(self) -> None:

@@ -28,6 +28,7 @@ from forkpoint.engine.team.spawn import known_agent
 from forkpoint.engine.trust import check_trust, taken_over
 from forkpoint.engine.views import info_of_draft
 from forkpoint.errors import AlreadyExists, CannotResume, ConversationClosed, NoAgent, NotFound, Stale
+from forkpoint.history.budgets import Budget
 from forkpoint.llm.model import LLM
 
 
@@ -270,6 +271,8 @@ class NewOptions(Struct, frozen=True):
     trust: bool | None = None
     title: str | None = None
     tags: Mapping[str, str] | None = None
+    budget: Budget | None = None
+    family_budget: Budget | None = None
 
 
 class OpenOptions(Struct, frozen=True, kw_only=True):
@@ -291,7 +294,17 @@ def drafted(place: Place, options: NewOptions) -> Handle:
     check_trust(options.trust, "its agent's" if remote else settings.workspace)  # a server's agent may have one
     title, tags = with_title(options.title, options.tags)
     chosen = options.conversation_id is not None
-    draft = Draft(id=id, name=name, settings=settings, chosen=chosen, title=title, tags=tags, trust=options.trust)
+    draft = Draft(
+        id=id,
+        name=name,
+        settings=settings,
+        chosen=chosen,
+        title=title,
+        tags=tags,
+        trust=options.trust,
+        budget=options.budget,
+        family_budget=options.family_budget,
+    )
     return Handle(place, id, name or id, at_hand(answerer), settings, draft=draft)
 
 

@@ -66,6 +66,7 @@ class Conversation:
       kept in the user's settings if possible (`trust_warning`). An explicit "untrusted" in the settings wins.
     - ``store``: where the conversation lives: ``sqlite:///file.db``, ``memory:``, or ``http://host:8008`` for a server,
       whose agents have names like ``"support"``. Default: FORKPOINT_STORE, else a file in the user's data folder.
+    - ``budget`` and ``family_budget``: what it may spend in all, and it with all its forks and sub-agents.
     - ``callbacks``: functions that get every update while a turn runs, in the portal's thread.
     - ``visualizer``: a callback that shows updates on a screen. A fork gets one of the same kind.
 
@@ -205,6 +206,8 @@ class Conversation:
     bring = waits(AsyncConversation.bring)
     tree = waits(AsyncConversation.tree)
     delete = waits(AsyncConversation.delete)
+    set_budget = waits(AsyncConversation.set_budget)
+    budget = waits(AsyncConversation.budget)
     hold = waits(AsyncConversation.hold)
     holds = waits(AsyncConversation.holds)
     release = waits(AsyncConversation.release)

@@ -22,6 +22,7 @@ from forkpoint.backend.options import ConversationFilter, Draft, ErasureOptions,
 from forkpoint.backend.results import ImportReport, Info, RemovedWorkspace, Stats
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.branches.branches import EngineBranches
+from forkpoint.engine.budgets.budgets import EngineBudgets
 from forkpoint.engine.conversation_cache import check_revision
 from forkpoint.engine.erasures import Erasures
 from forkpoint.engine.exports import format_named, import_archive
@@ -79,6 +80,7 @@ class Engine:
         self.turns = TurnRunner(resources)
         self.team = self.turns.beneath = Teams(resources, self.turns)
         self.branches = EngineBranches(resources, self.turns)
+        self.budgets = EngineBudgets(resources)
         self.placement = Placement(resources, self.branches.forks, self.turns)
         self._erasures = Erasures(resources, self.turns)
 

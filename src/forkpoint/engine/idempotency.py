@@ -79,7 +79,8 @@ def spawn_key(key: str | None, parent: str, options: SpawnOptions) -> Idempotenc
     agent = None if options.agent is None else options.agent.to_json()
     task = options.task
     asked = (parent, task.task, task.role, agent, task.agent, task.model, task.nickname)
-    said = (*asked, task.fork, options.title, sorted(options.tags.items()))
+    own = () if options.budget is None else (options.budget,)
+    said = (*asked, task.fork, options.title, sorted(options.tags.items()), *own)
     return IdempotencyKey(key, hashlib.sha256(msgspec.json.encode(said)).digest())
 
 
@@ -103,6 +104,9 @@ def _new(new: Draft | ForkOptions) -> dict[str, object]:
     """What was asked of a new conversation. An id that nobody chose differs with each try, so it is left out."""
     asked = asdict(new) | {"id": new.id if new.chosen and new.name is None else None, "tags": stored_tags(new.tags)}
     asked.pop("beside", None)  # such a branch begins with a turn, whose key says what was asked
+    for name in ("budget", "family_budget"):  # without one, it is the same request as before there were budgets
+        if (budget := asked.pop(name, None)) is not None:
+            asked[name] = msgspec.to_builtins(budget)
     return asked
 
 

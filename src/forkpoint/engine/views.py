@@ -100,6 +100,8 @@ def new_conversation(draft: Draft) -> NewConversation:
         cache=own_identity(draft.id).to_json(),
         title=draft.title,
         tags=stored_tags(draft.tags),
+        budget=draft.budget,
+        family_budget=draft.family_budget,
     )
     if (beside := draft.beside) is None:
         return new

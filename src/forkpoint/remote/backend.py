@@ -25,6 +25,7 @@ from forkpoint.ids import new_id
 from forkpoint.paging import Page
 from forkpoint.remote import requests
 from forkpoint.remote.branches import RemoteBranches
+from forkpoint.remote.budgets import RemoteBudgets
 from forkpoint.remote.connection import EXPORT, Delivery, Lost, ServerConnection, ServerRequest, quoted
 from forkpoint.remote.questions import RemoteQuestions
 from forkpoint.remote.requests import given, made_of, page_of, page_size, path_of, with_settings
@@ -76,6 +77,7 @@ class RemoteBackend:
         self._connection = ServerConnection(url) if isinstance(url, str) else url
         self.turns = RemoteTurns(self._connection)
         self.branches = RemoteBranches(self._connection)
+        self.budgets = RemoteBudgets(self._connection)
         self.questions = RemoteQuestions(self._connection)
         self.team = RemoteTeam(self._connection)
 

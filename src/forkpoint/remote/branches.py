@@ -46,6 +46,7 @@ class RemoteBranches:
             "workspace": options.workspace or options.isolation,
             "results": results_of(options.results) or None,
             "state": {key: Raw(value.encode()) for key, value in options.state.items()} or None,
+            "budget": options.budget,
         }
         path = f"{path_of(source)}/fork"
         request = ServerRequest(method="POST", path=path, body=given(body), key=key or new_id(), revision=if_revision)

@@ -62,7 +62,7 @@ def made_of(draft: Draft) -> dict[str, Any]:
     made: dict[str, Any] = {"tags": dict(draft.tags)}
     if draft.settings.agent_json is not None:
         made["agent"] = draft.settings.agent
-    for name in ("name", "title"):
+    for name in ("name", "title", "budget", "family_budget"):
         if (value := getattr(draft, name)) is not None:
             made[name] = value
     if draft.settings.workspace is not None:

@@ -29,6 +29,7 @@ class RemoteTeam:
             "fork": task.fork,
             "title": options.title,
             "tags": dict(options.tags),
+            "budget": options.budget,
             "run": False,  # whoever asked runs it, and hears it
         }
         path = f"{path_of(parent)}/agents"

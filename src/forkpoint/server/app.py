@@ -17,6 +17,7 @@ from forkpoint.llm.call import Models
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.api import (
     branches,
+    budgets,
     conversations,
     copies,
     erasures,
@@ -52,6 +53,7 @@ FAMILIES = (
     standing_approvals.calls,
     events.calls,
     branches.calls,
+    budgets.calls,
     erasures.calls,
     sub_agents.calls,
     inspection.calls,

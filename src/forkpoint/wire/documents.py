@@ -40,6 +40,7 @@ from forkpoint.events import (
     body_of,
     encode_body,
 )
+from forkpoint.history.budgets import BudgetStanding
 from forkpoint.history.steers import Steer
 from forkpoint.llm.answers import Finish
 from forkpoint.llm.prompt.identity import CacheIdentity
@@ -264,6 +265,12 @@ class HoldsDocument(Struct, frozen=True):
     """What keeps families from deletion, erasure and retention."""
 
     items: tuple[Hold, ...]
+
+
+class BudgetsDocument(Struct, frozen=True):
+    """What a conversation may spend: the budgets that cover it, its own first and the family's last."""
+
+    items: tuple[BudgetStanding, ...]
 
 
 class ReceiptsDocument(Struct, frozen=True):

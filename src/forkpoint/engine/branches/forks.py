@@ -143,6 +143,7 @@ class Forks:
             title=options.title,
             tags=stored_tags(options.tags),
             carries_metrics=not options.reset_metrics,
+            budget=options.budget,
         )
         if source.draft:  # nothing is in it, but somebody wants to go on from there
             await self._store.admit(source.id)

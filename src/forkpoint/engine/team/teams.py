@@ -116,7 +116,7 @@ class Teams:
         parent = Parent(record.id, bound, settings, identity_of(record))
         child = child_of(parent, options.id, options.task, await self._beneath.roster_now(record), given=options.agent)
         new = new_child(options.id, child, Lineage("sub_agent", record.id), record.family, None)
-        new = replace(new, title=options.title, tags=stored_tags(options.tags))
+        new = replace(new, title=options.title, tags=stored_tags(options.tags), budget=options.budget)
         events = as_in_the_shell_of(await self._store.state(record.id))
         return await self._store.create(new, events, key=once, announced=_announced(record, new))
 

@@ -13,6 +13,7 @@ from forkpoint.backend.messages import Given, as_message, as_result
 from forkpoint.errors import Invalid, NothingToRun, TooLarge
 from forkpoint.events import BroughtAs, Part, ToolResult, UserMessage
 from forkpoint.history.anchors import Anchor
+from forkpoint.history.budgets import Budget, BudgetScope
 from forkpoint.llm.prompt.identity import CachePolicy
 from forkpoint.server.api.bad_json import UNREADABLE, fault_of
 
@@ -82,6 +83,32 @@ Reason: TypeAlias = Annotated[
 ]
 
 
+BudgetGiven: TypeAlias = Annotated[
+    Budget,
+    Meta(
+        description="What may be spent in all. At least one of its limits is given.",
+        examples=[{"dollars": 5.0}, {"tokens": 1_000_000, "turns": 100}],
+    ),
+]
+OwnBudget: TypeAlias = Annotated[
+    Budget,
+    Meta(
+        description="A budget of its own: what it spends does not draw from the family's. Needs the role operate.",
+        examples=[{"dollars": 1.0}],
+    ),
+]
+
+
+class SetBudget(_Body, frozen=True):
+    """What a conversation or its family may spend in all. At least one limit is given."""
+
+    dollars: Annotated[float, Meta(ge=0)] | None = None
+    tokens: Annotated[int, Meta(ge=0, description="Input and output.")] | None = None
+    turns: Annotated[int, Meta(ge=0, description="Turns that have asked a model.")] | None = None
+    seconds: Annotated[float, Meta(ge=0, description="During which turns run.")] | None = None
+    scope: Annotated[BudgetScope, Meta(description="Whose budget it is.")] = "conversation"
+
+
 class HoldFamily(_Body, frozen=True):
     """Keeps a conversation's family from deletion, erasure and retention."""
 
@@ -125,6 +152,8 @@ class CreateConversation(_Body, frozen=True):
     tags: Tags = {}
     workspace: str | None = None
     trust: TrustGiven | None = None
+    budget: BudgetGiven | None = None
+    family_budget: BudgetGiven | None = None
 
 
 class DescribeConversation(_Body, frozen=True):
@@ -151,6 +180,8 @@ class FirstTurn(_Body, frozen=True):
     workspace: str | None = None
     trust: TrustGiven | None = None
     chosen: Annotated[bool, Meta(description="Refuse if it exists already.")] = False
+    budget: BudgetGiven | None = None
+    family_budget: BudgetGiven | None = None
 
 
 class Say(_Body, frozen=True):
@@ -360,6 +391,7 @@ class Fork(_Body, frozen=True):
         ),
     ] = ()
     state: Annotated[dict[str, Any], Meta(description="Keys of the agent's state that the fork begins with.")] = {}
+    budget: OwnBudget | None = None
 
 
 class Spawn(_Body, frozen=True):
@@ -374,6 +406,7 @@ class Spawn(_Body, frozen=True):
     title: str | None = None
     tags: Tags = {}
     run: Annotated[bool, Meta(description="Begin its task at once. The turn goes on by itself.")] = True
+    budget: OwnBudget | None = None
 
 
 class Rewind(_Body, frozen=True):

@@ -36,7 +36,7 @@ calls = Calls("branches", under="/api/conversations/{id}")
     tags=True,
     raises=(
         "not_found exists bad_name bad_position cannot_resume no_agent key_reused not_whole too_large stale "
-        f"bad_argument workspace_not_made {AGENT}"
+        f"bad_argument workspace_not_made forbidden {AGENT}"
     ),
 )
 async def fork_conversation(call: CallMade, id: Conversation) -> Response:
@@ -46,6 +46,8 @@ async def fork_conversation(call: CallMade, id: Conversation) -> Response:
     `workspace` says otherwise: `isolation` of what is answered says which it is.
     """
     body = await call.body(Fork)
+    if body.budget is not None:
+        call.check_role("operate")  # else the family's budget would limit nobody
     isolation = _isolation(body)
     workspace = None if isolation is not None or body.workspace == "share" else body.workspace
     source, theirs, placed = id, None, workspace is not None and body.agent is None
@@ -78,6 +80,7 @@ async def fork_conversation(call: CallMade, id: Conversation) -> Response:
         isolation=isolation,
         results={one.call_id: one for one in results_in(body.results, call.services.settings.max_messages)},
         state=as_state("fork", body.state),
+        budget=body.budget,
     )
     made, _ = await call.backend.branches.fork(source, options, theirs, key=call.key, if_revision=call.if_revision)
     return created(made)

@@ -205,6 +205,8 @@ async def draft_of(call: ApiCall, body: CreateConversation | FirstTurn, given: s
         title=title,
         tags=others,
         trust=body.trust,
+        budget=body.budget,
+        family_budget=body.family_budget,
     )
     return (await call.backend.prepared(draft, agent))[0]
 

@@ -78,6 +78,8 @@ async def spawn_agent(call: CallMade, id: Conversation) -> Response:
     Idempotency-Key there is one sub-agent, and one turn that has its task.
     """
     body = await call.body(Spawn)
+    if body.budget is not None:
+        call.check_role("operate")  # else the family's budget would limit nobody
     task = as_message(body.task)
     info, settings = await call.found(id)
     parent, key, backend = call.agent_of(info, settings), call.key, call.backend
@@ -95,6 +97,7 @@ async def spawn_agent(call: CallMade, id: Conversation) -> Response:
         agent=call.agent_given(body.agent) if isinstance(body.agent, dict) else None,
         title=title,
         tags=others,
+        budget=body.budget,
     )
     if not body.run:
         child, _ = await backend.team.spawn(info.id, options, parent, key=key)

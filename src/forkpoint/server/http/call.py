@@ -134,6 +134,13 @@ class ApiCall:
         self.tenant: str = request.scope["forkpoint.tenant"]
         self.id: str = request.scope["forkpoint.request_id"]
 
+    def check_role(self, needed: Role) -> None:
+        """Raises `Forbidden` unless the caller's key has this role: for a part of a call that needs more than the call
+        itself."""
+        key: ApiKey | None = self.request.scope["forkpoint.key"]
+        if key is not None:
+            key.check_role(needed)
+
     def by(self, said: str | None) -> str | None:
         """Who decides something: what the client says, and never instead of its key. ``ann (key ci)``, or ``ci``."""
         key: ApiKey | None = self.request.scope["forkpoint.key"]

@@ -51,6 +51,7 @@ _BY_KIND: dict[ErrorKind, int] = {
     errors.TurnFailed: 502,
     errors.TurnCancelled: 409,
     errors.LimitReached: 422,
+    errors.BudgetExceeded: 402,
     errors.HookBlocked: 422,
     errors.BadOutput: 502,
     errors.ModelError: 502,
