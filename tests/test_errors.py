@@ -78,6 +78,8 @@ CODES = {
     "TurnFailed": "turn_failed",
     "TurnCancelled": "turn_cancelled",
     "LimitReached": "limit_reached",
+    "BudgetExceeded": "budget_exceeded",
+    "BudgetExceeded.budget_unpriced": "budget_unpriced",
     "HookBlocked": "hook_blocked",
     "BadOutput": "bad_output",
     "NothingToRun": "nothing_to_run",

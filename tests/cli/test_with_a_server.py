@@ -49,6 +49,7 @@ TRIED = {
     "release": "test_what_is_held_is_not_erased",
     "erase": "test_what_is_held_is_not_erased",
     "erasures": "test_what_is_held_is_not_erased",
+    "budget": "test_a_budget_is_set_shown_and_removed",
     "export": "test_export_and_import",
     "import": "test_export_and_import",
     "request": "test_request_shows_what_is_sent",
@@ -115,6 +116,15 @@ def test_every_command_is_tried_with_a_server() -> None:
     commands = typer.main.get_group(app).commands.keys() - NEEDS_NONE
     assert commands == TRIED.keys(), "try each command with a server's address here, and name its test"
     assert all(test in globals() for test in TRIED.values())
+
+
+def test_a_budget_is_set_shown_and_removed(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    name = talk(server, agent(""), "one")
+    forkpoint.json("budget", name, "--tokens", "5000", "--turns", "3", "--family", *at)
+    (found,) = forkpoint.json("budget", name, *at)["items"]
+    assert found == forkpoint.json("budget", name, "--store", f"sqlite:///{server.file}")["items"][0]
+    assert (found["limits"], found["left"]["turns"]) == ({"tokens": 5000, "turns": 3}, 2)
+    assert forkpoint.json("budget", name, "--remove", "--family", *at) == {"items": []}
 
 
 def test_list_show_tree_and_verify_give_the_same_documents_as_the_servers_file(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.conversation.support.agents import agent_of
 from tests.conversation.support.homes import Home
 
-from forkpoint import Agent, AsyncConversation, Conversation
+from forkpoint import Agent, AsyncConversation, Budget, Conversation
 from forkpoint.backend.options import Draft, ForkOptions
 from forkpoint.backend.protocol import Backend
 from forkpoint.backend.settings import Settings
@@ -79,6 +79,8 @@ async def test_a_repeat_of_a_create_with_a_chosen_name_is_not_refused_as_taken(b
         {"id": new_id(), "chosen": True},
         {"settings": Settings.of(OTHER, None)},
         {"settings": Settings.of(ECHO, "/")},
+        {"budget": Budget(turns=1)},
+        {"family_budget": Budget(turns=1)},
     ],
     ids=lambda other: "-".join(other),
 )
@@ -147,6 +149,7 @@ async def test_a_key_without_a_fork_is_free_and_one_whose_fork_is_deleted_is_fre
         {"workspace": "copy"},
         {"at": Position(1, 2), "results": {"call": "x"}},
         {"state": {"a": 1}},
+        {"budget": Budget(dollars=1)},
     ],
     ids=lambda other: "-".join(other),
 )
@@ -162,7 +165,7 @@ async def test_a_key_names_one_fork_that_was_asked_for(
 
 def test_every_option_of_a_fork_is_tried_above() -> None:
     tried = {"id", "name", "chosen", "at", "before", "agent", "title", "tags", "reset_metrics", "cache", "workspace"}
-    tried |= {"isolation", "results", "state"}
+    tried |= {"isolation", "results", "state", "budget"}
     elsewhere = {"server_agent"}  # which no store in this process is asked for
     assert set(ForkOptions.__struct_fields__) == tried | elsewhere, "say above that another one is another request"
 

@@ -17,7 +17,7 @@ import pytest
 from msgspec import Struct, defstruct
 from tests.conversation.support.homes import Home, home_of
 
-from forkpoint import LLM, Agent, AsyncConversation, Limits, Secret, ToolContext, tool
+from forkpoint import LLM, Agent, AsyncConversation, Budget, Limits, Secret, ToolContext, tool
 from forkpoint.agent.condense.condenser import Window
 from forkpoint.agent.hooks.hook import Hook
 from forkpoint.agent.mcp import McpServer, Offered
@@ -265,6 +265,20 @@ async def check_standing(case: Case) -> None:
     assert await (await case.source.fork()).approvals() == ()
 
 
+async def check_budget(case: Case) -> None:
+    await case.source.set_budget(Budget(tokens=10**6), scope="family")
+    await case.source.set_budget(Budget(tokens=10**5))
+    shared = await case.source.fork()
+    (family,) = await shared.budget()
+    assert (family.scope, family.limits.tokens) == ("family", 10**6)
+    alone = await case.source.fork(budget=Budget(tokens=5))
+    (own,) = await alone.budget()
+    assert (own.conversation, own.limits.tokens, own.apart) == (alone.id, 5, True)
+    await case.source.set_budget(None)
+    await case.source.set_budget(None, scope="family")
+    assert await case.fork.budget() == ()
+
+
 async def check_tags(case: Case) -> None:
     assert await case.fork.tags() == {}
     tagged = await case.source.fork(title="Follow-up", tags={"kind": "debug", "title": "not this"})
@@ -431,6 +445,7 @@ TABLE: Sequence[Row] = (
         check_safety,
     ),
     Row("standing approvals", {}, check_standing),
+    Row("budget", {}, check_budget),
     Row(
         "title and tags",
         {

@@ -26,8 +26,8 @@ NEEDED = {
     "read": """
         list_agents list_conversations get_conversation list_turns get_turn list_events follow_events follow_family
         get_tree get_diff list_members get_member get_stats get_usage get_state get_request explain_cache
-        verify_conversation verify_all
-        list_models get_model list_approvals list_records get_anchor list_holds list_all_holds
+        verify_conversation verify_all get_budget list_models get_model list_approvals list_records get_anchor
+        list_holds list_all_holds
     """,
     "use": """
         create_conversation describe_conversation change_agent run_turn steer_turn cancel_turn discard_turn settle_turn
@@ -37,7 +37,7 @@ NEEDED = {
     """,
     "operate": """
         delete_conversation collect hold_family release_family release_hold erase_conversation erase_many list_erasures
-        export_conversation export_all import_export
+        export_conversation export_all import_export set_budget remove_budget
     """,
     None: "health ready metrics",
 }

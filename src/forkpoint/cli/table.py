@@ -33,7 +33,10 @@ SECTIONS: dict[str, Rows] = {
         "keep": ("commands.branches.keep:keep", "Go on from a branch under the conversation's own name."),
         "diff": ("commands.branches.diff:diff", "Show how two conversations differ, side by side."),
         "bring": ("commands.branches.bring:bring", "Bring an answer, a summary or turns from a branch."),
-        "budget": ("commands.branches.budget:budget", "Show or set what a conversation or its family may spend."),
+        "budget": (
+            "commands.branches.budget:budget",
+            "Show or set what a conversation or its family may spend in all.",
+        ),
         "agents": ("", "The sub-agents of a conversation: who they are, and how they stand."),
     },
     "Steer": {

@@ -94,7 +94,7 @@ class BudgetExceeded(ForkpointError, code="budget_exceeded"):
 
         Give the model a price, or remove the limit in dollars.
 
-        Python: Give the model a price with LLM(price=Price(...)), or set a budget without dollars.
+        Python: Pass a price with LLM(price=Price(...)), or set a budget without dollars.
         """
         self.what, self.spent, self.reserved, self.needed = "dollars", "", "", ""
 

@@ -9,6 +9,7 @@ from forkpoint.backend.results import ImportReport, Info, Member, SideAnswer, St
 from forkpoint.errors import ForkpointError, TurnFailed
 from forkpoint.events import AssistantMessage, Condensation, Envelope, Event, Position, Text, Usage, UserMessage
 from forkpoint.history.anchors import Anchor
+from forkpoint.history.budgets import Budget, BudgetStanding, Figures
 from forkpoint.history.records import ErasedRun
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.server.http.branch_examples import BROUGHT, DIFF
@@ -139,6 +140,14 @@ _RECORD = Record(
     body={"kind": "failed", "time": _TIME, "by": "ci", "turn": {"id": TURN, "outcome": "failed", "started": _TIME}},
 )
 _HOLD = Hold("01a8f6e0-6c32-7e5a-8b23-4dbf807c6e9d", ID, "case 17/2026", "ann", _TIME)
+_BUDGET = BudgetStanding(
+    scope="family",
+    conversation=None,
+    limits=Budget(dollars=5.0),
+    spent=Figures(dollars=3.0, tokens=412_000, turns=38, seconds=301.5),
+    reserved=Figures(dollars=0.25, tokens=30_000, turns=0, seconds=0.0),
+    left=Figures(dollars=1.75, tokens=None, turns=None, seconds=None),
+)
 _RECEIPT = Receipt(
     id="01a8f6e0-7d43-7f6b-9c34-5ec0918d7fae",
     tenant="default",
@@ -191,6 +200,8 @@ EXAMPLES: dict[str, Any] = {
     "Hold": plain(_HOLD),
     "HoldsDocument": {"items": [plain(_HOLD)]},
     "HoldFamily": {"reason": _HOLD.reason},
+    "SetBudget": {"dollars": 5.0, "scope": "family"},
+    "BudgetsDocument": {"items": [plain(_BUDGET)]},
     "Receipt": plain(_RECEIPT),
     "ReceiptsDocument": {"items": [plain(_RECEIPT)]},
     "PageDocument_Receipt": {"items": [plain(_RECEIPT)], "next": None},

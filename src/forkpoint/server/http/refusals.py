@@ -100,7 +100,7 @@ def _errors(about: Description, takes_parameters: bool) -> Iterator[Exception]:
 _CAUSES = (
     "limit_reached hook_blocked model_context_too_long model_refused model_rate_limit model_quota model_overloaded "
     "model_authentication model_bad_request model_unknown model_wrong_address model_connection model_malformed "
-    "model_empty model_timeout bad_output mcp_failed disk_full"
+    "model_empty model_timeout bad_output mcp_failed disk_full budget_exceeded budget_unpriced"
 )
 """Why turns fail: a cause for each status that there is, and each code that OpenAI's clients read."""
 
@@ -146,17 +146,20 @@ _SAMPLES: dict[str, Any] = {
     "path": "/srv/shop",
     "position": "1-3",
     "project": "/srv/shop",
+    "reserved": "0.2",
     "role": "use",
     "seconds": 60.0,
     "server": "search",
     "setting": "instructions",
     "size": 40_000_000,
+    "spent": "4.9",
     "tries": 3,
     "turn": TURN,
     "variable": "OPENAI_API_KEY",
     "verb": "approve",
     "what": "conversation",
     "line": 12,
+    "whose": f"family {ID}",
     "why": "the reason stands here",
 }
 """A value for each field that an error can have, by its name."""
@@ -170,6 +173,8 @@ _SAMPLES_OF: dict[str, dict[str, Any]] = {
     },
     "bad_tool": {"name": "search"},
     "bring_refused": {"why": "it has nothing since the two part"},
+    "budget_exceeded": {"what": "dollars", "limit": "5", "needed": "0.31"},
+    "budget_unpriced": {"limit": "5"},
     "cannot_resume": {"items": (Item("tool", "read_log", "it is not on the server as it was"),)},
     "forbidden": {"key": "ci"},
     "limit_reached": {"what": "steps", "limit": "100"},

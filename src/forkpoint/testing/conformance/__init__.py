@@ -12,6 +12,7 @@ that it is not shared is not asked to.
 """
 
 from forkpoint.testing.conformance.anchors import AnchorConformance
+from forkpoint.testing.conformance.budgets import BudgetConformance
 from forkpoint.testing.conformance.care import CareConformance
 from forkpoint.testing.conformance.changes import ChangeConformance
 from forkpoint.testing.conformance.conversations import ConversationConformance
@@ -61,6 +62,7 @@ class StoreConformance(
     CopyConformance,
     ErasureConformance,
     HoldConformance,
+    BudgetConformance,
     RecordConformance,
 ):
     """All that is asked of a store."""

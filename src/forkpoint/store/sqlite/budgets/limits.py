@@ -48,11 +48,12 @@ def found(
 
 
 def remove(db: Database, scope: Scope, row: sqlite3.Row) -> None:
-    """Removes a budget. If it was apart, what was spent there is the family's from now on."""
+    """Removes a budget. If it was apart, what was spent there counts in the budgets that cover it from now on."""
     family = row["family"]
     db.execute(SQL["delete_budget"], {"id": row["id"]})
-    if row["apart"] and (shared := budget_of(db, scope, family, "family", family)) is not None:
-        db.execute(SQL["add_spent"], columns(spent_in(row)) | {"id": shared["id"]})
+    if row["apart"]:
+        for above in covering(db, scope, row["subject"], family):
+            db.execute(SQL["add_spent"], columns(spent_in(row)) | {"id": above["id"]})
     tell(db, scope, family, row["scope"], row["subject"], None, apart=False)
 
 

@@ -24,7 +24,7 @@ CREATE TABLE budget (
   UNIQUE (tenant, family, scope, subject)
 ) STRICT;
 
-CREATE TABLE reservation (              -- what may still be spent of a budget by something that is under way
+CREATE TABLE reservation (              -- what may still be spent of a budget by what is under way
   owner       BLOB NOT NULL,            -- the turn, charge or note
   kind        TEXT NOT NULL,            -- call: of a model, at its worst; turn: one turn, and a slice of time
   budget      INTEGER NOT NULL REFERENCES budget (id) ON DELETE CASCADE,
