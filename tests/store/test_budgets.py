@@ -169,8 +169,16 @@ async def test_a_budget_travels_with_its_family_and_counts_what_was_spent_there(
         assert [one.spent.tokens for one in await store.budgets(made.id)] == [20], "what it spent there counts here"
         assert [one.spent.tokens for one in await store.budgets(fork.id)] == [10]
         assert (await store.verify()).flaws == ()
+
+
+async def test_an_import_does_not_change_a_budget_that_stands_here(tmp_path: Path, another: SqliteStore) -> None:
+    async with await SqliteStore.open(tmp_path / "x.db") as store:
+        made = await create(store)
+        await run(store, made.id, "one", TEN)
+        await store.set_budget(made.id, Budget(tokens=50), scope="family")
+        await imported(another, await exported(store))
         await another.set_budget(made.id, Budget(tokens=10**6), scope="family")
-        await run(another, made.id, "four", TEN)
+        await run(another, made.id, "two", TEN)
         with pytest.raises(ImportRefused, match="the budget of the family was changed there"):
             await imported(store, await exported(another))
         assert [one.limits.tokens for one in await store.budgets(made.id)] == [50]

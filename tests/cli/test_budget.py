@@ -1,0 +1,57 @@
+"""``forkpoint budget``."""
+
+from pathlib import Path
+
+import pytest
+from tests.cli.program import Program, agent, one_line
+
+from forkpoint import Conversation
+from forkpoint.events import Usage
+from forkpoint.testing import Reply
+
+
+@pytest.fixture
+def forkpoint(tmp_path: Path) -> Program:
+    program = Program(tmp_path)
+    speaker = agent("budget_cli", Reply("Hello.", usage=Usage(calls=1, input=90, output=10)))
+    with Conversation(speaker, conversation_id="ann", store=program.store) as made:
+        made.run("I am Ann")
+        made.fork(conversation_id="fork").close()
+    return program
+
+
+def test_a_budget_is_set_shown_and_removed(forkpoint: Program) -> None:
+    assert "It has no budget." in one_line(forkpoint.run("budget", "ann").stderr)
+    shown = forkpoint.text("budget", "ann", "--tokens", "5000", "--turns", "3", "--family")
+    assert [line.split() for line in shown.splitlines()][1:] == [
+        ["the", "family", "tokens", "5,000", "100", "0", "4,900"],
+        ["turns", "3", "1", "0", "2"],
+    ]
+    forkpoint.text("budget", "fork", "--dollars", "0.5", "--seconds", "60")
+    own, family = forkpoint.json("budget", "fork")["items"]
+    assert (own["scope"], own["limits"]) == ("conversation", {"dollars": 0.5, "seconds": 60})
+    assert (family["scope"], family["spent"]["tokens"], family["left"]["tokens"]) == ("family", 100, 4900)
+    assert forkpoint.json("budget", "ann", "--remove", "--family") == {"items": []}
+    assert forkpoint.run("verify").returncode == 0
+
+
+def test_a_turn_that_the_budget_does_not_allow_says_how_to_raise_it(forkpoint: Program) -> None:
+    forkpoint.text("budget", "ann", "--turns", "1")
+    refused = forkpoint.run("run", "-c", "ann", "More?")
+    assert refused.returncode != 0
+    assert "of 1 turns, 1 are spent" in one_line(refused.stderr)
+    assert "Raise it with `forkpoint budget NAME`" in one_line(refused.stderr)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (("--turns", "1", "--remove"), "give limits, or --remove"),
+        (("--family",), "give limits or --remove with it"),
+        (("--tokens", "-1"), "must be 0 or more"),
+    ],
+)
+def test_what_cannot_be_is_refused(forkpoint: Program, said: tuple[str, ...], why: str) -> None:
+    refused = forkpoint.run("budget", "ann", *said)
+    assert refused.returncode != 0
+    assert why in one_line(refused.stderr)
