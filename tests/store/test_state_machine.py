@@ -39,6 +39,7 @@ from forkpoint.errors import (
 )
 from forkpoint.events import NewEvent, Position, StateChange, Text, Usage, UserMessage, kind_of
 from forkpoint.history.anchors import Anchor
+from forkpoint.history.budgets import Amount, Budget
 from forkpoint.history.exports.check import check
 from forkpoint.history.exports.lines import Chain, End, FamilyEnd, Header, Line, RecordLine, decoded, parted
 from forkpoint.history.steers import read_steers
@@ -62,6 +63,7 @@ from forkpoint.testing.samples import answers, calls, remembers, returns, says, 
 T = TypeVar("T")
 
 LONG = 3600.0
+ENOUGH = 10**9  # that no budget here refuses anything
 SPENT = Usage(calls=1, input=1)
 CHARGED = Usage(calls=1, output=1)
 RESPONSES = count(1)
@@ -540,6 +542,51 @@ class StoreMachine(RuleBasedStateMachine):
             branch.charged += CHARGED
             self.spent[branch.family] += CHARGED
 
+    @rule(branch=branches, side=sides, scope=st.sampled_from(["conversation", "family"]), limit=st.integers(0, 4))
+    def set_budget(self, branch: Branch, side: int, scope: Any, limit: int) -> None:
+        """Whatever runs there. `verify` then holds what is counted to turns and ledger, after every step."""
+        budget = Budget(tokens=ENOUGH, turns=ENOUGH, seconds=ENOUGH + limit) if limit else None
+        change = partial(self.call, self.stores[side].set_budget, branch.id, budget, scope=scope)
+        if branch.id not in self.live:
+            self.refused(NotFound, change)
+            return
+        whose = branch.id if scope == "conversation" else None
+        found = [one.limits for one in change() if one.conversation == whose]
+        is_apart = any(one.apart for one in self.call(self.stores[side].budgets, branch.id))
+        assert found == ([] if budget is None or (is_apart and whose is None) else [budget])
+
+    @rule(target=branches, source=branches, side=sides)
+    def fork_apart(self, source: Branch, side: int) -> Any:
+        """A fork that does not draw from the family's budget."""
+        if source.id not in self.live:
+            return NOTHING
+        new = NewFork(id=new_id(), cache="{}", budget=Budget(tokens=ENOUGH))
+        self.call(self.stores[side].fork, source.id, new)
+        self.live[new.id] = branch = Branch(new.id, source.family, source.path[:])
+        return branch
+
+    @rule(attempt=tries)
+    def reserve(self, attempt: Try) -> None:
+        """What is reserved is given back by whatever ends the turn, or takes it over."""
+        call = Amount(5, 7)
+        if not self.lost(attempt, lambda: self.store_of(attempt).reserve(attempt.handle, call, call)):
+            assert self.call(self.store_of(attempt).reserve, attempt.handle, call, call) == call
+            self.call(self.store_of(attempt).renew, attempt.handle)
+
+    @rule(branch=branches, side=sides, spent=st.booleans())
+    def ask_beside(self, branch: Branch, side: int, spent: bool) -> None:
+        """A call outside of turns: reserved, then charged or given back."""
+        if branch.id not in self.live:
+            return
+        id, call = new_id(), Amount(5, 7)
+        self.call(self.stores[side].reserve_beside, branch.id, id, call, call)
+        if spent:
+            self.call(self.stores[side].charge, branch.id, id, CHARGED)
+            branch.charged += CHARGED
+            self.spent[branch.family] += CHARGED
+        else:
+            self.call(self.stores[side].give_back, id)
+
     @rule(side=sides)
     def charge_beside_any(self, side: int) -> None:
         self.call(self.stores[side].charge, None, new_id(), CHARGED)
@@ -669,6 +716,14 @@ class StoreMachine(RuleBasedStateMachine):
         if hasattr(self, "stores"):
             assert self.call(self.stores[0].usage) == sum(self.spent.values(), self.charged), "spent in all"
             assert self.call(self.stores[1].spent, None) == self.charged, "spent beside any conversation"
+
+    @invariant()
+    def nothing_is_reserved_where_no_turn_runs(self) -> None:
+        for branch in getattr(self, "live", {}).values():
+            found = self.call(self.stores[0].budgets, branch.id)
+            if any(attempt.outcome == "running" for attempt in self.all_tries):
+                continue
+            assert all((one.reserved.tokens, one.reserved.turns) == (0, 0) for one in found)
 
     @invariant()
     def every_branch_shows_what_it_spent_itself(self) -> None:

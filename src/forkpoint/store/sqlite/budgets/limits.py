@@ -111,11 +111,11 @@ def is_set(db: Database, scope: Scope, conversation: bytes, family: bytes, budge
 
 
 def forget(db: Database, scope: Scope, conversation: bytes, family: bytes) -> None:
-    """A conversation is deleted, and its budget with it. One that was apart stays: what is set aside draws from it, and
-    what it has spent is not the family's."""
+    """A conversation is deleted, and its budget with it. A budget that is apart stays: what was set aside from the
+    conversation draws from it, and what it has spent is not the family's."""
     row = budget_of(db, scope, family, "conversation", conversation)
     if row is not None and not row["apart"]:
-        db.execute(SQL["delete_budget"], {"id": row["id"]})
+        remove(db, scope, row)
 
 
 def _standing(row: sqlite3.Row, reserved: Amount) -> BudgetStanding:

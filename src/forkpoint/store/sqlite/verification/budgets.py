@@ -32,8 +32,7 @@ def _check_family(db: Database, scope: Scope, findings: Findings, family: bytes)
     for place, change in told.items():
         row = rows.get(place)
         if row is None:
-            if not _is_gone(db, scope, place):
-                findings.found(_name(place), "its budget is missing, and no record says that it was removed")
+            findings.found(_name(place), "its budget is missing, and no record says that it was removed")
         elif change.limits is None or limit_in(row) != change.limits.most or bool(row["apart"]) != change.apart:
             findings.found(_name(place), "its budget has other limits than its record says")
     is_whole = db.execute(SQL["has_write_offs"], of).fetchone() is None
@@ -55,14 +54,6 @@ def _check_spent(findings: Findings, row: sqlite3.Row, found: Evidence, *, is_wh
         exact = field in ("nanodollars", "tokens") and (row["scope"] == "family" or is_whole)
         if has < must or (exact and has != must):
             findings.found(f"budget of {whose(row)}", f"it states other {unit} spent than turns and ledger do")
-
-
-def _is_gone(db: Database, scope: Scope, place: tuple[str, bytes]) -> bool:
-    """Whether the conversation that had a budget was deleted."""
-    of, subject = place
-    if of == "family":
-        return False
-    return db.execute(SQL["payer_of"], {"tenant": scope.tenant, "id": subject}).fetchone() is None
 
 
 def _name(place: tuple[str, bytes]) -> str:
