@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from forkpoint.errors import ForkpointError, NotFound, OutcomeUnknown, StoreUnavailable
 from forkpoint.events import NewEvent, Usage
+from forkpoint.history.budgets import Amount, Budget, BudgetScope
 from forkpoint.ids import new_id
 from forkpoint.store.erasure import Erasing
 from forkpoint.store.sqlite import SqliteSettings, SqliteStore
@@ -201,12 +202,15 @@ class Story:
         yield self.spawn(with_tools, root)
         yield self.spend(with_tools, Usage(calls=1, output=7))
         yield self.charge(root)
+        yield self.set_budget(root, Budget(tokens=10**6, seconds=10**6), "family")
+        yield self.reserve(with_tools)
         yield self.journal(with_tools, returns("call"), remembers("seen", "true"))
         yield self.commit(with_tools, answers("Seen.", response=2))
         yield self.fork_of(root, fork, key=IdempotencyKey("key of a fork", b"digest"))
         yield self.fork_with_a_result(root, new_id())
         yield self.note(root)
         yield self.announce(new_id(), fork, root)
+        yield self.set_budget(fork, Budget(turns=100), "conversation")
         yield self.begin(on_fork, fork)
         yield self.commit(on_fork, *exchange("And here?"))
         rewind = NewFork(id=self.aside, cache="{}")
@@ -259,6 +263,20 @@ class Story:
         yield Step("anchor of the store", partial(store.anchor, all_tenants=True), self.all_anchored, in_parts=True)
 
     # The calls.
+
+    def set_budget(self, conversation: str, budget: Budget, scope: BudgetScope) -> Step:
+        async def there() -> bool:
+            return any(one.limits == budget for one in await self.store.budgets(conversation))
+
+        return Step("set budget", lambda: self.store.set_budget(conversation, budget, scope=scope), there)
+
+    def reserve(self, turn: str) -> Step:
+        most = Amount(100, 100)
+
+        async def there() -> bool:
+            return all(one.reserved.tokens == 100 for one in await self.store.budgets(self.root))
+
+        return Step("reserve", lambda: self.store.reserve(self.held[turn], most, most), there)
 
     def create(self, id: str) -> Step:
         return Step(

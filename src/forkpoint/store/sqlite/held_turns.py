@@ -57,10 +57,17 @@ class HeldTurns:
             file.running.add(token)
         return held
 
-    async def hold(self, what: str, id: str, operation: Callable[[Database, Scope], T]) -> T:
+    async def hold(
+        self,
+        what: str,
+        id: str,
+        operation: Callable[[Database, Scope], T],
+        landed: Callable[[Database, Scope, T], bool],
+    ) -> T:
         """Writes what belongs to this process as long as it lives. It must survive a dead process, not a power cut.
 
-        If the outcome is unknown, what was written may stay until the process ends, or the turn.
+        ``landed`` says whether it was written that gave this result. If that is unknown, it may stay until the process
+        ends, or the turn.
         """
         file = self.view.file
         await file.to_write()
@@ -69,12 +76,18 @@ class HeldTurns:
         except OSError as error:
             raise StoreUnusable.read_only(file.path, error.strerror or str(error)) from error
 
-        def run(db: Database, scope: Scope) -> tuple[T, int | None]:
-            beaten = file.say_alive(db) if file.is_silent() else file.beaten
-            return operation(db, scope), beaten
+        results: list[T] = []
 
-        done, file.beaten = await self.view.write(what, id, run, landed=lambda db, scope: False, durable=False)
-        return done
+        def run(db: Database, scope: Scope) -> int | None:
+            beaten = file.say_alive(db) if file.is_silent() else file.beaten
+            results.append(operation(db, scope))
+            return beaten
+
+        def has_landed(db: Database, scope: Scope) -> bool:
+            return landed(db, scope, results[-1])
+
+        file.beaten = await self.view.write(what, id, run, landed=has_landed, durable=False)
+        return results[-1]
 
     async def account(self, turn: OpenTurn, write: Awaitable[T], ends_with: Usage | None = None) -> T:
         """Does a write to a turn, and keeps account of whether this process still holds the turn.

@@ -33,7 +33,7 @@ from forkpoint.paging import Page
 from forkpoint.store.erasure import Erasing, Receipt, check_reason
 from forkpoint.store.sqlite.budgets import admission, limits
 from forkpoint.store.sqlite.budgets.evidence import set_budget
-from forkpoint.store.sqlite.budgets.reservations import give_back
+from forkpoint.store.sqlite.budgets.reservations import give_back, is_reserved
 from forkpoint.store.sqlite.collection.collector import Collector, collect_at_close
 from forkpoint.store.sqlite.connection import Connect, Database, connect
 from forkpoint.store.sqlite.copies.backup import back_up
@@ -661,7 +661,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
 
     async def reserve(self, turn: OpenTurn, most: Amount, least: Amount, *, model: str = "") -> Amount:
         run = partial(turns.reserve, turn=turn, most=most, least=least, model=model)
-        return await self._turns.hold("reservation of turn", turn.id, run)
+        return await self._turns.hold("reservation of turn", turn.id, run, partial(_is_reserved, turn.id))
 
     async def reserve_beside(
         self, conversation: str, id: str, most: Amount, least: Amount, *, model: str = ""
@@ -675,7 +675,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
 
         self._view.file.running.add(id_to_bytes(id))  # so that this process says that it is alive
         try:
-            return await self._turns.hold("reservation", id, run)
+            return await self._turns.hold("reservation", id, run, partial(_is_reserved, id))
         except BaseException:
             self._view.file.running.discard(id_to_bytes(id))
             raise
@@ -688,7 +688,10 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         self._view.file.running.discard(id_to_bytes(id))
 
     async def renew(self, turn: OpenTurn) -> tuple[int | None, BudgetExceeded | None]:
-        return await self._turns.hold("time of turn", turn.id, partial(turns.renew, turn=turn))
+        def landed(db: Database, scope: Scope, result: object) -> bool:
+            return turns.is_renewed(db, scope, turn.id)
+
+        return await self._turns.hold("time of turn", turn.id, partial(turns.renew, turn=turn), landed)
 
     # History.
 
@@ -819,6 +822,10 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         self, path: str | os.PathLike[str], *, force: bool = False, progress: CopyProgress | None = None
     ) -> Backup:
         return await back_up(self._view, path, force=force, progress=progress)
+
+
+def _is_reserved(owner: str, db: Database, scope: Scope, granted: Amount) -> bool:
+    return is_reserved(db, id_to_bytes(owner), granted)
 
 
 def _bounded(limit: int) -> int:

@@ -28,8 +28,7 @@ def enter(
     give_back(db, turn)
     rows = covering(db, scope, conversation, family)
     amount = Amount(turns=0 if is_counted else 1)
-    _free_if_short(db, scope, rows, amount, SLICE)
-    rows = [reread(db, row) for row in rows]
+    rows = _free_if_short(db, scope, rows, amount, SLICE)
     for row in rows:
         for field in ("nanodollars", "tokens"):
             most = row[f"most_{field}"]
@@ -66,8 +65,7 @@ def reserve(
         if row["most_nanodollars"] is not None and most.nanodollars is None:
             limit = in_words("nanodollars", row["most_nanodollars"])
             raise BudgetExceeded.budget_unpriced(whose(row), limit, model)
-    _free_if_short(db, scope, rows, most, 0)
-    rows = [reread(db, row) for row in rows]
+    rows = _free_if_short(db, scope, rows, most, 0)
     granted = _granted(rows, most, least)
     if (short := _short(rows, granted)) is not None:
         raise exceeded(*short)
@@ -82,8 +80,7 @@ def renew(db: Database, scope: Scope, turn: sqlite3.Row, family: bytes) -> tuple
     count(db, scope, turn["conversation"], family, Amount(micros=micros))
     keep(db, turn["id"], "turn", lambda amount: replace(amount, micros=0))
     rows = covering(db, scope, turn["conversation"], family)
-    _free_if_short(db, scope, rows, Amount(), SLICE)
-    rows = [reread(db, row) for row in rows]
+    rows = _free_if_short(db, scope, rows, Amount(), SLICE)
     slice = _slice(rows)
     if slice is None:
         return None, None
@@ -97,15 +94,19 @@ def renew(db: Database, scope: Scope, turn: sqlite3.Row, family: bytes) -> tuple
     return slice, None
 
 
-def _free_if_short(db: Database, scope: Scope, rows: list[sqlite3.Row], amount: Amount, micros: int) -> None:
-    """Gives back what dead processes had reserved, if there is not room for all that is wanted."""
+def _free_if_short(
+    db: Database, scope: Scope, rows: list[sqlite3.Row], amount: Amount, micros: int
+) -> list[sqlite3.Row]:
+    """Gives back what dead processes had reserved, if there is not room for all that is wanted. Returns the budgets as
+    they are then."""
     wanted = replace(amount, micros=micros, nanodollars=amount.nanodollars or 0)
     if _short(rows, wanted) is None:
-        return
+        return rows
     for row in rows:
         for one in db.execute(SQL["reservations_of"], {"id": row["id"]}).fetchall():
             if not is_alive(scope, one):
                 give_back(db, one["owner"])
+    return [reread(db, row) for row in rows]
 
 
 def reread(db: Database, row: sqlite3.Row) -> sqlite3.Row:

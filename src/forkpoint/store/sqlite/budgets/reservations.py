@@ -35,6 +35,12 @@ def give_back(db: Database, owner: bytes, kind: str | None = None) -> None:
     db.execute(SQL["delete_reservations"], {"owner": owner, "kind": kind})
 
 
+def is_reserved(db: Database, owner: bytes, granted: Amount) -> bool:
+    """Whether this is what is reserved for a call."""
+    rows, wanted = reservations_by(db, owner, "call"), columns(granted)
+    return bool(rows) and all(columns(amount_in(row)) == wanted for row in rows)
+
+
 def keep(db: Database, owner: bytes, kind: str, kept: Callable[[Amount], Amount]) -> None:
     """Gives a part of what is reserved back: ``kept`` says what stays of each amount."""
     for row in reservations_by(db, owner, kind):

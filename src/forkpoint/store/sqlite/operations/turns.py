@@ -363,6 +363,12 @@ def is_held(db: Database, scope: Scope, id: str, token: bytes) -> bool:
     return row is not None and row["outcome"] == "running" and row["token"] == token
 
 
+def is_renewed(db: Database, scope: Scope, id: str) -> bool:
+    """Whether the time of a turn was counted up to this moment."""
+    row = find(db, scope, id)
+    return row is not None and row["since"] == scope.now
+
+
 def is_over(db: Database, scope: Scope, id: str) -> bool:
     """Whether a turn has an outcome that is final unless somebody resumes it."""
     row = find(db, scope, id)
