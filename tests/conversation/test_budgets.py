@@ -205,6 +205,23 @@ async def test_a_condensation_draws_from_the_budget_and_without_room_the_path_st
         assert (await conversation.verify()).ok
 
 
+async def test_a_summary_that_is_brought_draws_from_the_budget_and_without_room_nothing_is_brought() -> None:
+    agent = spender([paid()], repeat=True)
+    async with AsyncConversation(agent, store="memory:") as conversation:
+        await conversation.run("one")
+        async with await conversation.fork() as branch:
+            await branch.run("two")
+            await conversation.set_budget(Budget(tokens=110))
+            with pytest.raises(BudgetExceeded):
+                await conversation.bring(branch, "summary")
+            assert standing(await conversation.budget()).reserved.tokens == 0
+            await conversation.set_budget(Budget(tokens=10**6))
+            await conversation.bring(branch, "summary")
+        own = standing(await conversation.budget())
+        assert (own.spent.tokens, own.reserved.tokens, own.spent.turns) == (200, 0, 1)
+        assert (await conversation.verify()).ok
+
+
 async def test_a_sub_agent_draws_from_its_parents_budget_and_the_parent_hears_when_nothing_is_left() -> None:
     async with AsyncConversation(lead(), store="memory:", budget=Budget(turns=3)) as parent:
         turn = await parent.run(orders([spawn("look"), spawn("listen")], [wait()]))

@@ -2,7 +2,6 @@
 
 import logging
 
-from forkpoint.engine.budgets.admission import BesideAdmission
 from forkpoint.errors import ForkpointError, NotFound
 from forkpoint.events import Usage
 from forkpoint.ids import new_id
@@ -24,12 +23,15 @@ class Charges:
         """Raises `StoreUnusable` if the store can count nothing. Called before a model is asked outside of a turn."""
         self._store.check_writable()
 
-    def add(self, conversation: str | None, used: Usage, admission: BesideAdmission | None = None) -> None:
-        """Something was spent outside of a turn: for a conversation, or for None. ``admission`` is what has let it."""
+    def add(self, conversation: str | None, used: Usage, reserved: str | None = None) -> None:
+        """Something was spent outside of a turn: for a conversation, or for None.
+
+        ``reserved`` is the id under which that was reserved in budgets; None: it was not.
+        """
         if used:
-            self._open.append((conversation, new_id() if admission is None else admission.id, used))
-        elif admission is not None:
-            self._unused.append(admission.id)
+            self._open.append((conversation, reserved or new_id(), used))
+        elif reserved is not None:
+            self._unused.append(reserved)
 
     async def settle(self) -> None:
         """Counts all charges in the store, even if the caller is cancelled meanwhile."""

@@ -167,7 +167,8 @@ class PathCondenser:
             return await finished(lambda: self._write(id, note))
         finally:
             if not counted:
-                self._charges.add(id, sum((called.usage for called in spent), Usage()), admit)
+                used = sum((called.usage for called in spent), Usage())
+                self._charges.add(id, used, None if admit is None else admit.id)
 
     async def _summary(
         self,

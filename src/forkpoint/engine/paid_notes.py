@@ -46,10 +46,10 @@ class PaidNotes:
             self._unsure[conversation] = note
             raise
         except BaseException:
-            self._charges.add(conversation, note.usage)
+            self._charge(conversation, note)
             raise
         if done.turn != note.id:
-            self._charges.add(conversation, note.usage)
+            self._charge(conversation, note)
         return done
 
     @property
@@ -70,11 +70,15 @@ class PaidNotes:
             if not isinstance(error, ForkpointError) or isinstance(error, StoreError):
                 self._unsure[conversation] = note  # this try has changed nothing, and of the first one nobody knows yet
                 raise
-            self._charges.add(conversation, note.usage)  # it is not there, and what it cost is counted all the same
+            self._charge(conversation, note)  # it is not there, and what it cost is counted all the same
             return error
         if done.turn != note.id:
-            self._charges.add(conversation, note.usage)
+            self._charge(conversation, note)
         return None
+
+    def _charge(self, conversation: str, note: PaidNote) -> None:
+        """Counts what a note cost that is not there. Budgets have reserved that under the note's id."""
+        self._charges.add(conversation, note.usage, note.id if note.usage else None)
 
     async def _note(self, conversation: str, note: PaidNote) -> Committed:
         return await self._store.note(

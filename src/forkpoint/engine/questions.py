@@ -62,7 +62,7 @@ class Questions:
             )
         finally:
             used = sum((called.usage for called in spent), Usage())
-            self._charges.add(id, used, admit)
+            self._charges.add(id, used, None if admit is None else admit.id)
             await self._charges.settle()
         if isinstance(outcome, Failed):
             raise outcome.error

@@ -19,6 +19,7 @@ from forkpoint.agent.condense.branch_summary import INSTRUCTIONS, question, summ
 from forkpoint.backend.bring import BringReport
 from forkpoint.backend.results import words
 from forkpoint.engine.branches.comparison import Standing, ancestor_of, are_unchanged, stand_of
+from forkpoint.engine.budgets.admission import admission_beside
 from forkpoint.engine.conversation_cache import check_idle, check_revision
 from forkpoint.engine.idempotency import bring_key
 from forkpoint.engine.paid_notes import PaidNote
@@ -84,10 +85,11 @@ class _Paid:
     def __init__(self) -> None:
         self.summary: _Summary | None = None
         self.owed = Usage()
+        self.reserved: str | None = None  # the id under which budgets have reserved what is owed
 
     def handed_over(self) -> Usage:
         """What is not counted yet, for whoever counts it from here on."""
-        owed, self.owed = self.owed, Usage()
+        owed, self.owed, self.reserved = self.owed, Usage(), None
         return owed
 
 
@@ -131,7 +133,8 @@ class Bringing:
             try:
                 committed = await self._bring(asked, agent, allow, paid)
             finally:
-                self._charges.add(id, paid.handed_over())  # what no note has
+                reserved = paid.reserved
+                self._charges.add(id, paid.handed_over(), reserved)  # what no note has
                 await self._charges.settle()
         self._records.moved_elsewhere(
             committed
@@ -156,7 +159,8 @@ class Bringing:
             # What stands here decides which turns are brought. To a message it does not matter.
             revision = here.record.revision if asked.what == "turns" else asked.if_revision
             events = (_header(asked, branch, made), *made.events)
-            note = PaidNote(new_id(), events, paid.handed_over(), revision, asked.key, erasures)
+            reserved = paid.reserved or new_id()
+            note = PaidNote(reserved, events, paid.handed_over(), revision, asked.key, erasures)
             try:
                 return await finished(partial(self._notes.write, asked.id, note))
             except (Stale, Unpaired):  # it has moved, or something was erased: all is looked at again
@@ -227,8 +231,10 @@ class Bringing:
         prompt = render(manifest_of(llm, instructions=INSTRUCTIONS), said)
         context = CallContext(own_identity(f"{asked.id} brought"), self._store.tenant)
         called: list[ModelCalled] = []
+        admit = await admission_beside(self._store, asked.id, new_id())
+        paid.reserved = None if admit is None else admit.id  # the note will have this id
         try:
-            outcome = await self._models.call(llm, prompt, context, record=called.append)
+            outcome = await self._models.call(llm, prompt, context, record=called.append, admit=admit)
         finally:
             paid.owed += sum((one.usage for one in called), Usage())
         if isinstance(outcome, Failed):
