@@ -43,6 +43,16 @@ def test_a_turn_that_the_budget_does_not_allow_says_how_to_raise_it(forkpoint: P
     assert "Raise it with `forkpoint budget NAME`" in one_line(refused.stderr)
 
 
+def test_a_fork_may_have_a_budget_of_its_own(forkpoint: Program) -> None:
+    forkpoint.text("fork", "ann", "--name", "apart", "--budget", "dollars=0.5", "--budget", "turns=3")
+    (own,) = forkpoint.json("budget", "apart")["items"]
+    assert (own["limits"], own["apart"]) == ({"dollars": 0.5, "turns": 3}, True)
+    for wrong in ("dollars", "pounds=1", "turns=1.5", "tokens=x"):
+        refused = forkpoint.run("fork", "ann", "--budget", wrong)
+        assert refused.returncode == 2
+        assert "is not one of dollars=N" in one_line(refused.stderr)
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [

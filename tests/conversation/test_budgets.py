@@ -5,7 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.conversation.support.agents import Answers, call, scripted
+from tests.conversation.support.agents import Answers, Signal, call, scripted
 from tests.conversation.support.homes import Home
 from tests.conversation.support.team import lead, orders, spawn, wait
 
@@ -15,9 +15,12 @@ from forkpoint.errors import BadArgument, BudgetExceeded, ModelUnavailable
 from forkpoint.events import TurnStopped, Usage
 from forkpoint.llm import LLM, Price, Retries
 from forkpoint.llm.worst_case import LEAST, OVERHEAD
+from forkpoint.store import open_store
 from forkpoint.testing import Fault, Heard, Reply, Script
 
 pytestmark = pytest.mark.anyio
+
+both = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 
 PRICE = Price(input=1.0, output=10.0)
 
@@ -189,6 +192,30 @@ async def test_a_side_question_draws_from_the_budget_and_gives_back_what_it_does
         assert (await conversation.verify()).ok
 
 
+async def test_a_side_question_whose_conversation_is_deleted_meanwhile_keeps_nothing_reserved() -> None:
+    asked = Signal()
+
+    def answer(heard: Heard) -> Reply:
+        if heard.number:
+            asked.set()
+        return Reply("never heard", piece=1, fault=Fault("hang", after=1)) if heard.number else paid()
+
+    store = await open_store("memory:")
+    async with AsyncConversation(spender(answer), store=store) as conversation:
+        await conversation.run("one")
+        await conversation.set_budget(Budget(tokens=10**5), scope="family")
+        fork = await conversation.fork()
+        async with anyio.create_task_group() as group:
+            group.start_soon(fork.ask, "and?")
+            await asked.wait()
+            assert standing(await conversation.budget(), "family").reserved.tokens
+            await store.delete(fork.id)
+            group.cancel_scope.cancel()
+        assert standing(await conversation.budget(), "family").reserved.tokens == 0
+        assert (await conversation.verify()).ok
+    await store.close()
+
+
 async def test_a_condensation_draws_from_the_budget_and_without_room_the_path_stays_as_it_is() -> None:
     agent = spender([paid()], repeat=True)
     async with AsyncConversation(agent, store="memory:") as conversation:
@@ -250,6 +277,7 @@ async def test_a_sub_agent_with_a_budget_of_its_own_draws_from_no_other(home: Ho
         await alone.close()
 
 
+@both
 async def test_time_ends_a_turn_when_none_is_left_and_it_goes_on_when_there_is_more() -> None:
     hangs = Reply("never heard", piece=1, fault=Fault("hang", after=1))
     agent = spender([hangs, paid()])
@@ -269,6 +297,7 @@ async def test_time_ends_a_turn_when_none_is_left_and_it_goes_on_when_there_is_m
         assert (await conversation.verify()).ok
 
 
+@both
 async def test_the_limit_in_seconds_of_a_turn_still_holds_under_a_budget_of_time() -> None:
     hangs = Reply("never heard", piece=1, fault=Fault("hang", after=1))
     agent = spender([hangs], limits=Limits(seconds=0.1))

@@ -17,7 +17,7 @@ class Charges:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._open: list[tuple[str | None, str, Usage]] = []  # conversation, id of the charge, what it is
-        self._unused: list[str] = []  # charges that cost nothing, and for which something is reserved
+        self._unused: list[str] = []  # charges for which something may be reserved, and that are not made
 
     def check(self) -> None:
         """Raises `StoreUnusable` if the store can count nothing. Called before a model is asked outside of a turn."""
@@ -38,19 +38,22 @@ class Charges:
         await finished(self._settle)
 
     async def _settle(self) -> None:
+        await self._count()
         while self._unused:
             try:
                 await self._store.give_back(self._unused[0])
             except ForkpointError as error:
                 _log.warning("what was reserved beside a turn is not given back yet: %s", error)
-                break
+                return
             del self._unused[:1]
+
+    async def _count(self) -> None:
         while self._open:
             charge = conversation, id, used = self._open[0]
             try:
                 await self._store.charge(conversation, id, used)
-            except NotFound:
-                pass  # the conversation was deleted meanwhile, with all that is counted for it
+            except NotFound:  # the conversation was deleted meanwhile, with all that is counted for it
+                self._unused.append(id)
             except ForkpointError as error:  # it is counted with the next charge
                 _log.warning("what was spent beside a turn is not counted yet: %s", error)
                 return

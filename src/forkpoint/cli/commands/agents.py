@@ -9,6 +9,7 @@ from rich.text import Text
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.results import Member
+from forkpoint.cli.commands.branches.budget import OwnBudget, budget_from
 from forkpoint.cli.common import Id, Store, Tags, Tools, imported_agent, opened, tags_from
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import Telling, document
@@ -60,6 +61,7 @@ def spawn(
     nickname: Annotated[str | None, option("--nickname NAME", "What to call it by.")] = None,
     title: Annotated[str | None, option("--title TEXT", "What it is about.")] = None,
     tag: Tags = None,
+    budget: OwnBudget = None,
     key: Key = None,
     no_run: Annotated[bool, option("--no-run", "Make it, and do not begin its task.")] = False,
     quiet: Quiet = False,
@@ -89,6 +91,7 @@ def spawn(
             nickname=nickname,
             title=title,
             tags=tags_from(tag),
+            budget=budget_from(budget),
             callbacks=_callbacks(telling),
             key=key,
         )

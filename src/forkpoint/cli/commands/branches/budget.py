@@ -1,7 +1,7 @@
 """``forkpoint budget``: what a conversation or its family may spend in all. Tests: tests/cli/test_budget.py."""
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -11,6 +11,26 @@ from forkpoint.cli.output import Json, display, grid, print_json, tell
 from forkpoint.conversation import Budget, BudgetStanding
 
 _UNITS = ("dollars", "tokens", "turns", "seconds")
+
+OwnBudget: TypeAlias = Annotated[
+    list[str] | None,
+    option("--budget LIMIT=N", "A budget of its own, such as dollars=1, instead of the family's. Repeatable."),
+]
+
+
+def budget_from(given: Iterable[str] | None) -> Budget | None:
+    """The budget of ``--budget LIMIT=N``."""
+    limits: dict[str, float] = {}
+    for one in given or ():
+        unit, _, number = one.partition("=")
+        try:
+            limits[unit] = int(number) if unit in ("tokens", "turns") else float(number)
+        except ValueError:
+            unit = ""
+        if unit not in _UNITS:
+            why = f"{one!r} is not one of dollars=N, tokens=N, turns=N, seconds=N"
+            raise typer.BadParameter(why, param_hint="--budget")
+    return Budget(**limits) if limits else None  # type: ignore[arg-type]
 
 
 def budget(

@@ -12,6 +12,7 @@ from rich.tree import Tree
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.results import tree_of
 from forkpoint.cli import figures
+from forkpoint.cli.commands.branches.budget import OwnBudget, budget_from
 from forkpoint.cli.common import (
     Allow,
     Id,
@@ -99,6 +100,7 @@ def fork(
     state: Annotated[
         list[str] | None, option("--state KEY=JSON", "A key of the agent's state to begin with. Repeatable.")
     ] = None,
+    budget: OwnBudget = None,
     allow: Allow = None,
     store: Store = None,
     json: Json = False,
@@ -122,6 +124,7 @@ def fork(
       forkpoint fork build-1234 --workspace worktree
       forkpoint fork build-1234 --at 3-12 --name second-try --inherit-cache
       forkpoint fork build-1234 --at 3-12 --result call_7="The disk is empty." --name what-if
+      forkpoint fork build-1234 --budget dollars=1
     """
     only_one({"--at": at, "--before": before})
     changed = model is not None or instructions is not None
@@ -143,6 +146,7 @@ def fork(
             workspace=workspace or "share",
             results=pairs_from("--result", result),
             state={key: value_from("--state", key, text) for key, text in pairs_from("--state", state).items()},
+            budget=budget_from(budget),
         )
         with made:
             info = made.info()

@@ -14,6 +14,7 @@ from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.rows import ORDINALS, Scope
 from forkpoint.store.sqlite.seals.recent import recent, seal_at
 from forkpoint.store.sqlite.verification.absences import Absences
+from forkpoint.store.sqlite.verification.budgets import check_budgets
 from forkpoint.store.sqlite.verification.chains import ChainWalk, check_beside, owner_of
 from forkpoint.store.sqlite.verification.events import Events
 from forkpoint.store.sqlite.verification.findings import Findings
@@ -30,7 +31,9 @@ def check_recent(db: Database, scope: Scope, findings: Findings, since: Anchor) 
     absences = _absences(db, scope, findings, found.chains)
     conversations, rows = Conversations(db, scope, findings, absences), []
     for chain, number in found.chains.items():
-        if chain.startswith(b"t"):
+        if chain.startswith(b"f"):
+            check_budgets(db, scope, findings, chain[1:])
+        elif chain.startswith(b"t"):
             _check_charges(db, scope, findings, chain, number)
         elif chain.startswith(b"c") and (row := conversations.check_from(chain, number)) is not None:
             rows.append(row)
