@@ -75,7 +75,8 @@ async def test_a_collection_that_finds_nothing_is_five_reads_and_no_write(
 
 
 @pytest.mark.parametrize(
-    "name", ["old_drafts", "old_keys", "old_tries", "next_garbage", "highest_place", "last_events"]
+    "name",
+    ["old_drafts", "old_keys", "old_tries", "next_garbage", "highest_place", "last_events", "last_event_between"],
 )
 def test_each_look_for_something_to_do_is_a_range_of_an_index(name: str) -> None:
     with closing(connect(":memory:")) as db:

@@ -10,15 +10,17 @@ import pytest
 from msgspec.structs import asdict
 
 from forkpoint.errors import BadArgument
-from forkpoint.events import Usage
+from forkpoint.events import Position, Usage
 from forkpoint.history import records
 from forkpoint.history.anchors import Anchor
 from forkpoint.history.seals import START, Seal, hints, tree_hash
 from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import connect
+from forkpoint.store.sqlite.operations import garbage
+from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.sqlite.seals import recent, rows
-from forkpoint.store.values import TurnError, Verification
+from forkpoint.store.values import DEFAULT_TENANT, Onto, TurnError, Verification
 from forkpoint.testing.conformance.base import begin, create, fork_of, run
 from forkpoint.testing.samples import says
 
@@ -330,6 +332,8 @@ NEWER = {
     "a record's body": """UPDATE record SET body = replace(body, '"calls":1', '"calls":2')
         WHERE id = (SELECT max(id) FROM record WHERE kind = 'charged')""",
     "a record, removed": "DELETE FROM record WHERE id = (SELECT max(id) FROM record WHERE kind = 'failed')",
+    "the last event of a turn, removed": """DELETE FROM event WHERE id = (SELECT head FROM conversation
+        WHERE name = 'new')""",
     "a head": "UPDATE conversation SET head = head - 2 WHERE name = 'both'",
     "the end of a chain": "UPDATE chain SET records = records - 1",
 }
@@ -357,6 +361,49 @@ async def test_a_change_of_what_is_newer_than_an_anchor_is_found(tmp_path: Path,
     tamper(tmp_path / "store.db", lambda db: _changes(db, NEWER[what]))
     async with await SqliteStore.open(tmp_path / "store.db") as store:
         assert not (await store.verify(since=anchor)).ok, f"nobody noticed that somebody changed {what}"
+
+
+async def test_events_of_a_newer_turn_are_missing_only_after_the_last_that_somebody_reaches(tmp_path: Path) -> None:
+    """The one who reaches it is a turn that runs, of a conversation in which nothing else is newer than the anchor."""
+    async with await SqliteStore.open(tmp_path / "store.db") as store:
+        made = await create(store)
+        doomed, runner = await store.fork(made.id, fork_of()), await store.fork(made.id, fork_of())
+        await run(store, runner.id, "older")
+        anchor = await store.anchor()
+        note = await store.note(doomed.id, new_id(), [says(str(number)) for number in range(5)])
+        place = Position(note.first.segment, 3)
+        await store.begin(runner.id, new_id(), onto=Onto(doomed.id, place))
+        await store.delete(doomed.id)
+        assert (await store.collect()).events == 2
+        assert (await store.verify(since=anchor)).ok
+        key = place.segment << 32 | place.ordinal
+        tamper(tmp_path / "store.db", lambda db: _changes(db, f"DELETE FROM event WHERE id = {key}"))
+        assert str(place) in places(await store.verify(since=anchor)), "nobody noticed that an event is missing"
+
+
+async def test_what_is_newer_verifies_in_the_middle_of_a_collection(tmp_path: Path) -> None:
+    async with await SqliteStore.open(tmp_path / "store.db") as store:
+        made = await create(store)
+        anchor = await store.anchor()
+        await store.note(made.id, new_id(), [says("1"), says("2"), says("3")])
+        await store.delete(made.id)
+        left, seen = True, 0
+        while left:
+            left = collect_one_event(tmp_path / "store.db")
+            found = await store.verify(since=anchor)
+            assert found.ok, found.flaws
+            seen += found.events
+        assert seen == 2 + 1, "the rest of the turn was not looked at"
+
+
+def collect_one_event(path: Path) -> bool:
+    """Removes one event of the garbage; says whether there is more."""
+    scope = Scope(DEFAULT_TENANT, 0, b"", lambda holder, seen: False)
+    with closing(connect(str(path))) as db:
+        db.execute("BEGIN IMMEDIATE")
+        _, is_more = garbage.collect_slice(db, scope, garbage.Tenants.only(DEFAULT_TENANT), most=1)
+        db.execute("COMMIT")
+    return is_more
 
 
 async def test_older_payloads_are_not_looked_at(tmp_path: Path) -> None:

@@ -1,14 +1,17 @@
 """Anchors: they name all that was recorded, are chained, and find out whoever rewrote it."""
 
 import anyio
+import pytest
 from msgspec.structs import replace
 
 from forkpoint.events import Usage
 from forkpoint.history.anchors import Anchor
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
+from forkpoint.store.values import Onto
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import Conformance, create, fork_of, run
+from forkpoint.testing.samples import says
 
 
 class AnchorConformance(Conformance):
@@ -118,6 +121,32 @@ class AnchorConformance(Conformance):
             found = await store.verify(since=since)
             assert (found.ok, found.since) == (True, 1), found.flaws
         assert not (await store.verify(since=replace(anchor, digest="0" * 64))).ok
+
+    @pytest.mark.parametrize("way", ["a fork", "a rewind", "an open turn"])
+    async def test_the_rest_of_a_newer_turn_may_be_collected_if_a_path_leads_into_its_middle(
+        self, store: Store, way: str
+    ) -> None:
+        made = await create(store)
+        await run(store, made.id, "one")
+        anchor = await store.anchor()
+        doomed = await store.fork(made.id, fork_of())
+        note = await store.note(doomed.id, new_id(), [says("1"), says("2"), says("3")])
+        middle = replace(note.first, ordinal=note.first.ordinal + 1)
+        match way:
+            case "a fork":
+                await store.fork(doomed.id, fork_of(), at=middle)
+            case "a rewind":
+                _, aside = await store.rewind(doomed.id, fork_of(), at=middle)
+                assert aside is not None
+                doomed = aside
+            case _:
+                other = await store.fork(made.id, fork_of())
+                await run(store, other.id, "two")
+                await store.begin(other.id, new_id(), onto=Onto(doomed.id, middle))
+        await store.delete(doomed.id)
+        assert (await store.collect()).events == 1
+        everything, since = await store.verify(), await store.verify(since=anchor)
+        assert (everything.flaws, since.flaws) == ((), ())
 
     async def test_several_may_ask_for_an_anchor_at_once_while_others_write(self, store: Store, second: Store) -> None:
         """No seal is made twice, none is left out, and each caller's anchor covers what was there before its call."""

@@ -94,9 +94,21 @@ def _spans(db: Database, scope: Scope, turns: Iterable[bytes], *, whole: bool) -
             start = db.execute(SQL["read_segment"], {"id": segment, "tenant": scope.tenant}).fetchone()
             first = 0 if start is None or start["base"] is None else start["base"] & ORDINALS
         key = segment if whole else row["end"]
-        own = {"first": (segment << 32) + ((row["base"] or 0) & ORDINALS) + 1, "last": row["end"]}
-        last = db.execute(SQL["last_event_between"], own).fetchone()["last"]  # the rest of a part may be collected
-        span = Span(segment, first + 1, (row["end"] if last is None else last) & ORDINALS)
+        span = Span(segment, first + 1, _last_event(db, row["end"]) & ORDINALS)
         if key not in found or found[key].last < span.last:
             found[key] = span
     return [found[key] for key in sorted(found)]
+
+
+def _last_event(db: Database, end: int) -> int:
+    """Where the events of a turn must end, if they ended at ``end`` when it committed.
+
+    If a path leads into the middle of the turn and nobody reaches the rest, the collector removes the rest from its
+    end. It stops where somebody stands: an event up to there must not be missing.
+    """
+    if db.execute(SQL["event_at"], {"id": end}).fetchone() is not None:
+        return end
+    within = {"first": end & ~ORDINALS, "last": end}
+    reached: int = db.execute(SQL["highest_place"], within | {"last": end | ORDINALS}).fetchone()["place"]
+    there: int = db.execute(SQL["last_event_between"], within).fetchone()["id"]
+    return min(end, max(reached, there))
