@@ -72,7 +72,7 @@ def _source(file: Path) -> str:
     text = file.read_text()
     if "StoreConformance" in text:
         suite = ROOT / "src" / "forkpoint" / "testing" / "conformance"
-        text += "".join(part.read_text() for part in suite.glob("*.py"))
+        text += "".join(part.read_text() for part in suite.rglob("*.py"))
     return text
 
 

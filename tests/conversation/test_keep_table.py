@@ -101,7 +101,7 @@ ALIKE = {
     "StoredConversation.status": "while a turn is open nothing is kept: test_keep.py; one in the branch stays there",
     "StoredConversation.open_turn": "while a turn is open nothing is kept: test_keep.py",
     "Head.open_calls": "a branch with open calls of the client is not kept: test_keep.py",
-    "Head.state": "it is only there in the middle of a turn: forkpoint.testing.conformance.keeps",
+    "Head.state": "it is only there in the middle of a turn: forkpoint.testing.conformance.branches.keeps",
     "State.partial": "nothing is condensed in the middle of a turn here",
     "CacheIdentity.dropped": "an identity that comes was not dropped: test_keep.py",
 }

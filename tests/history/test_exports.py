@@ -14,7 +14,7 @@ from forkpoint.engine.exports.selection import Selection
 from forkpoint.history.exports.check import ExportCheck, check
 from forkpoint.history.exports.lines import NOTHING, Seal, decoded, digest_of, parted
 from forkpoint.store.sqlite import SqliteStore
-from forkpoint.testing.conformance.copies import exported, family
+from forkpoint.testing.conformance.evidence.copies import exported, family
 
 
 async def _exported() -> bytes:

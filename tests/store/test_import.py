@@ -35,7 +35,7 @@ from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Connect, Database, connect
 from forkpoint.store.sqlite.transfer import intake
 from forkpoint.testing.conformance.base import create, fork_of, run
-from forkpoint.testing.conformance.copies import exported, family, imported
+from forkpoint.testing.conformance.evidence.copies import exported, family, imported
 
 pytestmark = pytest.mark.anyio
 needs_fork = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither fork nor SIGKILL")

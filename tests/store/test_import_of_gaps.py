@@ -15,7 +15,7 @@ from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.values import Lineage, NewConversation, NewFork, TurnError
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import create, fork_of, run, texts
-from forkpoint.testing.conformance.copies import exported, imported
+from forkpoint.testing.conformance.evidence.copies import exported, imported
 from forkpoint.testing.samples import answers, calls, returns, says
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ from forkpoint.ids import id_to_bytes
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.verification.part_cost import PartCost
 from forkpoint.testing.conformance.base import create, fork_of, run
-from forkpoint.testing.conformance.parts import FIRST, stepped
+from forkpoint.testing.conformance.branches.parts import FIRST, stepped
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ source's, and the fork is still one row.
 
 A body holds nobody's words: texts stand in it as ``SHA-256(salt + text)``, with 16 random bytes of salt for each
 record. Erasing a text removes the salt too, so that nobody can guess the text from what is left.
-Tests: forkpoint.testing.conformance.records, tests/store/test_verify.py.
+Tests: forkpoint.testing.conformance.evidence.records, tests/store/test_verify.py.
 """
 
 import os

@@ -1,5 +1,5 @@
 """Who acts: the name that records, turns and notes are kept with. It goes with the context.
-Tests: tests/server/test_by.py, forkpoint.testing.conformance.records."""
+Tests: tests/server/test_by.py, forkpoint.testing.conformance.evidence.records."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

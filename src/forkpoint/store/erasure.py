@@ -1,7 +1,7 @@
 """Erasures: what somebody wants to erase, and the receipt of what went. The same for every database.
 
 A receipt is one line of JSON. A file of such lines is what a restored copy needs to forget the same again.
-Tests: forkpoint.testing.conformance.erasures, tests/store/test_erasure.py.
+Tests: forkpoint.testing.conformance.evidence.erasures, tests/store/test_erasure.py.
 """
 
 import msgspec

@@ -1,5 +1,5 @@
 """The format `forkpoint`: lossless, and checked before it is taken in. docs/export.md is the contract.
-Tests: forkpoint.testing.conformance.copies, tests/store/test_import.py."""
+Tests: forkpoint.testing.conformance.evidence.copies, tests/store/test_import.py."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from functools import partial

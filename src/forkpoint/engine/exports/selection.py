@@ -1,5 +1,5 @@
 """A selection: which families an export has, and which conversations of each.
-Tests: forkpoint.testing.conformance.copies."""
+Tests: forkpoint.testing.conformance.evidence.copies."""
 
 from collections.abc import AsyncIterator
 from functools import partial

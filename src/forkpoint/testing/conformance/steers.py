@@ -12,9 +12,9 @@ from forkpoint.store.protocol import Store
 from forkpoint.store.values import IdempotencyKey, OpenTurn, StoredTurn, TurnError
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import Conformance, begin, create, run, texts
-from forkpoint.testing.conformance.copies import exported, imported
-from forkpoint.testing.conformance.erasures import erase
-from forkpoint.testing.conformance.records import kinds
+from forkpoint.testing.conformance.evidence.copies import exported, imported
+from forkpoint.testing.conformance.evidence.erasures import erase
+from forkpoint.testing.conformance.evidence.records import kinds
 from forkpoint.testing.samples import answers, calls, exchange, returns, says
 
 A_LONG_TIME = 3600

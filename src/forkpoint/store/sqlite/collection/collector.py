@@ -3,7 +3,7 @@
 Then it gives free space back to the file system and empties the log, which still has the removed text. If somebody
 reads the store at that moment, the log cannot be emptied: the store remembers that (`meta.removals`, `meta.cleared`),
 and the next collection does it, in whichever process.
-Tests: forkpoint.testing.conformance.care, tests/store/test_collection.py, test_gone.py, test_faults.py.
+Tests: forkpoint.testing.conformance.evidence.care, tests/store/test_collection.py, test_gone.py, test_faults.py.
 """
 
 import time

@@ -1,7 +1,7 @@
 """Retention: what is kept for a time only. Drafts nobody went on with, idempotency keys, the content of failed tries.
 
 Whether something is due is one read of an index each, so that looking costs the same however large the store is.
-Tests: forkpoint.testing.conformance.care, tests/store/test_collection.py, test_gone.py.
+Tests: forkpoint.testing.conformance.evidence.care, tests/store/test_collection.py, test_gone.py.
 """
 
 from itertools import groupby

@@ -1,5 +1,5 @@
 """Removal: erases what `reach` has found, in the transaction that it is called in, and gives the receipt.
-Tests: forkpoint.testing.conformance.erasures, tests/store/test_erasure.py."""
+Tests: forkpoint.testing.conformance.evidence.erasures, tests/store/test_erasure.py."""
 
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence

@@ -1,5 +1,5 @@
 """Operations on conversations: each a function of its inputs, run inside a transaction.
-Tests: forkpoint.testing.conformance.conversations, forks, sub_agents."""
+Tests: forkpoint.testing.conformance.conversations, branches.forks, branches.sub_agents."""
 
 import sqlite3
 from collections.abc import Collection

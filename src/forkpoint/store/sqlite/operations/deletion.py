@@ -1,5 +1,5 @@
 """The deletion of conversations: their pointers go, what they spent stays counted.
-Tests: forkpoint.testing.conformance.care."""
+Tests: forkpoint.testing.conformance.evidence.care."""
 
 import sqlite3
 from typing import Literal, TypeAlias

@@ -1,5 +1,5 @@
 """The departure from a head: what becomes of it when the conversation goes elsewhere, by a commit or by a keep.
-Tests: forkpoint.testing.conformance.elsewhere, keeps."""
+Tests: forkpoint.testing.conformance.branches.elsewhere, keeps."""
 
 import sqlite3
 from collections.abc import Iterable

@@ -6,7 +6,7 @@ place is removed. If nothing stands there, the whole segment goes, and the segme
 So its work follows the garbage, however large the store is.
 
 It removes from the end, a slice in each transaction: what is left is always whole, and no turn waits long.
-Tests: forkpoint.testing.conformance.care, tests/store/test_collection.py, test_gone.py, test_faults.py.
+Tests: forkpoint.testing.conformance.evidence.care, tests/store/test_collection.py, test_gone.py, test_faults.py.
 """
 
 import heapq

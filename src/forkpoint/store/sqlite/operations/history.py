@@ -1,5 +1,5 @@
 """Reading history: paths, events, and the head that stood at a position.
-Tests: forkpoint.testing.conformance.turns, forks, tests/store/test_reading.py."""
+Tests: forkpoint.testing.conformance.turns, branches.forks, tests/store/test_reading.py."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence

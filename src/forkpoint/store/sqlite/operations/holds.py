@@ -1,5 +1,5 @@
 """Holds: what keeps a family from deletion, erasure and retention. Each is a record in the family's chain.
-Tests: forkpoint.testing.conformance.holds, tests/store/test_holds.py."""
+Tests: forkpoint.testing.conformance.evidence.holds, tests/store/test_holds.py."""
 
 import sqlite3
 

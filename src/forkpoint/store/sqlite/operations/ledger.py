@@ -4,7 +4,7 @@ A charge goes straight into the ledger and stays there, whatever becomes of its 
 the turn's row, and goes into the ledger when the conversation is deleted.
 
 A charge without a conversation belongs to `NONE`, in a family of the same name.
-Tests: forkpoint.testing.conformance.ledger.
+Tests: forkpoint.testing.conformance.evidence.ledger.
 """
 
 import sqlite3

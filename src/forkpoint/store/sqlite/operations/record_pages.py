@@ -1,4 +1,4 @@
-"""Reading records, page by page. Tests: forkpoint.testing.conformance.records."""
+"""Reading records, page by page. Tests: forkpoint.testing.conformance.evidence.records."""
 
 import msgspec
 

@@ -1,5 +1,5 @@
 """Records on disk: each is written in the transaction that it is about, and chained to the record before.
-Tests: forkpoint.testing.conformance.records, tests/store/test_verify.py."""
+Tests: forkpoint.testing.conformance.evidence.records, tests/store/test_verify.py."""
 
 import sqlite3
 from typing import TypedDict

@@ -1,5 +1,5 @@
 """Operations on turns: each a function of its inputs, run inside a transaction and fenced by the turn's token.
-Tests: forkpoint.testing.conformance.turns, elsewhere."""
+Tests: forkpoint.testing.conformance.turns, branches.elsewhere."""
 
 import sqlite3
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 Digests are hashed in a read. Only the small rows are written, in a transaction that checks that nobody else has sealed
 meanwhile: of several processes that seal at once one wins, and the others begin anew with what is left. So no commit
 waits for the hashing, and a seal costs no more than its own records.
-Tests: forkpoint.testing.conformance.anchors, tests/store/test_seals.py.
+Tests: forkpoint.testing.conformance.evidence.anchors, tests/store/test_seals.py.
 """
 
 from functools import partial

@@ -2,7 +2,7 @@
 
 The records come first: what may have left the store is told, even if nobody read the file to its end. Then the lines
 are read from one snapshot, into a temporary file: a slow reader must not keep the log from being written back, and a
-family of a million events must not stand in memory. Tests: forkpoint.testing.conformance.copies.
+family of a million events must not stand in memory. Tests: forkpoint.testing.conformance.evidence.copies.
 """
 
 from collections.abc import Collection

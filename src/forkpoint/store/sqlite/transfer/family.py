@@ -1,4 +1,4 @@
-"""A family as the lines of an export, read from one snapshot. Tests: forkpoint.testing.conformance.copies."""
+"""A family as the lines of an export, read from one snapshot. Tests: forkpoint.testing.conformance.evidence.copies."""
 
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator

@@ -2,7 +2,7 @@
 
 Events come first, in short transactions, into segments that no head reaches and that are pinned. Then everything that
 points to them comes in one transaction, with the record that says where it is from. Whoever is killed before that has
-changed nothing that anybody sees. Tests: tests/store/test_import.py, forkpoint.testing.conformance.copies.
+changed nothing that anybody sees. Tests: tests/store/test_import.py, forkpoint.testing.conformance.evidence.copies.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,5 +1,5 @@
 """Verification: whether everything is as it was written. Each part of what is checked has a module here.
-Tests: forkpoint.testing.conformance.care, records, tests/store/test_verify.py."""
+Tests: forkpoint.testing.conformance.evidence.care, records, tests/store/test_verify.py."""
 
 import sqlite3
 from collections.abc import Sequence

@@ -12,7 +12,7 @@ from forkpoint.store.protocol import Store
 from forkpoint.store.values import Lineage, NewConversation, Onto, OpenTurn, StoredConversation
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run, texts
-from forkpoint.testing.conformance.care import A_MONTH
+from forkpoint.testing.conformance.evidence.care import A_MONTH
 from forkpoint.testing.samples import exchange
 
 
