@@ -23,7 +23,7 @@ from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Database, connect
 from forkpoint.store.values import NewConversation, NewFork, OpenTurn, TurnError
 from forkpoint.testing.conformance.base import begin, create, fork_of, run
-from forkpoint.testing.conformance.copies import exported, imported
+from forkpoint.testing.conformance.evidence.copies import exported, imported
 from forkpoint.testing.samples import calls, exchange, returns, says
 
 pytestmark = pytest.mark.anyio

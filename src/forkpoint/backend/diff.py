@@ -11,7 +11,7 @@ from msgspec import Struct
 from forkpoint.backend.results import Call
 from forkpoint.errors import BadArgument
 from forkpoint.events import JsonText, Usage
-from forkpoint.history.diff import TextDiff
+from forkpoint.history.branches.diff import TextDiff
 from forkpoint.store.values import LineageKind
 
 LIMIT = 50

@@ -33,8 +33,8 @@ from forkpoint.conversation.conversations import AsyncConversations
 from forkpoint.conversation.stream import TurnStream
 from forkpoint.conversation.sync import Conversation, Conversations, SyncTurnStream
 from forkpoint.history.anchors import Anchor, read_anchors
+from forkpoint.history.branches.diff import Piece, TextDiff
 from forkpoint.history.budgets import Budget, BudgetStanding, Figures
-from forkpoint.history.diff import Piece, TextDiff
 from forkpoint.history.steers import Steer
 from forkpoint.store.erasure import Receipt
 from forkpoint.store.values import Backup, Collected, CopyStep, Hold, Record, Restored, Verification

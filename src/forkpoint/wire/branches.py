@@ -10,7 +10,7 @@ from forkpoint.backend.bring import BringReport
 from forkpoint.backend.diff import CallPair, Diff, DiffSide, DiffTurn, SettingDifference, StateDifference, TurnPair
 from forkpoint.backend.results import Call
 from forkpoint.events import BroughtAs, Event
-from forkpoint.history.diff import TextDiff
+from forkpoint.history.branches.diff import TextDiff
 from forkpoint.store.values import LineageKind
 from forkpoint.wire.documents import (
     CallDocument,

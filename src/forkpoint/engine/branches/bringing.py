@@ -36,7 +36,7 @@ from forkpoint.events import (
     Usage,
     UserMessage,
 )
-from forkpoint.history.dialogue import COPIED, copies, dialogue, names_of, places_of
+from forkpoint.history.branches.dialogue import COPIED, copies, dialogue, names_of, places_of
 from forkpoint.ids import new_id
 from forkpoint.llm.answers import Failed
 from forkpoint.llm.model import LLM

@@ -34,7 +34,7 @@ from forkpoint.events import (
     Usage,
     UserMessage,
 )
-from forkpoint.history.diff import TextDiff, Work, aligned, text_diff
+from forkpoint.history.branches.diff import TextDiff, Work, aligned, text_diff
 from forkpoint.history.paths import Path, common_ancestor
 from forkpoint.history.state import EMPTY, State
 from forkpoint.paging import every

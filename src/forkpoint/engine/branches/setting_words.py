@@ -11,7 +11,7 @@ import msgspec
 
 from forkpoint.backend.diff import SettingDifference
 from forkpoint.backend.settings import Settings
-from forkpoint.history.diff import Work, text_diff
+from forkpoint.history.branches.diff import Work, text_diff
 
 _LLM = (
     *(

@@ -13,7 +13,7 @@ from forkpoint.backend.options import ForkOptions
 from forkpoint.engine.turns.path import calls_among
 from forkpoint.errors import BadArgument, BadPosition, NotFound
 from forkpoint.events import Event, JsonText, NewEvent, Position, StateChange, ToolResult
-from forkpoint.history.tool_exchanges import CannotSubstitute, ToolExchange, answers, exchanges_in
+from forkpoint.history.branches.tool_exchanges import CannotSubstitute, ToolExchange, answers, exchanges_in
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import StoredConversation
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 
 from forkpoint.events import Event, Gone, Opaque, Position
-from forkpoint.history.ending import Ending, ending_of, last_exchanges
+from forkpoint.history.branches.ending import Ending, ending_of, last_exchanges
 from forkpoint.history.shown import ShownPath, beginning, is_in_force, newest_condensation
 from forkpoint.llm.prompt.manifest import Manifest
 from forkpoint.llm.prompt.rendering import Rendering, render, render_shown

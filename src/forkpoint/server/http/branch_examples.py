@@ -4,7 +4,7 @@ Tests: tests/server/test_openapi.py."""
 from forkpoint.backend.bring import BringReport
 from forkpoint.backend.diff import Diff, DiffSide, DiffTurn, SettingDifference, StateDifference, TurnPair
 from forkpoint.events import Brought, Envelope, Event, Position, Text, Usage, UserMessage
-from forkpoint.history.diff import Piece, TextDiff
+from forkpoint.history.branches.diff import Piece, TextDiff
 
 _HERE, _THERE = "01a8f6e0-3f6c-7b1a-9d2e-5c8b7a6f4e3d", "01a8f6e0-8e54-7a7c-8d45-6fd1a29e80bf"
 _TURNS = "01a8f6e0-4a10-7c3e-8f01-2b9d6e5a4c7b", "01a8f6e0-9f65-7b8d-9e56-70e2b3af91c0"

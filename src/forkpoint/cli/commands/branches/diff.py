@@ -18,7 +18,7 @@ from forkpoint.cli import figures
 from forkpoint.cli.common import Id, Store, opened
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, clean, console, display, grid, one_line, print_json
-from forkpoint.history.diff import TextDiff
+from forkpoint.history.branches.diff import TextDiff
 from forkpoint.wire.branches import diff_document
 
 NARROW = 80

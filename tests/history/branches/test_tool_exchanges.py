@@ -20,7 +20,7 @@ from forkpoint.events import (
     Usage,
     UserMessage,
 )
-from forkpoint.history.tool_exchanges import CannotSubstitute, answers, exchanges_in
+from forkpoint.history.branches.tool_exchanges import CannotSubstitute, answers, exchanges_in
 
 OTHER = ToolResult("b", "", (Text("other"),))
 

@@ -1,4 +1,4 @@
-"""`history.dialogue`: what is copied from one path to another is whole, and stands there once."""
+"""`history.branches.dialogue`: what is copied from one path to another is whole, and stands there once."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forkpoint.events import GONE, Event, NewEvent, Position, ToolCall, seal
-from forkpoint.history.dialogue import COPIED, DialogueExchange, copies, dialogue, names_of, places_of
+from forkpoint.history.branches.dialogue import COPIED, DialogueExchange, copies, dialogue, names_of, places_of
 from forkpoint.history.pairing import NO_CALLS
 from forkpoint.testing.samples import answers, calls, remembers, returns, says, thinks
 

@@ -1,4 +1,4 @@
-"""`history.diff`: the pieces of a difference give both texts back, and no text takes long."""
+"""`history.branches.diff`: the pieces of a difference give both texts back, and no text takes long."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forkpoint.history.diff import Piece, TextDiff, Work, aligned, text_diff
+from forkpoint.history.branches.diff import Piece, TextDiff, Work, aligned, text_diff
 
 WORDS = st.lists(st.sampled_from(["one", "two", "three", " ", "\n", ".", "\u2028", "é"]), max_size=40).map("".join)
 TEXTS = st.one_of(st.text(max_size=80), WORDS)

@@ -3,7 +3,7 @@
 **Nothing is lost: the pieces of a difference put together give both texts back, to the character.** And nothing takes
 long: a `Work` is a bound that all texts of a comparison share. Lines are compared first, then the words of the lines
 that differ. Where the bound is reached, both texts are shown whole, and the difference says so (`TextDiff.exact`).
-Tests: tests/history/test_diff.py.
+Tests: tests/history/branches/test_diff.py.
 """
 
 import re

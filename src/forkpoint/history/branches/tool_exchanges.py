@@ -2,7 +2,7 @@
 
 A fork may put another result in the place of one that a call had. It then shares history up to the whole response, and
 `answers` makes what follows there: the other results, and copies of all that belongs to the calls beside them.
-Tests: tests/history/test_tool_exchanges.py.
+Tests: tests/history/branches/test_tool_exchanges.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence

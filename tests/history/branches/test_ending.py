@@ -22,7 +22,7 @@ from forkpoint.events import (
     Usage,
     UserMessage,
 )
-from forkpoint.history.ending import Ending, ending_of, last_exchanges
+from forkpoint.history.branches.ending import Ending, ending_of, last_exchanges
 
 SAYS = UserMessage((Text("Why?"),))
 ANSWERS = AssistantMessage((Text("So."),))

@@ -5,7 +5,7 @@ the model's turn: after a user's message, after a tool's result, after a turn th
 the head after a fork or a rewind into the middle of a turn.
 
 It is decided from the tail of the path, by what was said last. Notes, condensations and records of model calls say
-nothing. Erased events count as what their envelopes say. Tests: tests/history/test_ending.py.
+nothing. Erased events count as what their envelopes say. Tests: tests/history/branches/test_ending.py.
 """
 
 from collections.abc import Sequence

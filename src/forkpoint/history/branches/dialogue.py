@@ -5,7 +5,7 @@ user said meanwhile are part of it. **Only a whole exchange is copied**: it begi
 answer, and nothing of it is erased. So whoever has it has pairs of calls and results, and a model can go on from it.
 
 A copy is what was said, and no more: no thoughts, no items of a provider, which would refuse them without the thoughts,
-no state and no model calls. Tests: tests/history/test_dialogue.py.
+no state and no model calls. Tests: tests/history/branches/test_dialogue.py.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
