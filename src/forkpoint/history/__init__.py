@@ -10,6 +10,8 @@ Two conversations that share a prefix share these answers for it.
 - `wholeness`: no empty or cut-off content.
 - `state`: what the events fold to.
 - `client_view`: what a client could see of a path, and which path its list of messages continues.
+- `branches`: how two texts differ, what of a path can be copied to another, whether a path ends in a finished answer,
+  and which results a tool's calls had.
 - `digests`: the chain that makes a change visible. `records`: the second one, for what is kept about conversations.
 - `seals`: all records up to a point under one digest. `anchors`: small documents, kept elsewhere, that name a seal.
 """

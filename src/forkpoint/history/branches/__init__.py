@@ -1,1 +1,1 @@
-"""What branches ask of history: how two paths differ, what one can take over from another, and where one goes on."""
+"""Branches: how two differ, what one can take over from another, where one can go on, and with which results."""
