@@ -396,6 +396,16 @@ async def test_what_is_newer_verifies_in_the_middle_of_a_collection(tmp_path: Pa
         assert seen == 2 + 1, "the rest of the turn was not looked at"
 
 
+async def test_a_newer_turn_that_nobody_reaches_is_there_with_an_event_or_not_at_all(tmp_path: Path) -> None:
+    async with await SqliteStore.open(tmp_path / "store.db") as store:
+        made = await create(store)
+        anchor = await store.anchor()
+        note = await store.note(made.id, new_id(), [says("1"), says("2"), says("3")])
+        await store.delete(made.id)
+        tamper(tmp_path / "store.db", lambda db: _changes(db, "DELETE FROM event"))
+        assert places(await store.verify(since=anchor)) == {str(note.first)}
+
+
 def collect_one_event(path: Path) -> bool:
     """Removes one event of the garbage; says whether there is more."""
     scope = Scope(DEFAULT_TENANT, 0, b"", lambda holder, seen: False)

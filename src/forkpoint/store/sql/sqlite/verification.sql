@@ -43,10 +43,6 @@ SELECT count(*) AS records, coalesce(max(id), 0) AS last FROM record;
 -- The turn or note that wrote an event, with all that its events must agree with.
 SELECT id, tenant, outcome, base, "end", usage, totals, state_of, state, open_calls FROM turn WHERE id = :id;
 
--- name: last_event_between
--- The last event of a stretch of a segment; 0 if no event is left there.
-SELECT coalesce(max(id), 0) AS id FROM event WHERE id BETWEEN :first AND :last;
-
 -- name: turns_that_nothing_vouches_for
 -- Turns without a record, and open turns and tries that no conversation has.
 SELECT turn.id, turn.outcome,
@@ -130,3 +126,7 @@ SELECT id FROM (SELECT * FROM listed EXCEPT SELECT * FROM own);
 -- name: copies_between
 -- Which events of a stretch are known to repeat others.
 SELECT position, source_turn, source_step FROM copy WHERE position BETWEEN :first AND :last;
+
+-- name: last_event_between
+-- The last event of a stretch of a segment that is there: the end of it may have been collected.
+SELECT max(id) AS last FROM event WHERE id BETWEEN :first AND :last;

@@ -5,6 +5,7 @@ and the events and steps of their turns. Of families all records are read, since
 payloads are not looked at, nor is the file as a whole. Tests: tests/store/test_seals.py.
 """
 
+import sqlite3
 from collections.abc import Iterable
 
 from forkpoint.history.anchors import Anchor
@@ -94,21 +95,26 @@ def _spans(db: Database, scope: Scope, turns: Iterable[bytes], *, whole: bool) -
             start = db.execute(SQL["read_segment"], {"id": segment, "tenant": scope.tenant}).fetchone()
             first = 0 if start is None or start["base"] is None else start["base"] & ORDINALS
         key = segment if whole else row["end"]
-        span = Span(segment, first + 1, _last_event(db, row["end"]) & ORDINALS)
+        span = Span(segment, first + 1, _last_event(db, row) & ORDINALS)
         if key not in found or found[key].last < span.last:
             found[key] = span
     return [found[key] for key in sorted(found)]
 
 
-def _last_event(db: Database, end: int) -> int:
-    """Where the events of a turn must end, if they ended at ``end`` when it committed.
+def _last_event(db: Database, turn: sqlite3.Row) -> int:
+    """Where the events of a committed turn must end: where they ended when it committed, or before that.
 
     If a path leads into the middle of the turn and nobody reaches the rest, the collector removes the rest from its
-    end. It stops where somebody stands: an event up to there must not be missing.
+    end. It stops where somebody stands, so that no event up to there may be missing. If no event of a turn is left, the
+    turn is removed with the last one.
     """
+    end: int = turn["end"]
     if db.execute(SQL["event_at"], {"id": end}).fetchone() is not None:
         return end
-    within = {"first": end & ~ORDINALS, "last": end}
-    reached: int = db.execute(SQL["highest_place"], within | {"last": end | ORDINALS}).fetchone()["place"]
-    there: int = db.execute(SQL["last_event_between"], within).fetchone()["id"]
+    segment = end & ~ORDINALS
+    own = {"first": segment + ((turn["base"] or 0) & ORDINALS) + 1, "last": end}
+    there: int | None = db.execute(SQL["last_event_between"], own).fetchone()["last"]
+    if there is None:
+        return end
+    reached: int = db.execute(SQL["highest_place"], {"first": segment, "last": end | ORDINALS}).fetchone()["place"]
     return min(end, max(reached, there))
