@@ -9,13 +9,14 @@ from msgspec.structs import asdict
 from forkpoint.backend.bring import BringReport
 from forkpoint.backend.diff import CallPair, Diff, DiffSide, DiffTurn, SettingDifference, StateDifference, TurnPair
 from forkpoint.backend.results import Call
-from forkpoint.events import BroughtAs, Event
+from forkpoint.events import BroughtAs, Event, Position
 from forkpoint.history.branches.diff import TextDiff
 from forkpoint.store.values import LineageKind
 from forkpoint.wire.documents import (
     CallDocument,
     EventDocument,
     UsageDocument,
+    call_document,
     event_document,
     event_of,
     usage_document,
@@ -121,7 +122,7 @@ def _side_document(side: DiffSide) -> DiffSideDocument:
 def _turn_document(turn: DiffTurn | None) -> DiffTurnDocument | None:
     if turn is None:
         return None
-    calls = tuple(CallDocument(**asdict(call), digest=call.digest) for call in turn.calls)
+    calls = tuple(map(call_document, turn.calls))
     return DiffTurnDocument(**asdict(turn) | {"usage": usage_document(turn.usage), "calls": calls})
 
 
@@ -147,5 +148,10 @@ def _side_of(document: DiffSideDocument) -> DiffSide:
 def _turn_of(document: DiffTurnDocument | None) -> DiffTurn | None:
     if document is None:
         return None
-    calls = tuple(Call(**{name: getattr(call, name) for name in Call.__struct_fields__}) for call in document.calls)
+    calls = tuple(map(_call_of, document.calls))
     return DiffTurn(**asdict(document) | {"usage": usage_of(document.usage), "calls": calls})
+
+
+def _call_of(document: CallDocument) -> Call:
+    fields = {name: getattr(document, name) for name in Call.__struct_fields__}
+    return Call(**fields | {"event": None if document.event is None else Position.parse(document.event)})

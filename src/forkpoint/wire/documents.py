@@ -384,7 +384,7 @@ def turn_document(turn: Turn, *, events: bool = False) -> TurnDocument:
         finish=turn.finish,
         stopped=UNSET if turn.stopped is None else turn.stopped,
         usage=usage_document(turn.usage),
-        calls=tuple(map(_call_document, calls)),
+        calls=tuple(map(call_document, calls)),
         waiting=tuple(call.id for call in calls if call.status == "waiting"),
         handed=tuple(call.id for call in calls if call.status == "handed"),
         error=turn.error,
@@ -399,7 +399,7 @@ def turn_document(turn: Turn, *, events: bool = False) -> TurnDocument:
     )
 
 
-def _call_document(call: Call) -> CallDocument:
+def call_document(call: Call) -> CallDocument:
     event = None if call.event is None else str(call.event)
     return CallDocument(**asdict(call) | {"event": event}, digest=call.digest)
 
