@@ -629,7 +629,8 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
     async def state(self, conversation: str, *, at: Position | None = None) -> State:
         """The folded state at a position of the path where a fork could begin (default: the head).
 
-        Raises `NotFound` if ``at`` is not on the path, and `BadPosition` as `fork` does.
+        That may be a fork with other results, whose first note answers the calls that are open there. Raises `NotFound`
+        if ``at`` is not on the path, and `BadPosition` as `fork` does.
         """
         ...
 

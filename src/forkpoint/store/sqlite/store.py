@@ -760,7 +760,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
             if at is None:
                 return history.read_state(db, head_of(row))
             family, position = history.place_on(db, scope, row, at)
-            return history.read_state(db, history.head_at(db, family, position))
+            return history.read_state(db, history.head_at(db, family, position, is_answered=True))
 
         return await self._view.read(read)
 

@@ -75,19 +75,25 @@ class NoteConformance(Conformance):
     async def test_the_state_at_a_place_is_the_state_of_a_fork_there(self, store: Store) -> None:
         made = await create(store)
         first = await run(store, made.id, [*exchange("one"), remembers("k", "1")])
-        steps = [says("two"), calls("c", response=1), returns("c"), remembers("k", "2"), answers("done", response=2)]
+        called = [calls("c", response=1), calls("d", response=1)]
+        returned = [returns("c"), returns("d")]
+        steps = [says("two"), *called, *returned, remembers("k", "2"), answers("done", response=2)]
         await run(store, made.id, steps)
         events: list[Event] = await store.events(made.id)
         assert (await store.state(made.id)).get("k") == "2"
         assert (await store.state(made.id, at=first.last)).get("k") == "1"
+        refused = 0
         for event in events:
+            is_response = event.id.ordinal == first.last.ordinal + 3  # its calls have no results yet
             try:
-                fork = await store.fork(made.id, fork_of(), at=event.id)
+                fork = await store.fork(made.id, fork_of(), at=event.id, events=returned if is_response else ())
             except BadPosition:
+                refused += 1
                 with pytest.raises(BadPosition):
                     await store.state(made.id, at=event.id)
             else:
                 assert await store.state(made.id, at=event.id) == await store.state(fork.id)
+        assert refused == 2
         fork = await store.fork(made.id, fork_of(), at=first.turn)
         with pytest.raises(NotFound):
             await store.state(fork.id, at=events[-1].id)
