@@ -248,6 +248,49 @@ async def test_branches_that_part_in_the_middle_of_a_turn_have_the_rest_of_it(ta
     assert (both.a.usage, both.b.usage) == ((await fork.stats()).spent, (await earlier.stats()).spent)
 
 
+async def test_branches_may_part_in_the_middle_of_the_first_turn(home: Home, places: None) -> None:
+    async with AsyncConversation(home.agent(looking()), store=home.store) as talk:
+        turn = await talk.run("look disk")
+        fork = await talk.fork(at=next(event for event in turn.events if event.envelope.kind == "tool_result"))  # type: ignore[arg-type]
+        went = await fork.go_on()
+        found = await talk.diff(fork)
+        rest = found.pairs[0].a
+        assert rest is not None
+        assert (rest.partial, rest.usage, found.a.usage) == (True, turn.steps[1].usage, turn.steps[1].usage)
+        assert found.b.usage == went.usage
+
+
+async def test_a_fork_with_another_result_is_compared_with_its_source(talk: AsyncConversation) -> None:
+    turn = await talk.run("look disk")
+    fork = await talk.fork(at=turn.calls[0], results={turn.calls[0].id: "empty"}, state={"why": 1})
+    went = await fork.go_on()
+    found = await talk.diff(fork)
+    assert (found.ancestor, found.shared) == (str(turn.calls[0].event), turn.calls[0].event.ordinal)  # type: ignore[union-attr]
+    rest = next(pair.a for pair in found.pairs if pair.a is not None)
+    assert (rest.id, rest.partial, rest.usage, rest.text) == (turn.id, True, turn.steps[1].usage, turn.text)
+    others = [pair.b for pair in found.pairs if pair.b is not None]
+    assert [(one.kind, one.partial, one.usage) for one in others] == [
+        ("note", False, Usage()),
+        ("turn", False, went.usage),
+    ]
+    assert (found.a.usage, found.b.usage) == (rest.usage, went.usage)
+    assert [(one.key, one.before, one.a, one.b) for one in found.state] == [
+        ("seen", None, '"disk"', None),
+        ("why", None, None, "1"),
+    ]
+
+
+async def test_a_side_has_used_what_its_turns_have_wherever_a_part_of_one_stands(talk: AsyncConversation) -> None:
+    elsewhere = await talk.fork()
+    first, cut = await talk.run("why?"), await talk.run("look disk")
+    fork = await talk.fork(at=next(event for event in cut.events if event.envelope.kind == "tool_result"))  # type: ignore[arg-type]
+    went = await fork.go_on()
+    for limit in (1, 2, 50):
+        found = await fork.diff(elsewhere, limit=limit)
+        assert (found.a.turns, found.a.left_out) == (3, max(3 - limit, 0))
+        assert found.a.usage == first.usage + went.usage, "the part has no cost of its own"
+
+
 async def test_conversations_of_different_families_have_no_common_ancestor(home: Home, talk: AsyncConversation) -> None:
     async with AsyncConversation(home.agent("scripted/echo"), store=home.store) as other:
         await other.run("hello")

@@ -82,11 +82,11 @@ class _Since(Struct, frozen=True):
 
 
 class _Rest(Struct, frozen=True):
-    """How many turns and notes are not shown, the first of them, and how long these turns took."""
+    """How many turns and notes are not shown, what they have used, and how long these turns took."""
 
-    first: StoredTurn | None
     turns: int
     notes: int
+    usage: Usage
     seconds: float
 
 
@@ -137,9 +137,6 @@ class Comparison:
         begun = await self._begun_before(records[0], after) if records else Usage()
         turns = [_turn(events, turn, one.path, after, begun) for events, turn in zip(groups, records, strict=True)]
         rest = await self._rest(one, groups[-1][-1].id.ordinal if groups else after)
-        # A turn of which only a part is on the path has no cost of its own there: the first whole one begins to count.
-        first = next((turn for turn in records if turn.end is not None and turn.end in one.path), rest.first)
-        before = record.head.totals if first is None else first.totals - first.usage
         info = info_of(record)
         side = DiffSide(
             id=record.id,
@@ -153,7 +150,7 @@ class Comparison:
             turns=sum(turn.kind == "turn" for turn in turns) + rest.turns,
             notes=sum(turn.kind == "note" for turn in turns) + rest.notes,
             left_out=rest.turns + rest.notes,
-            usage=record.head.totals - before - (begun if first is not None and first is records[0] else Usage()),
+            usage=sum((turn.usage for turn in turns), rest.usage),
             seconds=sum(map(_seconds, turns)) + rest.seconds,
         )
         return _Since(tuple(turns), side)
@@ -161,16 +158,15 @@ class Comparison:
     async def _rest(self, one: Standing, after: int) -> "_Rest":
         """How much more a path has after an ordinal."""
         turns = notes = 0
-        seconds = 0.0
-        first: StoredTurn | None = None
+        usage, seconds = Usage(), 0.0
         if after < len(one.path):
             async for turn in every(partial(self._store.turns, one.record.id, since=after)):
                 if turn.end is None or turn.end not in one.path:
                     continue  # a try, or it was committed meanwhile
-                first = first or turn
                 turns, notes = turns + (turn.kind == "turn"), notes + (turn.kind == "note")
-                seconds += _seconds(turn)
-        return _Rest(first, turns, notes, seconds)
+                if not turn.partial:  # a part has no cost of its own
+                    usage, seconds = usage + turn.usage, seconds + _seconds(turn)
+        return _Rest(turns, notes, usage, seconds)
 
     async def _groups(self, one: Standing, after: int, limit: int) -> list[list[Event]]:
         """The events after an ordinal turn by turn, of so many turns and notes."""
@@ -187,7 +183,7 @@ class Comparison:
 
     async def _begun_before(self, turn: StoredTurn, after: int) -> Usage:
         """What a turn had used at an ordinal, if it began before that; else nothing."""
-        if turn.base is None or turn.base.ordinal >= after:
+        if _began(turn) >= after:
             return Usage()
         _, events = await self._store.whole_turn(turn.id)
         first = [event.body for event in events if isinstance(event, Event) and event.id.ordinal <= after]
@@ -197,7 +193,7 @@ class Comparison:
 def _turn(events: Sequence[Event], record: StoredTurn, path: Path, after: int, begun: Usage) -> DiffTurn:
     """A turn or note by those of its events that stand after an ordinal. ``begun`` is what it had used before."""
     is_whole = record.end is not None and record.end in path
-    begins_before = record.base is not None and record.base.ordinal < after
+    begins_before = _began(record) < after
     usage = record.usage - begun if begins_before else record.usage
     return DiffTurn(
         id=record.id,
@@ -213,6 +209,11 @@ def _turn(events: Sequence[Event], record: StoredTurn, path: Path, after: int, b
         ended=record.ended if is_whole else None,
         partial=begins_before or not is_whole,
     )
+
+
+def _began(turn: StoredTurn) -> int:
+    """The ordinal before a turn; 0 if it is the first of its path."""
+    return 0 if turn.base is None else turn.base.ordinal
 
 
 def _seconds(turn: DiffTurn | StoredTurn) -> float:
