@@ -23,6 +23,7 @@ import msgspec
 
 from forkpoint.errors import NotFound
 from forkpoint.events import Condensation, Position, SubAgentSpawned, ToolCall, decode_body, decode_envelope
+from forkpoint.history.paths import Path
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.erasure.brought_notes import BroughtNotes
 from forkpoint.store.sqlite.operations import conversations, history, turns
@@ -112,19 +113,24 @@ class Reach:
             self._add_all(_stretch(self._db, row["id"], 0, ORDINALS))
 
     def add_turn_of(self, row: sqlite3.Row, turn: str) -> None:
-        """One turn of a conversation's path, or one of its tries. Raises `NotFound`."""
+        """One turn of a conversation's path, or one of its tries. Raises `NotFound`.
+
+        All of the turn goes, also if the path has only its first events.
+        """
         found = turns.find(self._db, self._scope, turn) if len(turn) == 36 else None
         if found is None:
             raise NotFound("turn", turn[:200])
-        end = unpack(found["end"])
-        is_here = found["conversation"] == row["id"] if end is None else self._is_on_path(row, end)
+        base, end = unpack(found["base"]), unpack(found["end"])
+        is_here = found["conversation"] == row["id"]
+        if end is not None:
+            is_here = history.last_on(self._path(row), base, end) is not None
         if not is_here:
             raise NotFound("turn", turn)
         self.add_turn(found["id"])
 
     def add_event_of(self, row: sqlite3.Row, event: Position) -> None:
         """One event of a conversation's path. Raises `NotFound`."""
-        if not self._is_on_path(row, event):
+        if event not in self._path(row):
             raise NotFound("event", str(event))
         self._add_all(_stretch(self._db, event.segment, event.ordinal, event.ordinal))
 
@@ -435,8 +441,8 @@ class Reach:
         own = (one for span in spans for one in _stretch(self._db, span.segment, span.first, span.last))
         return [one for one in own if one.kind == "user_message" and one.envelope.origin is None]
 
-    def _is_on_path(self, row: sqlite3.Row, position: Position) -> bool:
-        return position in history.read_path(self._db, self._scope, self.family, head_of(row).position)
+    def _path(self, row: sqlite3.Row) -> Path:
+        return history.read_path(self._db, self._scope, self.family, head_of(row).position)
 
 
 _REPEATS = {("user_message", "sub_agent_spawned"), ("assistant_message", "sub_agent_finished")}

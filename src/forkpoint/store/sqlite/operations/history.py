@@ -273,7 +273,7 @@ def _place(db: Database, scope: Scope, path: Path, wanted: str | Position, *, ex
         if end is None:
             raise NotFound("committed turn", wanted)
         base = unpack(turn["base"])
-        last = _last_on(path, base, end)
+        last = last_on(path, base, end)
         if last is None:
             raise BadPosition(wanted, "that turn is not on this conversation's path", _ends(path))
         return base if excluded else last
@@ -286,7 +286,7 @@ def _place(db: Database, scope: Scope, path: Path, wanted: str | Position, *, ex
     return path.at(position.ordinal - 1) if excluded else position
 
 
-def _last_on(path: Path, base: Position | None, end: Position) -> Position | None:
+def last_on(path: Path, base: Position | None, end: Position) -> Position | None:
     """The last event that a path has of a turn, which may be only a part of it; None if the path has none."""
     if end in path:
         return end

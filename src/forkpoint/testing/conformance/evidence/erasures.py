@@ -32,6 +32,16 @@ class ErasureConformance(Conformance):
         checked = await store.verify()
         assert (checked.ok, checked.erased) == (True, 2), checked.flaws
 
+    async def test_a_turn_goes_as_a_whole_also_where_a_branch_has_only_a_part_of_it(self, store: Store) -> None:
+        made = await create(store)
+        done = await run(store, made.id, "one")
+        part = await store.fork(made.id, fork_of(), at=done.first)
+        assert (await erase(store, part.id, turn=done.turn)).events == 2
+        assert [isinstance(event.body, Gone) for event in await store.events(made.id)] == [True, True]
+        before = await store.fork(made.id, fork_of(), before=done.turn)
+        with pytest.raises(NotFound):
+            await erase(store, before.id, turn=done.turn)
+
     async def test_state_is_what_the_events_that_are_left_fold_to_in_every_branch(self, store: Store) -> None:
         made = await create(store)
         await run(store, made.id, [*exchange("one"), remembers("a", "1")])
