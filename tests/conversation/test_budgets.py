@@ -297,6 +297,28 @@ async def test_time_ends_a_turn_when_none_is_left_and_it_goes_on_when_there_is_m
         assert (await conversation.verify()).ok
 
 
+async def test_messages_that_come_before_the_commit_give_a_turn_no_more_time() -> None:
+    heard = anyio.Event()
+
+    def answer(_: Heard) -> Reply:
+        heard.set()
+        return Reply("done", delay=0.4)
+
+    agent = spender(answer)
+    async with AsyncConversation(agent, store="memory:", budget=Budget(seconds=0.6)) as conversation:
+
+        async def steer() -> None:
+            await heard.wait()
+            await conversation.steer("And now?")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(steer)
+            turn, why = await exceeded(conversation, "run", "one")
+        assert why.what == "seconds"
+        assert len(turn.steered) == 1
+        assert standing(await conversation.budget()).reserved.seconds == 0
+
+
 @both
 async def test_the_limit_in_seconds_of_a_turn_still_holds_under_a_budget_of_time() -> None:
     hangs = Reply("never heard", piece=1, fault=Fault("hang", after=1))

@@ -20,12 +20,12 @@ _log = logging.getLogger("forkpoint")
 
 
 class TurnClock:
-    """The time of a turn that runs here."""
+    """The time of a turn that runs here. It goes on when the turn does, after a message that came before the commit."""
 
     def __init__(self, store: Store, steps: Steps, slice: int) -> None:
         self._store = store
         self._steps = steps
-        self._slice = slice
+        self._until: float | None = anyio.current_time() + slice / 1e6  # when the slice ends; None: no limit any more
         self.exceeded: BudgetExceeded | None = None
 
     async def during(self, work: Callable[[], Awaitable[T]], scope: anyio.CancelScope) -> T:
@@ -44,9 +44,8 @@ class TurnClock:
         return ended[0]
 
     async def _renew(self, scope: anyio.CancelScope) -> None:
-        slice: int | None = self._slice
-        while slice is not None:
-            await anyio.sleep(slice / 1e6)
+        while self._until is not None:
+            await anyio.sleep_until(self._until)
             try:
                 slice, self.exceeded = await self._store.renew(self._steps.turn)
             except TurnLost:
@@ -54,6 +53,7 @@ class TurnClock:
             except ForkpointError as error:
                 _log.warning("the time of a turn is not counted yet: %s", error)
                 slice = AGAIN
+            self._until = None if slice is None else anyio.current_time() + slice / 1e6
             if self.exceeded is not None:
                 scope.cancel()
                 return

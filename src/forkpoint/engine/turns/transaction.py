@@ -120,6 +120,7 @@ class Transaction:
             self.answered_by = planned.run.agent
             self._steps.add(planned.events)
             since = anyio.current_time()
+            planned = replace(planned, run=replace(planned.run, clock=clock_of(self._store, self._steps)))
             ended = await self._loop(planned, tell, since)
             while isinstance(ended, Done) and not await self._commit(planned):
                 ended = await self._loop(planned, tell, since, after=ended)
@@ -194,8 +195,7 @@ class Transaction:
     async def _loop(self, plan: Plan, tell: Callback, since: float, after: Done | None = None) -> Done | Waiting:
         budget = plan.run.new_budget()
         team = self._team(plan, self._steps, budget)
-        admit, clock = TurnAdmission(self._store, self._steps), clock_of(self._store, self._steps)
-        run = replace(plan.run, budget=budget, team=team, admit=admit, clock=clock)
+        run = replace(plan.run, budget=budget, team=team, admit=TurnAdmission(self._store, self._steps))
         loop = Loop(run, self._models, self._steps, tell, since=since)
         return await (loop.run(after) if team is None else team.during(lambda: loop.run(after)))
 
