@@ -10,6 +10,7 @@ from tests.conversation.support.homes import Home
 from tests.conversation.support.team import lead, orders, spawn, wait
 
 from forkpoint import Agent, AsyncConversation, Budget, Conversation, Limits, TurnFailed, tool
+from forkpoint.agent.agent import AtLimit
 from forkpoint.conversation import BudgetStanding, Turn
 from forkpoint.errors import BadArgument, BudgetExceeded, ModelUnavailable
 from forkpoint.events import TurnStopped, Usage
@@ -152,8 +153,10 @@ async def test_a_request_without_a_limit_of_output_is_sent_with_one_and_without_
         assert limits == [None, 16_384]
 
 
-async def test_a_model_without_a_known_price_is_refused_where_dollars_are_limited() -> None:
-    agent = Agent(LLM("openai/never-heard-of", base_url="http://127.0.0.1:9/v1"))
+@pytest.mark.parametrize("at_limit", ["fail", "stop"])
+async def test_a_model_without_a_known_price_is_refused_where_dollars_are_limited(at_limit: AtLimit) -> None:
+    llm = LLM("openai/never-heard-of", base_url="http://127.0.0.1:9/v1")
+    agent = Agent(llm, limits=Limits(at_limit=at_limit))
     async with AsyncConversation(agent, store="memory:", budget=Budget(dollars=5)) as conversation:
         with pytest.raises(TurnFailed) as failed:
             await conversation.run("one")

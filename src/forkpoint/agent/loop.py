@@ -212,7 +212,9 @@ class Loop:
                 raise
             return await self._stop(reached)
         except BudgetExceeded as exceeded:
-            if self._limits.at_limit == "fail":
+            if (
+                self._limits.at_limit == "fail" or exceeded.code == "budget_unpriced"
+            ):  # which is no limit that is reached
                 raise
             return await self._stop(LimitReached(BY_BUDGET.format(**exceeded.fields), exceeded.limit))
 
