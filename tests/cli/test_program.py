@@ -33,6 +33,7 @@ def test_every_command_has_a_store_a_form_for_programs_and_an_example(name: str)
     assert "--json" in options
     assert "--store" in options or name in {"demo", "trust"}
     assert f"forkpoint {name}" in command.help
+    assert "\b" in command.help, "without this sign, the examples are shown as one paragraph"
     assert all(parameter.help for parameter in command.params)
 
 

@@ -30,7 +30,7 @@ def bring(
     What the branch has said since the two part is added to the conversation, as a note that says where it came from:
     its last answer, a summary of it all, or copies of its turns. What the branch has cost stays with the branch.
 
-    \\b
+    \b
     Examples:
       forkpoint bring build-1234 try-2
       forkpoint bring build-1234 try-2 --what summary

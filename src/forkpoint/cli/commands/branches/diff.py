@@ -46,7 +46,7 @@ def diff(
     results, state, settings, tokens and time. Words that differ are marked: [-so-] if only the first has them, and
     {+so+} if only the second does.
 
-    \\b
+    \b
     Examples:
       forkpoint diff build-1234 try-2
       forkpoint diff build-1234 try-2 --json
