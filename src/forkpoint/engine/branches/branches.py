@@ -11,7 +11,7 @@ from forkpoint.backend.options import ForkOptions
 from forkpoint.backend.results import Branch, Info, tree_of
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.branches.bringing import Bringing
-from forkpoint.engine.branches.comparison import Comparison
+from forkpoint.engine.branches.comparison import BranchComparison
 from forkpoint.engine.branches.forks import Forks
 from forkpoint.engine.branches.keeping import Keeping
 from forkpoint.engine.resources import Resources
@@ -30,7 +30,7 @@ class EngineBranches:
         self._turns = turns
         self.forks = Forks(resources)
         self.keeping = Keeping(resources)
-        self._comparison = Comparison(resources.store, resources.records)
+        self._comparison = BranchComparison(resources.store, resources.records)
         self._bringing = Bringing(resources)
 
     async def fork(

@@ -18,7 +18,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.condense.branch_summary import INSTRUCTIONS, question, summariser
 from forkpoint.backend.bring import BringReport
 from forkpoint.backend.results import words
-from forkpoint.engine.branches.comparison import Standing, ancestor_of, are_unchanged, stand_of
+from forkpoint.engine.branches.branch_path import BranchPath, ancestor_of, are_unchanged, read_branch_path
 from forkpoint.engine.budgets.admission import admission_beside
 from forkpoint.engine.conversation_cache import check_idle, check_revision
 from forkpoint.engine.idempotency import bring_key
@@ -144,10 +144,10 @@ class Bringing:
     async def _bring(self, asked: _Request, agent: Agent | None, allow: frozenset[str], paid: _Paid) -> Committed:
         while True:
             erasures = await self._store.erasure_count()
-            here = await stand_of(self._store, asked.id)
+            here = await read_branch_path(self._store, asked.id)
             check_revision(here.record, asked.if_revision)
             await check_idle(self._store, here.record)  # before anybody is paid for a summary
-            there = await stand_of(self._store, (await self._records.find(asked.branch)).id)
+            there = await read_branch_path(self._store, (await self._records.find(asked.branch)).id)
             _check(asked, here, there)
             try:
                 branch = await self._since(asked, here, there)
@@ -166,7 +166,7 @@ class Bringing:
             except (Stale, Unpaired):  # it has moved, or something was erased: all is looked at again
                 _log.info("a note is made anew, since the store has changed meanwhile")
 
-    async def _since(self, asked: _Request, here: Standing, there: Standing) -> _Branch:
+    async def _since(self, asked: _Request, here: BranchPath, there: BranchPath) -> _Branch:
         """What the branch has since the common ancestor. Raises `BringRefused` if that is nothing."""
         ancestor = ancestor_of(here, there)
         after = 0 if ancestor is None else ancestor.ordinal
@@ -185,7 +185,13 @@ class Bringing:
         return places_of(events, 0 if base is None else base.ordinal)
 
     async def _made(
-        self, asked: _Request, here: Standing, branch: _Branch, agent: Agent | None, allow: frozenset[str], paid: _Paid
+        self,
+        asked: _Request,
+        here: BranchPath,
+        branch: _Branch,
+        agent: Agent | None,
+        allow: frozenset[str],
+        paid: _Paid,
     ) -> _Made:
         match asked.what:
             case "answer":
@@ -196,7 +202,7 @@ class Bringing:
                 assert agent is not None, "whoever asks for a summary has an agent at hand"
                 return await self._summary(asked, here, branch, agent, allow, paid)
 
-    async def _turns(self, asked: _Request, here: Standing, branch: _Branch) -> _Made:
+    async def _turns(self, asked: _Request, here: BranchPath, branch: _Branch) -> _Made:
         """Copies of all whole exchanges of a branch that do not stand here already."""
         shared = branch.events[0].id.ordinal - 1
         ours = await self._store.events(here.record.id, at=here.head, after=shared)
@@ -210,7 +216,7 @@ class Bringing:
         return _Made(copies(chosen, branch.origins), sources, left_out=len(found) - len(chosen))
 
     async def _summary(
-        self, asked: _Request, here: Standing, branch: _Branch, agent: Agent, allow: frozenset[str], paid: _Paid
+        self, asked: _Request, here: BranchPath, branch: _Branch, agent: Agent, allow: frozenset[str], paid: _Paid
     ) -> _Made:
         """A message with what a model says of a branch. The model is not asked twice about the same events."""
         events = tuple(event for event in branch.events if event.kind in COPIED)
@@ -272,7 +278,7 @@ class Bringing:
                 self._locks.pop(id, None)
 
 
-def _check(asked: _Request, here: Standing, there: Standing) -> None:
+def _check(asked: _Request, here: BranchPath, there: BranchPath) -> None:
     """Raises `BringRefused` if nothing may be brought from there to here."""
     if there.record.id == here.record.id:
         raise _refused(asked, "it is the same conversation")

@@ -13,6 +13,7 @@ from msgspec import Struct
 from forkpoint.backend.diff import CallPair, Diff, DiffSide, DiffTurn, SettingDifference, StateDifference, TurnPair
 from forkpoint.backend.results import Call, calls_of, words
 from forkpoint.backend.settings import Settings
+from forkpoint.engine.branches.branch_path import BranchPath, ancestor_of, are_unchanged, read_branch_path
 from forkpoint.engine.branches.setting_words import setting_differences
 from forkpoint.engine.conversation_cache import ConversationCache
 from forkpoint.engine.views import info_of
@@ -35,43 +36,14 @@ from forkpoint.events import (
     UserMessage,
 )
 from forkpoint.history.branches.diff import TextDiff, Work, aligned, text_diff
-from forkpoint.history.paths import Path, common_ancestor
+from forkpoint.history.paths import Path
 from forkpoint.history.state import EMPTY, State
 from forkpoint.paging import every
 from forkpoint.store.protocol import Store
-from forkpoint.store.values import StoredConversation, StoredTurn
+from forkpoint.store.values import StoredTurn
 
 _AT_ONCE = 256  # events that are read at a time
 _ERASED = "[erased]"
-
-
-class Standing(Struct, frozen=True):
-    """A conversation and its path, as they were at one moment."""
-
-    record: StoredConversation
-    path: Path
-
-    @property
-    def head(self) -> Position | None:
-        return self.path.head
-
-
-async def stand_of(store: Store, id: str) -> Standing:
-    """A conversation with the path that leads to its head."""
-    while True:
-        record, path = await store.read(id), await store.path(id)
-        if record.head.position == path.head:  # else it has moved between the two
-            return Standing(record, path)
-
-
-async def are_unchanged(store: Store, *stands: Standing) -> bool:
-    """Whether conversations still stand where they stood."""
-    return all([await stand_of(store, one.record.id) == one for one in stands])
-
-
-def ancestor_of(a: Standing, b: Standing) -> Position | None:
-    """The last event that two conversations share; None if they share none."""
-    return common_ancestor(a.path, b.path) if a.record.family == b.record.family else None
 
 
 class _Since(Struct, frozen=True):
@@ -90,7 +62,7 @@ class _Rest(Struct, frozen=True):
     seconds: float
 
 
-class Comparison:
+class BranchComparison:
     """Compares the conversations of a store."""
 
     def __init__(self, store: Store, records: ConversationCache) -> None:
@@ -100,15 +72,15 @@ class Comparison:
     async def diff(self, id: str, other: str, limit: int) -> Diff:
         """How two conversations differ. ``other`` is an id or a name."""
         while True:
-            a = await stand_of(self._store, id)
-            b = await stand_of(self._store, (await self._records.find(other)).id)
+            a = await read_branch_path(self._store, id)
+            b = await read_branch_path(self._store, (await self._records.find(other)).id)
             try:
                 return await self._between(a, b, limit)
             except NotFound:  # an event that was there a moment ago: one of the two has been rewound, or deleted
                 if await are_unchanged(self._store, a, b):
                     raise
 
-    async def _between(self, a: Standing, b: Standing, limit: int) -> Diff:
+    async def _between(self, a: BranchPath, b: BranchPath, limit: int) -> Diff:
         ancestor = ancestor_of(a, b)
         ours, theirs = await self._since(a, ancestor, limit), await self._since(b, ancestor, limit)
         before = EMPTY if ancestor is None else await self._store.state(a.record.id, at=ancestor)
@@ -130,7 +102,7 @@ class Comparison:
             settings=settings,
         )
 
-    async def _since(self, one: Standing, ancestor: Position | None, limit: int) -> _Since:
+    async def _since(self, one: BranchPath, ancestor: Position | None, limit: int) -> _Since:
         record, after = one.record, 0 if ancestor is None else ancestor.ordinal
         groups = await self._groups(one, after, limit)
         records = [await self._store.turn(events[0].turn) for events in groups]
@@ -155,7 +127,7 @@ class Comparison:
         )
         return _Since(tuple(turns), side)
 
-    async def _rest(self, one: Standing, after: int) -> "_Rest":
+    async def _rest(self, one: BranchPath, after: int) -> "_Rest":
         """How much more a path has after an ordinal."""
         turns = notes = 0
         usage, seconds = Usage(), 0.0
@@ -168,7 +140,7 @@ class Comparison:
                     usage, seconds = usage + turn.usage, seconds + _seconds(turn)
         return _Rest(turns, notes, usage, seconds)
 
-    async def _groups(self, one: Standing, after: int, limit: int) -> list[list[Event]]:
+    async def _groups(self, one: BranchPath, after: int, limit: int) -> list[list[Event]]:
         """The events after an ordinal turn by turn, of so many turns and notes."""
         groups: list[list[Event]] = []
         while after < len(one.path):
