@@ -13,7 +13,7 @@ from tests.conversation.support.homes import Home
 from tests.conversation.support.team import obedient, orders, spawn, wait
 
 from forkpoint import LLM, Agent, AsyncConversation, AsyncConversations, Condenser, Conversation, tool
-from forkpoint.backend.bring import BringReport
+from forkpoint.backend.bring import BringOptions, BringReport
 from forkpoint.errors import BadArgument, BringRefused, Busy, ForkpointError, KeyReused, NotFound, Stale, TurnOpen
 from forkpoint.events import AssistantMessage, Brought, Event, Gone, ToolCall, Usage, UserMessage
 from forkpoint.llm.model import Price
@@ -296,7 +296,7 @@ async def test_another_tenant_sees_no_branch_to_bring_from(store: Store, talk: A
 
     elsewhere = Engine(store.within("elsewhere"), owns_store=False)
     with pytest.raises(NotFound):
-        await elsewhere.branches.bring(talk.id, "talk", "answer")
+        await elsewhere.branches.bring(talk.id, BringOptions(branch="talk", what="answer"))
     with pytest.raises(NotFound):
         await elsewhere.branches.diff(talk.id, "talk")
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.conversation.faults.bringing import BRANCH, HERE, KEY, PAID, StruckBring, agent, file_in
+from tests.conversation.faults.bringing import BRANCH, HERE, OPTIONS, PAID, StruckBring, agent, file_in
 
 from forkpoint.backend.bring import BringReport
 from forkpoint.engine.engine import Engine
@@ -57,7 +57,7 @@ async def judged(folder: Path, told: object, *, alive: bool) -> bool:
         elif alive:
             assert spent in (Usage(), PAID), "what a model was paid is a charge, once"
         engine = Engine(store, owns_store=False)
-        again = await engine.branches.bring(here.id, BRANCH, "summary", agent(), key=KEY)
+        again = await engine.branches.bring(here.id, OPTIONS, agent())
         if notes:
             assert again.id == notes[0].turn, "the same key gave another note"
             assert await store.usage(here.family) == spent, "a model was asked again"

@@ -1,9 +1,20 @@
-"""What was brought from one conversation into another, as frozen data. Tests: tests/conversation/test_bring.py."""
+"""What is to be brought from one conversation into another, and what was, as frozen data.
+Tests: tests/conversation/test_bring.py."""
 
 from msgspec import Struct
 
 from forkpoint.backend.results import words
 from forkpoint.events import BroughtAs, Event, Usage, UserMessage
+
+
+class BringOptions(Struct, frozen=True, kw_only=True):
+    """What is to be brought, and from which branch. ``key`` and ``if_revision`` are as `Backend` says."""
+
+    branch: str  # its id or its name
+    what: BroughtAs
+    key: str | None = None
+    if_revision: int | None = None
+    allow: frozenset[str] = frozenset()  # what the agent of a summary may go on without
 
 
 class BringReport(Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.standing_approval import StandingApproval
-from forkpoint.backend.bring import BringReport
+from forkpoint.backend.bring import BringOptions, BringReport
 from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.diff import LIMIT, Diff
 from forkpoint.backend.options import (
@@ -35,7 +35,7 @@ from forkpoint.backend.results import (
     Turn,
 )
 from forkpoint.backend.settings import Settings
-from forkpoint.events import BroughtAs, Condensation, Event, Position, Usage, UserMessage
+from forkpoint.events import Condensation, Event, Position, Usage, UserMessage
 from forkpoint.history.anchors import Anchor
 from forkpoint.history.budgets import Budget, BudgetScope, BudgetStanding
 from forkpoint.llm.prompt.inspection import Inspection
@@ -232,17 +232,7 @@ class BackendBranches(Protocol):
         """How a conversation differs from another one, which is named by its id or name. ``limit``: turns of each."""
         ...
 
-    async def bring(
-        self,
-        id: str,
-        branch: str,
-        what: BroughtAs,
-        agent: Agent | None = None,
-        *,
-        key: str | None = None,
-        if_revision: int | None = None,
-        allow: frozenset[str] = frozenset(),
-    ) -> BringReport:
+    async def bring(self, id: str, options: BringOptions, agent: Agent | None = None) -> BringReport:
         """Brings what a branch has said since the common ancestor, as a note. ``agent`` is needed for a summary.
 
         Raises `BringRefused`, and `Busy` or `TurnOpen` while a turn holds the conversation.

@@ -22,7 +22,7 @@ from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.agent.team.tools import Task
 from forkpoint.backend.allowance import NOTHING
-from forkpoint.backend.bring import BringReport
+from forkpoint.backend.bring import BringOptions, BringReport
 from forkpoint.backend.callbacks import Callback, Visualizer
 from forkpoint.backend.diff import LIMIT, Diff, check_limit
 from forkpoint.backend.messages import Message, as_message, as_result
@@ -691,9 +691,8 @@ class AsyncConversation:
         agent = handle.answerer() if what == "summary" else None
         handle.check_draft(if_revision)
         backend = await handle.ready()
-        return await backend.branches.bring(
-            self.id, as_name(branch), what, agent, key=key, if_revision=if_revision, allow=handle.allow
-        )
+        options = BringOptions(branch=as_name(branch), what=what, key=key, if_revision=if_revision, allow=handle.allow)
+        return await backend.branches.bring(self.id, options, agent)
 
     async def tree(self) -> tuple[Branch, ...]:
         """The family: its roots, each with what branched off."""

@@ -5,13 +5,12 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
-from forkpoint.backend.allowance import NOTHING
-from forkpoint.backend.bring import BringReport
+from forkpoint.backend.bring import BringOptions, BringReport
 from forkpoint.backend.diff import LIMIT, Diff
 from forkpoint.backend.options import ForkOptions
 from forkpoint.backend.results import Branch, Info, tree_of
 from forkpoint.backend.settings import Settings
-from forkpoint.events import BroughtAs, Position
+from forkpoint.events import Position
 from forkpoint.ids import new_id
 from forkpoint.remote.connection import ServerConnection, ServerRequest
 from forkpoint.remote.requests import agent_of, given, path_of, results_of, with_settings, without
@@ -83,22 +82,10 @@ class RemoteBranches:
         request = ServerRequest(method="GET", path=f"{path_of(id)}/diff", query=query)
         return await self._connection.read(request, DiffDocument, diff_of)
 
-    async def bring(
-        self,
-        id: str,
-        branch: str,
-        what: BroughtAs,
-        agent: Agent | None = None,
-        *,
-        key: str | None = None,
-        if_revision: int | None = None,
-        allow: frozenset[str] = NOTHING,
-    ) -> BringReport:
-        body = {"branch": branch, "what": what} | without(allow, agent)
-        path = f"{path_of(id)}/bring"
-        request = ServerRequest(
-            method="POST", path=path, body=body, key=key or new_id(), revision=if_revision, read=None
-        )
+    async def bring(self, id: str, options: BringOptions, agent: Agent | None = None) -> BringReport:
+        body = {"branch": options.branch, "what": options.what} | without(options.allow, agent)
+        path, key = f"{path_of(id)}/bring", options.key or new_id()
+        request = ServerRequest(method="POST", path=path, body=body, key=key, revision=options.if_revision, read=None)
         return await self._connection.read(request, BroughtDocument, brought_of)
 
     async def tree(self, id: str) -> tuple[Branch, ...]:

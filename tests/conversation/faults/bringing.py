@@ -19,7 +19,7 @@ from tests.conversation.faults.disk import FLAWS, Disk
 from tests.conversation.faults.points import Point, Watch
 
 from forkpoint import LLM, Agent
-from forkpoint.backend.bring import BringReport
+from forkpoint.backend.bring import BringOptions, BringReport
 from forkpoint.engine.engine import Engine
 from forkpoint.events import Usage
 from forkpoint.llm.model import Retries
@@ -27,7 +27,8 @@ from forkpoint.store.sqlite import SqliteStore
 from forkpoint.testing import Reply, Script
 
 PAID = Usage(calls=1, input=100, output=10)
-HERE, BRANCH, KEY = "here", "branch", "a key"
+HERE, BRANCH = "here", "branch"
+OPTIONS = BringOptions(branch=BRANCH, what="summary", key="a key")
 
 
 class Unforeseen(Exception):
@@ -66,7 +67,7 @@ class StruckBring:
         here = (await engine.find(HERE))[0].id
         watch.start(loop)
         try:
-            self._task = loop.create_task(engine.branches.bring(here, BRANCH, "summary", agent(), key=KEY))
+            self._task = loop.create_task(engine.branches.bring(here, OPTIONS, agent()))
             with anyio.CancelScope() as scope:
                 self._scope = scope
                 await asyncio.wait([self._task])

@@ -4,8 +4,7 @@ Tests: tests/conversation/test_fork.py, test_rewind.py, test_keep.py, test_famil
 from functools import partial
 
 from forkpoint.agent.agent import Agent
-from forkpoint.backend.allowance import NOTHING
-from forkpoint.backend.bring import BringReport
+from forkpoint.backend.bring import BringOptions, BringReport
 from forkpoint.backend.diff import LIMIT, Diff
 from forkpoint.backend.options import ForkOptions
 from forkpoint.backend.results import Branch, Info, tree_of
@@ -17,7 +16,7 @@ from forkpoint.engine.branches.keeping import Keeping
 from forkpoint.engine.resources import Resources
 from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.engine.views import info_of
-from forkpoint.events import BroughtAs, Position
+from forkpoint.events import Position
 from forkpoint.paging import every
 
 
@@ -71,19 +70,9 @@ class EngineBranches:
     async def diff(self, id: str, other: str, *, limit: int = LIMIT) -> Diff:
         return await self._comparison.diff(id, other, limit)
 
-    async def bring(
-        self,
-        id: str,
-        branch: str,
-        what: BroughtAs,
-        agent: Agent | None = None,
-        *,
-        key: str | None = None,
-        if_revision: int | None = None,
-        allow: frozenset[str] = NOTHING,
-    ) -> BringReport:
+    async def bring(self, id: str, options: BringOptions, agent: Agent | None = None) -> BringReport:
         await self._turns.unended.end(id)
-        return await self._bringing.bring(id, branch, what, agent, key=key, if_revision=if_revision, allow=allow)
+        return await self._bringing.bring(id, options, agent)
 
     async def tree(self, id: str) -> tuple[Branch, ...]:
         family = (await self._store.read(id)).family

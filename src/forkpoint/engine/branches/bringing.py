@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.condense.branch_summary import INSTRUCTIONS, question, summariser
-from forkpoint.backend.bring import BringReport
+from forkpoint.backend.bring import BringOptions, BringReport
 from forkpoint.backend.results import words
 from forkpoint.engine.branches.branch_path import BranchPath, ancestor_of, are_unchanged, read_branch_path
 from forkpoint.engine.budgets.admission import admission_beside
@@ -25,17 +25,7 @@ from forkpoint.engine.idempotency import bring_key
 from forkpoint.engine.paid_notes import PaidNote
 from forkpoint.engine.turns.journal import staged
 from forkpoint.errors import BringRefused, NotFound, Stale, Unpaired
-from forkpoint.events import (
-    AssistantMessage,
-    Brought,
-    BroughtAs,
-    Event,
-    ModelCalled,
-    NewEvent,
-    Text,
-    Usage,
-    UserMessage,
-)
+from forkpoint.events import AssistantMessage, Brought, Event, ModelCalled, NewEvent, Text, Usage, UserMessage
 from forkpoint.history.branches.dialogue import COPIED, copies, dialogue, names_of, places_of
 from forkpoint.ids import new_id
 from forkpoint.llm.answers import Failed
@@ -53,13 +43,12 @@ _log = logging.getLogger("forkpoint")
 
 
 class _Request(Struct, frozen=True):
-    """What is to be brought into a conversation, as it was asked for."""
+    """What is to be brought into a conversation, as it was asked for. ``agent`` is its own, for a summary."""
 
     id: str
-    branch: str  # an id or a name
-    what: BroughtAs
+    options: BringOptions
+    agent: Agent | None
     key: IdempotencyKey | None
-    if_revision: int | None
 
 
 class _Branch(Struct, frozen=True):
@@ -113,51 +102,40 @@ class Bringing:
         self._notes = resources.paid_notes
         self._locks: dict[str, tuple[anyio.Lock, list[None]]] = {}
 
-    async def bring(
-        self,
-        id: str,
-        branch: str,
-        what: BroughtAs,
-        agent: Agent | None,
-        *,
-        key: str | None,
-        if_revision: int | None,
-        allow: frozenset[str],
-    ) -> BringReport:
+    async def bring(self, id: str, options: BringOptions, agent: Agent | None) -> BringReport:
         """Brings something, or returns what an earlier request with the same key has brought."""
-        asked = _Request(id, branch, what, bring_key(key, branch, what), if_revision)
+        asked = _Request(id, options, agent, bring_key(options.key, options.branch, options.what))
         async with self._alone(id):  # so that a request that is sent twice at once asks a model once
             if (before := await self._brought_before(asked)) is not None:
                 return before
             paid = _Paid()
             try:
-                committed = await self._bring(asked, agent, allow, paid)
+                committed = await self._bring(asked, paid)
             finally:
                 reserved = paid.reserved
                 self._charges.add(id, paid.handed_over(), reserved)  # what no note has
                 await self._charges.settle()
-        self._records.moved_elsewhere(
-            committed
-        )  # it may be the note of another process, which others have gone on from
+        # It may be the note of another process, which others have gone on from.
+        self._records.moved_elsewhere(committed)
         return await self._report(committed.turn)
 
-    async def _bring(self, asked: _Request, agent: Agent | None, allow: frozenset[str], paid: _Paid) -> Committed:
+    async def _bring(self, asked: _Request, paid: _Paid) -> Committed:
         while True:
             erasures = await self._store.erasure_count()
             here = await read_branch_path(self._store, asked.id)
-            check_revision(here.record, asked.if_revision)
+            check_revision(here.record, asked.options.if_revision)
             await check_idle(self._store, here.record)  # before anybody is paid for a summary
-            there = await read_branch_path(self._store, (await self._records.find(asked.branch)).id)
+            there = await read_branch_path(self._store, (await self._records.find(asked.options.branch)).id)
             _check(asked, here, there)
             try:
                 branch = await self._since(asked, here, there)
-                made = await self._made(asked, here, branch, agent, allow, paid)
+                made = await self._made(asked, here, branch, paid)
             except NotFound:  # an event that was there a moment ago
                 if await are_unchanged(self._store, here, there):
                     raise
                 continue
             # What stands here decides which turns are brought. To a message it does not matter.
-            revision = here.record.revision if asked.what == "turns" else asked.if_revision
+            revision = here.record.revision if asked.options.what == "turns" else asked.options.if_revision
             events = (_header(asked, branch, made), *made.events)
             reserved = paid.reserved or new_id()
             note = PaidNote(reserved, events, paid.handed_over(), revision, asked.key, erasures)
@@ -184,23 +162,14 @@ class Bringing:
         base = (await self._store.turn(events[0].turn)).base if events else None
         return places_of(events, 0 if base is None else base.ordinal)
 
-    async def _made(
-        self,
-        asked: _Request,
-        here: BranchPath,
-        branch: _Branch,
-        agent: Agent | None,
-        allow: frozenset[str],
-        paid: _Paid,
-    ) -> _Made:
-        match asked.what:
+    async def _made(self, asked: _Request, here: BranchPath, branch: _Branch, paid: _Paid) -> _Made:
+        match asked.options.what:
             case "answer":
                 return _answer(asked, branch)
             case "turns":
                 return await self._turns(asked, here, branch)
             case "summary":
-                assert agent is not None, "whoever asks for a summary has an agent at hand"
-                return await self._summary(asked, here, branch, agent, allow, paid)
+                return await self._summary(asked, here, branch, paid)
 
     async def _turns(self, asked: _Request, here: BranchPath, branch: _Branch) -> _Made:
         """Copies of all whole exchanges of a branch that do not stand here already."""
@@ -215,16 +184,15 @@ class Bringing:
         sources = [event for exchange in chosen for event in exchange.events]
         return _Made(copies(chosen, branch.origins), sources, left_out=len(found) - len(chosen))
 
-    async def _summary(
-        self, asked: _Request, here: BranchPath, branch: _Branch, agent: Agent, allow: frozenset[str], paid: _Paid
-    ) -> _Made:
+    async def _summary(self, asked: _Request, here: BranchPath, branch: _Branch, paid: _Paid) -> _Made:
         """A message with what a model says of a branch. The model is not asked twice about the same events."""
         events = tuple(event for event in branch.events if event.kind in COPIED)
         if not events:
             raise _refused(asked, "nothing was said there since the two part")
         summary = paid.summary
         if summary is None or summary.events != events:
-            agent = self._planner.agent_for(here.record.settings, agent, allow)
+            assert asked.agent is not None, "whoever asks for a summary has an agent at hand"
+            agent = self._planner.agent_for(here.record.settings, asked.agent, asked.options.allow)
             summary = paid.summary = await self._asked(asked, events, summariser(agent.condenser, agent.llm), paid)
         who = _name_of(branch.record)
         said = f"A summary of what {who} has done since the two part, written by {summary.model}:\n\n{summary.text}"
@@ -286,7 +254,7 @@ def _check(asked: _Request, here: BranchPath, there: BranchPath) -> None:
         raise _refused(asked, "it is of another family, and an erasure there could not reach what was brought")
     if here.record.head.open_calls:
         raise _refused(asked, "calls of the client's tools are open here; answer them first")
-    if there.record.head.open_calls and asked.what != "answer":
+    if there.record.head.open_calls and asked.options.what != "answer":
         raise _refused(asked, "calls of the client's tools are open there; answer them first")
 
 
@@ -295,7 +263,7 @@ def _header(asked: _Request, branch: _Branch, made: _Made) -> NewEvent:
     return NewEvent(
         Brought(
             conversation=branch.record.id,
-            what=asked.what,
+            what=asked.options.what,
             count=len(made.events),
             origins=tuple(branch.origins[str(event.id)] for event in made.sources),
             digests=tuple(branch.digests[str(event.id)] for event in made.sources),
@@ -338,4 +306,4 @@ def _name_of(record: StoredConversation) -> str:
 
 
 def _refused(asked: _Request, why: str) -> BringRefused:
-    return BringRefused(asked.id, asked.branch, why)
+    return BringRefused(asked.id, asked.options.branch, why)

@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import Query, Response
 
 from forkpoint.backend.allowance import NOTHING
+from forkpoint.backend.bring import BringOptions
 from forkpoint.backend.diff import LIMIT, MOST
 from forkpoint.backend.names import as_id, as_point, check_chosen_name, with_title
 from forkpoint.backend.options import ForkOptions
@@ -201,9 +202,8 @@ async def bring_from_branch(call: CallMade, id: Conversation) -> Response:
     body = await call.body(Bring)
     info, settings = await call.found(id)
     agent, allow = call.going_on(info, settings, body) if body.what == "summary" else (None, NOTHING)
-    done = await call.backend.branches.bring(
-        info.id, body.branch, body.what, agent, key=call.key, if_revision=call.if_revision, allow=allow
-    )
+    options = BringOptions(branch=body.branch, what=body.what, key=call.key, if_revision=call.if_revision, allow=allow)
+    done = await call.backend.branches.bring(info.id, options, agent)
     call.services.watching.moved(call.tenant, info.id)
     return answer(brought_document(done))
 
