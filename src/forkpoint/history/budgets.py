@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from forkpoint.errors import BadArgument
+from forkpoint.events import Usage
 
 BudgetScope: TypeAlias = Literal["conversation", "family"]
 """What a budget is of: a conversation with all that works beneath it, or a whole family."""
@@ -55,6 +56,11 @@ class Amount(Struct, frozen=True, omit_defaults=True):
     tokens: int = 0
     turns: int = 0
     micros: int = 0
+
+    @classmethod
+    def of(cls, usage: Usage) -> "Amount":
+        """What counts of a usage. A call without a known price counts no dollars."""
+        return cls(usage.nanodollars, usage.input + usage.output)
 
     def __add__(self, other: "Amount") -> "Amount":
         unknown = self.nanodollars is None or other.nanodollars is None

@@ -25,7 +25,7 @@ class TurnAdmission:
         turn = self._steps.turn
         if not turn.budgeted:
             return request.options
-        case, before = worst_case(request), _amount(used + self._steps.unrecorded)
+        case, before = worst_case(request), Amount.of(used + self._steps.unrecorded)
         most, least = case.most + before, case.least + before
         granted = await self._store.reserve(turn, most, least, model=request.model)
         self._steps.call_begins()
@@ -41,7 +41,7 @@ class BesideAdmission:
         self.id = id
 
     async def __call__(self, request: Request, used: Usage) -> Options:
-        case, before = worst_case(request), _amount(used)
+        case, before = worst_case(request), Amount.of(used)
         most, least = case.most + before, case.least + before
         granted = await self._store.reserve_beside(self._conversation, self.id, most, least, model=request.model)
         return case.options(request.options, granted - before)
@@ -50,7 +50,3 @@ class BesideAdmission:
 async def admission_beside(store: Store, conversation: str, id: str) -> BesideAdmission | None:
     """The admission of a call outside of turns; None if no budget covers the conversation."""
     return BesideAdmission(store, conversation, id) if await store.budgets(conversation) else None
-
-
-def _amount(used: Usage) -> Amount:
-    return Amount(used.nanodollars, used.input + used.output)

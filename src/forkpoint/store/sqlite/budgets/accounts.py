@@ -66,7 +66,7 @@ def count_turn(
 ) -> None:
     """Counts what a turn has spent since it was last recorded. It is one of the turns once it has asked a model."""
     begins = not before.calls and bool(more.calls)
-    count(db, scope, conversation, family, replace(amount_of(more), turns=int(begins)))
+    count(db, scope, conversation, family, replace(Amount.of(more), turns=int(begins)))
     if begins:
         keep(db, turn, "turn", lambda amount: replace(amount, turns=0))
 
@@ -76,8 +76,3 @@ def end_turn(db: Database, scope: Scope, turn: bytes, conversation: bytes, famil
     if since is not None:
         count(db, scope, conversation, family, Amount(micros=max(scope.now - since, 0)))
     give_back(db, turn)
-
-
-def amount_of(usage: Usage) -> Amount:
-    """What counts of a usage. A call without a known price counts no dollars."""
-    return Amount(usage.nanodollars, usage.input + usage.output)

@@ -11,7 +11,7 @@ from forkpoint.events import Usage
 from forkpoint.history.budgets import Amount, Budget, BudgetScope
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.sqlite.budgets import limits
-from forkpoint.store.sqlite.budgets.accounts import BENEATH, amount_of, budget_of
+from forkpoint.store.sqlite.budgets.accounts import BENEATH, budget_of
 from forkpoint.store.sqlite.budgets.rows import columns, spent_in
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.operations import ledger
@@ -86,7 +86,7 @@ def evidence(db: Database, scope: Scope, family: bytes) -> Evidence:
         charged = db.execute(SQL["charges"], {"tenant": scope.tenant, "conversation": row["id"]})
         used = sum((load_usage(charge["usage"]) for charge in charged), ledger.in_turns(db, scope, row))
         ran = turns.get(row["id"])
-        amount = amount_of(used)
+        amount = Amount.of(used)
         own[row["id"]] = amount if ran is None else replace(amount, turns=ran["turns"], micros=ran["micros"])
         payers[row["id"]] = row["lineage_source"] if row["lineage_kind"] in BENEATH else None
     budgets = db.execute(SQL["budgets_of_a_family"], of).fetchall()

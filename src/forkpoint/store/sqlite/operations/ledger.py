@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from forkpoint.errors import KeyReused
 from forkpoint.events import Usage
+from forkpoint.history.budgets import Amount
 from forkpoint.ids import id_to_bytes
 from forkpoint.store.sqlite.budgets import accounts
 from forkpoint.store.sqlite.budgets.reservations import give_back
@@ -49,7 +50,7 @@ def charge(db: Database, scope: Scope, conversation: str | None, id: str, usage:
 def count_beside(db: Database, scope: Scope, id: bytes, conversation: bytes, family: bytes, usage: Usage) -> None:
     """Counts what a charge or a note has spent in its budgets, and gives back what was reserved for it."""
     if accounts.has_budgets(db, scope, family):
-        accounts.count(db, scope, conversation, family, accounts.amount_of(usage))
+        accounts.count(db, scope, conversation, family, Amount.of(usage))
         give_back(db, id)
 
 
