@@ -33,6 +33,9 @@ SALT_BYTES = 16
 NO_SOURCE = bytes(32)
 """Stands for the digest of the source of a conversation that was not forked."""
 
+ABOUT_A_TURN = ("committed", "note", "failed", "cancelled", "awaiting_approval", "resumed", "steered")
+"""Kinds of records that say how a turn or a note stands."""
+
 TENANT_CHAINS = 8
 """How many chains a tenant has for records that belong to no conversation: with one, its row would be a bottleneck."""
 

@@ -26,7 +26,6 @@ from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.rows import ORDINALS, Scope, text
 
 _PAGE = 500
-_ABOUT_A_TURN = {"committed", "note", "failed", "cancelled", "awaiting_approval", "resumed", "steered"}
 
 
 def family_of(db: Database, scope: Scope, conversation: bytes) -> bytes:
@@ -293,7 +292,7 @@ class _Reading:
             rows = self._db.execute(SQL["page_of_chain"], page).fetchall()
             for row in rows:
                 turn = None
-                if row["kind"] in _ABOUT_A_TURN:
+                if row["kind"] in records.ABOUT_A_TURN:
                     turn = self._db.execute(SQL["turn_row"], {"id": row["subject"]}).fetchone()
                     turn = turn if turn is not None and self._is_told(turn) else None
                 has_body = bodies or turn is not None

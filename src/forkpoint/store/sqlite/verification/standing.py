@@ -11,6 +11,7 @@ from forkpoint.errors import ForkpointError, StoreDamaged
 from forkpoint.events import Usage
 from forkpoint.history.digests import root_digest
 from forkpoint.history.records import (
+    ABOUT_A_TURN,
     NO_SOURCE,
     Birth,
     Fact,
@@ -33,7 +34,6 @@ from forkpoint.store.sqlite.verification.part_cost import part_cost
 from forkpoint.store.sqlite.verification.turns import COMMITTED, check_turn
 
 EVERY_RECORD = (1 << 63) - 1
-ABOUT_A_TURN = (*COMMITTED, "failed", "cancelled", "awaiting_approval", "resumed", "steered")
 TEXTS = ("settings", "cache", "approvals", "name", "title", "tags")
 PLAIN = ("head", "revision", "own_from", "inherited", "draft")
 WORDS = {
