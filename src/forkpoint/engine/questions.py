@@ -11,7 +11,7 @@ from forkpoint.backend.results import SideAnswer
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.budgets.admission import admission_beside
 from forkpoint.engine.cache_reports import CacheReports
-from forkpoint.engine.requests import Requests, load_prices
+from forkpoint.engine.requests import Requests
 from forkpoint.engine.resources import Resources
 from forkpoint.engine.turns.journal import staged
 from forkpoint.engine.turns.skills import called_for
@@ -19,6 +19,7 @@ from forkpoint.events import ModelCalled, NewEvent, StagedEvent, Usage, UserMess
 from forkpoint.ids import new_id
 from forkpoint.llm.answers import Failed
 from forkpoint.llm.options import Options
+from forkpoint.llm.prices import load_prices
 from forkpoint.llm.prompt.identity import CallContext, own_identity
 from forkpoint.llm.prompt.inspection import Inspection, inspect_request
 from forkpoint.llm.prompt.misses import CacheReport

@@ -6,7 +6,6 @@ from their first change on. Tests: tests/conversation/test_requests.py.
 
 from contextlib import aclosing
 
-import anyio.to_thread
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -18,7 +17,7 @@ from forkpoint.errors import NoSuchTurn, NotFound
 from forkpoint.events import Event, JsonText, ManifestChanged, ModelCalled, Position, SettingsChanged
 from forkpoint.llm.call import Models
 from forkpoint.llm.model import LLM
-from forkpoint.llm.prices import is_priced_by_list, load_list
+from forkpoint.llm.prices import load_prices
 from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.prompt.inspection import Inspection, inspect_request
 from forkpoint.llm.prompt.manifest import Manifest, manifest_of
@@ -138,12 +137,6 @@ class Requests:
             reasoning_tokens=manifest.reasoning_tokens,
             reasoning_back=manifest.reasoning_back,
         )
-
-
-async def load_prices(llm: LLM) -> None:
-    """Loads the price list in a thread, if a model is priced by it: it takes a fifth of a second."""
-    if is_priced_by_list(llm):
-        await anyio.to_thread.run_sync(load_list)
 
 
 def _answered(event: Event) -> _Call | None:

@@ -21,7 +21,7 @@ from forkpoint.llm.catalog import Wire
 from forkpoint.llm.failures import names_the_cache_key
 from forkpoint.llm.model import LLM
 from forkpoint.llm.options import Options
-from forkpoint.llm.prices import is_list_loaded, is_priced_by_list, load_list, needs_list, priced, unpriced
+from forkpoint.llm.prices import is_priced_by_list, load_list, load_prices, needs_list, priced, unpriced
 from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.prompt.manifest import manifest_of
 from forkpoint.llm.prompt.rendering import Rendering
@@ -131,8 +131,7 @@ class Models:
 
     async def _admitted(self, admit: Admission, request: Request, used: Usage) -> Request:
         """The request as it may be sent."""
-        if is_priced_by_list(request.llm):
-            await _load_prices()
+        await load_prices(request.llm)
         allowed = await admit(request, used)
         if allowed == request.options:
             return request
@@ -149,7 +148,7 @@ class Models:
             if needs_list(request.llm, used):
                 hearing.usage = unpriced(used)  # what it cost is unknown until the list is there
                 with anyio.CancelScope(shield=True):
-                    await _load_prices()
+                    await load_prices(request.llm)
             hearing.usage = priced(request.llm, used)
         if answer is None:
             raise ModelUnavailable.model_timeout(request.model, hearing.waited_for)
@@ -250,11 +249,6 @@ def _check_fits(llm: LLM, rendering: Rendering, options: Options) -> None:
     named = options.tool_choice not in {"auto", "none", "required"}
     if named and not any(tool.name == options.tool_choice for tool in manifest.tools):
         raise BadSetting(llm.model, "tool_choice", f"there is no tool {options.tool_choice!r}")
-
-
-async def _load_prices() -> None:
-    if not is_list_loaded():
-        await anyio.to_thread.run_sync(load_list, limiter=anyio.CapacityLimiter(1))
 
 
 def _code_of(error: BaseException) -> str:

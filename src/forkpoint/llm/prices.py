@@ -7,6 +7,8 @@ import sys
 from decimal import Decimal
 from urllib.parse import urlsplit
 
+import anyio
+import anyio.to_thread
 from msgspec.structs import replace
 
 from forkpoint.events import Usage
@@ -35,12 +37,7 @@ def unpriced(usage: Usage) -> Usage:
 
 def needs_list(llm: LLM, usage: Usage) -> bool:
     """Whether the price list must be loaded before this can be priced."""
-    return bool(usage) and is_priced_by_list(llm) and not is_list_loaded()
-
-
-def is_list_loaded() -> bool:
-    """Whether the price list is at hand."""
-    return _LIST in sys.modules
+    return bool(usage) and is_priced_by_list(llm) and not _is_list_loaded()
 
 
 def is_priced_by_list(llm: LLM) -> bool:
@@ -52,6 +49,17 @@ def is_priced_by_list(llm: LLM) -> bool:
 def load_list() -> None:
     """Loads the price list, which takes a fifth of a second: not in the loop's thread."""
     importlib.import_module(_LIST)
+
+
+async def load_prices(llm: LLM) -> None:
+    """Loads the price list in a thread, if it decides what a model costs and is not at hand."""
+    if is_priced_by_list(llm) and not _is_list_loaded():
+        await anyio.to_thread.run_sync(load_list, limiter=anyio.CapacityLimiter(1))
+
+
+def _is_list_loaded() -> bool:
+    """Whether the price list is at hand."""
+    return _LIST in sys.modules
 
 
 def _by_price(price: Price, usage: Usage) -> int:
