@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forkpoint.events import GONE, Event, NewEvent, Position, ToolCall, seal
-from forkpoint.history.branches.dialogue import COPIED, DialogueExchange, copies, dialogue, names_of, places_of
+from forkpoint.history.branches.dialogue import COPIED, DialogueExchange, copies, dialogue, names_of
+from forkpoint.history.branches.places import places_of
 from forkpoint.history.pairing import NO_CALLS
 from forkpoint.testing.samples import answers, calls, remembers, returns, says, thinks
 

@@ -20,6 +20,7 @@ from forkpoint.events import (
     Usage,
     UserMessage,
 )
+from forkpoint.history.branches.places import places_of
 from forkpoint.history.branches.tool_exchanges import CannotSubstitute, answers, exchanges_in
 
 OTHER = ToolResult("b", "", (Text("other"),))
@@ -53,14 +54,10 @@ def path(*, notes_calls: bool = True) -> list[Event]:
     )
 
 
-def place_of(event: Event) -> str:
-    return f"{event.turn}/{event.id.ordinal - 1}"
-
-
 def made(events: list[Event], *calls: str) -> list[NewEvent]:
     (exchange,) = exchanges_in(events, is_all=True)
     others = {call: ToolResult(call, "", (Text("other"),)) for call in calls}
-    return answers(exchange, others, dict.fromkeys(calls, "00"), place_of)
+    return answers(exchange, others, dict.fromkeys(calls, "00"), places_of(events, 0))
 
 
 def test_an_exchange_is_a_whole_response_and_all_that_came_of_its_calls() -> None:

@@ -18,6 +18,7 @@ from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.engine.views import info_of
 from forkpoint.events import Position
 from forkpoint.paging import every
+from forkpoint.store.values import StoredConversation
 
 
 class EngineBranches:
@@ -44,7 +45,7 @@ class EngineBranches:
     ) -> tuple[Info, Settings]:
         """A fork. A ``draft`` is not listed before its first turn commits."""
         made = await self.forks.fork(source, options, agent, key=key, if_revision=if_revision, draft=draft)
-        return info_of(self._records.know(made)), Settings.from_json(made.settings)
+        return _with_settings(self._records.know(made))
 
     async def rewind(
         self,
@@ -57,15 +58,14 @@ class EngineBranches:
     ) -> tuple[Info, Settings] | None:
         await self._turns.unended.end(id)
         aside = await self.forks.rewind(id, at=at, before=before, key=key, if_revision=if_revision)
-        return None if aside is None else (info_of(aside), Settings.from_json(aside.settings))
+        return None if aside is None else _with_settings(aside)
 
     async def keep(
         self, id: str, branch: str, *, key: str | None = None, if_revision: int | None = None
     ) -> tuple[tuple[Info, Settings], tuple[Info, Settings] | None]:
         await self._turns.unended.end(id)
         kept = await self.keeping.keep(id, branch, key=key, if_revision=if_revision)
-        aside = None if kept.aside is None else (info_of(kept.aside), Settings.from_json(kept.aside.settings))
-        return (info_of(kept.now), Settings.from_json(kept.now.settings)), aside
+        return _with_settings(kept.now), None if kept.aside is None else _with_settings(kept.aside)
 
     async def diff(self, id: str, other: str, *, limit: int = LIMIT) -> Diff:
         return await self._comparison.diff(id, other, limit)
@@ -78,3 +78,7 @@ class EngineBranches:
         family = (await self._store.read(id)).family
         records = every(partial(self._store.conversations, family=family))
         return tree_of([info_of(record) async for record in records])
+
+
+def _with_settings(record: StoredConversation) -> tuple[Info, Settings]:
+    return info_of(record), Settings.from_json(record.settings)

@@ -24,9 +24,10 @@ from forkpoint.engine.conversation_cache import check_idle, check_revision
 from forkpoint.engine.idempotency import bring_key
 from forkpoint.engine.paid_notes import PaidNote
 from forkpoint.engine.turns.journal import staged
+from forkpoint.engine.turns.path import read_places
 from forkpoint.errors import BringRefused, NotFound, Stale, Unpaired
 from forkpoint.events import AssistantMessage, Brought, Event, ModelCalled, NewEvent, Text, Usage, UserMessage
-from forkpoint.history.branches.dialogue import COPIED, copies, dialogue, names_of, places_of
+from forkpoint.history.branches.dialogue import COPIED, copies, dialogue, names_of
 from forkpoint.ids import new_id
 from forkpoint.llm.answers import Failed
 from forkpoint.llm.model import LLM
@@ -153,14 +154,9 @@ class Bringing:
         if not events:
             raise _refused(asked, "it has nothing since the two part")
         digests = await self._store.digests(id, at=there.head, after=after)
-        origins = await self._places(events)
+        origins = await read_places(self._store, events)
         by_id = {str(event.id): digest.hex() for event, digest in zip(events, digests, strict=True)}
         return _Branch(there.record, tuple(events), origins, by_id)
-
-    async def _places(self, events: Sequence[Event]) -> dict[str, str]:
-        """The place of each event in its turn, by its id."""
-        base = (await self._store.turn(events[0].turn)).base if events else None
-        return places_of(events, 0 if base is None else base.ordinal)
 
     async def _made(self, asked: _Request, here: BranchPath, branch: _Branch, paid: _Paid) -> _Made:
         match asked.options.what:
@@ -175,7 +171,7 @@ class Bringing:
         """Copies of all whole exchanges of a branch that do not stand here already."""
         shared = branch.events[0].id.ordinal - 1
         ours = await self._store.events(here.record.id, at=here.head, after=shared)
-        places = await self._places(ours)
+        places = await read_places(self._store, ours)
         known = {name for event in ours for name in names_of(event, places)}
         found = list(dialogue(branch.events))
         chosen = [one for one in found if one.is_whole and not one.stands_in(known, branch.origins)]

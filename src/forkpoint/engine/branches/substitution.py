@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from forkpoint.backend.options import ForkOptions
-from forkpoint.engine.turns.path import calls_among
+from forkpoint.engine.turns.path import calls_among, read_places
 from forkpoint.errors import BadArgument, BadPosition, NotFound
 from forkpoint.events import Event, JsonText, NewEvent, Position, StateChange, ToolResult
 from forkpoint.history.branches.tool_exchanges import CannotSubstitute, ToolExchange, answers, exchanges_in
@@ -45,14 +45,9 @@ class Substitution:
         _check(exchange, options.results)
         found = exchange.results
         digests = {call: await self._digest(source, found[call]) for call in options.results}
-        begun = {turn: (await self._store.turn(turn)).base for turn in {event.turn for event in exchange.rest}}
-
-        def place_of(event: Event) -> str:
-            base = begun[event.turn]
-            return f"{event.turn}/{event.id.ordinal - (base.ordinal if base else 0) - 1}"
-
+        origins = await read_places(self._store, exchange.rest)
         try:
-            made = answers(exchange, options.results, digests, place_of)
+            made = answers(exchange, options.results, digests, origins)
         except CannotSubstitute as why:
             raise _refused(str(why)) from None
         return Beginning(exchange.response, None, (*made, *state))

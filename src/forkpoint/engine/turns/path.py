@@ -4,11 +4,12 @@ However long a path is, none of this reads more than it needs. Only the prompt o
 all of it. Tests: tests/engine/turns/test_path.py.
 """
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 
 from forkpoint.events import Event, Gone, Opaque, Position
 from forkpoint.history.branches.ending import Ending, ending_of, last_exchanges
+from forkpoint.history.branches.places import places_of
 from forkpoint.history.shown import ShownPath, beginning, is_in_force, newest_condensation
 from forkpoint.llm.prompt.manifest import Manifest
 from forkpoint.llm.prompt.rendering import Rendering, render, render_shown
@@ -97,6 +98,12 @@ async def read_last_exchanges(store: Store, conversation: str, at: Position | No
             return tail
         size *= 4
     return []
+
+
+async def read_places(store: Store, events: Sequence[Event]) -> dict[str, str]:
+    """The place of each event of a stretch of a path in its turn, by its id: what a copy of it has as its origin."""
+    base = (await store.turn(events[0].turn)).base if events else None
+    return places_of(events, 0 if base is None else base.ordinal)
 
 
 async def calls_among(store: Store, conversation: str, at: Position | None, wanted: Collection[str]) -> list[Event]:

@@ -70,20 +70,6 @@ def dialogue(events: Iterable[Event]) -> Iterator[DialogueExchange]:
         yield DialogueExchange(tuple(current))
 
 
-def places_of(events: Sequence[Event], base: int) -> dict[str, str]:
-    """The place of each event in its turn, by its id: the turn's id, "/", and a number from 0.
-
-    ``base`` is the ordinal before the turn of the first event, which may have begun before it.
-    """
-    places: dict[str, str] = {}
-    turn = events[0].turn if events else ""
-    for event in events:
-        if event.turn != turn:
-            turn, base = event.turn, event.id.ordinal - 1
-        places[str(event.id)] = f"{turn}/{event.id.ordinal - base - 1}"
-    return places
-
-
 def names_of(event: Event, places: Mapping[str, str]) -> Iterator[Name]:
     """What an event and its copies have in common. Copies of copies have the same time and say the same."""
     yield places[str(event.id)]

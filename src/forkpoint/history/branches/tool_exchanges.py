@@ -5,7 +5,7 @@ A fork may put another result in the place of one that a call had. It then share
 Tests: tests/history/branches/test_tool_exchanges.py.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -93,15 +93,12 @@ def exchanges_in(events: Sequence[Event], *, is_all: bool) -> list[ToolExchange]
 
 
 def answers(
-    exchange: ToolExchange,
-    results: Mapping[str, ToolResult],
-    digests: Mapping[str, str],
-    place_of: Callable[[Event], str],
+    exchange: ToolExchange, results: Mapping[str, ToolResult], digests: Mapping[str, str], origins: Mapping[str, str]
 ) -> list[NewEvent]:
     """The events that follow a response in a branch where some of its calls have other results.
 
-    ``digests`` are the chain digests of the results that give way, by call. ``place_of`` says what an event is a copy
-    of. Raises `CannotSubstitute`.
+    ``digests`` are the chain digests of the results that give way, by call. ``origins`` are the origins of events,
+    by their ids. Raises `CannotSubstitute`.
     """
     made: list[NewEvent] = []
     for event in exchange.rest:
@@ -109,10 +106,10 @@ def answers(
         if call is None:
             continue
         if call not in results:
-            made.append(_copy(event, place_of(event)))
+            made.append(_copy(event, origins[str(event.id)]))
         elif event.kind == "tool_result":
             tool = event.envelope.tool or "tool"
-            made.append(NewEvent(ResultSubstituted(call, tool, place_of(event), digests[call])))
+            made.append(NewEvent(ResultSubstituted(call, tool, origins[str(event.id)], digests[call])))
             made.append(NewEvent(replace(results[call], tool=tool)))
     return made
 
