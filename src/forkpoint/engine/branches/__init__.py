@@ -2,6 +2,6 @@
 
 - `branches`: the part of the engine that callers see. `forks`: forks and rewinds. `substitution`: what a
   fork with other results or another state begins with.
-- `keeping`: a branch's head becomes that of the conversation itself. `comparison`: how two branches differ.
-  `bringing`: what one branch takes from another. `branch_path`: where a branch stands, for both of these.
+- `keeps`: a branch's head becomes that of the conversation itself. `comparison`: how two branches differ.
+  `brings`: what one branch takes from another. `branch_path`: where a branch stands, for both of these.
 """

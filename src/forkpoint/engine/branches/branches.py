@@ -9,10 +9,10 @@ from forkpoint.backend.diff import LIMIT, Diff
 from forkpoint.backend.options import ForkOptions
 from forkpoint.backend.results import Branch, Info, tree_of
 from forkpoint.backend.settings import Settings
-from forkpoint.engine.branches.bringing import Bringing
+from forkpoint.engine.branches.brings import Brings
 from forkpoint.engine.branches.comparison import BranchComparison
 from forkpoint.engine.branches.forks import Forks
-from forkpoint.engine.branches.keeping import Keeping
+from forkpoint.engine.branches.keeps import Keeps
 from forkpoint.engine.resources import Resources
 from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.engine.views import info_of
@@ -29,9 +29,9 @@ class EngineBranches:
         self._records = resources.records
         self._turns = turns
         self.forks = Forks(resources)
-        self.keeping = Keeping(resources)
+        self._keeps = Keeps(resources)
         self._comparison = BranchComparison(resources.store, resources.records)
-        self._bringing = Bringing(resources)
+        self._brings = Brings(resources)
 
     async def fork(
         self,
@@ -64,15 +64,15 @@ class EngineBranches:
         self, id: str, branch: str, *, key: str | None = None, if_revision: int | None = None
     ) -> tuple[tuple[Info, Settings], tuple[Info, Settings] | None]:
         await self._turns.unended.end(id)
-        kept = await self.keeping.keep(id, branch, key=key, if_revision=if_revision)
-        return _with_settings(kept.now), None if kept.aside is None else _with_settings(kept.aside)
+        now, aside = await self._keeps.keep(id, branch, key=key, if_revision=if_revision)
+        return _with_settings(now), None if aside is None else _with_settings(aside)
 
     async def diff(self, id: str, other: str, *, limit: int = LIMIT) -> Diff:
         return await self._comparison.diff(id, other, limit)
 
     async def bring(self, id: str, options: BringOptions, agent: Agent | None = None) -> BringReport:
         await self._turns.unended.end(id)
-        return await self._bringing.bring(id, options, agent)
+        return await self._brings.bring(id, options, agent)
 
     async def tree(self, id: str) -> tuple[Branch, ...]:
         family = (await self._store.read(id)).family

@@ -1,11 +1,11 @@
-"""Keeping a branch: a conversation gets the head of a branch of its family, and what stood there is set aside.
+"""Keeps: a conversation gets the head of a branch of its family, and what stood there is set aside.
 
 The agent and the cache identity come with the branch, so that the next prompt is warm. What guards the conversation
 stays: approval, limits, hooks, standing approvals, trust and the folder that it works in.
 Tests: tests/conversation/test_keep.py, test_keep_table.py.
 """
 
-from msgspec import Struct
+from typing import TypeAlias
 
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.conversation_cache import check_revision
@@ -17,15 +17,11 @@ from forkpoint.ids import new_id
 from forkpoint.llm.prompt.identity import CacheIdentity, fork_identity, own_identity
 from forkpoint.store.values import IdempotencyKey, NewFork, StoredConversation
 
-
-class Kept(Struct, frozen=True):
-    """A conversation that has kept a branch, and what was set aside for that, if anything was."""
-
-    now: StoredConversation
-    aside: StoredConversation | None
+Kept: TypeAlias = tuple[StoredConversation, StoredConversation | None]
+"""A conversation that has kept a branch, and what was set aside for that, if anything was."""
 
 
-class Keeping:
+class Keeps:
     """Moves the heads of a store's conversations to those of their branches."""
 
     def __init__(self, resources: Resources) -> None:
@@ -40,7 +36,7 @@ class Keeping:
         once = keep_key(key, branch)
         if once is not None and (made := await self._store.made_with(once, "keep", id)) is not None:
             assert isinstance(made, StoredConversation)
-            return Kept(await self._store.read(id), None if made.id == id else made)
+            return await self._store.read(id), None if made.id == id else made
         while True:
             keeper = await self._store.read(id)
             check_revision(keeper, if_revision)
@@ -63,7 +59,7 @@ class Keeping:
             if_unchanged=(keeper, branch),
             key=key,
         )
-        return Kept(self._records.know(now), left)
+        return self._records.know(now), left
 
     async def _inherited(self, source: StoredConversation, heir: str) -> CacheIdentity:
         """What a conversation shows a provider if it goes on from the head of ``source``, where prompts are warm.

@@ -1,4 +1,4 @@
-"""Bringing: what a branch has said since the common ancestor becomes part of another branch's path, as one note.
+"""Brings: what a branch has said since the common ancestor becomes part of another branch's path, as one note.
 
 The note begins with a `Brought` event that says where it came from. No cost is copied: what the branch has spent stays
 there. The note is refused if content was erased while it was made, so that nothing that was erased comes back; then it
@@ -91,7 +91,7 @@ class _Made(Struct, frozen=True):
     left_out: int = 0
 
 
-class Bringing:
+class Brings:
     """Brings what branches have said into other branches of their family."""
 
     def __init__(self, resources: "Resources") -> None:
