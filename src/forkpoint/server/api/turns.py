@@ -55,7 +55,7 @@ RUNNING = (
     "bad_agent missing_key shutting_down too_many turn_failed turn_cancelled turn_lost model_error model_timeout "
     "model_rate_limit outcome_unknown budget_exceeded budget_unpriced"
 )
-STEERING = f"not_found no_such_turn not_resumable {RUNNING}"
+CONTINUING = f"not_found no_such_turn not_resumable {RUNNING}"
 _HEARD = "what happens in the turn as it happens, provisionally; the last event is `turn` or `error`"
 
 
@@ -252,7 +252,7 @@ async def settle_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     role="use",
     takes=Approve,
     optional=False,
-    raises=f"digest_missing call_changed {STEERING}",
+    raises=f"digest_missing call_changed {CONTINUING}",
 )
 async def approve_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Let calls that wait run, and go on. An approval is of content: each call is named with its digest.
@@ -269,7 +269,7 @@ async def approve_turn(call: CallMade, id: Conversation, turn: Turn) -> Response
     return await _decided(call, id, turn, body, Decision(True, tuple(chosen), call.by(body.by), always=body.always))
 
 
-@runs_turn(calls, "/turns/{turn}/deny", role="use", takes=Deny, raises=f"call_changed {STEERING}")
+@runs_turn(calls, "/turns/{turn}/deny", role="use", takes=Deny, raises=f"call_changed {CONTINUING}")
 async def deny_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Refuse calls that wait, and go on: the model is told, with the reason. By default all that wait are refused."""
     body = await call.body(Deny)
@@ -292,7 +292,7 @@ async def retry_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     return await run(call, lambda tell: this(tell).retry(turn, key=key), stop=body.cancel_on_disconnect)
 
 
-@runs_turn(calls, "/turns/{turn}/resume", role="use", takes=ResumeTurn, raises=STEERING)
+@runs_turn(calls, "/turns/{turn}/resume", role="use", takes=ResumeTurn, raises=CONTINUING)
 async def resume_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Go on with a turn that failed, was cancelled or interrupted, after its last finished step."""
     body = await call.body(ResumeTurn)

@@ -9,8 +9,7 @@ from forkpoint.cli.common import Id, Store, opened
 from forkpoint.cli.options import option
 from forkpoint.cli.output import Json, display, grid, print_json, tell
 from forkpoint.conversation import Budget, BudgetStanding
-
-_UNITS = ("dollars", "tokens", "turns", "seconds")
+from forkpoint.history.budgets import UNITS
 
 OwnBudget: TypeAlias = Annotated[
     list[str] | None,
@@ -27,7 +26,7 @@ def budget_from(given: Iterable[str] | None) -> Budget | None:
             limits[unit] = int(number) if unit in ("tokens", "turns") else float(number)
         except ValueError:
             unit = ""
-        if unit not in _UNITS:
+        if unit not in UNITS:
             why = f"{one!r} is not one of dollars=N, tokens=N, turns=N, seconds=N"
             raise typer.BadParameter(why, param_hint="--budget")
     return Budget(**limits) if limits else None  # type: ignore[arg-type]
@@ -82,7 +81,7 @@ def _show(found: Sequence[BudgetStanding]) -> None:
         table.add_column(column, no_wrap=True, justify="left" if column in ("budget of", "") else "right")
     for one in found:
         whose = "the family" if one.conversation is None else f"conversation {one.conversation}"
-        for unit in _UNITS:
+        for unit in UNITS:
             limit = getattr(one.limits, unit)
             if limit is not None:
                 figures = (getattr(part, unit) for part in (one.limits, one.spent, one.reserved, one.left))

@@ -31,7 +31,7 @@ def put(
     db.execute(SQL["put_budget"], place | limits | columns(spent))
 
 
-def found(
+def begin(
     db: Database,
     scope: Scope,
     family: bytes,
@@ -81,7 +81,7 @@ def adopt(db: Database, scope: Scope, family: bytes, fact: Fact) -> None:
     db.execute(SQL["count_in_open_turns"], {"tenant": scope.tenant, "family": family})
 
 
-def told(db: Database, scope: Scope, family: bytes) -> dict[tuple[BudgetScope, bytes], BudgetSet]:
+def on_record(db: Database, scope: Scope, family: bytes) -> dict[tuple[BudgetScope, bytes], BudgetSet]:
     """The budgets that a family has according to its records."""
     found: dict[tuple[BudgetScope, bytes], BudgetSet] = {}
     for row in db.execute(SQL["budget_records"], {"tenant": scope.tenant, "chain": family_chain(family)}):

@@ -148,8 +148,8 @@ def create(
         draft=draft,
     )
     apart = lineage.kind == "sub_agent"
-    limits.found(db, scope, family, "conversation", key_of(new.id), new.budget, apart=apart)
-    limits.found(db, scope, family, "family", family, new.family_budget)
+    limits.begin(db, scope, family, "conversation", key_of(new.id), new.budget, apart=apart)
+    limits.begin(db, scope, family, "family", family, new.family_budget)
     idempotency.take(db, scope, key, "create", None, new.id)
     return made
 
@@ -280,7 +280,7 @@ def fork(
     head = resolve(db, scope, row["family"], head_of(row), at, before, is_answered=is_answered)
     lineage = Lineage("fork", source, head.position)
     fork = insert_branch(db, scope, row, new, head, lineage, Spend(head.ordinal, head.totals), draft=draft)
-    limits.found(db, scope, row["family"], "conversation", key_of(new.id), new.budget, apart=True)
+    limits.begin(db, scope, row["family"], "conversation", key_of(new.id), new.budget, apart=True)
     idempotency.take(db, scope, key, "fork", key_of(source), new.id)
     return fork
 

@@ -253,7 +253,7 @@ class _Finish:
         self._events = 0
         self._left: list[Left] = []
         self._held = {one.id for one in holds.holds_of(db, scope, family)}  # before anything came
-        self._budgeted = {change.conversation for change in limits.told(db, scope, family).values()}  # likewise
+        self._budgeted = {change.conversation for change in limits.on_record(db, scope, family).values()}  # likewise
         self._number = 0  # of the last record that was read
         self._numbers = 0
         self._erasures: list[Erasure] = []  # that are new here

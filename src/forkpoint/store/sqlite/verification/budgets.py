@@ -25,7 +25,7 @@ def check_budgets(db: Database, scope: Scope, findings: Findings, family: bytes 
 def _check_family(db: Database, scope: Scope, findings: Findings, family: bytes) -> None:
     of = {"tenant": scope.tenant, "family": family}
     rows = {(row["scope"], row["subject"]): row for row in db.execute(SQL["budgets_of_a_family"], of)}
-    told = limits.told(db, scope, family)
+    told = limits.on_record(db, scope, family)
     if not rows and not told:
         return
     found = evidence(db, scope, family)
