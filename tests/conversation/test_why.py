@@ -9,7 +9,7 @@ from tests.conversation.support.team import lead, orders, spawn, wait
 from tests.engine.turns.test_path import Counting
 
 from forkpoint import LLM, Agent, AsyncConversation, Conversation, Tool, TurnFailed, Window, tool
-from forkpoint.engine.cache_reports import CacheReports
+from forkpoint.engine.questions.cache_reports import CacheReports
 from forkpoint.engine.resources import EngineOptions, Resources
 from forkpoint.errors import NoSuchTurn, NotFound
 from forkpoint.events import NewEvent, Text, UserMessage

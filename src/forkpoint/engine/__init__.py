@@ -2,10 +2,12 @@
 
 - `engine`: the `Backend` of a store that this process has open.
 - `turns/`: one turn, from its plan to its commit. `team/`: the sub-agents that work beneath it.
-- `branches/`: forks and rewinds. `exports/`: conversations as files, and files as conversations.
+- `branches/`: forks, rewinds, keeps, how two branches differ, and what one brings from another.
+- `budgets/`: what a call may cost is reserved before it is made. `questions/`: side questions, what is sent, and why it
+  missed a cache. `exports/`: conversations as files, and files as conversations.
 - `condensation`: shorter prompts for long conversations. `trust`: what a trusted project changes.
 - `placement`: where a client's request goes on that sends a name, a fork point or a list of messages.
-- `requests`: what a turn sends, or has sent. `workspaces`: a folder of its own for a fork.
+- `charges`, `paid_notes`: what models cost outside of turns. `workspaces`: a folder of its own for a fork.
 - `conversation_cache`, `views`: what is known of a conversation without reading the store, and how it is shown.
 
 A name is loaded when it is first used: whoever talks to a server does not load the engine.

@@ -29,7 +29,7 @@ from forkpoint.engine.exports import format_named, import_archive
 from forkpoint.engine.exports.selection import Selection
 from forkpoint.engine.idempotency import create_key
 from forkpoint.engine.placement import Placement
-from forkpoint.engine.questions import Questions
+from forkpoint.engine.questions.questions import Questions
 from forkpoint.engine.resources import EngineOptions, Resources
 from forkpoint.engine.team.teams import Teams
 from forkpoint.engine.turns.runner import TurnRunner

@@ -2,7 +2,7 @@
 
 A call is compared with the request before it. A provider's cache can give back what that request had sent, as far as
 this one starts with the same blocks, shows the same key and comes in time. Whatever of this does not hold is a reason.
-Nothing here reads a store or asks anybody: `forkpoint.engine.cache_reports` puts the two calls together.
+Nothing here reads a store or asks anybody: `forkpoint.engine.questions.cache_reports` puts the two calls together.
 """
 
 from collections.abc import Iterator

@@ -7,6 +7,7 @@ them names its own origin (`copied_events`). Tests: tests/conversation/test_brin
 
 from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -34,8 +35,14 @@ class BroughtNotes:
     """The notes of a family that brought an answer or a summary. ``events_of`` reads the events of a turn or note."""
 
     def __init__(self, db: Database, scope: Scope, family: bytes, events_of: "Callable[[bytes], list[Found]]") -> None:
+        self._db = db
+        self._scope = scope
+        self._family = family
         self._events_of = events_of
-        self._notes = list(_read(db, scope, family))
+
+    @cached_property
+    def _notes(self) -> list[_Note]:
+        return list(_read(self._db, self._scope, self._family))
 
     def made_of(self, erased: Container[int], what: BroughtAs) -> "Iterator[Found]":
         """The messages that were made of an erased event, or that nothing would tell of any more."""

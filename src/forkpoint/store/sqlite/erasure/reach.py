@@ -76,17 +76,13 @@ class Reach:
         self._first_turns: dict[bytes, bytes | None] = {}  # of sub-agents
         self._whole: set[bytes] = set()
         self._sides: set[bytes] = set()
+        self._brought = BroughtNotes(db, scope, family, self._events_of)
 
     @cached_property
     def conversations(self) -> dict[bytes, sqlite3.Row]:
         """All conversations of the family, with how their open turns stand."""
         of_family = {"tenant": self._scope.tenant, "family": self.family}
         return {row["id"]: row for row in self._db.execute(SQL["conversations_of_a_family"], of_family)}
-
-    @cached_property
-    def _brought(self) -> BroughtNotes:
-        """The answers and summaries that were brought from one branch to another."""
-        return BroughtNotes(self._db, self._scope, self.family, self._events_of)
 
     # What was chosen.
 

@@ -10,8 +10,8 @@ from forkpoint.backend.options import Draft
 from forkpoint.backend.results import SideAnswer
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.budgets.admission import admission_beside
-from forkpoint.engine.cache_reports import CacheReports
-from forkpoint.engine.requests import Requests
+from forkpoint.engine.questions.cache_reports import CacheReports
+from forkpoint.engine.questions.requests import Requests
 from forkpoint.engine.resources import Resources
 from forkpoint.engine.turns.journal import staged
 from forkpoint.engine.turns.skills import called_for

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.backend.settings import Settings
-from forkpoint.engine.requests import model_in
+from forkpoint.engine.questions.requests import model_in
 from forkpoint.engine.resources import Resources
 from forkpoint.engine.turns.path import backwards, newest, rendered
 from forkpoint.engine.views import identity_of
