@@ -6,6 +6,7 @@ import pytest
 from tests.cli.program import Program, agent, one_line
 
 from forkpoint import Conversation
+from forkpoint.cli.commands.branches.budget import drawn
 from forkpoint.events import Usage
 from forkpoint.testing import Reply
 
@@ -41,6 +42,18 @@ def test_a_turn_that_the_budget_does_not_allow_says_how_to_raise_it(forkpoint: P
     assert refused.returncode != 0
     assert "of 1 turns, 1 are spent" in one_line(refused.stderr)
     assert "Raise it with `forkpoint budget NAME`" in one_line(refused.stderr)
+    assert "or run it again if no turn has begun" in one_line(refused.stderr)
+
+
+def test_no_figure_is_cut_on_a_narrow_screen(forkpoint: Program) -> None:
+    forkpoint.text("budget", "ann", "--tokens", "5000")
+    with Conversation.open("ann", bind=False, store=forkpoint.store) as ann:
+        found, here = ann.budget(), ann.id
+    assert [str(line) for line in drawn(found, here, 40)] == [
+        "the conversation",
+        "  tokens: 100 of 5,000 spent, 0 reserved, 4,900 left",
+    ]
+    assert str(next(iter(drawn(found, "another", 40)))) == here
 
 
 def test_a_fork_may_have_a_budget_of_its_own(forkpoint: Program) -> None:
@@ -58,10 +71,11 @@ def test_a_fork_may_have_a_budget_of_its_own(forkpoint: Program) -> None:
     [
         (("--turns", "1", "--remove"), "give limits, or --remove"),
         (("--family",), "give limits or --remove with it"),
-        (("--tokens", "-1"), "must be 0 or more"),
+        (("--tokens", "-1"), "greater than or equal to 0"),
+        (("--dollars", "nan"), "--dollars"),
     ],
 )
 def test_what_cannot_be_is_refused(forkpoint: Program, said: tuple[str, ...], why: str) -> None:
     refused = forkpoint.run("budget", "ann", *said)
-    assert refused.returncode != 0
+    assert refused.returncode == 2
     assert why in one_line(refused.stderr)

@@ -262,7 +262,7 @@ async def test_places_that_say_nothing_about_a_call_are_refused(home: Home, plac
     other, _ = await looked(home)
     given = {"call_net": "x"}
     for options in ({}, {"before": turn}, {"before": turn.calls[1]}):
-        with pytest.raises(BadArgument, match="say with at="):
+        with pytest.raises(BadArgument, match="`at` must say"):
             await source.fork(results=given, **options)
     with pytest.raises(BadArgument, match="neither a call nor the result"):
         await source.fork(at=turn.events[1], results=given)  # type: ignore[arg-type]

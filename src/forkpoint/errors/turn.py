@@ -74,9 +74,11 @@ class BudgetExceeded(ForkpointError, code="budget_exceeded"):
     Python: Raise it with set_budget(), and go on with resume(), or run() if no turn has begun; or wait until calls
     under way give back what they do not use.
 
-    Command line: Raise it with `forkpoint budget NAME`, and go on with `forkpoint resume`.
+    Command line: Raise it with `forkpoint budget NAME`, and go on with `forkpoint resume`, or run it again if no turn
+    has begun.
 
-    HTTP: Raise it with PUT /api/conversations/ID/budget, and go on with /resume of the turn.
+    HTTP: Raise it with PUT /api/conversations/ID/budget, and go on with /resume of the turn, or send the request again
+    if no turn has begun.
 
     Chat: Ask for less; whoever runs the server can raise the budget.
     """

@@ -33,7 +33,7 @@ class Budget(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     def __post_init__(self) -> None:
         given = [(name, value) for name in UNITS if (value := getattr(self, name)) is not None]
         if not given:
-            raise BadArgument("Budget()", "none of its limits", "it would limit nothing; None removes a budget")
+            raise BadArgument("Budget()", "no limits", "name at least one of dollars, tokens, turns, seconds")
         for name, value in given:
             _check(name, value)
 

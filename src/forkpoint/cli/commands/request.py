@@ -31,7 +31,9 @@ def request(
 ) -> None:
     """Show what was sent to the model, or would be.
 
-    It is shown beside the request before it: how much of the prompt both share, and what ended that. Nothing is sent.
+    It is shown beside the request before it: how much of the prompt both share, and what ended that. Its tokens are
+    shown too, estimated for a request that was not sent, and what they cost with a warm cache and with a cold one.
+    Nothing is sent.
 
     \b
     Examples:

@@ -40,7 +40,7 @@ class Substitution:
         if not options.results:
             return Beginning(options.at, options.before, state)
         if options.before is not None or options.at is None:
-            raise _refused("say with at= which call, result or turn they are of")
+            raise _refused("`at` must say which call, result or turn they are of")
         exchange = await self._exchange(source, options.at, options.results)
         _check(exchange, options.results)
         found = exchange.results

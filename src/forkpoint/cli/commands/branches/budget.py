@@ -1,15 +1,18 @@
 """``forkpoint budget``: what a conversation or its family may spend in all. Tests: tests/cli/test_budget.py."""
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, TypeAlias
 
 import typer
+from rich.text import Text
 
 from forkpoint.cli.common import Id, Store, opened
 from forkpoint.cli.options import option
-from forkpoint.cli.output import Json, display, grid, print_json, tell
+from forkpoint.cli.output import Json, console, display, grid, print_json, tell
 from forkpoint.conversation import Budget, BudgetStanding
 from forkpoint.history.budgets import UNITS
+
+_ENOUGH = 10_000  # columns in which every table has room
 
 OwnBudget: TypeAlias = Annotated[
     list[str] | None,
@@ -34,10 +37,12 @@ def budget_from(given: Iterable[str] | None) -> Budget | None:
 
 def budget(
     conversation: Id,
-    dollars: Annotated[float | None, option("--dollars N", "At most this many dollars.")] = None,
-    tokens: Annotated[int | None, option("--tokens N", "At most this many tokens, input and output.")] = None,
-    turns: Annotated[int | None, option("--turns N", "At most this many turns.")] = None,
-    seconds: Annotated[float | None, option("--seconds N", "At most this many seconds during which turns run.")] = None,
+    dollars: Annotated[float | None, option("--dollars N", "At most this many dollars.", min=0)] = None,
+    tokens: Annotated[int | None, option("--tokens N", "At most this many tokens, input and output.", min=0)] = None,
+    turns: Annotated[int | None, option("--turns N", "At most this many turns.", min=0)] = None,
+    seconds: Annotated[
+        float | None, option("--seconds N", "At most this many seconds during which turns run.", min=0)
+    ] = None,
     family: Annotated[bool, option("--family", "Of the whole family, with all forks and sub-agents.")] = False,
     remove: Annotated[bool, option("--remove", "Remove the budget.")] = False,
     store: Store = None,
@@ -67,24 +72,45 @@ def budget(
             found = this.set_budget(wanted, scope="family" if family else "conversation")
         else:
             found = this.budget()
+        here = this.id
     if json:
         print_json({"items": found})
     elif found:
-        _show(found)
+        display(*drawn(found, here, console().width))
     else:
         tell("It has no budget.")
 
 
-def _show(found: Sequence[BudgetStanding]) -> None:
+def drawn(found: Sequence[BudgetStanding], here: str, width: int) -> Iterator[Any]:
+    """How budgets stand, for rich to print: in a table, or in lines on a screen that is too narrow for it.
+
+    ``here`` is the id of the conversation that was asked about.
+    """
     table = grid(header=True)
     for column in ("budget of", "", "limit", "spent", "reserved", "left"):
         table.add_column(column, no_wrap=True, justify="left" if column in ("budget of", "") else "right")
     for one in found:
-        whose = "the family" if one.conversation is None else f"conversation {one.conversation}"
-        for unit in UNITS:
-            limit = getattr(one.limits, unit)
-            if limit is not None:
-                figures = (getattr(part, unit) for part in (one.limits, one.spent, one.reserved, one.left))
-                table.add_row(whose, unit, *(f"{figure:,.9g}" for figure in figures))
-                whose = ""
-    display(table)
+        for n, row in enumerate(_rows(one)):
+            table.add_row("" if n else _whose(one, here), *row)
+    out = console()
+    if out.measure(table, options=out.options.update(width=_ENOUGH)).maximum <= width:
+        yield table
+        return
+    for one in found:
+        yield Text(_whose(one, here), style="dim")
+        for unit, limit, spent, reserved, left in _rows(one):
+            yield Text(f"  {unit}: {spent} of {limit} spent, {reserved} reserved, {left} left")
+
+
+def _whose(one: BudgetStanding, here: str) -> str:
+    if one.conversation is None:
+        return "the family"
+    return "the conversation" if one.conversation == here else one.conversation
+
+
+def _rows(one: BudgetStanding) -> Iterator[tuple[str, ...]]:
+    """What is limited: its name, limit, what is spent and reserved, and what is left."""
+    for unit in UNITS:
+        if getattr(one.limits, unit) is not None:
+            figures = (getattr(part, unit) for part in (one.limits, one.spent, one.reserved, one.left))
+            yield unit, *(f"{figure:,.9g}" for figure in figures)
