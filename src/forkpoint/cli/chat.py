@@ -153,7 +153,7 @@ class _Chat:
             self._do("/decide")
         while not self._ends:
             try:
-                line = self._queue.popleft() if self._queue else self._read()
+                line = self._next_queued() if self._queue else self._read()
             except KeyboardInterrupt:
                 line = None
             if line is None:
@@ -229,7 +229,7 @@ class _Chat:
             self._queue.append("/quit")
             return
         steers, _, message = line.partition(" ")
-        if steers == "/steer" and message.strip():
+        if steers == "/steer":
             try:
                 self._steer(message.strip())
             except ForkpointError as error:
@@ -238,6 +238,13 @@ class _Chat:
         self._queue.append(line)
         self._screen.end_line()
         self._say(f"queued: {one_line(line, 200)}")
+
+    def _next_queued(self) -> str:
+        """A queued line, shown again: it was typed in the middle of another answer."""
+        line = self._queue.popleft()
+        if line.strip() and line != "/quit":
+            self._repeat(line)
+        return line
 
     def _interrupted(self) -> dict[str, Any]:
         """Shows how the turn ended that Ctrl-C should stop."""
