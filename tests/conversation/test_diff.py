@@ -273,6 +273,9 @@ async def test_a_fork_with_another_result_is_compared_with_its_source(talk: Asyn
         ("note", False, Usage()),
         ("turn", False, went.usage),
     ]
+    id = turn.calls[0].id
+    assert rest.did == ('state: seen = "disk"', f"result of look {id}: done, disk is full")
+    assert others[0].did == (f"another result for look {id}", f"result of look {id}: done, empty", "state: why = 1")
     assert (found.a.usage, found.b.usage) == (rest.usage, went.usage)
     assert [(one.key, one.before, one.a, one.b) for one in found.state] == [
         ("seen", None, '"disk"', None),

@@ -4,12 +4,13 @@ What both share is not read, however long it is. Of what they do not share, as m
 Tests: tests/conversation/test_diff.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import anyio.to_thread
 from msgspec import Struct
 
+from forkpoint.agent.transcript import shortened
 from forkpoint.backend.diff import CallPair, Diff, DiffSide, DiffTurn, SettingDifference, StateDifference, TurnPair
 from forkpoint.backend.results import Call, calls_of, words
 from forkpoint.backend.settings import Settings
@@ -27,10 +28,13 @@ from forkpoint.events import (
     Imported,
     ModelCalled,
     Position,
+    ResultSubstituted,
     SettingsChanged,
     SkillActivated,
     StateChange,
     SubAgentSpawned,
+    ToolCall,
+    ToolResult,
     TurnStopped,
     Usage,
     UserMessage,
@@ -44,6 +48,7 @@ from forkpoint.store.values import StoredTurn
 
 _AT_ONCE = 256  # events that are read at a time
 _ERASED = "[erased]"
+_LONGEST = 200  # characters that are told of the result of a call that both sides share
 
 
 class _Since(Struct, frozen=True):
@@ -167,6 +172,7 @@ def _turn(events: Sequence[Event], record: StoredTurn, path: Path, after: int, b
     is_whole = record.end is not None and record.end in path
     begins_before = _began(record) < after
     usage = record.usage - begun if begins_before else record.usage
+    called = {event.body.call_id for event in events if isinstance(event.body, ToolCall)}
     return DiffTurn(
         id=record.id,
         kind=record.kind,
@@ -175,7 +181,7 @@ def _turn(events: Sequence[Event], record: StoredTurn, path: Path, after: int, b
         input=_said(events, "user_message"),
         text=_said(events, "assistant_message"),
         calls=calls_of(events),
-        did=tuple(dict.fromkeys(did for event in events if (did := _did(event)) is not None)),
+        did=tuple(dict.fromkeys(did for event in events if (did := _did(event, called)) is not None)),
         usage=usage if is_whole else Usage(),
         started=record.started,
         ended=record.ended if is_whole else None,
@@ -203,9 +209,16 @@ def _said(events: Sequence[Event], kind: str) -> str:
     return "\n\n".join(said)
 
 
-def _did(event: Event) -> str | None:
-    """What an event did beside saying something, in words; None if it did nothing that is told."""
+def _did(event: Event, called: Collection[str]) -> str | None:
+    """What an event did beside saying something, in words; None if it did nothing that is told.
+
+    The results of the calls ``called`` are told with these calls. Other results answer calls that both sides share.
+    """
     match event.body:
+        case ResultSubstituted(call_id=id, tool=tool):
+            return f"another result for {tool} {id}"
+        case ToolResult(call_id=id) as result if id not in called:
+            return f"result of {result.tool} {id}: {result.status}, {shortened(words(result.parts), _LONGEST)}"
         case StateChange(set=set, removed=removed):
             changes = [*(f"{key} = {value}" for key, value in set), *(f"no {key}" for key in removed)]
             return f"state: {', '.join(changes)}"
