@@ -171,6 +171,27 @@ async def test_a_budget_travels_with_its_family_and_counts_what_was_spent_there(
         assert (await store.verify()).flaws == ()
 
 
+async def test_what_an_import_brings_comes_on_top_of_what_was_deleted_here(
+    tmp_path: Path, another: SqliteStore
+) -> None:
+    async with await SqliteStore.open(tmp_path / "x.db") as store:
+        made = await create(store)
+        await store.set_budget(made.id, Budget(tokens=500))
+        await store.set_budget(made.id, Budget(tokens=500), scope="family")
+        first = await run(store, made.id, "one", TEN)
+        await run(store, made.id, "two", TEN)
+        _, aside = await store.rewind(made.id, fork_of(), at=first.turn)
+        assert aside is not None
+        await store.delete(aside.id)
+        await store.collect()
+        await imported(another, await exported(store))
+        await run(another, made.id, "three", TEN)
+        await imported(store, await exported(another))
+        spent = [(one.spent.tokens, one.spent.turns) for one in await store.budgets(made.id)]
+        assert spent == [(30, 3), (30, 3)]
+        assert (await store.verify()).flaws == ()
+
+
 async def test_an_import_does_not_change_a_budget_that_stands_here(tmp_path: Path, another: SqliteStore) -> None:
     async with await SqliteStore.open(tmp_path / "x.db") as store:
         made = await create(store)

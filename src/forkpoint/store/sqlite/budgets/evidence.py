@@ -94,13 +94,27 @@ def evidence(db: Database, scope: Scope, family: bytes) -> Evidence:
     return Evidence(own, payers, apart, ledger.usage(db, scope, id_from_bytes(family)))
 
 
-def recount(db: Database, scope: Scope, family: bytes) -> None:
-    """Counts anew what the budgets of a family have spent, after an import has brought turns and charges."""
+def counted(db: Database, scope: Scope, family: bytes) -> dict[tuple[str, bytes], Amount]:
+    """What turns and ledger say was spent of each budget of a family, by its scope and its subject."""
+    rows = db.execute(SQL["budgets_of_a_family"], {"tenant": scope.tenant, "family": family}).fetchall()
+    if not rows:
+        return {}
+    found = evidence(db, scope, family)
+    return {(row["scope"], row["subject"]): found.spent(row["scope"], row["subject"]) for row in rows}
+
+
+def recount(db: Database, scope: Scope, family: bytes, before: Mapping[tuple[str, bytes], Amount]) -> None:
+    """Counts what the budgets of a family have spent, after an import has brought turns and charges.
+
+    ``before`` is what was `counted` before it. Of a budget that stood here, what came is added: it may have counted
+    more than turns and ledger still know, because of what was deleted since.
+    """
     of = {"tenant": scope.tenant, "family": family}
     rows = db.execute(SQL["budgets_of_a_family"], of).fetchall()
     for row in sorted(rows, key=lambda row: (row["scope"] == "family", not row["apart"])):
         found = evidence(db, scope, family).spent(row["scope"], row["subject"])
-        spent = spent_in(row).at_least(found)
+        came = (found - before.get((row["scope"], row["subject"]), found)).at_least(Amount())
+        spent = (spent_in(row) + came).at_least(found)
         if row["scope"] == "family":
             spent = replace(spent, nanodollars=found.nanodollars, tokens=found.tokens)
         db.execute(SQL["restate_spent"], columns(spent) | {"id": row["id"]})

@@ -31,8 +31,8 @@ from forkpoint.history.exports.lines import (
 )
 from forkpoint.history.records import ErasedRun, Erasure, Fact, Import, Left
 from forkpoint.ids import id_from_bytes, id_to_bytes, new_id
-from forkpoint.store.sqlite.budgets import accounts, limits
-from forkpoint.store.sqlite.budgets.evidence import recount
+from forkpoint.store.sqlite.budgets import limits
+from forkpoint.store.sqlite.budgets.evidence import counted, recount
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.erasure.copied_events import insert_imported_copies
 from forkpoint.store.sqlite.erasure.repetition import repeat
@@ -254,6 +254,7 @@ class _Finish:
         self._left: list[Left] = []
         self._held = {one.id for one in holds.holds_of(db, scope, family)}  # before anything came
         self._budgeted = {change.conversation for change in limits.on_record(db, scope, family).values()}  # likewise
+        self._counted = counted(db, scope, family)  # likewise
         self._number = 0  # of the last record that was read
         self._numbers = 0
         self._erasures: list[Erasure] = []  # that are new here
@@ -413,8 +414,7 @@ class _Finish:
 
     def recount(self) -> None:
         """Counts what came in the budgets that the family has."""
-        if accounts.has_budgets(self._db, self._scope, self._family):
-            recount(self._db, self._scope, self._family)
+        recount(self._db, self._scope, self._family, self._counted)
 
     def _take_turn(self, line: TurnLine) -> None:
         self._turn = id_to_bytes(line.id)
