@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 from tests.cli.program import Program
 
-ECHO = ("--model", "scripted/echo")
+from forkpoint import Conversation
 
 
 @pytest.fixture
 def forkpoint(tmp_path: Path) -> Program:
     made = Program(tmp_path)
-    made.text("run", "one", "--conversation", "build", *ECHO)
-    made.text("run", "two", "--conversation", "build")
-    first = made.json("show", "build", "--turns")["turns"][0]["id"]
-    made.text("fork", "build", "--at", first, "--name", "second-try")
-    made.text("run", "other", "--conversation", "second-try")
+    with Conversation("scripted/echo", conversation_id="build", store=made.store) as build:
+        first = build.run("one")
+        build.run("two")
+        with build.fork(at=first, conversation_id="second-try") as branch:
+            branch.run("other")
     return made
 
 
@@ -49,7 +49,7 @@ def test_a_branch_that_only_went_on_is_told_too_and_json_has_it_all(forkpoint: P
 
 
 def test_a_stranger_is_refused_with_what_to_do(forkpoint: Program) -> None:
-    forkpoint.text("run", "hello", "--conversation", "stranger", *ECHO)
+    forkpoint.text("run", "hello", "--conversation", "stranger", "--model", "scripted/echo")
     refused = forkpoint.run("keep", "build", "stranger").stderr
     assert "is not of the same family. Nothing was changed." in refused
     assert "forkpoint tree" in refused

@@ -60,7 +60,7 @@ async def judge(file: Path, id: str, struck: str) -> bool:
 async def test_a_process_that_dies_at_any_write_of_a_keep_leaves_it_whole_or_not_at_all(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.conversation.faults.keeping", str(tmp_path)]
     done = await anyio.run_process(command, cwd=ROOT, stderr=subprocess.STDOUT)
-    assert int(done.stdout) >= 20, "hardly any statement was struck, so this proved nothing"
+    assert int(done.stdout) >= 10, "hardly any statement was struck, so this proved nothing"
     async with await SqliteStore.open(tmp_path / FILE) as store:
         id = (await store.find("build")).id
     killed = sorted(name for name in os.listdir(tmp_path) if name.startswith("kill"))

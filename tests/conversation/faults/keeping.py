@@ -93,27 +93,29 @@ async def keep(file: Path, id: str, strike: Strike) -> None:
 
 
 def main(folder: Path) -> int:
+    """Kills a keep before each of its statements, and after the last: after another one is before the next."""
     id = anyio.run(prepare, folder)
     made = 0
-    for how in ("kill before", "kill after"):
-        nth = 0
-        while True:
-            nth += 1
-            there = folder / f"{how} {nth}"
-            shutil.copytree(folder, there, ignore=shutil.ignore_patterns("kill*"))
-            child = os.fork()
-            if not child:
-                strike = Strike(nth, how)
-                try:
-                    anyio.run(keep, there / FILE, id, strike)
-                finally:
-                    os._exit(1 if strike.struck else 0)
-            _, status = os.waitpid(child, 0)
-            if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
-                assert os.waitstatus_to_exitcode(status) == 0, "it failed before it was killed"
-                break
-            made += 1
-    return made
+    while _killed(folder, id, "kill before", made + 1):
+        made += 1
+    assert _killed(folder, id, "kill after", made), "it was not killed after its last statement"
+    return made + 1
+
+
+def _killed(folder: Path, id: str, how: str, nth: int) -> bool:
+    """Whether a process was killed that keeps the branch in a copy of the folder: else it had no such statement."""
+    there = folder / f"{how} {nth}"
+    shutil.copytree(folder, there, ignore=shutil.ignore_patterns("kill*"))
+    child = os.fork()
+    if not child:
+        strike = Strike(nth, how)
+        try:
+            anyio.run(keep, there / FILE, id, strike)
+        finally:
+            os._exit(1 if strike.struck else 0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL), "it failed before it was killed"
+    return code == -signal.SIGKILL
 
 
 if __name__ == "__main__":
