@@ -620,7 +620,8 @@ async def test_a_name_that_is_taken_or_no_name_is_refused(home: Home, build: Asy
     for name in ("build", build.id):
         with pytest.raises(AlreadyExists):
             await other.rename(name)
-    for name in ("", "a b", "../up", "undefined", "x" * 129):
+    malformed: list[Any] = ["", "a b", "../up", "undefined", "x" * 129, None]
+    for name in malformed:
         with pytest.raises(BadName):
             await other.rename(name)
     assert other.name == (await other.info()).name == "other"

@@ -271,6 +271,8 @@ async def test_places_that_say_nothing_about_a_call_are_refused(home: Home, plac
             await other.fork(at=at, results=given)
     with pytest.raises(BadPosition):
         await source.fork(at="x" * 36, results=given)
+    with pytest.raises(BadArgument, match="must be a mapping"):
+        await source.fork(state=[1])  # type: ignore[arg-type]
 
 
 async def test_results_of_two_responses_or_of_an_id_that_stands_twice_are_refused(home: Home, places: None) -> None:

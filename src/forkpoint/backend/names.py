@@ -45,6 +45,8 @@ def check_chosen_name(what: str, name: str) -> str:
     A client that has no name yet often sends what its language makes of that: ``None``, ``chat-undefined``, a template
     that nobody filled in. All its conversations would be one.
     """
+    if not isinstance(name, str):
+        raise BadName(what, str(name)[:200], f"it is of the class {type(name).__name__}, and must be a text")
     if _PLACEHOLDER.fullmatch(name) or _is_joined_placeholder(name):
         raise BadName(what, name[:200], _UNFILLED)
     return check_name(what, name)

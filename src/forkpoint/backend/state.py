@@ -9,6 +9,8 @@ from forkpoint.events import JsonText
 
 def as_state(call: str, values: Mapping[str, object]) -> dict[str, JsonText]:
     """Values of an agent's state as JSON, by key. Raises `BadArgument` for a value that has no JSON form."""
+    if not isinstance(values, Mapping):
+        raise BadArgument(call, "state", f"it is of the class {type(values).__name__}, and must be a mapping")
     state = AgentState()
     try:
         for key, value in values.items():

@@ -39,7 +39,7 @@ SECTIONS: dict[str, Rows] = {
         ),
         "agents": ("", "The sub-agents of a conversation: who they are, and how they stand."),
     },
-    "Steer": {
+    "Turns": {
         "retry": ("commands.turns:retry", "Run a turn that did not commit again."),
         "go-on": ("commands.turns:go_on", "Run a turn without a message, in the middle of what a model was doing."),
         "resume": ("commands.turns:resume", "Go on with a turn after its last finished step."),
@@ -51,7 +51,7 @@ SECTIONS: dict[str, Rows] = {
         "discard": ("commands.turns:discard", "End an open turn that nobody runs."),
         "condense": ("commands.turns:condense", "Have the older part of a conversation summed up."),
     },
-    "Keep": {
+    "Care": {
         "describe": ("commands.conversations:describe", "Give a conversation a title or tags."),
         "rename": ("commands.conversations:rename", "Give a conversation another name."),
         "delete": ("commands.conversations:delete", "Delete a conversation."),

@@ -34,6 +34,14 @@ def test_the_request_before_says_how_many_bytes_are_a_token_here() -> None:
     assert found.tokens_how == "estimated: 2.00 bytes a token, as in the request before it"
 
 
+def test_tokens_that_no_block_has_do_not_make_a_longer_prompt_seem_huge() -> None:
+    llm = LLM("openai/gpt-5")
+    before, now = asked(llm, "Hi"), asked(llm, "Hi", LONG)
+    size = before.rendering.blocks.size
+    found = inspect_request(now, before, usage_before=Usage(calls=1, input=3 * size))
+    assert found.tokens == 3 * size + round((found.bytes - size) / 2)
+
+
 def test_a_call_that_was_tried_twice_has_counted_its_prompt_twice() -> None:
     llm = LLM("openai/gpt-5")
     before = asked(llm, LONG)

@@ -15,6 +15,9 @@ from forkpoint.llm.request import Request
 BYTES_PER_TOKEN = 4.0
 """What is assumed where no call says better: about right for English prose and for code."""
 
+FEWEST_BYTES = 2.0
+"""How many bytes a token has at least. A call counts a few tokens that no block has, which matter in a tiny prompt."""
+
 
 class TokenEstimate(Struct, frozen=True):
     """How many tokens a prompt has, and how that is known.
@@ -47,7 +50,7 @@ def estimate_tokens(
         return TokenEstimate(tokens, round(tokens * part), False, "counted by the provider")
     if before is not None and before.size and counted_before is not None and counted_before.input:
         known = counted_before.input // max(counted_before.calls, 1)
-        ratio = before.size / known
+        ratio = max(before.size / known, FEWEST_BYTES)
         same = known if shared == len(before) else round(shared_bytes / ratio)
         tokens = same + round((blocks.size - shared_bytes) / ratio)
         return TokenEstimate(tokens, same, True, f"estimated: {ratio:.2f} bytes a token, as in the request before it")
