@@ -32,6 +32,12 @@ TRIED = {
     "ask": "test_ask_changes_nothing",
     "fork": "test_fork_and_rewind",
     "rewind": "test_fork_and_rewind",
+    "keep": "test_branches_are_gone_on_with_compared_brought_kept_and_renamed",
+    "diff": "test_branches_are_gone_on_with_compared_brought_kept_and_renamed",
+    "bring": "test_branches_are_gone_on_with_compared_brought_kept_and_renamed",
+    "rename": "test_branches_are_gone_on_with_compared_brought_kept_and_renamed",
+    "go-on": "test_branches_are_gone_on_with_compared_brought_kept_and_renamed",
+    "steer": "test_a_turn_that_waits_is_steered",
     "retry": "test_retry_and_resume",
     "resume": "test_retry_and_resume",
     "approve": "test_approve_deny_and_discard",
@@ -177,6 +183,30 @@ def test_fork_and_rewind(forkpoint: Program, server: RemoteHome, at: tuple[str, 
     assert len(texts(server, f"{name}-fork")) == 3
     kinds = [one["lineage"]["kind"] for one in family(forkpoint.json("tree", name, *at))]
     assert sorted(kinds) == ["aside", "fork", "fork", "root"]
+
+
+def test_branches_are_gone_on_with_compared_brought_kept_and_renamed(
+    forkpoint: Program, server: RemoteHome, at: tuple[str, str]
+) -> None:
+    name = talk(server, agent(""), "one", "two")
+    with Conversation.open(name, bind=False, store=server.file) as conversation:
+        asked = conversation.events(kinds=["user_message"])[-1].id
+    other = forkpoint.json("fork", name, "--at", str(asked), "--name", f"{name}-other", *at)["name"]
+    assert forkpoint.json("go-on", other, *at)["text"] == "You said: two"
+    assert forkpoint.json("diff", name, other, *at)["ancestor"] == str(asked)
+    assert forkpoint.json("bring", name, other, *at)["what"] == "answer"
+    kept = forkpoint.json("keep", name, other, *at)
+    assert texts(server, name) == ["You said: one", "", "You said: two"]  # the first part of a turn has no answer
+    assert kept["aside"]["lineage"]["kind"] == "aside"
+    assert forkpoint.json("rename", name, f"{name}-new", *at)["name"] == f"{name}-new"
+
+
+def test_a_turn_that_waits_is_steered(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
+    waits = agent(fresh("cli-steered"), RESTARTS, Reply("Done."), tools=[restart], approval="risky")
+    name = talk(server, waits, "Restart both.")
+    assert not forkpoint.json("steer", name, "And be quick.", *at)["delivered"]
+    approved = forkpoint.json("approve", name, *forkpoint.seen(name, *at), *at)
+    assert [one["delivered"] for one in approved["steered"]] == [True]
 
 
 def test_retry_and_resume(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:

@@ -182,7 +182,7 @@ def test_in_the_portal_s_own_thread_the_async_face_is_named() -> None:
 def test_both_faces_have_the_same_methods_with_the_same_words() -> None:
     names = {name for name in dir(AsyncConversations) if not name.startswith("_")}
     about_all = {"list", "usage", "verify", "anchor", "collect", "backup", "restore", "export", "import_"}
-    assert names == {"open", "create", "close"} | about_all | {"erase", "erasures", "holds"}
+    assert names == {"open", "create", "close"} | about_all | {"erase", "erasures", "holds", "diff"}
     assert {name for name in dir(Conversations) if not name.startswith("_")} == names
     for name in names:
         ours, theirs = getattr(Conversations, name), getattr(AsyncConversations, name)

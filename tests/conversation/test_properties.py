@@ -482,7 +482,8 @@ class Conversations(RuleBasedStateMachine):
     @rule(number=numbers)
     def rename(self, number: int) -> None:
         self.renamed += 1
-        conversation, name = self._branch(number).conversation, f"name-{next(self.numbers)}"
+        conversation = self._branch(number).conversation
+        name = f"{conversation.id}-{next(self.numbers)}"  # another example may have left the same number behind
         assert conversation.rename(name).name == conversation.name == name
 
     # Branches.

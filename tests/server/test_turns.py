@@ -412,7 +412,7 @@ def test_a_turn_goes_on_without_a_message_as_json_as_a_stream_and_asynchronously
     assert (frames[0][0], frames[-1][0], frames[-1][1]["go_on"]) == ("turn_started", "turn", True)
     fork, _ = halved(api)
     begun = api.post(f"{fork}/turns", go_on=True, prefer="respond-async")
-    assert begun.status_code == 202
+    assert begun.status_code in (200, 202)  # 200: it had committed already
     assert api.turn(fork, begun.json()["id"], wait=PATIENCE)["text"] == "Done: 5"
 
 
