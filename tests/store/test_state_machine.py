@@ -572,6 +572,7 @@ class StoreMachine(RuleBasedStateMachine):
         if not self.lost(attempt, lambda: self.store_of(attempt).reserve(attempt.handle, call, call)):
             assert self.call(self.store_of(attempt).reserve, attempt.handle, call, call) == call
             self.call(self.store_of(attempt).renew, attempt.handle)
+            self.heard[attempt.side] = True
 
     @rule(branch=branches, side=sides, spent=st.booleans())
     def ask_beside(self, branch: Branch, side: int, spent: bool) -> None:
@@ -580,6 +581,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         id, call = new_id(), Amount(5, 7)
         self.call(self.stores[side].reserve_beside, branch.id, id, call, call)
+        self.heard[side] = True
         if spent:
             self.call(self.stores[side].charge, branch.id, id, CHARGED)
             branch.charged += CHARGED
@@ -874,7 +876,7 @@ def items(content: list[Block], done: Committed, usage: Usage) -> list[Item]:
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
-    max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=35, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 
