@@ -64,6 +64,9 @@ def test_a_fork_may_have_a_budget_of_its_own(forkpoint: Program) -> None:
         refused = forkpoint.run("fork", "ann", "--budget", wrong)
         assert refused.returncode == 2
         assert "is not one of dollars=N" in one_line(refused.stderr)
+    for option, key in (("--budget", "turns"), ("--result", "call_1"), ("--state", "suspect"), ("--tag", "kind")):
+        refused = forkpoint.run("fork", "ann", option, f"{key}=1", option, f"{key}=2")
+        assert (refused.returncode, f"'{key}' is given twice" in one_line(refused.stderr)) == (2, True), option
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,8 @@ def pairs_from(option: str, given: Iterable[str] | None) -> dict[str, str]:
         key, equals, value = one.partition("=")
         if not equals or not key:
             raise typer.BadParameter(f"{one!r} is not of the form KEY=VALUE", param_hint=option)
+        if key in pairs:
+            raise typer.BadParameter(f"{key!r} is given twice; give it once", param_hint=option)
         pairs[key] = value
     return pairs
 

@@ -23,7 +23,7 @@ OwnBudget: TypeAlias = Annotated[
 def budget_from(given: Iterable[str] | None) -> Budget | None:
     """The budget of ``--budget LIMIT=N``."""
     limits: dict[str, float] = {}
-    for one in given or ():
+    for count, one in enumerate(given or (), start=1):
         unit, _, number = one.partition("=")
         try:
             limits[unit] = int(number) if unit in ("tokens", "turns") else float(number)
@@ -32,6 +32,8 @@ def budget_from(given: Iterable[str] | None) -> Budget | None:
         if unit not in UNITS:
             why = f"{one!r} is not one of dollars=N, tokens=N, turns=N, seconds=N"
             raise typer.BadParameter(why, param_hint="--budget")
+        if len(limits) < count:
+            raise typer.BadParameter(f"{unit!r} is given twice; give it once", param_hint="--budget")
     return Budget(**limits) if limits else None  # type: ignore[arg-type]
 
 
