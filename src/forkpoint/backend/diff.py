@@ -22,7 +22,7 @@ MOST = 1000
 
 
 def check_limit(limit: int) -> None:
-    """Raises `BadArgument` if so many turns cannot be compared."""
+    """Raises `BadArgument` unless the limit is a number of turns that can be compared."""
     if type(limit) is not int or not 1 <= limit <= MOST:
         raise BadArgument("diff()", f"limit={limit!r}", f"it is a number from 1 to {MOST:,}")
 

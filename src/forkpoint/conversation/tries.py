@@ -61,7 +61,7 @@ class Tries:
         if_revision: int | None = None,
         also: Callback | None = None,
     ) -> Turn:
-        """Runs a turn with this input, or without one. ``also`` is told of it, as the callbacks are."""
+        """Runs a turn with this input, or without one. ``also`` is a further callback."""
         handle = self._handle
         if key is None and self._task is not None and any(one is self._task[0] for one in given):
             key = self._task[1]

@@ -146,7 +146,7 @@ class BranchComparison:
         return _Rest(turns, notes, usage, seconds)
 
     async def _groups(self, one: BranchPath, after: int, limit: int) -> list[list[Event]]:
-        """The events after an ordinal turn by turn, of so many turns and notes."""
+        """The events after an ordinal, grouped by turn or note, up to the given number of groups."""
         groups: list[list[Event]] = []
         while after < len(one.path):
             for event in await self._store.events(one.record.id, at=one.head, after=after, limit=_AT_ONCE):

@@ -64,8 +64,8 @@ class CallCache(Struct, frozen=True):
     them could have been cached at most: those of the request before it, had this one gone on from there unchanged. It
     is ``possible_estimated`` if the provider has not counted them, and None if nothing is known of them. ``shared`` is
     how many of its ``blocks`` this prompt really has in common with the request before it; None if that cannot be told.
-    ``reasons`` say why less was cached than possible, the most likely first; there is none if as much was.
-    ``unknown`` says what could not be looked at.
+    ``reasons`` say why less was cached than possible, the most likely first; empty if as much was
+    cached as possible. ``unknown`` says what could not be looked at.
     """
 
     call: int  # which call of its turn, from 1
@@ -82,7 +82,7 @@ class CallCache(Struct, frozen=True):
     shared: int | None = None
     key: str | None = None  # the prompt-cache key that was sent
     error: str | None = None  # the code of the error that the call failed with
-    before: str | None = None  # the turn of the request that it is compared with; None: there is none
+    before: str | None = None  # the turn of the request that it is compared with, or None if no request came before
     reasons: tuple[MissReason, ...] = ()
     unknown: tuple[str, ...] = ()
 
