@@ -12,6 +12,7 @@ import pytest
 from tests import time_limit
 
 from forkpoint.cli.commands.local import bring_library
+from forkpoint.conversation import place, portal
 from forkpoint.errors import LibraryMissing
 
 if TYPE_CHECKING:
@@ -44,6 +45,18 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(autouse=True)
+def _no_place_is_left_open() -> Iterator[None]:
+    """Fails a test that leaves a conversation open in the synchronous API, whose event loop is one for the process.
+
+    A store at ``memory:`` would stay, and a later test would find in it what this one made, or not, as the files of
+    tests are shared out among the workers.
+    """
+    before = _open_places()
+    yield
+    assert not _open_places() - before, "close what the test opened, such as a fork or what was set aside"
+
+
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> "Iterator[InMemorySpanExporter]":
     """The spans that were written in the test."""
@@ -58,6 +71,18 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> "Iterator[InMemorySpanExporter]":
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     yield exporter
     provider.shutdown()
+
+
+def _open_places() -> set[str]:
+    """The places that the synchronous API has open now. Starts no thread if there is none."""
+    loop = portal._loop
+    if loop._handle is None or loop._thread is None or not loop._thread.is_alive():
+        return set()
+    return portal.wait_for("places", _places_of_this_loop)
+
+
+async def _places_of_this_loop() -> set[str]:
+    return {*place._all_shared()}
 
 
 def _restore_ctrl_c() -> None:

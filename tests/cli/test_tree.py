@@ -299,7 +299,8 @@ def test_a_file_in_the_folder_does_not_take_the_place_of_a_library(forkpoint: Pr
 def test_fork_says_where_it_works_and_delete_what_became_of_that(forkpoint: Program) -> None:
     (folder := forkpoint.folder / "builds").mkdir()
     (folder / "build.toml").write_text("retries = 1")
-    Conversation(agent(""), conversation_id="root", store=forkpoint.store, workspace=folder).run("hi")
+    with Conversation(agent(""), conversation_id="root", store=forkpoint.store, workspace=folder) as conversation:
+        conversation.run("hi")
     shared = forkpoint.run("fork", "root", "--name", "shared")
     assert shared.stderr == f"It works in {folder}, shared with what it branched off.\n"
     made = forkpoint.folder / "data" / "forkpoint" / "workspaces" / "apart"

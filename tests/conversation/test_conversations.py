@@ -200,7 +200,8 @@ def test_a_type_checker_sees_what_each_method_takes_and_returns() -> None:
     """mypy checks this file, too: that a type is as asserted, and that each ignored error is there."""
     with Conversations("memory:") as conversations, conversations.create(ECHO, conversation_id="mine") as made:
         assert_type(made, Conversation)
-        assert_type(conversations.open("mine", bind=False).id, str)
+        with conversations.open("mine", bind=False) as again:
+            assert_type(again.id, str)
         assert_type(conversations.list(limit=3), Page[Info])
         assert_type(conversations.usage(), Spending)
         assert_type(conversations.verify(), Verification)

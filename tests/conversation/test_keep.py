@@ -436,7 +436,9 @@ async def test_a_process_that_had_the_conversation_open_goes_on_where_it_stands_
     process = start(file, "build", "run", "say on", ready=True)
     assert process.stdout.readline() == "ready\n"
     with Conversation.open("build", store=file) as build:
-        await anyio.to_thread.run_sync(build.keep, branch)
+        aside = await anyio.to_thread.run_sync(build.keep, branch)
+        assert aside is not None
+        aside.close()
     process.stdin.write("go\n")
     process.stdin.flush()
     assert (await anyio.to_thread.run_sync(heard, process))["outcome"] == "committed"
@@ -590,9 +592,12 @@ def test_the_sync_face_keeps_and_renames_too() -> None:
             aside = build.keep(branch)
             assert aside is not None
             assert type(aside) is Conversation
-            assert [turn.text for turn in build.turns().items] == ["You said: other"]
-            assert build.rename("winner").name == build.name == "winner"
-            assert build.keep(aside) is not None
+            with aside:
+                assert [turn.text for turn in build.turns().items] == ["You said: other"]
+                assert build.rename("winner").name == build.name == "winner"
+                back = build.keep(aside)
+            assert back is not None
+            back.close()
 
 
 # Names.

@@ -259,8 +259,8 @@ def llm_at(base_url: str, wire: str, given: str) -> LLM:
 
 def fails(folder: Path, llm: LLM) -> TurnFailed:
     """What a turn fails with."""
-    conversation = Conversation(agent=Agent(llm), store=f"sqlite:///{folder / 'store.db'}")
-    with pytest.raises(TurnFailed) as failed:
+    store = f"sqlite:///{folder / 'store.db'}"
+    with Conversation(agent=Agent(llm), store=store) as conversation, pytest.raises(TurnFailed) as failed:
         conversation.run("Hi")
     return failed.value
 

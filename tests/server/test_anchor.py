@@ -35,7 +35,8 @@ def test_a_key_gets_the_anchor_of_its_tenant_and_of_no_other(tmp_path: Path) -> 
 def test_the_library_gets_the_same_anchor_from_a_server_and_from_its_store(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'store.db'}"
     with served(store) as server, Conversations(server.url) as remote:
-        remote.create("scripted/echo").run("Hi.")
+        with remote.create("scripted/echo") as conversation:
+            conversation.run("Hi.")
         anchor = remote.anchor()
         assert isinstance(anchor, Anchor)
         assert remote.verify(anchors=[anchor]).seals == 1

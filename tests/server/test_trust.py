@@ -135,8 +135,8 @@ def test_trust_in_no_workspace_is_refused(desk: Desk) -> None:
     with serving(desk) as api:
         refused = api.http.post("/api/conversations", json={"trust": True})
         assert (refused.status_code, refused.json()["error"]["code"]) == (422, "bad_argument")
-        with pytest.raises(BadArgument):
-            Conversation("told", trust=True, store=str(api.http.base_url)).run("Hello")
+        with Conversation("told", trust=True, store=str(api.http.base_url)) as told, pytest.raises(BadArgument):
+            told.run("Hello")
 
 
 def test_the_workspace_of_a_servers_own_agent_can_be_trusted(desk: Desk) -> None:
