@@ -1,6 +1,7 @@
 """The log of a store: a log of another file is found before SQLite mixes the two."""
 # ruff: noqa: ASYNC240 - nothing else runs on these loops, so blocking them holds nobody up
 
+import os
 import shutil
 import sqlite3
 from collections.abc import Awaitable, Callable
@@ -13,7 +14,9 @@ import pytest
 from forkpoint.errors import ForkpointError, StoreDamaged
 from forkpoint.ids import new_id
 from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.sqlite.connection import Database, connect
 from forkpoint.store.sqlite.disk.log import check_log, check_remains, read_frames, read_head
+from forkpoint.store.sqlite.disk.quiet import connect_quietly
 from forkpoint.store.sqlite.glance import glance
 from forkpoint.store.values import NewConversation
 from forkpoint.testing.samples import exchange
@@ -33,6 +36,25 @@ def copy(source: Path, target: Path, *ends: str) -> None:
 
 def everything(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir() if not file.name.endswith(("-shm", "-write"))}
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """Gives a file another content as a program does that has it open: others who have it open read the new one."""
+    with open(path, "r+b") as file:
+        file.write(content)
+        file.truncate()
+
+
+def during_the_look(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+    """Lets something happen once: after a look at a log has begun to read, and before it reads the file alone."""
+    left = [happens]
+
+    def connect_later(path: Path, *, logged: bool) -> Database:
+        if left:
+            left.pop()()
+        return connect_quietly(path, logged=logged)
+
+    monkeypatch.setattr("forkpoint.store.sqlite.disk.log.connect_quietly", connect_later)
 
 
 async def opened(path: Path) -> ForkpointError | None:
@@ -191,6 +213,77 @@ async def test_what_a_crash_leaves_is_never_refused(tmp_path: Path) -> None:
         assert error is None, f"the first {kept} bytes of {len(log)}: {error}"
 
 
+@pytest.mark.parametrize("anew", [False, True], ids=["the log goes on", "the log begins anew"])
+async def test_a_commit_that_a_kill_kept_out_of_the_index_of_the_log_is_no_foreign_log(
+    tmp_path: Path, anew: bool
+) -> None:
+    """A commit is in the log first, and in its index (-shm) after an fsync. Who has the store open reads the index."""
+    path, twin = tmp_path / "store.db", tmp_path / "twin.db"
+    async with await SqliteStore.open(path) as store:
+        await write(store, 4)
+        if anew:
+            with closing(sqlite3.connect(path)) as db:
+                assert db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+        copy(path, twin, "", "-wal")
+        with closing(connect(str(twin))) as db:  # what the process that is killed has written
+            db.execute("CREATE TABLE more AS SELECT zeroblob(50000)")
+            log = Path(f"{twin}-wal").read_bytes()
+        assert anew or log.startswith(Path(f"{path}-wal").read_bytes())
+        overwrite(Path(f"{path}-wal"), log)
+
+        check_log(path)
+        assert await opened(path) is None
+        assert glance(path).conversations == 4
+        await write(store, 1)
+        assert (await store.verify()).flaws == ()
+    assert await opened(path) is None
+    assert glance(path).conversations == 5
+
+
+async def test_a_log_that_is_emptied_during_a_look_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store.db"
+    async with await SqliteStore.open(path) as store:
+        await write(store, 4)
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # so that nobody needs the log any more
+            emptied: list[tuple[int, int, int]] = []
+            during_the_look(
+                monkeypatch, lambda: emptied.append(db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
+            )
+            check_log(path)
+    assert emptied == [(0, 0, 0)]
+
+
+async def test_a_log_that_is_removed_during_a_look_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store.db"
+    async with await SqliteStore.open(path) as store:
+        await write(store, 4)
+        during_the_look(monkeypatch, Path(f"{path}-wal").unlink)
+        check_log(path)
+
+
+async def test_a_log_that_is_begun_anew_during_a_look_is_looked_at_again(
+    tmp_path: Path, mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have the size of the one before, and the same time: clocks of file systems tick every few milliseconds."""
+    sound, foreign = tmp_path / "sound.db", Path(f"{mixed}-wal")
+    copy(mixed, sound, "")
+    with closing(connect(str(sound))) as db:
+        db.execute("CREATE TABLE more (thing)")
+        log = Path(f"{sound}-wal").read_bytes()
+    length = max(len(log), foreign.stat().st_size)
+    overwrite(foreign, foreign.read_bytes().ljust(length, b"\0"))
+    time = foreign.stat().st_mtime_ns
+
+    def begin_anew() -> None:
+        overwrite(foreign, log.ljust(length, b"\0"))
+        os.utime(foreign, ns=(time, time))
+        Path(f"{mixed}-shm").unlink(missing_ok=True)
+
+    during_the_look(monkeypatch, begin_anew)
+    check_log(mixed)
+
+
 async def test_a_store_in_use_is_never_taken_for_one_with_a_foreign_log(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     looks = 0
@@ -220,5 +313,5 @@ async def test_the_pages_of_a_log_are_read_from_its_heads(tmp_path: Path) -> Non
         frames = read_frames(log, head, checked=False)
         assert read_frames(log, head, checked=True) == frames
     assert head.page_size == 4096
-    assert frames.size == path.stat().st_size // 4096
+    assert frames.size == frames.stated == path.stat().st_size // 4096
     assert max(frames.pages) <= frames.size

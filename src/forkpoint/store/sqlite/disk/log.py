@@ -8,15 +8,26 @@ Nothing in a database says which log is its own, so this looks at what cannot be
 - A number that only grows is smaller with the log than without it, or the two have different ids.
 - SQLite's own check fails with the log and passes without it (`check_pages`).
 
+Other processes may write, close or be killed meanwhile, so each comparison must hold at any moment of theirs:
+
+- The marks are compared within a read transaction. While it lasts, nothing that is newer than what it reads is moved
+  into the file.
+- The lengths are compared with the log as a whole, and not with what SQLite reads of it at the moment. SQLite writes a
+  commit into the log first and into the log's index (``-shm``) afterwards, which is as long as an fsync takes. If the
+  process is killed in between, the others, who have the index open, do not see that commit, and write over it.
+- A refusal counts only if the head of the log has stayed the same. Whoever begins the log anew writes the head first,
+  so all that was read is of one log.
+
 What cannot be told: a file that was copied without its log while it was in use is a valid database. It has what the
 store had when the log was last moved into it. Only a digest that was kept outside finds out that newer history is
 missing. Tests: tests/store/test_log.py.
 """
 
-import mmap
 import sqlite3
 import struct
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +39,7 @@ from forkpoint.store.sqlite.disk.pages import flaws_of_pages, loose_rows
 from forkpoint.store.sqlite.disk.quiet import connect_quietly, is_logged, read_quietly
 
 _HEAD, _FRAME = 32, 24  # bytes
+_AT_ONCE = 32  # frames
 _TRIES = 3
 _MAGIC = (0x377F0682, 0x377F0683)  # the last bit: whether checksums read words in the big-endian order
 
@@ -46,6 +58,7 @@ class Frames(Struct, frozen=True):
 
     pages: frozenset[int]
     size: int | None  # how many pages the database has after the last commit; None: there is no commit
+    stated: int | None  # the same, as the newest first page in the log says; None: the log has no first page
 
 
 def check_absent(path: Path) -> None:
@@ -58,12 +71,12 @@ def check_log(path: Path) -> None:
     """Raises `StoreDamaged` if the log of a database cannot be one of this database.
 
     It is quick: it reads the heads of the log's frames. It never refuses what
-    a crash or a power cut can leave behind. If somebody writes to the log meanwhile, it looks again.
+    a crash or a power cut can leave behind. If somebody begins the log anew meanwhile, it looks again.
     """
     for _ in range(_TRIES):
         before = _state(path)
         try:
-            return _check_log(path)
+            return _check_log(path, before)
         except StoreDamaged:
             if _state(path) == before:
                 raise
@@ -89,9 +102,12 @@ def check_pages(path: Path) -> None:
 
 
 def read_head(log: Path) -> LogHead | None:
-    """The head of a log; None if SQLite would not read it."""
-    with open(log, "rb") as file:
-        head = file.read(_HEAD)
+    """The head of a log; None if SQLite would not read it, or if the log is gone."""
+    try:
+        with open(log, "rb") as file:
+            head = file.read(_HEAD)
+    except FileNotFoundError:  # the last process that had the store open has closed it
+        return None
     if len(head) < _HEAD:
         return None
     magic, _, page_size = struct.unpack_from(">III", head)
@@ -110,41 +126,53 @@ def read_frames(log: Path, head: LogHead, *, checked: bool) -> Frames:
     """
     pages: set[int] = set()
     size: int | None = None
+    stated: int | None = None
+    newest: int | None = None  # as `stated`, though its transaction may have no commit
     uncommitted: list[int] = []
-    with open(log, "rb") as file, closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as content:
-        checksum = head.checksum
-        for at in range(_HEAD, len(content) - _FRAME - head.page_size + 1, _FRAME + head.page_size):
-            page, after, salt, stated = struct.unpack_from(">II8s8s", content, at)
-            if salt != head.salt:
-                break  # from before SQLite began the log anew
-            if checked:
-                words = content[at : at + 8] + content[at + _FRAME : at + _FRAME + head.page_size]
-                checksum = _checksum(words, checksum, big=head.big)
-                if struct.pack(">II", *checksum) != stated:
-                    break
-            uncommitted.append(page)
-            if after:
-                pages.update(uncommitted)
-                uncommitted, size = [], after
-    return Frames(frozenset(pages), size)
+    heads = _frames(log, head, "II8s36xI")  # the last: where the first page says how many there are
+    for page, after, salt, count in islice(heads, _count_sound(log, head)) if checked else heads:
+        if salt != head.salt:
+            break  # from before SQLite began the log anew
+        uncommitted.append(page)
+        if page == 1:
+            newest = count
+        if after:
+            pages.update(uncommitted)
+            uncommitted, size, stated = [], after, newest
+    return Frames(frozenset(pages), size, stated)
 
 
-def _check_log(path: Path) -> None:
+class _State(Struct, frozen=True):
+    """What changes when a database or its log is written. A log that is begun anew has another head, at once."""
+
+    head: LogHead | None
+    file: tuple[int, int] | None  # its size, and when it was written
+    log: tuple[int, int] | None
+
+
+def _state(path: Path) -> _State:
     log = Path(f"{path}-wal")
-    if is_logged(path) and log.stat().st_size > _HEAD and (head := read_head(log)) is not None:
-        try:
-            read_quietly(path, lambda db: _compare(db, path, head))
-        except StoreDamaged as damage:
-            if StoreDamaged.log_foreign.made(damage) or not _is_sound_without_log(path):
-                raise
-            why = f"with it SQLite finds: {damage.detail}; and without it nothing"
-            raise StoreDamaged.log_foreign(str(path), why) from damage
+    return _State(read_head(log), _size_and_time(path), _size_and_time(log))
 
 
-def _state(path: Path) -> list[tuple[int, int]]:
-    """What changes when a database or its log is written."""
-    files = (path, Path(f"{path}-wal"))
-    return [(file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
+def _size_and_time(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+def _check_log(path: Path, found: _State) -> None:
+    if (head := found.head) is None or found.log is None or found.log[0] <= _HEAD:
+        return
+    try:
+        read_quietly(path, lambda db: _compare(db, path, head))
+    except StoreDamaged as damage:
+        if StoreDamaged.log_foreign.made(damage) or not _is_sound_without_log(path):
+            raise
+        why = f"with it SQLite finds: {damage.detail}; and without it nothing"
+        raise StoreDamaged.log_foreign(str(path), why) from damage
 
 
 def _compare(db: Database, path: Path, head: LogHead) -> None:
@@ -154,13 +182,14 @@ def _compare(db: Database, path: Path, head: LogHead) -> None:
         raise StoreDamaged.log_foreign(str(path), f"its pages have {head.page_size:,} bytes, and the file's {size:,}")
     if before is not None:
         _compare_marks(path, before, _marks(db))
-    pages: int = db.execute("PRAGMA page_count").fetchone()[0]  # as the first page says, in the log or in the file
+    # As the first page says. A first page in the log counts more: it may be newer than what SQLite reads by now.
+    pages: int = db.execute("PRAGMA page_count").fetchone()[0]
     there = path.stat().st_size // size
     flaw: str | None = ""
     for checked in (False, True):  # what looks wrong at first may be a write that a crash broke off
         if flaw is not None:
             frames = read_frames(Path(f"{path}-wal"), head, checked=checked)
-            flaw = _flaw_of_lengths(frames, pages, there)
+            flaw = _flaw_of_lengths(frames, pages if frames.stated is None else frames.stated, there)
     if flaw is not None:
         raise StoreDamaged.log_foreign(str(path), flaw)
 
@@ -215,6 +244,33 @@ def _is_sound_without_log(path: Path) -> bool:
             return _flaw(db) is None
     except (sqlite3.Error, StoreError):
         return False
+
+
+def _count_sound(log: Path, head: LogHead) -> int:
+    """How many frames of a log have the right checksum, each of which goes on from the one before."""
+    checksum, sound = head.checksum, 0
+    for start, chained, content in _frames(log, head, f"8s8x8s{head.page_size}s"):
+        checksum = _checksum(start + content, checksum, big=head.big)
+        if struct.pack(">II", *checksum) != chained:
+            break
+        sound += 1
+    return sound
+
+
+def _frames(log: Path, head: LogHead, layout: str) -> Iterator[tuple[Any, ...]]:
+    """What a layout takes from the beginning of each frame of a log.
+
+    The log is not mapped into memory: if another process cuts it meanwhile, reading what was mapped ends this one.
+    """
+    size = _FRAME + head.page_size
+    frame = struct.Struct(f">{layout}{size - struct.calcsize(f'>{layout}')}x")
+    with suppress(FileNotFoundError), open(log, "rb", buffering=0) as file:
+        file.seek(_HEAD)
+        read = memoryview(bytearray(_AT_ONCE * size))
+        while whole := file.readinto(read) // size:
+            yield from frame.iter_unpack(read[: whole * size])
+            if whole < _AT_ONCE:
+                return
 
 
 def _checksum(content: bytes, before: tuple[int, int] = (0, 0), *, big: bool) -> tuple[int, int]:
