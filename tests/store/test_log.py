@@ -1,5 +1,5 @@
 """The log of a store: a log of another file is found before SQLite mixes the two."""
-# ruff: noqa: ASYNC240 - nothing else runs on these loops, so blocking them holds nobody up
+# ruff: noqa: ASYNC230, ASYNC240 - nothing else runs on these loops, so blocking them holds nobody up
 
 import os
 import shutil
@@ -238,6 +238,23 @@ async def test_a_commit_that_a_kill_kept_out_of_the_index_of_the_log_is_no_forei
         assert (await store.verify()).flaws == ()
     assert await opened(path) is None
     assert glance(path).conversations == 5
+
+
+async def test_a_store_that_grows_beyond_a_gigabyte_is_not_refused_for_the_page_that_sqlite_never_writes(
+    tmp_path: Path,
+) -> None:
+    """The bytes that SQLite locks stand there. The file is one with a hole, so that it takes no room."""
+    path, size, pages = tmp_path / "store.db", 4096, (1 << 30) // 4096 - 3
+    async with await SqliteStore.open(path) as store:
+        await write(store, 1)
+    with open(path, "r+b") as file:
+        file.truncate(pages * size)
+        file.seek(28)  # where the first page says how many there are
+        file.write(pages.to_bytes(4, "big"))
+    with closing(connect(str(path))) as db:
+        db.execute("CREATE TABLE more AS SELECT zeroblob(50000)")
+        assert db.execute("PRAGMA page_count").fetchone()[0] > pages + 10
+        check_log(path)
 
 
 async def test_a_log_that_is_emptied_during_a_look_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ from forkpoint.store.sqlite.disk.quiet import connect_quietly, is_logged, read_q
 
 _HEAD, _FRAME = 32, 24  # bytes
 _AT_ONCE = 32  # frames
+_LOCKED = 1 << 30  # where the bytes are that SQLite locks; it never writes the page that has them
 _TRIES = 3
 _MAGIC = (0x377F0682, 0x377F0683)  # the last bit: whether checksums read words in the big-endian order
 
@@ -189,18 +190,19 @@ def _compare(db: Database, path: Path, head: LogHead) -> None:
     for checked in (False, True):  # what looks wrong at first may be a write that a crash broke off
         if flaw is not None:
             frames = read_frames(Path(f"{path}-wal"), head, checked=checked)
-            flaw = _flaw_of_lengths(frames, pages if frames.stated is None else frames.stated, there)
+            expected = pages if frames.stated is None else frames.stated
+            flaw = _flaw_of_lengths(frames, expected, there, unwritten=_LOCKED // size + 1)
     if flaw is not None:
         raise StoreDamaged.log_foreign(str(path), flaw)
 
 
-def _flaw_of_lengths(frames: Frames, pages: int, there: int) -> str | None:
+def _flaw_of_lengths(frames: Frames, pages: int, there: int, *, unwritten: int) -> str | None:
     """What the lengths of a file and its log contradict one another in; None if they do not."""
     if frames.size is None:  # nothing was committed there
         return None
     if frames.size != pages:
         return f"it goes on from a store of {frames.size:,} pages, and this one has {pages:,}"
-    if missing := set(range(there + 1, pages + 1)) - frames.pages:
+    if missing := set(range(there + 1, pages + 1)) - frames.pages - {unwritten}:
         return f"{len(missing):,} of the {pages:,} pages of the store are neither in the file nor in the log"
     return None
 
