@@ -183,6 +183,27 @@ async def test_an_index_without_its_log_is_noticed_and_does_not_keep_the_store_f
     assert await opened(path) is None
 
 
+async def test_a_store_that_is_closed_during_a_look_has_lost_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.db"
+    async with await SqliteStore.open(path) as store:
+        await write(store, 3)
+    db = connect(str(path))
+    db.execute("SELECT * FROM meta").fetchall()
+    exists = Path.exists
+
+    def exists_until_it_is_closed(file: Path) -> bool:
+        there = exists(file)
+        if file.name == "store.db-shm" and there:
+            db.close()
+        return there
+
+    monkeypatch.setattr(Path, "exists", exists_until_it_is_closed)
+    check_remains(path)
+    assert sorted(os.listdir(tmp_path)) == ["store.db", "store.db-write"]
+
+
 async def test_a_log_whose_head_is_torn_is_noticed(tmp_path: Path) -> None:
     path, live = tmp_path / "store.db", tmp_path / "live.db"
     async with await SqliteStore.open(live) as store:

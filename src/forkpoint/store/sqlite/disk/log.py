@@ -85,12 +85,13 @@ def check_log(path: Path) -> None:
 
 
 def check_remains(path: Path) -> None:
-    """Raises `StoreDamaged` if a log seems to be lost. A power cut at the wrong moment looks the same, without harm."""
-    log = Path(f"{path}-wal")
-    if Path(f"{path}-shm").exists() and not log.exists():
-        raise StoreDamaged.log_missing(str(path), "its index (-shm) is there without it, and closing removes both")
-    if is_logged(path) and log.stat().st_size > _HEAD and read_head(log) is None:
-        raise StoreDamaged.log_missing(str(path), "its head cannot be read, so that SQLite ignores it")
+    """Raises `StoreDamaged` if a log seems to be lost. A power cut at the wrong moment looks the same, without harm.
+
+    Several looks must find the same: another process may close the store between a look at one file and at the other.
+    """
+    found = {_flaw_of_remains(path) for _ in range(_TRIES)}
+    if len(found) == 1 and (flaw := found.pop()) is not None:
+        raise StoreDamaged.log_missing(str(path), flaw)
 
 
 def check_pages(path: Path) -> None:
@@ -174,6 +175,16 @@ def _check_log(path: Path, found: _State) -> None:
             raise
         why = f"with it SQLite finds: {damage.detail}; and without it nothing"
         raise StoreDamaged.log_foreign(str(path), why) from damage
+
+
+def _flaw_of_remains(path: Path) -> str | None:
+    log = Path(f"{path}-wal")
+    if Path(f"{path}-shm").exists() and not log.exists():
+        return "its index (-shm) is there without it, and closing removes both"
+    found = _state(path)
+    if found.log is not None and found.log[0] > _HEAD and found.head is None:
+        return "its head cannot be read, so that SQLite ignores it"
+    return None
 
 
 def _compare(db: Database, path: Path, head: LogHead) -> None:
