@@ -21,6 +21,7 @@ from forkpoint.errors import BadStoreUrl, ForkpointError, NotFound, StoreDamaged
 from forkpoint.ids import new_id
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import MEMORY, connect
+from forkpoint.store.sqlite.disk.quiet import is_logged
 from forkpoint.store.sqlite.files import (
     APPLICATION_ID,
     FORMAT,
@@ -111,6 +112,27 @@ async def test_a_store_that_was_cut_off_is_refused_and_left_as_it_is(path: Path,
         f"the first {size} bytes of a store were refused as {error!r}"
     )
     assert error.path == str(path)
+
+
+async def test_a_store_that_another_process_makes_shorter_while_it_is_opened_was_not_cut_off(
+    path: Path, closed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_bytes(closed)
+    with closing(connect(str(path))) as db:
+        db.execute("CREATE TABLE more AS SELECT zeroblob(500000)")
+        db.execute("DROP TABLE more")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        long = path.stat().st_size
+
+        def is_logged_after_it_became_shorter(path: Path) -> bool:
+            db.executescript("PRAGMA incremental_vacuum")  # `execute` would remove one page only
+            assert db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+            return is_logged(path)
+
+        monkeypatch.setattr("forkpoint.store.sqlite.files.is_logged", is_logged_after_it_became_shorter)
+        async with await SqliteStore.open(path) as store:
+            assert len((await store.conversations()).items) == len(IDS)
+        assert path.stat().st_size < long - 400_000
 
 
 @pytest.mark.parametrize(

@@ -220,11 +220,15 @@ def _look(path: Path) -> None:
 def _check_whole(db: Database) -> None:
     """Raises `StoreDamaged` if the file was cut off."""
     path = Path(db.path)
-    pages, size = db.execute("SELECT page_count, page_size FROM pragma_page_count, pragma_page_size").fetchone()
-    # In this order, since another process may write meanwhile: if the log is empty now, all pages that were counted
-    # are in the file.
-    if not is_logged(path) and (actual := path.stat().st_size) < pages * size:
-        raise StoreDamaged(db.path, f"it was cut off: {actual:,} of {pages * size:,} bytes are there")
+    actual = expected = 0
+    for _ in range(2):  # another process may have made the file shorter since its pages were counted
+        pages, size = db.execute("SELECT page_count, page_size FROM pragma_page_count, pragma_page_size").fetchone()
+        expected = pages * size
+        # In this order, since another process may write meanwhile: if the log is empty now, all pages that were counted
+        # are in the file.
+        if is_logged(path) or (actual := path.stat().st_size) >= expected:
+            return
+    raise StoreDamaged(db.path, f"it was cut off: {actual:,} of {expected:,} bytes are there")
 
 
 def _migrate(path: Path) -> None:
