@@ -1,18 +1,16 @@
 """A keep that is struck anywhere is done, or it is not: and done again with its key, it is done once."""
 
 import asyncio
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-import anyio
 import pytest
 from tests.conversation.faults import keeping
 from tests.conversation.faults.disk import FLAWS
-from tests.conversation.faults.keeping import AFTER, BEFORE, FILE, KEY, Strike
+from tests.conversation.faults.keeping import AFTER, BEFORE, KEY
 from tests.conversation.faults.points import Point, Watch
+from tests.conversation.faults.statements import FILE, Strike, do, kill_at_each
 
 from forkpoint.backend.settings import Settings
 from forkpoint.engine.engine import Engine
@@ -21,8 +19,6 @@ from forkpoint.events import Text, UserMessage
 from forkpoint.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
-
-ROOT = Path(__file__).parents[2]
 
 
 async def said(store: SqliteStore, id: str) -> list[str]:
@@ -58,12 +54,8 @@ async def judge(file: Path, id: str, struck: str) -> bool:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL, and no fork")
 async def test_a_process_that_dies_at_any_write_of_a_keep_leaves_it_whole_or_not_at_all(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.conversation.faults.keeping", str(tmp_path)]
-    done = await anyio.run_process(command, cwd=ROOT, stderr=subprocess.STDOUT)
-    assert int(done.stdout) >= 10, "hardly any statement was struck, so this proved nothing"
-    async with await SqliteStore.open(tmp_path / FILE) as store:
-        id = (await store.find("build")).id
-    killed = sorted(name for name in os.listdir(tmp_path) if name.startswith("kill"))
+    id = await keeping.prepare(tmp_path)
+    killed = await kill_at_each(keeping.keep, tmp_path)
     found = {name: await judge(tmp_path / name / FILE, id, name) for name in killed}
     assert set(found.values()) == {True, False}
 
@@ -76,14 +68,14 @@ async def test_a_disk_that_fails_at_any_statement_of_a_keep_leaves_it_whole_or_n
 ) -> None:
     folder, id = start
     counted = Strike(0, how)
-    await keeping.keep(copied(folder, tmp_path / "0"), id, counted)
+    await do(keeping.keep, copied(folder, tmp_path / "0"), counted)
     for nth, statement in enumerate(counted.met, start=1):
         if FLAWS[how].commits and statement != "COMMIT":
             continue
         file = copied(folder, tmp_path / str(nth))
         strike, heard = Strike(nth, how), "done"
         try:
-            await keeping.keep(file, id, strike)
+            await do(keeping.keep, file, strike)
         except ForkpointError as error:
             heard = error.code
         assert strike.struck

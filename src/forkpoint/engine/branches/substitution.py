@@ -2,7 +2,7 @@
 
 The fork shares history up to the whole model response that has the calls. Its first note, in the same transaction,
 answers all of them: with the other results where some are given, and with copies of what they had elsewhere.
-Tests: tests/conversation/test_substitute.py.
+Tests: tests/conversation/test_substitute.py, test_substitute_faults.py.
 """
 
 from collections.abc import Mapping, Sequence
