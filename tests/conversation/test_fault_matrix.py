@@ -72,6 +72,23 @@ async def test_over_http_the_very_bytes_of_the_next_request_are_those_of_a_run_w
     assert_all_is_well(await tried(tmp_path, ("run",), ("exception", "cancel", "kill"), http=True))
 
 
+async def test_a_fault_at_any_statement_loses_no_message_that_was_accepted_and_gives_the_model_none_twice(
+    tmp_path: Path,
+) -> None:
+    async with open_matrix(tmp_path) as matrix:
+        faults = sample([fault for fault in await matrix.find(["steer"]) if not fault.company])
+        statements = [point for point in matrix.points["steer", False] if point.kind == "statement"]
+        # What stands before the transaction of the message is as in a turn without one.
+        sent = next(place for place, point in enumerate(statements) if point.name.startswith("UPDATE turn SET steered"))
+        begins = max(place for place in range(sent) if statements[place].name.startswith("BEGIN"))
+        one_each = [next(fault for fault in faults if fault.point == point) for point in statements[begins:]]
+        verdicts = [await matrix.try_one(fault) for fault in one_each]
+    assert_all_is_well(verdicts)
+    heard = {verdict.heard[-1] for verdict in verdicts if verdict.heard}
+    assert heard >= {"sent", "accepted", "refused"}, f"this proved little: {heard}"
+    assert {verdict.stood for verdict in verdicts} >= {"committed", "failed", "interrupted"}
+
+
 async def test_the_points_of_a_turn_are_found_wherever_it_waits_or_writes(tmp_path: Path) -> None:
     points = await points_of(tmp_path)
     assert points == sorted(set(points), key=points.index), "two points have one name"
@@ -202,6 +219,10 @@ def expect_a_further_request(run: Run, reference: Reference) -> Reference:
     return replace(reference, turn=(*reference.turn, reference.turn[-1]))
 
 
+def accept_a_message_that_is_not_there(run: Run, reference: Reference) -> None:
+    run.log.write("steered", "accepted")
+
+
 @pytest.mark.parametrize(
     ("fault", "spoil", "says"),
     [
@@ -209,6 +230,7 @@ def expect_a_further_request(run: Run, reference: Reference) -> Reference:
         (None, say_that_it_failed, "the caller heard that it failed, and the turn is committed"),
         (None, run_a_tool_twice, "call_post was run 2 times"),
         (None, pay_for_an_answer_that_is_not_counted, "4 answers were paid for, and 3 are counted"),
+        (None, accept_a_message_that_is_not_there, "the message was accepted, and is lost"),
         (None, expect_another_request, "the next turn sent another request"),
         (at_the_commit("i/o error"), expect_a_further_request, "the turn that goes on asked 1 times, and not 2"),
     ],

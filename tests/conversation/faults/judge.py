@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Struct
 from tests.conversation.faults.runs import KEY, Run
-from tests.conversation.faults.scenario import ANSWER, CALLS, NEXT, STRUCK, Entry, Listener, requests
+from tests.conversation.faults.scenario import ANSWER, CALLS, NEXT, STEERED, STRUCK, Entry, Listener, requests
 from tests.conversation.faults.starts import Act, Start
 
 from forkpoint import AsyncConversation
@@ -22,7 +22,7 @@ from forkpoint.backend.messages import WITHOUT_INPUT
 from forkpoint.conversation import Turn
 from forkpoint.engine.turns.reader import read_turn
 from forkpoint.errors import NoSuchTurn, NotFound, OutcomeUnknown
-from forkpoint.events import AssistantMessage, Event, ToolCall, ToolResult
+from forkpoint.events import AssistantMessage, Event, ToolCall, ToolResult, UserMessage
 from forkpoint.llm.wires.wording import marked_words_of, text_of
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.values import Status
@@ -89,6 +89,7 @@ async def judge(run: Run, reference: Reference, way: Way, *, elsewhere: bool) ->
     found = await judging.look()
     judging.compare_with_what_was_told(found)
     judging.compare_with_the_world(found)
+    judging.compare_with_what_was_steered(found)
     stood = "never begun" if found.turn is None else found.turn.outcome
     if run.conversation is not None and not elsewhere:
         await judging.go_on(run.conversation, found, way)
@@ -201,6 +202,20 @@ class _Judging:
                 case status:
                     raise Broken(f"{id} is {status}")
 
+    def compare_with_what_was_steered(self, found: Found) -> None:
+        """What somebody heard who sent the turn a message, and what the turn knows of it."""
+        heard, fault = self._run.heard(), self._run.fault
+        there = found.turn.steered if found.turn is not None else ()
+        check(len(there) <= len(heard[:1]), f"a message was sent {len(heard[:1])} times, and is there: {there}")
+        if "accepted" in heard:
+            check(len(there) == 1, "the message was accepted, and is lost")
+        if "refused" in heard and fault is not None and fault.point.kind == "statement":
+            check(not there, "the message was refused, and is there")
+        if found.turn is not None:
+            check(_steered(found.turn) == sum(one.delivered for one in there), f"it is said to be delivered: {there}")
+            if found.turn.outcome == "committed":
+                check(all(one.delivered for one in there), "the turn committed, and had not heard the message")
+
     async def go_on(self, conversation: AsyncConversation, before: Found, way: Way) -> None:
         log, reference, turn = self._run.log, self._reference, before.turn
         is_open = turn is not None and turn.outcome in OPEN
@@ -238,9 +253,11 @@ class _Judging:
         if done is not None:
             check(done.outcome == "committed" and done.text == ANSWER, f"it went on, and is {done}")
             self._check_calls(before, done, entries, resumed=way == "resume")
-            shown = _shown(done)
-            expected = with_results(reference.next, shown)
-            again = tuple(with_results(body, shown) for body in again)
+            left = before.turn.steered if before.turn is not None and before.turn.id == done.id else ()
+            check(_steered(done) == len(left), f"the model was told {_steered(done)} of {len(left)} messages")
+            shown, told = _shown(done), bool(left)
+            expected = with_results(reference.next, shown, told=told)
+            again = tuple(with_results(body, shown, told=told) for body in again)
         asked = requests(entries, "after")
         if way == "resume" and self._left_open and len(asked) < len(again):
             again = again[len(again) - len(asked) :]  # the turn had come further than the disk knew
@@ -336,11 +353,17 @@ def check_pairing(events: Iterable[Event]) -> None:
     check(not open, f"{open} have no result")
 
 
-def with_results(body: bytes, shown: Mapping[str, str]) -> bytes:
-    """A request in which calls have other results than where nothing went wrong."""
-    if not shown:
-        return body
+def with_results(body: bytes, shown: Mapping[str, str], *, told: bool) -> bytes:
+    """A request in which calls have other results than where nothing went wrong.
+
+    Unless the model was ``told`` what was steered, the request is without that too.
+    """
     request = msgspec.json.decode(body)
+    is_there = any(message["content"] == STEERED for message in request["messages"])
+    if not shown and told >= is_there:
+        return body
+    if not told:
+        request["messages"] = [message for message in request["messages"] if message["content"] != STEERED]
     for message in request["messages"]:
         if message["role"] == "tool" and message["tool_call_id"] in shown:
             message["content"] = shown[message["tool_call_id"]]
@@ -357,6 +380,12 @@ def _shown(turn: Turn) -> dict[str, str]:
     """What the model is shown of calls that are not done, instead of what they return where nothing goes wrong."""
     results = [event.body for event in turn.events if isinstance(event.body, ToolResult)]
     return {result.call_id: text_of(marked_words_of(result)) for result in results if result.status != "done"}
+
+
+def _steered(turn: Turn) -> int:
+    """How often the message that was steered is among the steps of a turn."""
+    said = [event.body for event in turn.events if isinstance(event.body, UserMessage)]
+    return sum(text_of(message.parts) == STEERED for message in said)
 
 
 def _did(entries: Iterable[Entry], phases: Iterable[str]) -> Counter[tuple[str, str]]:

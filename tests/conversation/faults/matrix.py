@@ -45,6 +45,7 @@ class Verdict(Struct, frozen=True):
     struck: bool  # False: this time the turn did not come to that point, and went through
     told: Told = "killed"
     stood: str = ""
+    heard: tuple[str, ...] = ()  # what somebody heard who sent the turn a message
     problem: str | None = None
 
     def __str__(self) -> str:
@@ -60,7 +61,7 @@ class Matrix:
         self._children = children
         self._listener = listener
         self._starts: dict[Act, Start] = {}
-        self._references: dict[str, Reference] = {}  # by conversation
+        self._references: dict[tuple[str, bool], Reference] = {}  # by conversation, and whether the turn is steered
         self._runs = 0
         self.points: dict[tuple[Act, bool], list[Point]] = {}
 
@@ -104,8 +105,9 @@ class Matrix:
             return Verdict(fault, way, elsewhere, run.struck, run.told, problem=problem)
         finally:
             run.log.close()
+        heard = tuple(run.heard())
         shutil.rmtree(folder)
-        return Verdict(fault, way, elsewhere, run.struck, run.told, stood)
+        return Verdict(fault, way, elsewhere, run.struck, run.told, stood, heard)
 
     async def _start(self, act: Act) -> Start:
         if act not in self._starts:
@@ -116,7 +118,7 @@ class Matrix:
         match act:
             case "run" | "wait":
                 return await make_start(folder, self._listener, asks=act == "wait")
-            case "sync" | "stream" | "keyed":
+            case "sync" | "stream" | "keyed" | "steer":
                 return replace(await self._start("run"), act=act)
             case "first":
                 return as_first(await self._start("run"))
@@ -139,12 +141,14 @@ class Matrix:
                 assert_never(never)
 
     async def _reference(self, start: Start) -> Reference:
-        """What is asked without a fault: the same for all that happens in one conversation."""
-        if start.conversation not in self._references:
-            base = start if start.act in ("first", "go on") else await self._start("wait" if start.asks else "run")
-            folder = self._folder / f"reference {start.conversation}"
-            self._references[start.conversation] = await make_reference(base, folder, self._listener)
-        return self._references[start.conversation]
+        """What is asked without a fault: the same for all that happens in one conversation, with or without a steer."""
+        which = start.conversation, start.act == "steer"
+        if which not in self._references:
+            own = start.act in ("first", "go on", "steer")
+            base = start if own else await self._start("wait" if start.asks else "run")
+            folder = self._folder / f"reference {len(self._references)}"
+            self._references[which] = await make_reference(base, folder, self._listener)
+        return self._references[which]
 
     def _copy(self, start: Start) -> Path:
         self._runs += 1

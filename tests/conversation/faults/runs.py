@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, assert_never
 import anyio
 from tests.conversation.faults.kinds import Fault
 from tests.conversation.faults.points import Point
-from tests.conversation.faults.scenario import STRUCK, Listener, Log, agent_for, llm_for
+from tests.conversation.faults.scenario import STEERED, STRUCK, Listener, Log, agent_for, llm_for
 from tests.conversation.faults.starts import Act, Start, file_in, log_in
 from tests.conversation.faults.striking import PATIENCE, Striker
 
@@ -46,17 +46,41 @@ class Run:
         self.points: list[Point] = []
         self.store: SqliteStore | None = None  # while it is still open
         self.conversation: AsyncConversation | None = None  # the object that ran the turn, while it is still there
+        self._steers: AsyncConversation | None = None  # by which somebody steers the turn, if somebody does
 
     def agent(self) -> Agent:
-        return agent_for(self.log, llm_for(self.log, self.listener), asks=self.start.asks)
+        steer = self._steer if self.start.act == "steer" else None
+        return agent_for(self.log, llm_for(self.log, self.listener), asks=self.start.asks, steer=steer)
 
     async def open(self, store: SqliteStore) -> AsyncConversation:
         """The conversation, as somebody who has only its id and the agent gets hold of it."""
         agent, id, told = self.agent(), self.start.conversation, [self.log.told]
         try:
-            return await AsyncConversation.open(id, agent=agent, store=store, callbacks=told)
+            self._steers = await AsyncConversation.open(id, agent=agent, store=store, callbacks=told)
         except NotFound:
-            return AsyncConversation(agent, conversation_id=id, store=store, callbacks=told)
+            self._steers = AsyncConversation(agent, conversation_id=id, store=store, callbacks=told)
+        return self._steers
+
+    async def _steer(self) -> None:
+        """Somebody sends the turn a message, once, and notes down what they hear."""
+        assert self._steers is not None
+        if self.log.phase != "first":
+            return
+        self.log.write("steered", "sent")
+        try:
+            await self._steers.steer(STEERED)
+        except OutcomeUnknown:
+            self.log.write("steered", "unknown")
+        except ForkpointError:
+            self.log.write("steered", "refused")
+        except Exception:
+            self.log.write("steered", "raised")
+        else:
+            self.log.write("steered", "accepted")
+
+    def heard(self) -> list[str]:
+        """What the sender of the message has noted down, of the sending itself on."""
+        return [entry.call for entry in self.log.read() if entry.what == "steered"]
 
     def returned(self, turn: Turn | None) -> None:
         """Notes down what the caller got."""
@@ -177,7 +201,7 @@ async def _patience() -> AsyncIterator["asyncio.Task[Any]"]:
 async def _act(act: Act, conversation: AsyncConversation, scope: anyio.CancelScope) -> Turn | None:
     with scope:
         match act:
-            case "run" | "first" | "wait" | "sync":
+            case "run" | "first" | "wait" | "sync" | "steer":
                 return await conversation.run(STRUCK)
             case "keyed":
                 return await conversation.run(STRUCK, key=KEY)

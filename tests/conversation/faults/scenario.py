@@ -5,7 +5,7 @@ down what they do in a log outside the store, as it happens: that is the world, 
 held. What the model was asked, and what it was paid for, goes to the same log, so that a killed process leaves it too.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +23,9 @@ from forkpoint.testing import Fault, Heard, ModelServer, Reply, Script, Scripted
 from forkpoint.updates import Answered, CallStarted
 
 FIRST, STRUCK, NEXT = "Hello.", "What does it cost to post the parcel?", "And tomorrow?"
+STEERED = "It is a present."
+"""What somebody sends to the turn while its first tool runs, in the act ``steer``."""
+
 ANSWER = "It costs 5.90."
 CALLS = "call_weigh", "call_measure", "call_post"
 PAID = Usage(calls=1, input=100, output=10)
@@ -30,7 +33,7 @@ MODEL = "the-fault-matrix"
 SECONDS = 1000
 """How long the turn may take."""
 
-What = Literal["asked", "answered", "called", "starts", "ends"]
+What = Literal["asked", "answered", "called", "starts", "ends", "steered"]
 
 
 class Entry(Struct, frozen=True, omit_defaults=True):
@@ -38,7 +41,7 @@ class Entry(Struct, frozen=True, omit_defaults=True):
 
     phase: str
     what: What
-    call: str = ""
+    call: str = ""  # or, of a message that was steered, what its sender heard
     body: msgspec.Raw = msgspec.Raw(b"null")  # what the model was asked
 
 
@@ -87,10 +90,10 @@ def requests(entries: Iterable[Entry], phase: str) -> list[bytes]:
 
 def answer_to(body: Any, words: str, *, fails: bool = False) -> Reply:
     """What the model says to a request. With ``fails`` it is overloaded after the first two tools."""
-    if words != STRUCK:
+    if words not in (STRUCK, STEERED):
         return Reply(f"You said: {words}", usage=PAID)
     messages: list[Any] = body["messages"]
-    last = max(place for place, message in enumerate(messages) if message["role"] == "user")
+    last = max(place for place, message in enumerate(messages) if message["content"] == STRUCK)
     match sum(message["role"] == "tool" for message in messages[last:]):
         case 0:
             weigh = ScriptedCall("weigh", '{"what": "parcel"}', CALLS[0])
@@ -134,10 +137,10 @@ def llm_for(log: Log, listener: "Listener | str | None", *, fails: bool = False)
     return LLM(Script(reply).register(MODEL), retries=once)
 
 
-def agent_for(log: Log, llm: LLM, *, asks: bool = False) -> Agent:
+def agent_for(log: Log, llm: LLM, *, asks: bool = False, steer: Callable[[], Awaitable[None]] | None = None) -> Agent:
     """The agent, whose tools work on this log's world. Of the first two, one is a coroutine and one has a thread.
 
-    With ``asks`` the third one waits for an approval.
+    With ``asks`` the third one waits for an approval. ``steer`` is what happens to the turn while the first one runs.
     """
 
     @tool
@@ -146,7 +149,7 @@ def agent_for(log: Log, llm: LLM, *, asks: bool = False) -> Agent:
         log.write("starts", ctx.call_id)
         await anyio.lowlevel.checkpoint()
         ctx.state["weight"] = 2
-        await anyio.lowlevel.checkpoint()
+        await (anyio.lowlevel.checkpoint() if steer is None else steer())
         log.write("ends", ctx.call_id)
         return f"The {what} weighs 2 kg."
 

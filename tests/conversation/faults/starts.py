@@ -19,13 +19,14 @@ from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.values import Outcome
 
 Act: TypeAlias = Literal[
-    "run", "sync", "stream", "keyed", "first", "go on", "resume", "resume after a kill", "wait", "approve"
+    "run", "sync", "stream", "keyed", "first", "go on", "steer", "resume", "resume after a kill", "wait", "approve"
 ]
 """What is struck:
 
 - ``run``; ``sync``: the same by a program that is not async; ``stream``: with somebody who listens; ``keyed``: with an
   idempotency key; ``first``: as a conversation's first turn, which brings it into being; ``go on``: without a message
-  and with a key, in a fork that ends after the message;
+  and with a key, in a fork that ends after the message; ``steer``: somebody sends it a message while its first tool
+  runs;
 - ``resume``, of a turn that failed after its first two tools; ``resume after a kill``, of one whose process died before
   the second one's result was written down;
 - ``wait``: the turn comes to wait for an approval; ``approve``: it is given.
