@@ -10,11 +10,13 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
+import msgspec
 import pytest
 from tests.conversation.support.homes import Home, LocalHome
 from tests.server.support.serving import Served
 
 from forkpoint import LLM, Agent, AsyncConversation, ToolContext, tool
+from forkpoint.agent.builtin import shell
 from forkpoint.agent.team.offer import SubAgents
 from forkpoint.backend.results import Isolation, RemovedWorkspace
 from forkpoint.backend.settings import Settings
@@ -29,7 +31,7 @@ from forkpoint.errors import (
     Stale,
 )
 from forkpoint.server.agents.catalog import Catalog
-from forkpoint.testing import Reply, Script, ScriptedCall
+from forkpoint.testing import Heard, Reply, Script, ScriptedCall
 from forkpoint.workspace import set_trust
 from forkpoint.workspace.isolation import Kind
 
@@ -85,6 +87,10 @@ def conversation(home: Home, folder: Path | None, *texts: str) -> AsyncConversat
     model = Script(replies).register(f"workspaces-{home.file.parent.name}") if replies else "scripted/echo"
     agent = Agent(LLM(model), tools=[write], name="writer")
     return AsyncConversation(home.agent(agent), store=home.store, workspace=folder)
+
+
+NAMES = "keeper", "branch", "keeper"
+"""The folders of a keeper, of the branch that it keeps, and of what was set aside."""
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -324,6 +330,101 @@ with Conversation.open({source.id!r}, bind=False, store={home.store!r}) as sourc
     fork = await source.fork(conversation_id="fork", workspace="worktree")
     assert fork.workspace == workspaces / "fork-2", "what was left half made is in nobody's way, and nobody's fork"
     assert (fork.workspace / "a.txt").read_text() == "changed\n"
+
+
+# Keeping.
+
+
+@pytest.mark.parametrize("kind", ["worktree", "copy"])
+async def test_after_a_keep_each_works_where_it_worked_and_what_was_set_aside_shares_the_folder(
+    home: Home, repo: Path, workspaces: Path, kind: Kind
+) -> None:
+    source = conversation(home, repo, "of the branch", "after the keep")
+    keeper = await source.fork(conversation_id="keeper", workspace=kind)
+    await keeper.update_state({"at": "the keeper's"})
+    branch = await source.fork(conversation_id="branch", workspace=kind)
+    await branch.run("write")
+    aside = await keeper.keep(branch)
+    assert aside is not None
+    assert [one.workspace for one in (keeper, branch, aside)] == [workspaces / name for name in NAMES]
+    assert [await kind_of(one) for one in (keeper, branch, aside)] == [kind, kind, "share"]
+    assert (workspaces / "keeper" / "a.txt").read_text() == "changed\n", "files are not moved"
+    await keeper.run("write")
+    texts = [(folder / "a.txt").read_text() for folder in (repo, workspaces / "keeper", workspaces / "branch")]
+    assert texts == ["changed\n", "after the keep", "of the branch"]
+    again = await keeper.keep(aside)
+    assert again is not None
+    assert [one.workspace for one in (keeper, again)] == [workspaces / "keeper"] * 2
+    assert [await kind_of(one) for one in (keeper, again)] == [kind, "share"], "the undo moves no files either"
+
+
+async def test_deleting_what_a_keep_set_aside_removes_no_folder_that_somebody_works_in(
+    home: Home, source: AsyncConversation, repo: Path, workspaces: Path
+) -> None:
+    await source.run("one")
+    keeper = await source.fork(conversation_id="keeper", workspace="worktree")
+    await keeper.run("two")
+    branch = await source.fork(conversation_id="branch", workspace="worktree")
+    await branch.run("three")
+    aside = await keeper.keep(branch)
+    assert await source.keep(branch) is None, "it goes on from there, so there is nothing to set aside"
+    assert aside is not None
+    root = str(workspaces / "keeper")
+    assert await aside.delete() == RemovedWorkspace(root, False, "keeper works there too")
+    assert await branch.delete() == RemovedWorkspace(str(workspaces / "branch"), True), "no one else works there"
+    assert (await keeper.turns()).items[-1].text == "You said: three"
+    assert (await keeper.run("four")).outcome == "committed", "it needs none of the folders that are gone"
+    assert await keeper.delete() == RemovedWorkspace(root, True)
+    assert left(workspaces, repo) == []
+    assert (repo / "a.txt").read_text() == "changed\n"
+
+
+async def test_whatever_is_deleted_first_the_last_of_keeper_and_set_aside_takes_the_folder_along(
+    home: Home, source: AsyncConversation, repo: Path, workspaces: Path
+) -> None:
+    keeper = await source.fork(conversation_id="keeper", workspace="copy")
+    await keeper.run("one")
+    branch = await source.fork(conversation_id="branch")
+    await branch.run("two")
+    aside = await keeper.keep(branch)
+    assert aside is not None
+    root = str(workspaces / "keeper")
+    assert await keeper.delete() == RemovedWorkspace(root, False, f"{aside.id} works there too")
+    assert await branch.delete() is None, "its folder is the source's"
+    assert await aside.delete() == RemovedWorkspace(root, True)
+    assert left(workspaces, repo) == []
+
+
+async def test_the_shell_and_the_sub_agents_of_a_kept_branch_work_where_the_keeper_does(
+    tmp_path: Path, repo: Path, workspaces: Path
+) -> None:
+    def obey(heard: Heard) -> Reply:
+        told = heard.body["messages"][-1]
+        if told["role"] == "tool":
+            return Reply(told["content"])
+        return Reply(calls=(ScriptedCall("shell", msgspec.json.encode({"command": told["content"]}).decode()),))
+
+    model = Script(obey).register(f"shell-{tmp_path.name}")
+    agent = Agent(LLM(model), tools=[shell], name="runs", sub_agents=SubAgents())
+    (repo / "docs").mkdir()
+    home = LocalHome(tmp_path)
+    source = AsyncConversation(agent, store=home.store, workspace=repo, conversation_id="source")
+    branch = await source.fork(conversation_id="branch", workspace="copy")
+    await branch.run("mkdir new && cd docs && export HERE=$PWD")
+    scout = await branch.spawn_agent("pwd", nickname="scout")
+    assert scout.workspace == workspaces / "branch"
+    assert await source.keep(branch) is None
+    assert (await source.run("echo $HERE in $PWD")).text.startswith(f"{repo}/docs in {repo}/docs\n")
+    await branch.run("cd ../new")
+    assert await source.keep(branch) is not None
+    assert "is gone; this ran in the workspace's own folder" in (await source.run("pwd")).text, "the model is told"
+    await source.send_to_agent("scout", "pwd")
+    async with await home.opened() as store:
+        (own,) = (await store.conversations(parent=source.id)).items
+    assert Settings.from_json(own.settings).workspace == str(repo)
+    gone = RemovedWorkspace(str(workspaces / "branch"), True)
+    assert await branch.delete() == gone, "its own scout went with it, and the keeper's works elsewhere"
+    assert (repo / "docs").is_dir()
 
 
 # Deleting.
