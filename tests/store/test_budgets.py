@@ -9,18 +9,21 @@ import sys
 import textwrap
 from collections.abc import AsyncIterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from forkpoint.errors import BudgetExceeded, ImportRefused
 from forkpoint.events import Usage
-from forkpoint.history.budgets import Amount, Budget
+from forkpoint.history.budgets import Amount, Budget, Figures
 from forkpoint.ids import new_id
 from forkpoint.store.actor import acting
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Database, connect
+from forkpoint.store.sqlite.copies.restore import restore
 from forkpoint.store.values import NewConversation, NewFork, OpenTurn, TurnError
 from forkpoint.testing.conformance.base import begin, create, fork_of, run
 from forkpoint.testing.conformance.evidence.copies import exported, imported
@@ -30,6 +33,7 @@ pytestmark = pytest.mark.anyio
 
 TEN = Usage(calls=1, input=8, output=2, nanodollars=10)
 CALL = Amount(100, 100)
+NOTHING = Figures(0, 0, 0, 0)
 
 
 @pytest.fixture
@@ -223,6 +227,48 @@ async def test_a_restored_backup_and_a_collection_keep_what_was_spent(tmp_path: 
     async with await SqliteStore.open(tmp_path / "copy.db") as copy:
         assert await copy.budgets(made.id) == (own,)
         assert (await copy.verify()).flaws == ()
+
+
+@pytest.mark.parametrize("how", ["opened", "restored"])
+async def test_in_a_copy_nobody_holds_what_was_reserved_when_it_was_made_and_in_the_store_it_stays(
+    tmp_path: Path, how: str
+) -> None:
+    file, backup, there = tmp_path / "x.db", tmp_path / "backup.db", tmp_path / "there.db"
+    async with await SqliteStore.open(file) as store:
+        made = await create(store)
+        await run(store, made.id, "one", TEN)
+        await store.set_budget(made.id, Budget(tokens=200, turns=9))
+        await store.set_budget(made.id, Budget(dollars=1, tokens=150), scope="family")
+        fork = await store.fork(made.id, NewFork(id=new_id(), cache="{}", budget=Budget(tokens=120)))
+        open = await begin(store, made.id)
+        open = await store.journal(open, [says("two"), calls("c")], usage=TEN)
+        await store.reserve(open, CALL, CALL)
+        await store.reserve(await begin(store, fork.id), CALL, CALL)
+        await store.reserve_beside(made.id, new_id(), Amount(30, 30), Amount(30, 30))
+        held = await store.budgets(made.id), await store.budgets(fork.id)
+        assert [[one.reserved.tokens for one in budgets] for budgets in held] == [[130, 130], [100]]
+        await store.backup(backup)
+        assert (await store.budgets(made.id), await store.budgets(fork.id)) == held, "a backup takes nothing away"
+        if how == "restored":
+            await anyio.to_thread.run_sync(partial(restore, backup, there, forget_erasures=True))
+        async with await SqliteStore.open(backup if how == "opened" else there) as copy:
+            assert (await copy.verify()).flaws == ()
+            for id, budgets in zip((made.id, fork.id), held, strict=True):
+                free = [(one.limits, one.spent, one.apart, NOTHING) for one in budgets]
+                assert [(one.limits, one.spent, one.apart, one.reserved) for one in await copy.budgets(id)] == free
+            again = await copy.resume(open.id)
+            assert (await copy.reserve(again, CALL, CALL)).tokens == 100, "whoever needs the room takes it"
+            with pytest.raises(BudgetExceeded):
+                await copy.reserve_beside(made.id, new_id(), CALL, CALL)
+            assert (await copy.verify()).flaws == ()
+            await copy.fail(again, TurnError("x", "y"), usage=TEN)
+            ended = [(one.spent.tokens, one.reserved) for one in await copy.budgets(made.id)]
+            assert ended == [(30, NOTHING), (30, NOTHING)], "of the turn before, of its journal, and of its end"
+            assert (await copy.verify()).flaws == ()
+        assert (await store.budgets(made.id), await store.budgets(fork.id)) == held, "the copy is another store"
+        await store.cancel(await store.refresh(open), usage=TEN)
+        assert [one.reserved.tokens for one in await store.budgets(made.id)] == [30, 30]
+        assert (await store.verify()).flaws == ()
 
 
 # A process that is killed.
