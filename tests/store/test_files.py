@@ -690,6 +690,15 @@ def test_no_migration_loses_a_statement_in_splitting() -> None:
         assert not lost, f"migration {number} ends with {lost}"
 
 
+def test_each_new_store_has_an_id_of_its_own() -> None:
+    with closing(connect(MEMORY)) as one, closing(connect(MEMORY)) as other:
+        ids = set[bytes]()
+        for db in (one, other):
+            make_tables(db)
+            ids.add(db.execute("SELECT store FROM meta").fetchone()["store"])
+        assert [len(id) for id in ids] == [16, 16]
+
+
 def test_making_tables_twice_changes_nothing() -> None:
     with closing(connect(MEMORY)) as db:
         make_tables(db)

@@ -3,13 +3,15 @@
 import os
 import re
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
 
 from forkpoint.clock import system_clock
 from forkpoint.errors import BadStoreUrl, StoreDamaged, StoreUnusable
 from forkpoint.store.sql import migrations
-from forkpoint.store.sqlite.connection import Database, code_of, connect, translated
+from forkpoint.store.sqlite.connection import MEMORY, Database, code_of, connect, translated
 from forkpoint.store.sqlite.disk.log import check_absent, check_log
 from forkpoint.store.sqlite.disk.modes import make_empty, mode_beside
 from forkpoint.store.sqlite.disk.quiet import is_logged, read_quietly
@@ -105,21 +107,42 @@ def make_tables(db: Database) -> None:
     db.execute("BEGIN IMMEDIATE")
     try:
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        for number, script in enumerate(MIGRATIONS[found:], start=found + 1):
-            for statement in split(script):
+        if found:
+            _run_migrations(db, found, MIGRATIONS)
+        else:
+            for statement in _all_tables(tuple(MIGRATIONS)):
                 db.execute(statement)
-            if number == 1:  # before the others run: they may raise `writable_from`
-                db.execute("INSERT INTO meta (format, writable_from) VALUES (1, 1)")
-            if number == RECORDS:
-                adopt(db, system_clock())
-            if number == ERASURE:
-                adopt_copies(db)
-        db.execute("UPDATE meta SET format = ?", (FORMAT,))
+            renew_store_id(db)
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+def _run_migrations(db: Database, found: int, scripts: Sequence[str]) -> None:
+    for number, script in enumerate(scripts[found:], start=found + 1):
+        for statement in split(script):
+            db.execute(statement)
+        if number == 1:  # before the others run: they may raise `writable_from`
+            db.execute("INSERT INTO meta (format, writable_from) VALUES (1, 1)")
+        if number == RECORDS:
+            adopt(db, system_clock())
+        if number == ERASURE:
+            adopt_copies(db)
+    db.execute("UPDATE meta SET format = ?", (len(scripts),))
+
+
+@lru_cache(maxsize=1)
+def _all_tables(scripts: tuple[str, ...]) -> tuple[str, ...]:
+    """The statements that make what all migrations come to in an empty database.
+
+    Migrations change tables again and again, which makes a new store slow: it is done once in a process, aside.
+    """
+    with closing(connect(MEMORY)) as db:
+        _run_migrations(db, 0, scripts)
+        said = [one for one in db.iterdump() if one.startswith(("CREATE ", "INSERT "))]
+    return tuple(one for one in said if not one.startswith('INSERT INTO "sqlite_'))
 
 
 def renew_store_id(db: Database) -> None:
