@@ -694,57 +694,62 @@ class StoreMachine(RuleBasedStateMachine):
                 attempt.held = False
         self.stores[side] = self._open()
 
-    # What always holds.
+    # What always holds. It is looked at in one go: to ask another thread costs more than most answers.
 
     @invariant()
-    def every_conversation_is_as_the_model_has_it(self) -> None:
-        for branch in getattr(self, "live", {}).values():
+    def the_stores_are_as_the_model_has_them(self) -> None:
+        if hasattr(self, "stores"):
+            self.call(self._look)
+
+    async def _look(self) -> None:
+        await self.every_conversation_is_as_the_model_has_it()
+        await self.every_token_is_counted_once()
+        await self.nothing_is_reserved_where_no_turn_runs()
+        await self.every_branch_shows_what_it_spent_itself()
+        await self.the_chain_verifies()
+
+    async def every_conversation_is_as_the_model_has_it(self) -> None:
+        for branch in self.live.values():
             store = self.stores[0]
-            record = self.call(store.read, branch.id)
-            events = self.call(store.events, branch.id)
+            record = await store.read(branch.id)
+            events = await store.events(branch.id)
             assert [(event.id, text) for event, text in zip(events, texts(events), strict=True)] == [
                 (item.position, item.text) for item in branch.path
             ], f"history of {branch.id}"
             assert record.revision == branch.revision
             assert (record.status == "idle") == (branch.open is None)
-            assert dict(self.call(store.state, branch.id).values) == state_at(branch.path)
+            assert dict((await store.state(branch.id)).values) == state_at(branch.path)
             totals = sum((item.ends for item in branch.path if item.ends), Usage())
             assert record.head.totals == totals, "what the path has cost"
 
-    @invariant()
-    def every_token_is_counted_once(self) -> None:
-        for family, spent in getattr(self, "spent", {}).items():
-            assert self.call(self.stores[1].usage, family) == spent, f"spent in {family}"
-        if hasattr(self, "stores"):
-            assert self.call(self.stores[0].usage) == sum(self.spent.values(), self.charged), "spent in all"
-            assert self.call(self.stores[1].spent, None) == self.charged, "spent beside any conversation"
+    async def every_token_is_counted_once(self) -> None:
+        for family, spent in self.spent.items():
+            assert await self.stores[1].usage(family) == spent, f"spent in {family}"
+        assert await self.stores[0].usage() == sum(self.spent.values(), self.charged), "spent in all"
+        assert await self.stores[1].spent(None) == self.charged, "spent beside any conversation"
 
-    @invariant()
-    def nothing_is_reserved_where_no_turn_runs(self) -> None:
-        for branch in getattr(self, "live", {}).values():
-            found = self.call(self.stores[0].budgets, branch.id)
+    async def nothing_is_reserved_where_no_turn_runs(self) -> None:
+        for branch in self.live.values():
+            found = await self.stores[0].budgets(branch.id)
             if any(attempt.outcome == "running" for attempt in self.all_tries):
                 continue
             assert all((one.reserved.tokens, one.reserved.turns) == (0, 0) for one in found)
 
-    @invariant()
-    def every_branch_shows_what_it_spent_itself(self) -> None:
-        for branch in getattr(self, "live", {}).values():
-            record = self.call(self.stores[0].read, branch.id)
+    async def every_branch_shows_what_it_spent_itself(self) -> None:
+        for branch in self.live.values():
+            record = await self.stores[0].read(branch.id)
             own = [attempt for attempt in self.all_tries if attempt.branch is branch]
             uncommitted = (attempt.spent for attempt in own if attempt.outcome != "committed")
             assert record.spent.calls >= 0, f"{branch.id} inherited more than its path has cost"
             expected = sum(uncommitted, record.spent + branch.charged)
-            assert self.call(self.stores[1].spent, branch.id) == expected, f"spent by {branch.id}"
+            assert await self.stores[1].spent(branch.id) == expected, f"spent by {branch.id}"
 
-    @invariant()
-    def the_chain_verifies(self) -> None:
-        if hasattr(self, "stores"):
-            report = self.call(self.stores[1].verify, anchors=self.anchors)
-            assert report.ok, report.flaws
-            if self.anchors:
-                report = self.call(self.stores[0].verify, since=self.anchors[-1])
-                assert report.ok, f"of what is newer than an anchor: {report.flaws}"
+    async def the_chain_verifies(self) -> None:
+        report = await self.stores[1].verify(anchors=self.anchors)
+        assert report.ok, report.flaws
+        if self.anchors:
+            report = await self.stores[0].verify(since=self.anchors[-1])
+            assert report.ok, f"of what is newer than an anchor: {report.flaws}"
 
     # Helpers.
 
