@@ -4,9 +4,11 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.programs import Programs
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -26,10 +28,18 @@ def run(code: str | Path, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Programs]:
+    with Programs() as running:
+        yield running
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it forks")
 @pytest.mark.parametrize("page", [page for page in PAGES if _SHOWN.search(page.read_text())], ids=lambda p: p.name)
-def test_code_in_the_docs_prints_what_the_docs_show(page: Path, tmp_path: Path) -> None:
+def test_code_in_the_docs_prints_what_the_docs_show(page: Path, tmp_path: Path, programs: Programs) -> None:
+    (folder := tmp_path / "folder").mkdir()
     for code, shown in _SHOWN.findall(page.read_text()):
-        assert run(code, tmp_path) == shown
+        assert programs.run(code, folder, tmp_path) == shown
 
 
 def test_the_taste_in_the_readme_runs(tmp_path: Path) -> None:
