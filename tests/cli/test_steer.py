@@ -115,7 +115,7 @@ def test_ctrl_c_stops_the_answer_and_what_was_queued_is_not_sent(forkpoint: Prog
             terminal.type("And the net?\n")
             terminal.wait_for("queued: And the net?")
             terminal.type(CTRL_C)
-        terminal.wait_for("Not sent, since the turn was stopped: And the net?")
+            terminal.wait_for("Not sent, since the turn was stopped: And the net?")
         terminal.wait_for(PROMPT)
         terminal.type("/steer Too late.\n")
         terminal.wait_for("none is open")
