@@ -2,6 +2,7 @@
 # ruff: noqa: ASYNC240 - nothing else runs on these loops, so blocking them holds nobody up
 
 import os
+import sqlite3
 from pathlib import Path
 
 import anyio
@@ -9,7 +10,9 @@ import pytest
 
 from forkpoint.errors import BadStoreUrl, NotFound, StoreDamaged, StoreUnavailable, StoreUnusable
 from forkpoint.ids import new_id
-from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.sqlite import SqliteStore, open_file
+from forkpoint.store.sqlite.connection import Database
+from forkpoint.store.sqlite.open_file import connect_to_nothing
 from forkpoint.store.values import NewConversation
 from forkpoint.testing.samples import exchange
 
@@ -46,6 +49,32 @@ async def test_the_first_write_makes_it_and_reads_find_what_was_written(tmp_path
         assert await store.pulse() != before
     async with await opened(path) as store:
         assert len(await store.events(made.id)) == 2
+
+
+async def test_what_read_the_empty_store_is_closed_once_there_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections: list[Database] = []
+
+    def remembered(path: str) -> Database:
+        connections.append(connect_to_nothing(path))
+        return connections[-1]
+
+    monkeypatch.setattr(open_file, "connect_to_nothing", remembered)
+    async with await opened(tmp_path / "store.db") as store:
+        await store.conversations()
+        await store.create(NewConversation(id=new_id()))
+        assert len(connections) == 1
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connections[0].execute("SELECT 1")
+
+
+async def test_a_read_that_comes_late_to_an_empty_store_is_answered(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "store.db") as store:
+        late = await store._view.file.to_read()
+        await store.create(NewConversation(id=new_id()))
+        assert await late.run(lambda db: db.execute("SELECT count(*) FROM conversation").fetchone()[0]) == 0
+        assert not late._idle, "it leaves no connection open"
 
 
 async def test_a_turn_makes_it_too(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ class OpenFile:
                 prepare(place)
             lock = write_lock(place) if on_disk else NoLock()
             every = self.settings.heartbeat / SECOND
+            of_nothing = self.readers
             with translated(self.path):
                 writer = Writer(self.path, self.connect, lock, beat=self.beat, every=every, alone=self.is_alone)
                 if on_disk:
@@ -177,6 +178,7 @@ class OpenFile:
                     self.readers = SharedReaders(writer)
                 self.pulse = Pulse(self.path, connect_reader, writer)
             self._writer = writer
+            of_nothing.retire()
 
     @property
     def checks(self) -> Checks:

@@ -4,6 +4,7 @@ Every read is one function that runs to its end in a thread: no cursor is ever o
 holds back the log. Each read sees one snapshot. Tests: tests/store/test_reading.py.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +29,9 @@ class Readers:
         self._idle: deque[Database] = deque()
         self._limiter: anyio.CapacityLimiter | None = None
         self._most = most
+        self._keeps = True  # whether a connection stays open for the next read
         self._closed = False
+        self._lock = threading.Lock()
 
     async def run(self, read: Callable[[Database], T]) -> T:
         """What a function reads from one snapshot."""
@@ -39,7 +42,14 @@ class Readers:
         return await anyio.to_thread.run_sync(partial(self._run, read), limiter=self._limiter)
 
     def close(self) -> None:
+        """Closes the connections. A read that is under way closes its own, and none begins any more."""
         self._closed = True
+        self.retire()
+
+    def retire(self) -> None:
+        """Closes the connections, and keeps none from now on: others read in its place. Late reads still work."""
+        with self._lock:
+            self._keeps = False
         while self._idle:
             self._idle.pop().close()
 
@@ -59,9 +69,10 @@ class Readers:
                         db.execute("COMMIT")
                         whole = True
             finally:
-                if whole and not self._closed:
-                    self._idle.append(db)
-                else:
+                with self._lock:
+                    if kept := whole and self._keeps:
+                        self._idle.append(db)
+                if not kept:
                     db.close()
 
 
