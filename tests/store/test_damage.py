@@ -5,12 +5,14 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from forkpoint.errors import StoreDamaged
 from forkpoint.store.sqlite import SqliteStore
+from forkpoint.store.sqlite.connection import Connect, connect, connect_reader
 from forkpoint.testing.conformance.base import create, run
 
 pytestmark = pytest.mark.anyio
@@ -99,3 +101,21 @@ async def test_an_index_that_lost_a_row_is_damage(path: Path) -> None:
         )
     with pytest.raises(StoreDamaged):
         await used(path)
+
+
+@pytest.mark.parametrize("opens", [connect, connect_reader])
+def test_a_connection_to_what_is_no_database_is_closed(
+    opens: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[sqlite3.Connection] = []
+
+    def remembered(*args: Any, real: Any = sqlite3.connect, **options: Any) -> sqlite3.Connection:
+        made.append(real(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", remembered)
+    (path := tmp_path / "store.db").write_bytes(b"SQLite format 3\0" + b"\xff" * 8000)
+    with pytest.raises(sqlite3.DatabaseError):
+        opens(str(path))
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        made[0].execute("SELECT 1")

@@ -33,21 +33,33 @@ def connect(path: str) -> Database:
     db = sqlite3.connect(
         path, timeout=PATIENCE, isolation_level=None, check_same_thread=False, cached_statements=256, factory=Database
     )
-    db.path = path
-    db.row_factory = sqlite3.Row
-    db.execute("PRAGMA foreign_keys = ON")
-    db.execute("PRAGMA secure_delete = ON")
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute("PRAGMA wal_autocheckpoint = 0")  # the writer does, between two groups
-    db.execute("PRAGMA fullfsync = ON")  # macOS: an fsync that reaches the disk; elsewhere without effect
+    with closed_on_failure(db):
+        db.path = path
+        db.row_factory = sqlite3.Row
+        db.execute("PRAGMA foreign_keys = ON")
+        db.execute("PRAGMA secure_delete = ON")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA wal_autocheckpoint = 0")  # the writer does, between two groups
+        db.execute("PRAGMA fullfsync = ON")  # macOS: an fsync that reaches the disk; elsewhere without effect
     return db
 
 
 def connect_reader(path: str) -> Database:
     """A connection that can only read."""
     db = connect(path)
-    db.execute("PRAGMA query_only = ON")
+    with closed_on_failure(db):
+        db.execute("PRAGMA query_only = ON")
     return db
+
+
+@contextmanager
+def closed_on_failure(db: Database) -> Iterator[None]:
+    """Within it a connection is made ready. If that fails, it is closed: nobody else has it."""
+    try:
+        yield
+    except BaseException:
+        db.close()
+        raise
 
 
 @contextmanager

@@ -17,7 +17,16 @@ from forkpoint.clock import Clock
 from forkpoint.errors import BadStoreUrl, ForkpointError, StoreUnavailable, StoreUnusable
 from forkpoint.events import Usage
 from forkpoint.store.checks import Checks
-from forkpoint.store.sqlite.connection import MEMORY, SQL, Connect, Database, connect, connect_reader, translated
+from forkpoint.store.sqlite.connection import (
+    MEMORY,
+    SQL,
+    Connect,
+    Database,
+    closed_on_failure,
+    connect,
+    connect_reader,
+    translated,
+)
 from forkpoint.store.sqlite.disk.log import check_absent
 from forkpoint.store.sqlite.disk.quiet import QuietPulse, QuietReaders, unwritable
 from forkpoint.store.sqlite.files import check_place, make_tables, prepare, prepare_to_read, write_lock
@@ -240,9 +249,10 @@ class OpenFile:
 def connect_to_nothing(path: str) -> Database:
     """A connection to an empty store, in memory: for reads where there is no file yet."""
     db = connect(MEMORY)
-    db.path = path
-    make_tables(db)
-    db.execute("PRAGMA query_only = ON")
+    with closed_on_failure(db):
+        db.path = path
+        make_tables(db)
+        db.execute("PRAGMA query_only = ON")
     return db
 
 

@@ -132,11 +132,15 @@ def _install(copy: Path, target: Path, now: int, *, force: bool) -> Path | None:
 
 
 def _move_log(target: Path) -> None:
-    """Moves the log of a store into its file, as closing it does; not if the two do not belong together."""
+    """Moves the log of a store into its file, as closing it does; not if the two do not belong together.
+
+    A file that cannot be read is not opened: closing it would remove its log.
+    """
     if not target.exists():
         return
     with suppress(StoreError, sqlite3.Error):
         check_log(target)
+        read_quietly(target, format_of)
         with closing(connect(str(target))) as db:
             format_of(db)
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
