@@ -5,7 +5,8 @@ INSERT INTO landmark (id, kind, kept_from) VALUES (?, ?, ?);
 -- name: insert_missing_landmark
 -- The same for an event of long ago, unless it is collected by now, or another process was faster.
 INSERT OR IGNORE INTO landmark (id, kind, kept_from)
-SELECT id, ?2, ?3 FROM event WHERE id = ?1;
+SELECT given.id, given.kind, given.kept_from
+FROM (SELECT ? AS id, ? AS kind, ? AS kept_from) AS given JOIN event ON event.id = given.id;
 
 -- name: unmarked_segments
 -- The segments on a path whose landmarks nobody has written down yet.
