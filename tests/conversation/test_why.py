@@ -195,6 +195,16 @@ async def rewound(world: World) -> AsyncConversation:
     return conversation
 
 
+async def kept(world: World) -> AsyncConversation:
+    conversation = await after_a_turn(world)
+    branch = await conversation.fork()
+    await conversation.run("One way.")
+    world.cache.forget()
+    await branch.run("Another way.")
+    assert await conversation.keep(branch) is not None
+    return conversation
+
+
 async def erased(world: World) -> AsyncConversation:
     conversation = await after_a_turn(world)
     events = await conversation.events(kinds=("user_message",))
@@ -320,6 +330,12 @@ async def test_on_a_wire_without_keys_a_fork_misses_nothing(world: World) -> Non
 async def test_a_rewind_is_named_and_what_else_may_be(world: World) -> None:
     found = await reasons_of(await rewound(world))
     assert found[0][0] == "rewound"
+
+
+async def test_a_turn_of_a_branch_that_was_kept_is_not_said_to_follow_a_rewind(world: World) -> None:
+    found = await reasons_of(await kept(world))
+    assert found, "it missed the cache, so that there is something to explain"
+    assert "rewound" not in [code for code, _ in found]
 
 
 async def test_an_erasure_since_the_request_before_is_named(world: World) -> None:

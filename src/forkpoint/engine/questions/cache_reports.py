@@ -245,10 +245,13 @@ class _TurnReading:
     async def _is_rewound(self) -> bool:
         """Whether the turn is the first after a rewind: a branch that was set aside parts from the path here.
 
-        The first turn after a rewind begins a segment, so only then the family is looked at.
+        The first turn after a rewind begins a segment, so only then the family is looked at. After a keep, what was set
+        aside parts there too; but then another conversation ran the turn.
         """
         first = self._events[0]
         if self._base is None or not isinstance(first, Event) or first.id.segment == self._base.segment:
+            return False
+        if (await self._store.turn(first.turn)).conversation != self._record.id:
             return False
         count = 0
         async for branch in every(partial(self._store.conversations, family=self._record.family)):
