@@ -74,7 +74,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> "Iterator[InMemorySpanExporter]":
 
 
 def _open_places() -> set[str]:
-    """The places that the synchronous API has open now. Starts no thread if there is none."""
+    """The places that the synchronous API has open now. It starts no thread to find out."""
     loop = portal._loop
     if loop._handle is None or loop._thread is None or not loop._thread.is_alive():
         return set()

@@ -580,7 +580,7 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         ...
 
     async def renew(self, turn: OpenTurn) -> tuple[int | None, BudgetExceeded | None]:
-        """Counts the time that a turn has run, and reserves more of it: how many microseconds, or why there is none.
+        """Counts the time that a turn has run, and reserves more: so many microseconds, or it says why not.
 
         None and None if no budget limits its time any more. Raises `TurnLost`.
         """

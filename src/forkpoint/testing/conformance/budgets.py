@@ -321,7 +321,7 @@ class BudgetConformance(Conformance):
         await store.set_budget(made.id, Budget(tokens=50))
         await store.set_budget(made.id, Budget(tokens=70))
         await store.set_budget(made.id, None)
-        await store.set_budget(made.id, None)  # there is none: nothing to record
+        await store.set_budget(made.id, None)  # it has no budget, so nothing is recorded
         assert (await store.anchor()).count == before + 3
         assert (await store.verify()).flaws == ()
 

@@ -74,7 +74,7 @@ def reserve(
 
 
 def renew(db: Database, scope: Scope, turn: sqlite3.Row, family: bytes) -> tuple[int | None, BudgetExceeded | None]:
-    """Counts the time that a turn has run, and reserves the next slice: its microseconds, or why there is none."""
+    """Counts the time that a turn has run, and reserves the next slice: so many microseconds, or it says why not."""
     micros = max(scope.now - turn["since"], 0) if turn["since"] is not None else 0
     db.execute(SQL["renew_time"], {"id": turn["id"], "micros": micros, "now": scope.now})
     count(db, scope, turn["conversation"], family, Amount(micros=micros))

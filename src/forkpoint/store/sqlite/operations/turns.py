@@ -286,7 +286,7 @@ def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
 
 
 def renew(db: Database, scope: Scope, turn: OpenTurn) -> tuple[int | None, BudgetExceeded | None]:
-    """Counts the time that a turn has run, and reserves more: how much, or why there is none."""
+    """Counts the time that a turn has run, and reserves more: so much, or it says why not."""
     row = find(db, scope, turn.id)
     if row is None or row["outcome"] != "running" or row["token"] != turn.token:
         raise lost(db, scope, turn)
