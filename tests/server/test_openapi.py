@@ -24,9 +24,9 @@ from forkpoint.errors import KINDS
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.api import operations
 from forkpoint.server.app import FAMILIES, create_app
-from forkpoint.server.http import openapi
 from forkpoint.server.http.door import refusal
-from forkpoint.server.http.examples import plain
+from forkpoint.server.http.openapi import document as openapi
+from forkpoint.server.http.openapi.examples import plain
 from forkpoint.server.http.refusals import example as example_of
 from forkpoint.server.settings import ServerSettings
 from forkpoint.store.address import open_store

@@ -29,11 +29,11 @@ from forkpoint.server.api import (
     turns,
 )
 from forkpoint.server.collector import CollectionLoop
-from forkpoint.server.http import openapi
 from forkpoint.server.http.call import JSON
 from forkpoint.server.http.door import GONE, Door, refusal
 from forkpoint.server.http.keys import Keyring
 from forkpoint.server.http.metrics import Metrics
+from forkpoint.server.http.openapi import document as openapi
 from forkpoint.server.http.tenants import Tenants
 from forkpoint.server.http.timed_store import timed
 from forkpoint.server.live.feed import encode

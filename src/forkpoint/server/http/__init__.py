@@ -1,1 +1,1 @@
-"""HTTP: connections, the door that every request goes through, keys, tenants, logs, metrics, the OpenAPI document."""
+"""HTTP: connections, the door that every request goes through, keys, tenants, logs, metrics, its document."""

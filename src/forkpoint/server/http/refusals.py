@@ -12,8 +12,8 @@ import msgspec
 from forkpoint.errors import KINDS, ForkpointError, Item, fields_of
 from forkpoint.server.http.call import JSON, Description
 from forkpoint.server.http.door import refusal
-from forkpoint.server.http.examples import ID, TURN, failed
 from forkpoint.server.http.keys import ROLES
+from forkpoint.server.http.openapi.examples import ID, TURN, failed
 from forkpoint.server.wires.chat.answer import ChatProblem
 from forkpoint.wire.problems import Problem
 

@@ -16,7 +16,7 @@ from forkpoint import updates
 from forkpoint.events import AnyBody
 from forkpoint.server.api import operations
 from forkpoint.server.http.call import JSON, Calls, Description
-from forkpoint.server.http.examples import EXAMPLES
+from forkpoint.server.http.openapi.examples import EXAMPLES
 from forkpoint.server.http.refusals import REQUEST_ID, Refusals, said
 from forkpoint.server.live.stream import TYPE
 from forkpoint.server.wires.chat.answer import ChatProblem

@@ -12,7 +12,7 @@ from forkpoint.history.anchors import Anchor
 from forkpoint.history.budgets import Budget, BudgetStanding, Figures
 from forkpoint.history.records import ErasedRun
 from forkpoint.llm.prompt.identity import own_identity
-from forkpoint.server.http.branch_examples import BROUGHT, DIFF
+from forkpoint.server.http.openapi.branch_examples import BROUGHT, DIFF
 from forkpoint.server.wires.chat.answer import FinishedAnswer, completion
 from forkpoint.store import Collected, Hold, Lineage, Receipt, Record, Touched, TurnError, Verification
 from forkpoint.wire.branches import brought_document, diff_document
