@@ -38,6 +38,7 @@ from forkpoint.store.sqlite.collection.collector import Collector, collect_at_cl
 from forkpoint.store.sqlite.connection import Connect, Database, connect
 from forkpoint.store.sqlite.copies.backup import back_up
 from forkpoint.store.sqlite.erasure import receipts, removal, transaction
+from forkpoint.store.sqlite.evidence.record_pages import read_records
 from forkpoint.store.sqlite.held_turns import HeldTurns
 from forkpoint.store.sqlite.open_file import DEFAULTS, OpenFile, SqliteSettings
 from forkpoint.store.sqlite.operations import (
@@ -53,7 +54,6 @@ from forkpoint.store.sqlite.operations import (
     steers,
     turns,
 )
-from forkpoint.store.sqlite.operations.record_pages import read_records
 from forkpoint.store.sqlite.rows import Scope, head_of
 from forkpoint.store.sqlite.seals import sealing
 from forkpoint.store.sqlite.tenant_view import TenantView

@@ -10,7 +10,7 @@ from forkpoint.store.sqlite.budgets.accounts import budget_of, covering
 from forkpoint.store.sqlite.budgets.reservations import reserved_now
 from forkpoint.store.sqlite.budgets.rows import columns, limit_in, spent_in
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import records
+from forkpoint.store.sqlite.evidence import records
 from forkpoint.store.sqlite.rows import Scope
 
 

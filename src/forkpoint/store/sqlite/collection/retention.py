@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from forkpoint.history.records import Expiry, Fact, family_chain
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import garbage, records
+from forkpoint.store.sqlite.evidence import records
+from forkpoint.store.sqlite.operations import garbage
 from forkpoint.store.sqlite.operations.garbage import Tenants
 from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.values import Collected

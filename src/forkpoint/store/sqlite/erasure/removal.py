@@ -15,7 +15,8 @@ from forkpoint.store.erasure import NAMED, Erasing, Receipt, Touched
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.erasure.reach import Found, Reach
 from forkpoint.store.sqlite.erasure.refold import refold
-from forkpoint.store.sqlite.operations import conversations, holds, records, turns
+from forkpoint.store.sqlite.evidence import records
+from forkpoint.store.sqlite.operations import conversations, holds, turns
 from forkpoint.store.sqlite.rows import ORDINALS, Scope
 
 NO_TASK = "[erased]"

@@ -20,7 +20,7 @@ from forkpoint.history.records import (
 )
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import records
+from forkpoint.store.sqlite.evidence import records
 from forkpoint.store.sqlite.rows import Scope, head_of, lineage_of, load_usage
 
 

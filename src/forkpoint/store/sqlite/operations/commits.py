@@ -13,7 +13,8 @@ from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.store.sqlite.budgets import accounts
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.erasure.copied_events import insert_copies
-from forkpoint.store.sqlite.operations import conversations, garbage, idempotency, ledger, records
+from forkpoint.store.sqlite.evidence import records
+from forkpoint.store.sqlite.operations import conversations, garbage, idempotency, ledger
 from forkpoint.store.sqlite.operations.conversations import Spend
 from forkpoint.store.sqlite.operations.departure import leave_head
 from forkpoint.store.sqlite.operations.history import head_at, read_sealed

@@ -17,7 +17,8 @@ from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.paging import Page
 from forkpoint.store.sqlite.budgets import limits
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import idempotency, records
+from forkpoint.store.sqlite.evidence import records
+from forkpoint.store.sqlite.operations import idempotency
 from forkpoint.store.sqlite.operations.history import head_at, read_path, resolve
 from forkpoint.store.sqlite.rows import (
     Parameters,

@@ -9,7 +9,8 @@ from forkpoint.ids import id_from_bytes
 from forkpoint.store.sqlite.budgets import limits
 from forkpoint.store.sqlite.budgets.reservations import give_back
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations, garbage, holds, idempotency, ledger, records, turns
+from forkpoint.store.sqlite.evidence import records
+from forkpoint.store.sqlite.operations import conversations, garbage, holds, idempotency, ledger, turns
 from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.values import Deleted
 

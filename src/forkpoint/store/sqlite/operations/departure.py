@@ -12,7 +12,8 @@ from forkpoint.history.paths import common_ancestor
 from forkpoint.history.records import Fact, KeptHead, conversation_chain, new_salt, salted
 from forkpoint.ids import id_from_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations, idempotency, records
+from forkpoint.store.sqlite.evidence import records
+from forkpoint.store.sqlite.operations import conversations, idempotency
 from forkpoint.store.sqlite.operations.conversations import Spend, key_of
 from forkpoint.store.sqlite.operations.history import read_path
 from forkpoint.store.sqlite.rows import Scope, dumps, head_columns, head_of

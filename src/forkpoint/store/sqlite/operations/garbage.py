@@ -17,7 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import idempotency, records
+from forkpoint.store.sqlite.evidence import records
+from forkpoint.store.sqlite.operations import idempotency
 from forkpoint.store.sqlite.rows import ORDINALS, Scope
 from forkpoint.store.values import Collected
 

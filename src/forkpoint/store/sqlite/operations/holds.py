@@ -8,7 +8,8 @@ from forkpoint.history import records as chained
 from forkpoint.history.records import Fact, decode_fact, family_chain
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations, records
+from forkpoint.store.sqlite.evidence import records
+from forkpoint.store.sqlite.operations import conversations
 from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.values import Hold
 

@@ -17,7 +17,8 @@ from forkpoint.ids import id_to_bytes
 from forkpoint.store.sqlite.budgets import accounts
 from forkpoint.store.sqlite.budgets.reservations import give_back
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations, records, turns
+from forkpoint.store.sqlite.evidence import records
+from forkpoint.store.sqlite.operations import conversations, turns
 from forkpoint.store.sqlite.rows import Parameters, Scope, dumps, load_usage
 
 NONE = b""

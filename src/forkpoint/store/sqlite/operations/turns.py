@@ -31,7 +31,8 @@ from forkpoint.paging import Page
 from forkpoint.store.sqlite.budgets import accounts, admission
 from forkpoint.store.sqlite.budgets.reservations import give_back
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations, garbage, idempotency, lists, records
+from forkpoint.store.sqlite.evidence import records
+from forkpoint.store.sqlite.operations import conversations, garbage, idempotency, lists
 from forkpoint.store.sqlite.operations.history import (
     counted_from,
     head_at,

@@ -15,7 +15,8 @@ from forkpoint.history.exports.lines import ConversationLine, FamilyEnd, Seal
 from forkpoint.history.records import Export, Fact
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.operations import conversations, records
+from forkpoint.store.sqlite.evidence import records
+from forkpoint.store.sqlite.operations import conversations
 from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.sqlite.transfer.family import family_lines, with_dependents

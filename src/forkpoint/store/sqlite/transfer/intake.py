@@ -37,8 +37,8 @@ from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.erasure.copied_events import insert_imported_copies
 from forkpoint.store.sqlite.erasure.repetition import repeat
 from forkpoint.store.sqlite.erasure.transaction import clean
+from forkpoint.store.sqlite.evidence import records as told
 from forkpoint.store.sqlite.operations import conversations, garbage, holds
-from forkpoint.store.sqlite.operations import records as told
 from forkpoint.store.sqlite.operations.history import read_path
 from forkpoint.store.sqlite.rows import Scope, blob, unpack
 from forkpoint.store.sqlite.tenant_view import TenantView

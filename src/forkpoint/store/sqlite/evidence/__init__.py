@@ -1,0 +1,1 @@
+"""Records on disk: how they are written, and how they are read."""
