@@ -145,6 +145,9 @@ async def test_a_file_is_the_same_place_however_it_is_spelled(tmp_path: Path, mo
         "sqlite:///a.db",
         "sqlite:///./x/../a.db",
         "sqlite:///%61.db",
+        "a.db",
+        "./a.db",
+        f"{tmp_path}/a.db",
     ]
     assert len({as_url(one) for one in spelled}) == 1
     conversation = await ran(spelled[0])
@@ -163,7 +166,17 @@ async def test_a_path_is_that_very_file(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "sqlite:///", "sqlite:", "somewhere", "a.db", "mysql://user:secret@host/db", "http//host"]
+    "wrong",
+    [
+        "",
+        "sqlite:///",
+        "sqlite:",
+        "sqlite:a.db",
+        "somewhere",
+        "mysql://user:secret@host/db",
+        "http//host",
+        "host:8008/",
+    ],
 )
 async def test_an_address_that_is_none_is_a_clear_error_and_can_be_mended(wrong: str) -> None:
     conversation = AsyncConversation(agent_of(["hello"]), store=wrong)

@@ -62,6 +62,33 @@ async def test_four_slashes_are_a_path_from_the_root(tmp_path: Path) -> None:
     assert await found_at(f"sqlite:///{tmp_path}/here.db")
 
 
+@pytest.mark.parametrize(
+    "spelled", ["here.db", "./here", "here.SQLITE", "here.sqlite3", "below/../here", "a b%41?.db", "~/home.db", "there"]
+)
+async def test_a_plain_path_is_that_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelled: str) -> None:
+    """A name without an ending or a separator is a path only if the file exists."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "below").mkdir()
+    await made_at("sqlite:///there" if spelled == "there" else spelled)
+    file = os.path.normpath(spelled.replace("~", str(tmp_path)))
+    assert await found_at(f"sqlite:///{quote(file)}?mode=ro"), sorted(os.listdir(tmp_path))
+    assert await found_at(f"{spelled}?mode=ro")
+
+
+@pytest.mark.parametrize(
+    "spelled", ["here", "sqlite:here.db", "localhost:8008", "127.0.0.1:8008/x", "file:here.db", " "]
+)
+async def test_what_is_neither_an_address_nor_a_path_is_told_both_forms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelled: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = str(await refused(spelled))
+    assert "./file.db" in said
+    assert "sqlite:///" in said
+    assert os.listdir(tmp_path) == []
+
+
 async def test_a_relative_address_means_the_folder_it_was_opened_in_for_as_long_as_it_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,8 +154,6 @@ async def test_memory_is_a_store_of_its_own_that_nobody_else_sees() -> None:
         " memory:",
         "memory:\n",
         ":memory:",
-        "here.db",
-        "/here.db",
         "sqlite:",
         "sqlite://",
         "sqlite:here.db",

@@ -86,6 +86,9 @@ def test_a_trusted_projects_file_that_cannot_be_used_is_a_clear_error(
         ("sqlite:///talks.db", "sqlite:///{root}/talks.db"),
         ("sqlite:///a%20b/../x.db", "sqlite:///{root}/x.db"),
         ("sqlite:////abs/x.db", "sqlite:////abs/x.db"),
+        ("sqlite:///talks.db?mode=ro", "sqlite:///{root}/talks.db?mode=ro"),
+        ("talks.db", "sqlite:///{root}/talks.db"),
+        ("./talks", "sqlite:///{root}/talks"),
         ("http://127.0.0.1:8008", "http://127.0.0.1:8008"),
     ],
 )

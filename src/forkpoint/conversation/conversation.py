@@ -88,8 +88,9 @@ class AsyncConversation:
     - ``workspace``: the folder that tools work in.
     - ``trust``: whether the user trusts the project of that folder. When the conversation comes into being, this is
       kept in the user's settings if possible (`trust_warning`). An explicit "untrusted" in the settings wins.
-    - ``store``: where the conversation lives: ``sqlite:///file.db``, ``memory:``, or ``http://host:8008`` for a server,
-      whose agents have names like ``"support"``. Default: FORKPOINT_STORE, else a file in the user's data folder.
+    - ``store``: where the conversation lives: ``forkpoint.db`` or another path of a file, ``sqlite:///file.db``,
+      ``memory:``, or ``http://host:8008`` for a server, whose agents have names like ``"support"``. Default:
+      FORKPOINT_STORE, else a file in the user's data folder.
     - ``budget`` and ``family_budget``: what it may spend in all, and it with all its forks and sub-agents.
     - ``callbacks``: functions that get every update while a turn runs.
     - ``visualizer``: a callback that shows updates on a screen. A fork gets one of the same kind.

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeAlias
 
 import anyio
@@ -18,11 +19,11 @@ import anyio.to_thread
 from forkpoint.backend.protocol import Backend
 from forkpoint.errors import BadSetting, BadStoreUrl, CopyRefused
 from forkpoint.remote.addresses import is_server, key_in_use, server_url
-from forkpoint.store.address import READ_ONLY, file_address, open_store
+from forkpoint.store.address import file_address, open_store
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import Restored
 from forkpoint.threads.shield import finished
-from forkpoint.workspace.defaults import default_store, file_url, named_store
+from forkpoint.workspace.defaults import address_within, default_store, file_url, named_store
 from forkpoint.workspace.retention import retention
 
 Where: TypeAlias = str | os.PathLike[str] | Store | None
@@ -129,10 +130,7 @@ def as_url(where: str | os.PathLike[str] | None) -> str:
         where = default_store()
     if isinstance(where, os.PathLike):
         return file_url(os.fspath(where))
-    with suppress(BadStoreUrl):  # opening it raises the reason
-        if (file := file_address(where)) is not None:
-            return file_url(file.path) + (READ_ONLY if file.read_only else "")
-    return server_url(where) if is_server(where) else where
+    return server_url(where) if is_server(where) else address_within(Path(), where)
 
 
 class _Shared:

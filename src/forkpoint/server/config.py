@@ -4,7 +4,6 @@ import os
 import typing
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
-from urllib.parse import unquote
 
 from msgspec import Meta, Struct
 
@@ -12,10 +11,9 @@ from forkpoint.errors import BadArgument
 from forkpoint.remote import is_server
 from forkpoint.server.agents.tables import typed
 from forkpoint.server.settings import SETTINGS, ConversationHeader, ServerSettings
-from forkpoint.workspace.defaults import file_url
+from forkpoint.workspace.defaults import address_within
 
 _Text: TypeAlias = Annotated[str, Meta(min_length=1)]
-_FILE = "sqlite:///"
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True):
@@ -83,5 +81,4 @@ def _headers(given: tuple[str, ...], problems: list[str]) -> tuple[ConversationH
 def _store(address: str, folder: Path, problems: list[str]) -> str:
     if is_server(address):
         problems.append(f"server.store: {another_server(address)}")
-    path = unquote(address.removeprefix(_FILE), errors="surrogateescape")
-    return file_url(folder / path) if address.startswith(_FILE) and path else address
+    return address_within(folder, address)

@@ -14,6 +14,7 @@ import platformdirs
 from forkpoint.errors import BadSetting, BadStoreUrl
 from forkpoint.workspace import ProjectSettings, Trust, config, project_settings, trust_of
 from forkpoint.workspace.folders import origin_of
+from forkpoint.workspace.project import address_within as address_within
 from forkpoint.workspace.project import file_url as file_url
 from forkpoint.workspace.roots import checkout_and_root
 from forkpoint.workspace.trust import check_approved

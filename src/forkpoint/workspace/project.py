@@ -1,15 +1,17 @@
 """What a trusted project says of itself, in ``.forkpoint/config.toml`` in its root. Of any other nothing is read."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
 
-from forkpoint.errors import BadSetting
+from forkpoint.errors import BadSetting, BadStoreUrl
 from forkpoint.events import JsonText
+from forkpoint.store.address import READ_ONLY, file_address
 from forkpoint.workspace import config
 from forkpoint.workspace.folders import origin_of
 from forkpoint.workspace.roots import project_root
@@ -78,7 +80,7 @@ def settings_at(root: Path) -> ProjectSettings:
         _check(file, name, value)
     said = {name: value for name, value in said.items() if value.strip()}
     said |= {name: _tables(file, name, value) for name, value in tables.items()}
-    return ProjectSettings(**said | ({"store": _within(root, said["store"])} if "store" in said else {}))
+    return ProjectSettings(**said | ({"store": address_within(root, said["store"])} if "store" in said else {}))
 
 
 def _owners(root: Path) -> tuple[int, ...]:
@@ -107,12 +109,12 @@ def _tables(file: Path, name: str, value: Any) -> JsonText:
     return msgspec.json.encode(value).decode()
 
 
-def _within(root: Path, address: str) -> str:
-    """An address that means the same wherever a process stands."""
-    name = unquote(address.removeprefix(_FILE), errors="surrogateescape")
-    if not address.startswith(_FILE) or not name:
-        return address
-    return file_url(root / name)
+def address_within(folder: Path, address: str) -> str:
+    """A store's address that means the same wherever a process stands. A relative path begins at ``folder``."""
+    with suppress(BadStoreUrl):  # opening it raises the reason
+        if (file := file_address(address, folder)) is not None:
+            return file_url(folder / file.path) + (READ_ONLY if file.read_only else "")
+    return address
 
 
 def file_url(path: str | os.PathLike[str]) -> str:
