@@ -70,6 +70,7 @@ CODES = {
     "BadAgent": "bad_agent",
     "BadConfig": "bad_config",
     "BadExport": "bad_export",
+    "BadFile": "bad_file",
     "CannotResume": "cannot_resume",
     "TrustChanged": "trust_changed",
     "TrustChanged.guards_lost": "guards_lost",

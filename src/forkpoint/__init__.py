@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     )
     from forkpoint.agent.team.tools import Member
     from forkpoint.agent.tool import Tool, tool  # not by way of the package: there the name is also a module's
+    from forkpoint.attachments import attachment
     from forkpoint.conversation import AsyncConversation, AsyncConversations, Conversation, Conversations, Turn
     from forkpoint.conversation.visualizer import TerminalVisualizer
     from forkpoint.errors import ForkpointError, TurnCancelled, TurnFailed
+    from forkpoint.events import Image
     from forkpoint.history.budgets import Budget
     from forkpoint.llm import LLM
     from forkpoint.updates import (
@@ -67,6 +69,7 @@ __all__ = [
     "Conversations",
     "ForkpointError",
     "Hook",
+    "Image",
     "Limits",
     "McpServer",
     "Member",
@@ -87,6 +90,7 @@ __all__ = [
     "TurnJoined",
     "TurnStarted",
     "Window",
+    "attachment",
     "tool",
 ]
 
@@ -103,9 +107,11 @@ _HOMES = {
         "forkpoint.agent.team.offer": "Role SubAgents",
         "forkpoint.agent.team.tools": "Member",
         "forkpoint.agent.tool": "Tool tool",
+        "forkpoint.attachments": "attachment",
         "forkpoint.conversation": "AsyncConversation AsyncConversations Conversation Conversations Turn",
         "forkpoint.conversation.visualizer": "TerminalVisualizer",
         "forkpoint.errors": "ForkpointError TurnCancelled TurnFailed",
+        "forkpoint.events": "Image",
         "forkpoint.history.budgets": "Budget",
         "forkpoint.llm.model": "LLM",
         "forkpoint.updates": "Answered CallEnded CallPiece CallProgress CallStarted CallWaits "

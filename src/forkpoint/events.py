@@ -13,7 +13,9 @@ prints a number its own way.
 A kind that this version does not know loads as `Opaque` and is written back exactly as it was read.
 """
 
+import base64
 import operator
+import os
 from collections.abc import Callable
 from typing import ClassVar, Literal, TypeAlias
 
@@ -21,7 +23,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from forkpoint.errors import NotWhole
+from forkpoint.errors import BadArgument, BadFile, NotWhole
+from forkpoint.system.media import PDF, PICTURE_LIMIT, check_size, media_type, read_start
 
 JsonText: TypeAlias = str
 """JSON kept as the exact text it was, never parsed and printed again."""
@@ -66,6 +69,35 @@ class Image(Struct, frozen=True, gc=False, tag_field="type", tag="image", omit_d
     media_type: str
     data: str | None = None
     url: str | None = None
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], *, limit: int = PICTURE_LIMIT) -> "Image":
+        """The picture in a file: PNG, JPEG, GIF or WebP. The content, not the file's name, says which.
+
+        Raises `BadFile` if the file cannot be read or is no such picture, and `TooLarge` if it has more than ``limit``
+        bytes.
+        """
+        content = read_start(path, limit)
+        check_size(path, content, limit)
+        try:
+            return cls.from_bytes(content)
+        except BadArgument as error:
+            raise BadFile(os.fsdecode(path), error.why) from None
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Image":
+        """The picture that these bytes are: PNG, JPEG, GIF or WebP. Raises `BadArgument` if they are none."""
+        kind = media_type(content)
+        if kind is None or kind == PDF:
+            raise BadArgument("Image.from_bytes()", "these bytes", "it is no PNG, JPEG, GIF or WebP")
+        return cls(kind, base64.b64encode(content).decode())
+
+    @classmethod
+    def from_url(cls, url: str) -> "Image":
+        """The picture at an address that the provider fetches. Raises `BadArgument` if it is no http or https URL."""
+        if not url.startswith(("https://", "http://")):
+            raise BadArgument("Image.from_url()", repr(url), "it must begin with https:// or http://")
+        return cls("image/*", url=url)
 
 
 class File(Struct, frozen=True, gc=False, tag_field="type", tag="file", omit_defaults=True):

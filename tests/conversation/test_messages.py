@@ -35,9 +35,10 @@ def words(conversation: AsyncConversation) -> list[str]:
         (PNG, (PNG,)),
         ([Text("look:"), PNG, PDF], (Text("look:"), PNG, PDF)),
         ((Text("look:"), PNG), (Text("look:"), PNG)),
+        (["look:", PNG, "and say"], (Text("look:"), PNG, Text("and say"))),
         (UserMessage((Text("hello"),)), (Text("hello"),)),
     ],
-    ids=["str", "Text", "Image", "list", "tuple", "UserMessage"],
+    ids=["str", "Text", "Image", "list", "tuple", "texts in a list", "UserMessage"],
 )
 async def test_a_message_is_a_text_a_part_or_several(home: Home, given: Any, parts: Any) -> None:
     async with AsyncConversation(home.agent(agent_of(["ok"])), store=home.store) as conversation:
@@ -81,8 +82,10 @@ WRONG: list[Any] = [
     ...,
     b"bytes",
     {"role": "user", "content": "hello"},
-    ["hello"],
+    ["hello", ""],
     [5],
+    Image("image/png", data="no base64!"),
+    File("x", "text/plain", data="YQ"),
     Text(5),  # type: ignore[arg-type]
     UserMessage(5),  # type: ignore[arg-type]
     UserMessage(("hello",)),  # type: ignore[arg-type]

@@ -94,6 +94,13 @@ def test_a_picture_or_a_file_with_nothing_in_it_is_refused(part: Part) -> None:
         assert refused(body) == "a part has neither data nor a url"
 
 
+@pytest.mark.parametrize("data", ["YQ", "Y Q=", "YQ==\n", "data:image/png;base64,YQ==", "ä", "Y", "\ud800"], ids=ascii)
+def test_data_that_is_not_base64_is_refused(data: str) -> None:
+    for part in (Image("image/png", data=data), File("f", "m", data=data), Image("image/png", data=data, url="u")):
+        for body in (UserMessage((HELLO, part)), ToolResult("c", "t", (part,))):
+            assert refused(body) == "the data of a part is not base64"
+
+
 @messages
 def test_a_message_with_something_in_each_part_is_whole(message: type[UserMessage]) -> None:
     accepted(message((HELLO, Image("image/png", data="YQ=="), Image("image/png", url="u"), File("f", "m", url="u"))))

@@ -25,8 +25,8 @@ from forkpoint.events import (
 )
 from forkpoint.history.wholeness import check_whole
 
-Message: TypeAlias = str | Part | list[Part] | tuple[Part, ...] | UserMessage
-"""What a user says: a text, a picture, a file, or several of these."""
+Message: TypeAlias = str | Part | Sequence[str | Part] | UserMessage
+"""What a user says: a text, a picture, a file, or several of these in a list."""
 
 Given: TypeAlias = UserMessage | ToolResult | AssistantMessage | SystemMessage | ToolCall | Imported
 """What a turn may be given: messages, results of calls that the client was handed, and history from elsewhere."""
@@ -135,7 +135,7 @@ def _parts(kind: str, given: object) -> tuple[Part, ...]:
         case Text() | Image() | File():
             return (given,)
         case list() | tuple():
-            return tuple(given)
+            return tuple(Text(one) if isinstance(one, str) else one for one in given)
         case _:
             raise NotWhole(kind, f"it is of the class {type(given).__name__}, and no text or part")
 

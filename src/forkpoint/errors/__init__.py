@@ -49,6 +49,7 @@ from forkpoint.errors.model import (
 from forkpoint.errors.request import (
     AlreadyExists,
     BadArgument,
+    BadFile,
     BadName,
     BadPosition,
     BadStoreUrl,
@@ -95,6 +96,7 @@ __all__ = [
     "BadArgument",
     "BadConfig",
     "BadExport",
+    "BadFile",
     "BadKeys",
     "BadModel",
     "BadName",

@@ -145,6 +145,16 @@ class TooLarge(ForkpointError, code="too_large"):
     unit: str = "bytes"
 
 
+class BadFile(ForkpointError, code="bad_file"):
+    """The file {path!r} cannot be part of a message: {why}.
+
+    Name a picture (PNG, JPEG, GIF or WebP), a PDF document, or a text in UTF-8.
+    """
+
+    path: str
+    why: str
+
+
 class NotWhole(ForkpointError, code="not_whole"):
     """The {kind} cannot be stored: {why}.
 

@@ -31,6 +31,7 @@ from forkpoint.events import (
     decode_body,
     kind_of,
 )
+from forkpoint.system.media import is_base64
 
 DEPTH = 500
 """How deep JSON may be nested. From Python 3.12 on the interpreter itself allows more than older ones can read."""
@@ -89,6 +90,7 @@ def check_whole(event: NewEvent) -> None:
 def _check_source(part: Part, body: UserMessage | AssistantMessage | SystemMessage | ToolResult) -> None:
     if isinstance(part, Image | File):
         _refuse(not (part.data or part.url), body, "a part has neither data nor a url")
+        _refuse(part.data is not None and not is_base64(part.data), body, "the data of a part is not base64")
 
 
 def _check_json(text: str | None, body: object, what: str) -> None:

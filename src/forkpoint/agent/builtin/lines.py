@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from forkpoint.agent.builtin.regex_process import BINARY
+from forkpoint.system.media import PDF, media_type
 
 LINE = 2_000
 """Characters of a line that are shown."""
@@ -16,12 +17,6 @@ SCANNED = 64 * 1024 * 1024
 """Bytes that are looked at."""
 
 _PIECE = 1 << 16
-_PICTURES = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
-)
 
 
 @dataclass(slots=True)
@@ -37,9 +32,8 @@ class Lines:
 
 def picture(start: bytes) -> str | None:
     """The type of a picture that begins so; None if a model could not see it."""
-    if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
-        return "image/webp"
-    return next((kind for begin, kind in _PICTURES if start.startswith(begin)), None)
+    kind = media_type(start)
+    return None if kind == PDF else kind
 
 
 def is_binary(start: bytes) -> bool:

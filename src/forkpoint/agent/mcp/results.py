@@ -13,17 +13,12 @@ import msgspec
 from forkpoint.agent.mcp.failures import McpToolError
 from forkpoint.agent.mcp.servers import Start
 from forkpoint.events import File, Image, Part, Text
+from forkpoint.system.media import PDF, media_type
 
 PICTURE = 5_000_000
 """Characters of base64 that a picture or a document may have."""
 
-_SIGNS: dict[str, tuple[bytes, ...]] = {
-    "image/png": (b"\x89PNG\r\n\x1a\n",),
-    "image/jpeg": (b"\xff\xd8\xff",),
-    "image/gif": (b"GIF87a", b"GIF89a"),
-    "image/webp": (b"RIFF",),
-    "application/pdf": (b"%PDF-",),
-}
+_SHOWN = {"image/png", "image/jpeg", "image/gif", "image/webp", PDF}
 
 
 def parts_of_result(result: Any, start: Start) -> tuple[Part, ...]:
@@ -80,7 +75,7 @@ def _picture(data: str, given: str | None) -> Part:
 
 def _wrong(data: str, kind: str) -> str | None:
     """Why data cannot be shown as what it is said to be; None if it can."""
-    if kind not in _SIGNS:
+    if kind not in _SHOWN:
         return "this kind cannot be shown"
     if len(data) > PICTURE:
         return "it is too large"
@@ -88,7 +83,7 @@ def _wrong(data: str, kind: str) -> str | None:
         decoded = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         return "it is not valid base64"
-    return None if decoded.startswith(_SIGNS[kind]) else "it is not what it says"
+    return None if media_type(decoded) == kind else "it is not what it says"
 
 
 def _left_out(what: str, kind: str | None, data: str, why: str) -> Text:
