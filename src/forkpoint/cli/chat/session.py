@@ -1,6 +1,7 @@
 """``forkpoint chat``: a conversation on a terminal, with commands to fork it, go back and try again.
 
 It reads from a pipe too, without prompts; with ``--json`` it answers each line with one JSON document on one line.
+Tests: tests/cli/test_chat.py.
 """
 
 import sys
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from forkpoint.backend.results import words
 from forkpoint.cli import figures
+from forkpoint.cli.chat.typed_lines import TypedLines
 from forkpoint.cli.commands.branches.tree import draw, stats_of, turns_back, walk
 from forkpoint.cli.commands.local import bring_library_for
 from forkpoint.cli.common import AgentPath, Allow, Approval, Instructions, Model, Store, all_turns, opened
@@ -23,7 +25,6 @@ from forkpoint.cli.output import clean, console, grid, menu, one_line
 from forkpoint.cli.questions.approval import ApprovalQuestion
 from forkpoint.cli.questions.project import TrustGiven, Workspace, ask_trust, in_approved_project, place_of
 from forkpoint.cli.talk import Talk, here_for
-from forkpoint.cli.typed_lines import TypedLines
 from forkpoint.conversation import Conversation, Info, Turn, TurnStarted, Update, Visualizer
 from forkpoint.conversation.call_view import ViewLine, print_view, turn_view
 from forkpoint.conversation.visualizer import TerminalVisualizer

@@ -1,0 +1,1 @@
+"""``forkpoint chat``: a conversation on a terminal."""
