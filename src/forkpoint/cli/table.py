@@ -12,7 +12,7 @@ SECTIONS: dict[str, Rows] = {
     "Talk": {
         "demo": ("commands.demo:demo", "Show what Forkpoint does, with a real model: offline, in less than a minute."),
         "run": ("commands.run:run", "Run one turn: say something, and get an answer that is committed."),
-        "chat": ("chat.session:chat", "Talk, and see answers as they come."),
+        "chat": ("chat.command:chat", "Talk, and see answers as they come."),
         "ask": ("commands.turns:ask", "Ask a side question, of which nothing is kept."),
     },
     "Look": {
