@@ -555,3 +555,27 @@ def test_extra_fields_of_a_server_s_own_are_taken_as_they_are() -> None:
 def test_a_secret_in_a_header_is_refused_since_headers_are_stored(name: str) -> None:
     with pytest.raises(BadSetting, match="api_key_env"):
         LLM("openai/x", headers=((name, "secret"),))
+
+
+@pytest.mark.parametrize(
+    ("given", "full"),
+    [
+        ("qwen3", "openai/qwen3"),
+        ("meta-llama/Llama-4", "openai/meta-llama/Llama-4"),
+        ("openai/qwen3", "openai/qwen3"),
+        ("openai/anthropic/claude", "openai/anthropic/claude"),
+        ("anthropic/claude", "anthropic/claude"),
+    ],
+)
+def test_with_a_base_url_a_name_without_a_prefix_is_the_servers_own(given: str, full: str) -> None:
+    llm = LLM(given, base_url="http://127.0.0.1:1/v1")
+    assert llm.model == full
+    assert LLM.from_json(llm.to_json()) == llm
+
+
+def test_the_wire_says_which_prefix_is_meant() -> None:
+    assert LLM("claude", base_url="http://127.0.0.1:1", api="messages").model == "anthropic/claude"
+    with pytest.raises(BadModel, match="no provider before a slash"):
+        LLM("qwen3")
+    with pytest.raises(BadSetting, match="name it openai/anthropic/claude"):
+        LLM("anthropic/claude", base_url="http://127.0.0.1:1/v1", api="chat")

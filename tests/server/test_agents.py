@@ -421,11 +421,13 @@ def test_a_key_that_is_missing_or_empty_is_an_error_at_the_start(
     else:
         monkeypatch.setenv("MY_KEY", value)
     with pytest.raises(BadAgent, match=r"agents\.big: .*MY_KEY"):
-        Catalog.of_model("openai/big", base_url=AWAY, api_key_env="MY_KEY")
+        Catalog.of_model(LLM("openai/big", base_url=AWAY, api_key_env="MY_KEY"))
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(BadAgent, match="OPENAI_API_KEY"):
         Catalog.of_model("scripted/echo", allow_models=["openai/*"])
-    assert Catalog.of_model("openai/big", base_url=AWAY).named("big").llm.key() is None, "a server that wants no key"
+    assert Catalog.of_model(LLM("openai/big", base_url=AWAY)).named("big").llm.key() is None, (
+        "a server that wants no key"
+    )
 
 
 # Names.

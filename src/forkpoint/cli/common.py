@@ -1,4 +1,4 @@
-"""What many commands share: where conversations live, which conversation an argument names, and who answers.
+"""What many commands share: where conversations live, which conversation an argument names, and agents in code.
 Tests: tests/cli/test_program.py."""
 
 import functools
@@ -15,9 +15,10 @@ from forkpoint.backend.allowance import as_allowed
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import one_line
 from forkpoint.conversation import Conversation, Conversations, Info, Turn
-from forkpoint.conversation.look import default_agent, is_remote, is_there
+from forkpoint.conversation.look import is_remote, is_there
 from forkpoint.errors import BadAgent, BadArgument, BadName, NotFound
 from forkpoint.history.wholeness import read_json
+from forkpoint.llm.model import LLM
 from forkpoint.paging import Page, every_sync
 from forkpoint.workspace.defaults import default_model
 
@@ -148,14 +149,14 @@ def opened(
     *,
     bind: bool = False,
     agent: str | None = None,
-    model: str | None = None,
+    llm: LLM | None = None,
     allow: Iterable[str] | None = None,
     **options: Any,
 ) -> Conversation:
     """Opens the conversation with this name, id, or start of an id. Raises `NotFound` or `BadName`.
 
     With ``bind`` it can run: its tools are imported, also from the folder that the program was started in, or taken
-    from the agent at the path ``agent``. It goes on without what ``allow`` names, and with ``model`` if given.
+    from the agent at the path ``agent``. It goes on without what ``allow`` names, and with the model ``llm`` if given.
     """
     if not is_there(store):
         raise NotFound("conversation", given)
@@ -163,8 +164,8 @@ def opened(
     if bind and not is_remote(store):  # a server has its own functions
         _look_here()
         options["agent"] = None if agent is None or agent in BUILT_IN else imported_agent(agent)  # ours are found
-    if model is not None:
-        options["agent"] = agent_from(None, model, None)
+    if llm is not None:
+        options["agent"] = Agent(llm)
     if allow:
         options["allow"] = allowed(allow)
     try:
@@ -211,19 +212,7 @@ def _starting_with(given: str, store: str | None) -> str:
     return found[0].id
 
 
-# Who answers.
-
-
-def agent_from(agent: str | None, model: str | None, instructions: str | None) -> Agent:
-    """The agent that the options name. Raises `BadAgent` if it cannot be found, or if the options contradict."""
-    if agent is None:
-        return Agent(model or default_model(), instructions=instructions or "")
-    if agent in BUILT_IN and instructions is None:
-        made: Agent = imported(BUILT_IN[agent])(model or default_model())
-        return made
-    if model is not None or instructions is not None:
-        raise BadAgent("--agent says who answers already, so --model and --instructions cannot be given too")
-    return imported_agent(agent)
+# Agents.
 
 
 def is_built_in(agent: str | None, store: str | None) -> bool:
@@ -231,24 +220,11 @@ def is_built_in(agent: str | None, store: str | None) -> bool:
     return agent in BUILT_IN and not is_remote(store)
 
 
-def answerer_from(agent: str | None, model: str | None, instructions: str | None, store: str | None) -> Agent | str:
-    """The agent for a new conversation, which may live at a server.
-
-    There a name without a colon is an agent of the server. Without any option, the server's default agent answers.
-    """
-    if not is_remote(store) or (agent is not None and ":" in agent):
-        return agent_from(agent, model, instructions)
-    if agent is not None:
-        return agent_from(agent, model, instructions) if model or instructions else agent
-    if model is None and instructions is None:
-        return default_agent(store).name
-    return agent_from(None, model or default_agent(store).model, instructions)
-
-
 def imported_agent(path: str) -> Agent:
     """The agent at ``module:name``, or a built-in agent. Raises `BadAgent`."""
     if path in BUILT_IN:
-        return agent_from(path, None, None)
+        made: Agent = imported(BUILT_IN[path])(default_model())
+        return made
     found = imported(path)
     if not isinstance(found, Agent):
         raise BadAgent(f"{path} is of the class {type(found).__name__}, and not an Agent")

@@ -8,21 +8,22 @@ from msgspec import Struct
 
 from forkpoint.backend.allowance import allows_models
 from forkpoint.backend.settings import as_workspace
-from forkpoint.cli.common import BUILT_IN, agent_from, allowed, answerer_from, is_built_in, opened
+from forkpoint.cli.answerer import Answerer
+from forkpoint.cli.common import BUILT_IN, allowed, is_built_in, opened
 from forkpoint.cli.output import one_line
 from forkpoint.cli.questions.project import model_of
 from forkpoint.conversation import Conversation
 from forkpoint.conversation.look import is_remote
 from forkpoint.errors import NotFound
+from forkpoint.llm.model import LLM
+from forkpoint.masking import masked
 
 
 class Talk(Struct, frozen=True):
-    """What the options say: which conversation it is, and who answers there. In the order of the commands' options."""
+    """What the options say: which conversation it is, and who answers there."""
 
     name: str | None
-    model: str | None
-    instructions: str | None
-    agent: str | None
+    who: Answerer
     approval: str | None
     workspace: str | None
     trust: bool | None
@@ -37,19 +38,18 @@ class Talk(Struct, frozen=True):
         if not self.name:
             return None
         try:
-            other = self.model if self.agent is None and self._changes_model(self.name) else None
-            options |= {"agent": self.agent, "model": other, "allow": self.allow, "trust": self.trust}
+            other = self._other_model(self.name)
+            options |= {"agent": self.who.agent, "llm": other, "allow": self.allow, "trust": self.trust}
             found = opened(self.name, self.store, bind=True, **options)
         except NotFound:
             return None
         try:
             if self.approval is not None and (found.agent is None or found.agent.approval != self.approval):
                 raise _refused(found, "--approval", "has its agent's already; only a new one takes another")
-            model = None if other is not None else self.model  # from its next turn on, it has the other model
             if is_remote(self.store):
-                self._check_options_there(found, model)
+                self._check_options_there(found, other)
             else:
-                self._check_options(found, model)
+                self._check_options(found)
         except BaseException:
             found.close()
             raise
@@ -57,11 +57,11 @@ class Talk(Struct, frozen=True):
 
     def new(self, **options: Any) -> Conversation:
         """A new conversation, with the name if there is one. It comes into being with its first turn."""
-        workspace = here_for(self.agent, self.workspace, None, self.store)
-        model = self.model
-        if model is None and (self.agent is None or is_built_in(self.agent, self.store)):
-            model = model_of(workspace, self.store, self.trust)
-        who = answerer_from(self.agent, model, self.instructions, self.store)
+        workspace = here_for(self.who.agent, self.workspace, None, self.store)
+        own = None
+        if self.who.model.model is None and (self.who.agent is None or is_built_in(self.who.agent, self.store)):
+            own = model_of(workspace, self.store, self.trust)
+        who = self.who.at(self.store, own)
         if self.approval is not None:
             if isinstance(who, str):
                 why = f"the agent {who} is the server's, and has its own"
@@ -70,35 +70,40 @@ class Talk(Struct, frozen=True):
         place: dict[str, Any] = {"workspace": workspace, "trust": self.trust, "store": self.store}
         return Conversation(who, conversation_id=self.name, **place, **options)
 
-    def _changes_model(self, name: str) -> bool:
-        """Whether the conversation is to go on with another model, and ``--allow`` permits it."""
-        if self.model is None or not self.allow or not allows_models(allowed(self.allow)):
-            return False
-        with opened(name, self.store) as found:
-            return found.info().model not in {None, self.model}
+    def _other_model(self, name: str) -> LLM | None:
+        """The model that the conversation is to go on with, if ``--allow`` permits another than it has; else None."""
+        if not self.who.model or self.who.agent is not None:
+            return None
+        if not self.allow or not allows_models(allowed(self.allow)):
+            return None
+        with opened(name, self.store, bind=True, allow=self.allow) as found:
+            has = found.agent
+            return self.who.model.llm(found.info().model) if has is None else self.who.model.over(has.llm)
 
-    def _check_options_there(self, found: Conversation, model: str | None) -> None:
+    def _check_options_there(self, found: Conversation, other: LLM | None) -> None:
         """Refuses what a conversation at a server has otherwise. Of its agent only the name and the model are known."""
         info = found.info()
-        has = {"--agent": info.agent, "--model": info.model, "--instructions": None, "--workspace": info.workspace}
-        given = {"--agent": self.agent, "--model": model}
-        given |= {"--instructions": self.instructions, "--workspace": self.workspace}
+        model = other.model if other is not None else info.model
+        has = {"--agent": info.agent, "--model": model, "--instructions": None, "--workspace": info.workspace}
+        given = {"--agent": self.who.agent, "--model": self.who.model.model}
+        given |= {"--instructions": self.who.instructions, "--workspace": self.workspace}
+        given |= {"--base-url": self.who.model.base_url, "--api": self.who.model.api}
+        given |= {"--api-key-env": self.who.model.api_key_env}
         for name, value in given.items():
-            if value is not None and value != has[name]:
+            if value is not None and value != has.get(name):
                 raise _refused(found, name, f"is answered by {info.agent or info.model} of the server already")
 
-    def _check_options(self, found: Conversation, model: str | None) -> None:
+    def _check_options(self, found: Conversation) -> None:
         """Refuses what a conversation of this machine has otherwise. If nobody answers there yet, the agent does."""
-        agent, instructions, workspace = self.agent, self.instructions, self.workspace
+        agent, instructions, workspace = self.who.agent, self.who.instructions, self.workspace
         if found.agent is None:
-            found.change_agent(agent_from(agent, model, instructions))
+            found.change_agent(self.who.made())
             return
-        if agent is not None and (model is not None or instructions is not None):
-            agent_from(agent, model, instructions)  # raises the reason
+        self.who.check()
         if agent in BUILT_IN and found.agent.name != agent:
             raise _refused(found, "--agent", "is answered by another agent already")
-        if model is not None and model != found.agent.llm.model:
-            raise _refused(found, "--model", f"is answered by {found.agent.llm.model} already")
+        if (option := self.who.model.differing(found.agent.llm)) is not None:
+            raise _refused(found, option, f"is answered by {_described(found.agent.llm)} already")
         with_project = "\n\n".join(filter(None, (instructions, found.project_instructions)))
         if instructions is not None and found.agent.instructions not in (instructions, with_project):
             raise _refused(found, "--instructions", "has others already")
@@ -109,6 +114,13 @@ class Talk(Struct, frozen=True):
 def here_for(agent: str | None, workspace: str | None, conversation: str | None, store: str | None) -> str | None:
     """The workspace of a new conversation. A built-in agent works in the folder that the program was started in."""
     return "." if workspace is None and conversation is None and is_built_in(agent, store) else workspace
+
+
+def _described(llm: LLM) -> str:
+    """A model in words, as an error has it."""
+    where = f" at {masked(llm.base_url)}" if llm.base_url else ""
+    key = f", with the key in {llm.api_key_env}" if llm.api_key_env else ""
+    return f"{llm.model}{where} ({llm.wire}{key})"
 
 
 def _refused(found: Conversation, option: str, why: str) -> typer.BadParameter:

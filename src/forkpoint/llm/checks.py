@@ -60,7 +60,8 @@ def _check_name(llm: "LLM") -> None:
 
 def _address(llm: "LLM") -> Complaints:
     if llm.api is not None and llm.api not in WIRES[llm.kind]:
-        yield "api", f"{llm.kind} has {' and '.join(WIRES[llm.kind])}, not {llm.api!r}"
+        named = f"; if the server calls it {llm.model}, name it openai/{llm.model}" if llm.base_url else ""
+        yield "api", f"{llm.kind} has {' and '.join(WIRES[llm.kind])}, not {llm.api!r}{named}"
     if llm.kind not in KEYS:
         for setting in ("base_url", "api_key_env", "api_key", "headers"):
             if getattr(llm, setting):

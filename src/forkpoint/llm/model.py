@@ -55,8 +55,9 @@ class LLM(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
 
     - ``model``: ``openai/NAME``, ``anthropic/NAME``, ``local/smollm2``, ``local/PATH.gguf``, ``scripted/NAME``.
     - ``api``: the wire, where there is a choice. By default ``responses`` for OpenAI itself, ``chat`` with a base URL.
-    - ``base_url``: a compatible server. Then no key is sent unless ``api_key_env`` or ``api_key`` names one, so that
-      the key of one company is not shown to another.
+    - ``base_url``: a compatible server. A name without a prefix is then the server's own: with it, ``LLM("qwen3")`` is
+      ``openai/qwen3``, or ``anthropic/qwen3`` if ``api`` is ``messages``. No key is sent unless ``api_key_env`` or
+      ``api_key`` names one, so that the key of one company is not shown to another.
     - ``provider``: a name for whoever serves the model, to tell whose signatures are whose. Default: ``openai``,
       ``anthropic``, or the host of the base URL.
     - ``reasoning_back``: whether thoughts are sent back to the provider they came from.
@@ -103,6 +104,7 @@ class LLM(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
         if self.api_key is not None and not isinstance(self.api_key, Key):
             # What is not a text is refused below, and is not to be seen there.
             force_setattr(self, "api_key", Key(self.api_key if isinstance(self.api_key, str) else ""))
+        force_setattr(self, "model", full_name(self.model, self.base_url, self.api))
         for name in ("stop", "session_headers"):
             if isinstance(getattr(self, name), str):  # one text is one of them, and not its letters
                 force_setattr(self, name, (getattr(self, name),))
@@ -163,6 +165,13 @@ class LLM(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     def from_json(cls, text: JsonText | bytes) -> "LLM":
         """The LLM of such a document. Raises `BadSetting` for one that cannot be read."""
         return read_document(cls, text, of="a model", what="The document")
+
+
+def full_name(model: str, base_url: str | None, api: str | None) -> str:
+    """A model's name with what says how it is spoken to. With a base URL, a name without that is the server's own."""
+    if base_url is None or not model.strip() or model.partition("/")[0] in WIRES:
+        return model
+    return f"anthropic/{model}" if api == "messages" else f"openai/{model}"
 
 
 def as_llm(model: "str | LLM") -> LLM:

@@ -6,6 +6,7 @@ Tests: tests/cli/test_chat.py.
 
 from typing import Annotated
 
+from forkpoint.cli.answerer import Answerer, Api, ApiKeyEnv, BaseUrl, ModelOptions
 from forkpoint.cli.chat.dialogue import Dialogue
 from forkpoint.cli.chat.screen import ChatScreen
 from forkpoint.cli.chat.session import Session
@@ -25,6 +26,9 @@ def chat(
         ),
     ] = None,
     model: Model = None,
+    base_url: BaseUrl = None,
+    api: Api = None,
+    api_key_env: ApiKeyEnv = None,
     instructions: Instructions = None,
     agent: AgentPath = None,
     approval: Approval = None,
@@ -53,7 +57,8 @@ def chat(
     if trust is None and not json:
         trust = ask_trust(workspace, store, say=_say_aside)
     store = place_of(workspace, store, trust)
-    talk = Talk(conversation, model, instructions, agent, approval, workspace, trust, allow, store)
+    who = Answerer(ModelOptions(model, base_url, api, api_key_env), instructions, agent)
+    talk = Talk(conversation, who, approval, workspace, trust, allow, store)
     with Session(talk, ChatScreen(store, as_json=json)) as session:
         Dialogue(session).go()
 

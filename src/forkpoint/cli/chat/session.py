@@ -99,7 +99,7 @@ class Session:
 
     def switch(self, name: str) -> None:
         """Goes to another conversation, and says how it stands."""
-        agent, allow = self._talk.agent, self._talk.allow
+        agent, allow = self._talk.who.agent, self._talk.allow
         self.go_to(opened(name, self.store, bind=True, agent=agent, allow=allow, **self._options))
         self._announce(self.this.info(), all_turns(self.this))
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from forkpoint.cli.answerer import Answerer, Api, ApiKeyEnv, BaseUrl, ModelOptions
 from forkpoint.cli.common import AgentPath, Allow, Approval, Instructions, Model, Store
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import Telling
@@ -25,6 +26,9 @@ def run(
         ),
     ] = None,
     model: Model = None,
+    base_url: BaseUrl = None,
+    api: Api = None,
+    api_key_env: ApiKeyEnv = None,
     instructions: Instructions = None,
     agent: AgentPath = None,
     approval: Approval = None,
@@ -67,7 +71,8 @@ def run(
     workspace = here_for(agent, workspace, conversation, store)
     store = place_of(workspace, store, trust)
     telling = Telling(store=store, as_json=json, quiet=quiet)
-    talk = Talk(conversation, model, instructions, agent, approval, workspace, trust, allow, store)
+    who = Answerer(ModelOptions(model, base_url, api, api_key_env), instructions, agent)
+    talk = Talk(conversation, who, approval, workspace, trust, allow, store)
     with talk.existing(**telling.options) or talk.new(**telling.options) as this:
         telling.run(this, lambda: this.run(said, key=key))
 

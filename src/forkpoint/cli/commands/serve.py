@@ -8,6 +8,7 @@ import typer
 from msgspec.structs import replace
 from typer.core import TyperCommand
 
+from forkpoint.cli.answerer import Answerer, Api, ApiKeyEnv, BaseUrl, ModelOptions
 from forkpoint.cli.commands.local import bring_library
 from forkpoint.cli.common import Instructions
 from forkpoint.cli.lazy_command import as_command
@@ -21,10 +22,8 @@ from forkpoint.server.config import FIELDS, ServerConfig, another_server
 from forkpoint.server.http.address import check_safe
 from forkpoint.server.http.keys import Keyring, Keys, OneKey
 from forkpoint.system import extras
-from forkpoint.workspace.defaults import default_model
 
 _Level: TypeAlias = Literal["debug", "info", "warning", "error"]
-_Wire: TypeAlias = Literal["chat", "responses", "messages"]
 _STORE = (
     "Where this server keeps conversations: sqlite:///file.db, or memory: to forget them at the end. "
     "Default: FORKPOINT_STORE, else a file in your data folder."
@@ -43,9 +42,9 @@ def serve(
     model: Annotated[
         str | None, option("--model NAME", "The one agent is this model. Default: FORKPOINT_MODEL.")
     ] = None,
-    api: Annotated[_Wire | None, option("--api WIRE", "The API of the model: chat, responses or messages.")] = None,
-    base_url: Annotated[str | None, option("--base-url URL", "The server that has the model.")] = None,
-    api_key_env: Annotated[str | None, option("--api-key-env NAME", "The variable with the model's key.")] = None,
+    base_url: BaseUrl = None,
+    api: Api = None,
+    api_key_env: ApiKeyEnv = None,
     instructions: Instructions = None,
     keys: Annotated[str | None, option("--keys FILE", "The file of `forkpoint keys`. Callers need a key.")] = None,
     key_env: Annotated[str | None, option("--key-env NAME", "The variable with a key for callers.")] = None,
@@ -89,8 +88,7 @@ def serve(
     anchors = {"anchor_log": anchor_log, "anchor_command": anchor_command, "anchor_interval": anchor_interval}
     start = _started_with(file, flags, anchors)
     address = _address(store, start)
-    named = {"model": model, "api": api, "base_url": base_url, "api_key_env": api_key_env, "instructions": instructions}
-    offered = _agents(file, {name: value for name, value in named.items() if value is not None})
+    offered = _agents(file, Answerer(ModelOptions(model, base_url, api, api_key_env), instructions))
     keyring = _keyring(start)
     check_safe(start.host, has_keys=keyring is not None)
     if "*" in start.settings.cors_origins and keyring is None:
@@ -158,17 +156,17 @@ def _address(flag: str | None, start: ServerConfig) -> str:
     return address
 
 
-def _agents(file: ServerFile, named: dict[str, Any]) -> Catalog:
+def _agents(file: ServerFile, who: Answerer) -> Catalog:
     """The agents of the file. If it names no agent, the only one is the model that the flags name."""
-    if file.named and named:
+    if file.named and who.is_given:
         why = f"{file.path} has agents already; leave this out, or write it in an agent's table there"
-        raise typer.BadParameter(why, param_hint=f"--{next(iter(named)).replace('_', '-')}")
+        raise typer.BadParameter(why, param_hint=who.hint)
     if file.named:
         return Catalog.from_file(file)
     file.check()
-    named["model"] = named.get("model") or default_model()
+    offer: dict[str, Any] = {"allow_models": file.allow_models, "roots": file.roots}
     return Catalog.of_model(
-        **named, allow_models=file.allow_models, roots=file.roots, allow_isolation=file.allow_isolation
+        who.model.llm(), instructions=who.instructions or "", allow_isolation=file.allow_isolation, **offer
     )
 
 

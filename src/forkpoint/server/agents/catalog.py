@@ -19,7 +19,6 @@ from forkpoint.agent.stored.document import bind
 from forkpoint.agent.team.offer import everyone
 from forkpoint.errors import BadAgent, BadWorkspace, ForkpointError, Item, MissingKey, NotFound
 from forkpoint.events import JsonText
-from forkpoint.llm.catalog import Wire
 from forkpoint.llm.model import LLM
 from forkpoint.server.agents.file import ServerFile, offer_problems, read_file
 from forkpoint.server.agents.sent import ServerOffer, received
@@ -89,18 +88,15 @@ class Catalog:
     @classmethod
     def of_model(
         cls,
-        model: str,
+        model: str | LLM,
         *,
-        api: Wire | None = None,
-        base_url: str | None = None,
-        api_key_env: str | None = None,
         instructions: str = "",
         allow_models: Iterable[str] = (),
         roots: Iterable[str | os.PathLike[str]] = (),
         allow_isolation: bool = False,
     ) -> "Catalog":
         """One agent that is little more than a model. ``openai/gpt-5.6`` is called ``gpt-5.6``."""
-        agent = Agent(LLM(model, api=api, base_url=base_url, api_key_env=api_key_env), instructions=instructions)
+        agent = Agent(model, instructions=instructions)
         return cls(
             {name_of_model(agent.llm): agent}, allow_models=allow_models, roots=roots, allow_isolation=allow_isolation
         )

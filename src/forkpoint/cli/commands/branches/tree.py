@@ -1,6 +1,5 @@
 """``forkpoint tree``, ``fork`` and ``rewind``: a conversation's family, drawn; and how it branches."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, assert_never
@@ -12,15 +11,14 @@ from rich.tree import Tree
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.results import tree_of
 from forkpoint.cli import figures
+from forkpoint.cli.answerer import Answerer, Api, ApiKeyEnv, BaseUrl, ModelOptions
 from forkpoint.cli.commands.branches.budget import OwnBudget, budget_from
 from forkpoint.cli.common import (
     Allow,
     Id,
     Store,
     Tags,
-    agent_from,
     all_turns,
-    answerer_from,
     only_one,
     opened,
     pairs_from,
@@ -84,6 +82,9 @@ def fork(
         bool, option("--keep-metrics", "Count what the source had spent as the fork's own.")
     ] = False,
     model: Annotated[str | None, option("--model NAME", "Another model for the fork.")] = None,
+    base_url: BaseUrl = None,
+    api: Api = None,
+    api_key_env: ApiKeyEnv = None,
     instructions: Annotated[str | None, option("--instructions TEXT", "Other instructions for the fork.")] = None,
     agent: Annotated[str | None, option("--agent MODULE:NAME", "Another agent for the fork, in your own code.")] = None,
     workspace: Annotated[
@@ -127,13 +128,14 @@ def fork(
       forkpoint fork build-1234 --budget dollars=1
     """
     only_one({"--at": at, "--before": before})
-    changed = model is not None or instructions is not None
-    replacement = answerer_from(agent, model, instructions, store) if agent is not None else None
+    who = Answerer(ModelOptions(model, base_url, api, api_key_env), instructions, agent)
+    changed = who.is_given and agent is None
+    replacement = who.at(store) if agent is not None else None
     has_another = workspace not in (None, "share", "worktree", "copy")
     without = [*(allow or ()), *(["workspace"] if has_another else [])]
-    with opened(conversation, store, bind=changed and agent is None, allow=without) as source:
-        if changed and replacement is None:
-            replacement = _changed(source, model, instructions, store)
+    with opened(conversation, store, bind=changed, allow=without) as source:
+        if changed:
+            replacement = _changed(source, who, store)
         made = source.fork(
             conversation_id=name,
             at=at,
@@ -306,18 +308,18 @@ def _label(info: Info, name: str, here: bool, stats: Stats | None) -> Text:
     return label
 
 
-def _changed(source: Conversation, model: str | None, instructions: str | None, store: str | None) -> Agent:
+def _changed(source: Conversation, who: Answerer, store: str | None) -> Agent:
     """The agent with another model or other instructions."""
     agent = source.agent
     if agent is None and is_remote(store):
-        if instructions is None:
+        if who.instructions is None:
             why = "the server does not show the source's instructions: give --instructions too, or name an --agent"
-            raise typer.BadParameter(why, param_hint="--model")
-        return agent_from(None, model or source.info().model, instructions)
+            raise typer.BadParameter(why, param_hint=who.model.hint)
+        return who.made(source.info().model)
     if agent is None:
-        return agent_from(None, model, instructions)
-    changes: dict[str, Any] = {"llm": model, "instructions": instructions}
-    return dataclasses.replace(agent, **{name: value for name, value in changes.items() if value is not None})
+        return who.made()
+    changes: dict[str, Any] = {"llm": who.model.over(agent.llm)} if who.model else {}
+    return agent.but(**changes | ({} if who.instructions is None else {"instructions": who.instructions}))
 
 
 def turns_back(conversation: Conversation, number: int) -> str:

@@ -1,0 +1,126 @@
+"""`Answerer`: who answers, as the options of a command name it: a model and instructions, or an agent.
+Tests: tests/cli/test_model_options.py, tests/cli/test_run.py, tests/cli/test_tree.py."""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import typer
+from msgspec import Struct
+from msgspec.structs import replace
+
+from forkpoint.agent.agent import Agent
+from forkpoint.cli.common import BUILT_IN, imported, imported_agent
+from forkpoint.cli.options import option
+from forkpoint.conversation.look import default_agent, is_remote
+from forkpoint.errors import BadAgent
+from forkpoint.llm.model import LLM, full_name
+from forkpoint.workspace.defaults import default_model
+
+BaseUrl: TypeAlias = Annotated[
+    str | None,
+    option("--base-url URL", "The server that has the model, such as http://localhost:11434/v1. Needs --model."),
+]
+
+Api: TypeAlias = Annotated[
+    Literal["chat", "responses", "messages"] | None,
+    option("--api WIRE", "The API of the model: chat, responses or messages. Default with --base-url: chat."),
+]
+
+ApiKeyEnv: TypeAlias = Annotated[
+    str | None,
+    option("--api-key-env NAME", "The variable with the model's key. Default with --base-url: no key is sent."),
+]
+
+_HINTS = {"model": "--model", "base_url": "--base-url", "api": "--api", "api_key_env": "--api-key-env"}
+
+
+class ModelOptions(Struct, frozen=True):
+    """Which model is meant: its name, and where and how it is asked. In the order of the commands' options."""
+
+    model: str | None = None
+    base_url: str | None = None
+    api: Literal["chat", "responses", "messages"] | None = None
+    api_key_env: str | None = None
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The options that were given, by the names that an `LLM` has for them."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def __bool__(self) -> bool:
+        return bool(self.given)
+
+    def llm(self, otherwise: str | None = None) -> LLM:
+        """The model. If no option names one, it is ``otherwise``, and without that the default model."""
+        fields: dict[str, Any] = {"model": otherwise or default_model()} | self.given
+        if self.model is None and self and fields["model"].partition("/")[0] in {"local", "scripted"}:
+            why = f"{fields['model']} runs in this process; say with --model which model is meant"
+            raise typer.BadParameter(why, param_hint=self.hint)
+        return LLM(**fields)
+
+    def over(self, llm: LLM) -> LLM:
+        """What a model becomes: another model if one is named; else the same, asked elsewhere or in another way."""
+        return self.llm() if self.model is not None else replace(llm, **self.given)
+
+    @property
+    def hint(self) -> str:
+        """The first option that was given."""
+        return _HINTS[next(iter(self.given))]
+
+    def differing(self, llm: LLM) -> str | None:
+        """The first option that says something else than how this model is asked; None if all say the same."""
+        has = {"model": llm.model, "base_url": llm.base_url, "api": llm.wire, "api_key_env": llm.key_variable}
+        says = self.given
+        if "model" in says:
+            says["model"] = full_name(says["model"], says.get("base_url", llm.base_url), says.get("api", llm.api))
+        return next((_HINTS[name] for name, value in says.items() if value != has[name]), None)
+
+
+class Answerer(Struct, frozen=True):
+    """Who answers: the model and the instructions of an agent without tools, or an agent."""
+
+    model: ModelOptions = ModelOptions()
+    instructions: str | None = None
+    agent: str | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any option says who answers."""
+        return bool(self.model) or self.instructions is not None or self.agent is not None
+
+    @property
+    def hint(self) -> str:
+        """The first option that was given."""
+        return self.model.hint if self.model else "--instructions" if self.instructions is not None else "--agent"
+
+    def made(self, otherwise: str | None = None) -> Agent:
+        """The agent. ``otherwise`` is its model if no option names one; without it, the default model.
+
+        Raises `BadAgent` if the agent cannot be found, or if the options contradict.
+        """
+        if self.agent is None:
+            return Agent(self.model.llm(otherwise), instructions=self.instructions or "")
+        if self.agent in BUILT_IN and self.instructions is None:
+            made: Agent = imported(BUILT_IN[self.agent])(self.model.llm(otherwise))
+            return made
+        self.check()
+        return imported_agent(self.agent)
+
+    def check(self) -> None:
+        """Raises `BadAgent` if the options contradict: an agent that is given has its model and its instructions."""
+        if self.agent is not None and (self.model or self.instructions is not None):
+            raise BadAgent(f"--agent says who answers already, so {self.hint} cannot be given too")
+
+    def at(self, store: str | None, otherwise: str | None = None) -> Agent | str:
+        """The agent for a new conversation, which may live at a server.
+
+        There a name without a colon is an agent of the server. Without any option, the server's default agent answers.
+        """
+        if not is_remote(store) or (self.agent is not None and ":" in self.agent):
+            return self.made(otherwise)
+        if self.agent is not None:
+            self.check()
+            return self.agent
+        if not self.is_given:
+            return default_agent(store).name
+        return self.made(default_agent(store).model)

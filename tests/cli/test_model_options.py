@@ -1,0 +1,95 @@
+"""``--base-url``, ``--api`` and ``--api-key-env``: a model of any server, from the command line."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.program import Program, one_line
+
+from forkpoint import Conversation
+from forkpoint.testing import Reply, Script
+from forkpoint.testing.model_server import ModelServer
+
+
+@pytest.fixture
+def forkpoint(tmp_path: Path) -> Program:
+    return Program(tmp_path)
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer(Script([Reply("Paris.")], repeat=True)) as server:
+        yield server
+
+
+def test_a_plain_name_at_a_base_url_is_asked_by_the_chat_wire_and_without_a_key(
+    forkpoint: Program, server: ModelServer
+) -> None:
+    there = ("--model", "qwen3", "--base-url", server.url)
+    done = forkpoint.run("run", "Where?", "-c", "one", *there, OPENAI_API_KEY="sk-not-for-others")
+    assert (done.returncode, done.stdout) == (0, "Paris.\n"), done.stderr
+    asked = server.last
+    assert (asked.path, asked.model) == ("/v1/chat/completions", "qwen3")
+    assert asked.header("authorization") is None
+    with Conversation.open("one", store=forkpoint.store) as one:
+        assert one.agent is not None
+        assert (one.agent.llm.model, one.agent.llm.base_url) == ("openai/qwen3", server.url)
+    assert forkpoint.text("run", "And now?", "-c", "one") == "Paris.\n", "it is stored: nobody has to say it again"
+    assert forkpoint.text("run", "And now?", "-c", "one", *there) == "Paris.\n", "but may"
+
+
+@pytest.mark.parametrize(
+    ("api", "path"), [("chat", "/v1/chat/completions"), ("responses", "/v1/responses"), ("messages", "/v1/messages")]
+)
+def test_the_wire_and_the_variable_of_the_key_are_named(
+    forkpoint: Program, server: ModelServer, api: str, path: str
+) -> None:
+    base = server.root if api == "messages" else server.url
+    options = ("--model", "org/qwen3", "--base-url", base, "--api", api, "--api-key-env", "MY_KEY")
+    done = forkpoint.run("chat", *options, stdin="Where?\n", MY_KEY="k-4711")
+    assert "Paris." in done.stdout, done.stderr
+    assert (server.last.path, server.last.model) == (path, "org/qwen3")
+    assert server.last.header("authorization") == "Bearer k-4711"
+
+
+def test_what_a_conversation_has_otherwise_is_refused_and_allowed(forkpoint: Program, server: ModelServer) -> None:
+    forkpoint.text("run", "Where?", "-c", "one", "--model", "qwen3", "--base-url", server.url)
+    others = (("--base-url", "http://127.0.0.1:1/v1"), ("--api", "responses"), ("--api-key-env", "OTHER_KEY"))
+    for option, value in others:
+        done = forkpoint.run("run", "Go on.", "-c", "one", option, value)
+        assert done.returncode == 2
+        assert option in done.stderr
+        assert f"is answered by openai/qwen3 at {server.url} (chat) already" in one_line(done.stderr)
+    done = forkpoint.run("run", "Go on.", "-c", "one", "--api", "responses", "--allow", "model")
+    assert done.returncode == 0, done.stderr
+    assert (server.last.path, server.last.model) == ("/v1/responses", "qwen3")
+
+
+def test_an_address_without_a_model_is_refused(forkpoint: Program) -> None:
+    for verb in (["run", "Hello."], ["serve"]):
+        done = forkpoint.run(*verb, "--base-url", "http://127.0.0.1:1/v1")
+        assert done.returncode == 2
+        assert "say with --model which model is meant" in one_line(done.stderr)
+    done = forkpoint.run("run", "Hello.", "--agent", "builds:agent", "--api", "chat")
+    assert "--agent says who answers already, so --api cannot be given too" in one_line(done.stderr)
+
+
+def test_a_fork_may_have_a_model_elsewhere(forkpoint: Program, server: ModelServer) -> None:
+    forkpoint.text("run", "Hello.", "-c", "one", "--model", "scripted/echo", "--instructions", "Be brief.")
+    forkpoint.text("fork", "one", "--name", "two", "--model", "qwen3", "--base-url", server.url)
+    assert forkpoint.text("run", "Go on.", "-c", "two") == "Paris.\n"
+    assert server.last.json["messages"][0] == {"role": "system", "content": "Be brief."}
+
+
+def test_a_server_serves_a_model_of_another_server(forkpoint: Program, server: ModelServer) -> None:
+    process = forkpoint.start("serve", "--port", "0", "--json", "--model", "qwen3", "--base-url", server.url)
+    try:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        with Conversation("qwen3", store=url) as there:
+            assert there.run("Where?").text == "Paris."
+        assert server.last.path == "/v1/chat/completions"
+    finally:
+        process.kill()
+        process.communicate()
