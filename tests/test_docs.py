@@ -1,14 +1,14 @@
 """The documentation is executed: it cannot say what is not so."""
 
+import os
 import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.programs import Programs
+from tests.nursery import nursery
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -28,18 +28,20 @@ def run(code: str | Path, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def programs() -> Iterator[Programs]:
-    with Programs() as running:
-        yield running
+def run_at_once(code: str, folder: Path, said: Path) -> str:
+    """The same without a start of Python. ``said`` is a folder for the output, and not the program's own."""
+    out, err = said / "out", said / "err"
+    status = nursery().run(["python", "-c", code], folder, None, [Path(os.devnull), out, err])
+    assert status == 0, f"it does not run ({status}):\n{err.read_text()}"
+    return out.read_text()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it forks")
 @pytest.mark.parametrize("page", [page for page in PAGES if _SHOWN.search(page.read_text())], ids=lambda p: p.name)
-def test_code_in_the_docs_prints_what_the_docs_show(page: Path, tmp_path: Path, programs: Programs) -> None:
+def test_code_in_the_docs_prints_what_the_docs_show(page: Path, tmp_path: Path) -> None:
     (folder := tmp_path / "folder").mkdir()
     for code, shown in _SHOWN.findall(page.read_text()):
-        assert programs.run(code, folder, tmp_path) == shown
+        assert run_at_once(code, folder, tmp_path) == shown
 
 
 def test_the_taste_in_the_readme_runs(tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
 """The program ``forkpoint`` as its users have it: a process of its own, with a store and settings of its own."""
 
-import atexit
 import json
 import os
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
+
+from tests.nursery import nursery
 
 from forkpoint import Agent
 from forkpoint.llm import LLM, Retries
@@ -91,8 +91,7 @@ class Program:
         """Runs it to its end, in a process that has loaded its modules already."""
         files = [self.folder / f".{name}" for name in ("stdin", "stdout", "stderr")]
         files[0].write_text(stdin)
-        order = (arguments, str(self.folder), self.environment | environment, [str(file) for file in files])
-        status = nursery().run(json.dumps(order))
+        status = nursery().run(["forkpoint", *arguments], self.folder, self.environment | environment, files)
         out, err = (file.read_bytes().decode() for file in files[1:])
         for file in files:
             file.unlink()
@@ -142,63 +141,3 @@ def agent(script: str, /, *replies: Reply, **options: Any) -> Agent:
 def one_line(text: str) -> str:
     """A text on one line, however it was wrapped."""
     return " ".join(text.split())
-
-
-class Nursery:
-    """A process that has loaded the program's modules and is forked for each run: starting anew takes a second."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        atexit.register(self.close)
-
-    def run(self, order: str) -> int:
-        """Runs the program once, as the order says. Gives its exit status."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(order + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        with self._process:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-
-
-@cache
-def nursery() -> Nursery:
-    return Nursery()
-
-
-_NURSERY = """
-import gc, importlib, json, os, pkgutil, sys, warnings
-import anyio._backends._asyncio, rich.table, rich.text, rich.tree, typer._adapters
-import fastapi, httptools, httpx2, jsonschema, mcp, prometheus_client, uvicorn, uvloop  # tests replace xllamacpp
-import forkpoint
-
-for found in pkgutil.walk_packages(forkpoint.__path__, "forkpoint."):
-    if not found.name.endswith("__main__"):
-        importlib.import_module(found.name)
-gc.freeze()  # else each child copies all of it to free it at its end
-
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
-        break
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-else:
-    sys.exit()
-
-arguments, folder, environment, files = json.loads(line)
-for number, file in enumerate(files):
-    os.dup2(os.open(file, os.O_RDONLY if number == 0 else os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
-sys.stdin = open(0, closefd=False)
-os.environ.clear()
-os.environ.update(environment)
-os.chdir(folder)
-sys.path[0] = folder
-warnings.simplefilter("error")
-forkpoint.cli.app.main(arguments)
-"""

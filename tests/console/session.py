@@ -1,0 +1,183 @@
+"""A page as one session: a user with a home folder types its commands, one after another, at a terminal."""
+
+import os
+import re
+import shlex
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.console.likeness import Likeness
+from tests.console.page import Before, Command, File, NotRun, Step
+from tests.console.shell import CTRL_C, CTRL_D, Shell
+from tests.nursery import nursery
+
+WIDTH, HEIGHT = 160, 50
+HOME, PORT = "/home/ann", "8008"  # in the pages
+WORK = "builds"  # the folder in it in which a session begins
+
+_SERVER = re.compile(r"(?:\w+=\S+ )*forkpoint serve\b")
+_TYPED = re.compile(r"(?P<asked>❯|.*\[y/n[^]]*\]) (?P<typed>.+)")
+_KEYS = {"^C": CTRL_C, "^D": CTRL_D}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command of a page has really shown, in the page's own words."""
+
+    command: Command
+    rows: tuple[str, ...]
+    status: int | None  # None if the command still runs
+
+    @property
+    def faulty(self) -> bool:
+        return self.rows != self.command.shown
+
+
+class Session:
+    """A home folder, with a terminal for each server and one for everything else."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.likeness = Likeness()
+        self._port = _free_port()
+        self._aside = home / ".aside"
+        self._work = home / WORK
+        for folder in (self._aside, self._work):
+            folder.mkdir(parents=True)
+        (programs := self._aside / "bin").mkdir()
+        nursery().install(programs)
+        self._environment = _environment(home, programs)
+        self._open = ExitStack()
+        self._shell = self._new_shell()
+
+    def close(self) -> None:
+        self._open.close()
+
+    def take(self, step: Step) -> Outcome | None:
+        """Does what the page says. Gives what came of a command that it shows."""
+        match step:
+            case NotRun():
+                return None
+            case File(name, content):
+                file = self._work / self._real(name)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(self._real(content))
+                return None
+            case Before(line, command):
+                self._prepare(line, command)
+                return None
+            case Command():
+                return self._run(step)
+
+    def _prepare(self, line: int, command: str) -> None:
+        if _SERVER.match(command):
+            self._serve(self._real(command), "Forkpoint serves at ...")
+            return
+        status = self._shell.run(self._real(command))
+        assert status == 0, f"line {line}: {command!r} did not work ({status}):\n" + "\n".join(self._shell.rows)
+
+    def _run(self, step: Command) -> Outcome:
+        command = self._real(step.command)
+        shown = [self._real(line) for line in step.shown]
+        if _SERVER.match(command):
+            shell = self._serve(command, shown[-1] if shown else "Forkpoint serves at ...")
+        else:
+            shell = self._shell
+            shell.begin(command)
+            self._type(shell, shown)
+        rows, status = [self._of_page(row) for row in shell.rows], shell.status
+        if shell is self._shell:
+            shell.end()
+        if not step.shown:
+            assert not status, f"line {step.line}: {step.command!r} did not work ({status}):\n" + "\n".join(rows)
+            return Outcome(step, (), status)
+        alike = self.likeness.matches(step.shown, rows)
+        real = step.shown if alike else tuple(self.likeness.rewritten(step.shown, rows))
+        return Outcome(step, real, status)
+
+    def _type(self, shell: Shell, shown: list[str]) -> None:
+        """Types what the page says that the user typed, each after what it answers."""
+        for line in shown:
+            if typed := _TYPED.fullmatch(line):
+                asked = typed["asked"]
+                shell.wait(lambda asked=asked: self.likeness.matches_line(asked, shell.row))  # type: ignore[misc]
+                shell.type(_KEYS.get(typed["typed"], typed["typed"] + "\r"))
+        last = shown[-1] if shown else ""
+        shell.wait(lambda: bool(shell.row) and self.likeness.matches_line(last, shell.row))
+
+    def _serve(self, command: str, last: str) -> Shell:
+        """Starts a server, which has a terminal of its own, where the commands before have led to."""
+        state = self._aside / "state"
+        self._shell.run(f'{{ export -p; printf "cd %q\\n" "$PWD"; }} > {shlex.quote(str(state))}')
+        shell = self._new_shell()
+        shell.run(f". {shlex.quote(str(state))}")
+        shell.begin(command if "--port" in command else f"{command} --port {self._port}")
+        shell.wait(lambda: any(self.likeness.matches_line(last, row) for row in shell.rows))
+        assert shell.status is None, "the server has ended:\n" + "\n".join(shell.rows)
+        return shell
+
+    def _new_shell(self) -> Shell:
+        shell = Shell(self._work, self._environment, width=WIDTH, height=HEIGHT, aside=self._aside)
+        return self._open.enter_context(shell)
+
+    def _real(self, text: str) -> str:
+        """A text of the page, as it is in this session."""
+        return self.likeness.real(text).replace(HOME, str(self.home)).replace(PORT, self._port)
+
+    def _of_page(self, text: str) -> str:
+        """A text of this session, as the page would have it, but for ids."""
+        return text.replace(str(self.home), HOME).replace(self._port, PORT)
+
+
+@contextmanager
+def session() -> Iterator[Session]:
+    """A session in a folder of its own, in memory if tests keep their files there."""
+    home = Path(tempfile.mkdtemp(prefix="ann", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
+    try:
+        opened = Session(home)
+        try:
+            yield opened
+        finally:
+            opened.close()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def rewritten(text: str, outcomes: list[Outcome]) -> str:
+    """A page with what its commands have really shown."""
+    lines = text.splitlines()
+    for outcome in sorted(outcomes, key=lambda outcome: -outcome.command.line):
+        if outcome.faulty:
+            start = outcome.command.first - 1
+            lines[start : start + len(outcome.command.shown)] = outcome.rows
+    return "\n".join(lines) + "\n"
+
+
+def _environment(home: Path, programs: Path) -> Mapping[str, str]:
+    theirs = ("FORKPOINT_", "OPENAI_", "ANTHROPIC_", "XDG_", "GIT_", "COLUMNS", "LINES", "NO_COLOR", "PYTHON")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(theirs) and not name.lower().endswith("_proxy")
+    }
+    return kept | {
+        "HOME": str(home),
+        "USER": "ann",
+        "LOGNAME": "ann",
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "TERM": "xterm-256color",
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+        "INPUTRC": os.devnull,
+    }
+
+
+def _free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])

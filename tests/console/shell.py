@@ -1,0 +1,154 @@
+"""A shell on a terminal of its own, and the screen of that terminal."""
+
+import fcntl
+import itertools
+import os
+import pty
+import re
+import select
+import shutil
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyte
+
+CTRL_C, CTRL_D = "\x03", "\x04"
+
+# Runs the files that it is told, one after another, and says how each ended. They share variables and a folder.
+_LOOP = """
+trap : INT
+while IFS= read -r file <&3; do
+    . "$file" 3<&-
+    printf '\\033]6;%s\\007' "$?"
+done
+"""
+_END = re.compile(rb"\x1b\]6;(\d+)\x07")  # a sequence that no terminal shows
+_START = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+_LONGEST = 60  # seconds without a sign of life
+_PATIENCE = 0.5  # seconds after which a user presses another key
+_SHEET = 1000  # how many rows and columns the screen has room for: no line is broken by it, and none is lost
+
+
+class Silence(AssertionError):
+    """The program shows nothing more, and has not come to what was waited for."""
+
+
+class Shell:
+    """Runs commands one after another. ``rows`` is what the screen shows of the newest, as a user sees it."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], *, width: int, height: int, aside: Path) -> None:
+        self._aside = aside
+        self._terminal, there = pty.openpty()
+        fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        orders, self._orders = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _START, *_shell(orders)],
+            cwd=folder,
+            env=environment,
+            stdin=there,
+            stdout=there,
+            stderr=there,
+            start_new_session=True,
+            pass_fds=[orders],
+        )
+        os.close(there)
+        os.close(orders)
+        self._screen = pyte.Screen(_SHEET, _SHEET)
+        self._stream = pyte.ByteStream(self._screen)
+        self._status: int | None = 0
+        self._heard = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        os.close(self._orders)
+        os.close(self._terminal)  # a program that still runs hears that its terminal has gone
+        self._process.wait(_LONGEST)
+
+    @property
+    def status(self) -> int | None:
+        """How the newest command ended; None while it runs."""
+        return self._status
+
+    @property
+    def rows(self) -> list[str]:
+        """What the newest command has shown, without blank rows at the end."""
+        rows = self._screen.buffer
+        shown = [_text(rows[number]) for number in range(max(rows, default=-1) + 1)]
+        while shown and not shown[-1]:
+            shown.pop()
+        return shown
+
+    @property
+    def row(self) -> str:
+        """The row that the cursor is in: while a program waits for somebody to type, what it asks."""
+        return _text(self._screen.buffer[self._screen.cursor.y])
+
+    def begin(self, command: str) -> None:
+        """Starts a command, on a clean screen."""
+        assert self._status is not None, "the command before has not ended"
+        file = self._aside / "command"
+        file.write_text(f"(exit {self._status})\n{command}\n")
+        self._screen.reset()
+        self._status, self._heard = None, b""
+        os.write(self._orders, f"{file}\n".encode())
+
+    def type(self, keys: str) -> None:
+        os.write(self._terminal, keys.encode())
+
+    def wait(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Reads on until the command has ended, or this holds."""
+        while self._status is None and not until():
+            if not self._read(_LONGEST):
+                raise Silence("\n".join(self.rows))
+
+    def run(self, command: str) -> int:
+        """Runs a command to its end. Gives its exit status."""
+        self.begin(command)
+        self.wait()
+        assert self._status is not None
+        return self._status
+
+    def end(self) -> None:
+        """Ends a command that waits for a user: with Ctrl-C and Ctrl-D, until it has ended."""
+        for key in itertools.cycle((CTRL_C, CTRL_D)):
+            if self._status is not None:
+                return
+            self.type(key)
+            self._wait_while_it_shows()
+
+    def _wait_while_it_shows(self) -> None:
+        while self._status is None and self._read(_PATIENCE):
+            pass
+
+    def _read(self, patience: float) -> bool:
+        """Takes in what is shown next. False if nothing comes."""
+        if not select.select([self._terminal], [], [], patience)[0]:
+            return False
+        said = os.read(self._terminal, 65536)
+        self._heard += said
+        self._stream.feed(said)
+        if end := _END.search(self._heard):
+            self._status = int(end[1])
+        return True
+
+
+def _shell(orders: int) -> list[str]:
+    return [shutil.which("bash") or "sh", "-c", f"exec 3<&{orders}\n{_LOOP}"]
+
+
+def _text(row: Mapping[int, pyte.screens.Char]) -> str:
+    return "".join(row[number].data for number in range(max(row, default=-1) + 1)).rstrip()
