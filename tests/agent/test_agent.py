@@ -291,17 +291,17 @@ def test_what_is_no_model_or_no_tool_is_refused_with_its_own_error() -> None:
 
 @pytest.mark.parametrize(
     "output",
-    [int, list[int], "Person", 3, first, complex, Person("a"), int | None],
+    ["Person", 3, first, complex, Person("a"), list[complex], {"type": "nothing"}, {"type": object()}],
     ids=lambda one: ascii(one).partition(" at ")[0],
 )
-def test_an_output_that_is_no_object_s_type_is_refused(output: Any) -> None:
+def test_an_output_without_a_schema_is_refused(output: Any) -> None:
     with pytest.raises(BadAgent, match="output"):
         Agent(ECHO, output=output)
 
 
 def test_a_refused_output_is_not_called_a_tool() -> None:
     with pytest.raises(BadAgent) as refused:
-        Agent(ECHO, output=int)
+        Agent(ECHO, output=complex)
     assert "tool" not in str(refused.value)
 
 

@@ -807,7 +807,6 @@ class Triple(NamedTuple):
         (Household, Household(address=Address(street="a"))),
         (Tree, Tree(1, [Tree(2)])),
         (Page[Person], Page([Person("a")])),
-        (Circle | Square, Square(1.0)),
         (dict[str, int], {"a": 1}),
     ],
     ids=str,
@@ -822,10 +821,40 @@ def test_an_answer_s_type_has_a_schema_and_reads_its_own_json(kind: Any, value: 
     assert type(found) is type(value)
 
 
-@pytest.mark.parametrize("kind", [int, str, list[int], Triple, Colour, int | None, int | str, list[Person] | None])
-def test_an_answer_that_is_no_object_is_refused(kind: Any) -> None:
-    with pytest.raises(BadTool, match="object"):
-        json_schema(kind)
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (int, 1),
+        (str, "a"),
+        (list[int], [1]),
+        (Triple, Triple(1)),
+        (Colour, next(iter(Colour))),
+        (int | None, None),
+        (int | str, "a"),
+        (list[Person] | None, [Person("a", 1)]),
+        (Person | None, Person("a", 1)),
+        (Circle | Square, Square(1.0)),
+        (list[Address], [Address(street="a")]),
+    ],
+    ids=str,
+)
+def test_an_answer_that_is_no_object_is_the_value_of_one(kind: Any, value: Any) -> None:
+    root = json.loads(json_schema(kind))
+    check_schema(root, root)
+    assert (root["type"], root["required"], root["additionalProperties"]) == ("object", ["value"], False)
+    text = msgspec.json.encode({"value": value}, enc_hook=lambda model: model.model_dump()).decode()
+    found = decode_as(kind, text)
+    assert found == value
+    assert type(found) is type(value)
+    for wrong in (msgspec.json.encode(value, enc_hook=lambda model: model.model_dump()).decode(), "{}", '{"a":1}'):
+        with pytest.raises(ValueError):
+            decode_as(kind, wrong)
+
+
+def test_a_type_within_itself_has_an_object_at_the_top_of_its_schema() -> None:
+    root = json.loads(json_schema(Tree))
+    check_schema(root, root)
+    assert (root["type"], root["properties"]["children"]["items"]) == ("object", {"$ref": "#/$defs/Tree"})
 
 
 @pytest.mark.parametrize("kind", [Person, Address, Answer, Explodes], ids=lambda kind: kind.__name__)

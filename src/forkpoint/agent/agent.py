@@ -14,7 +14,7 @@ from forkpoint.agent.arguments import json_schema
 from forkpoint.agent.condense.condenser import Condenser, Condenses, is_condenser
 from forkpoint.agent.hooks.hook import Hook, hooks_of
 from forkpoint.agent.mcp import McpServer, Offered, mcp_tools, names_for, offered_of, without_served
-from forkpoint.agent.output import OutputSchema
+from forkpoint.agent.output import OutputSchema, as_output
 from forkpoint.agent.secrets.secret import Secret, Secrets, secrets_of
 from forkpoint.agent.secrets.withheld import withhold
 from forkpoint.agent.skills.skill import Skill, skills_of
@@ -69,8 +69,8 @@ class Agent:
     - ``llm``: a model's name or an `LLM`.
     - ``instructions``: what stands before every conversation.
     - ``tools``: functions, or what `tool` made of them.
-    - ``output``: a type (a dataclass, a msgspec Struct, a pydantic model, a TypedDict) that the answer is to have, or
-      an `OutputSchema`.
+    - ``output``: a type that the answer is to have: a dataclass, a msgspec Struct, a pydantic model, a TypedDict, an
+      Enum, ``int``, ``list[Item]``, a union; or a JSON schema, as a dict or an `OutputSchema`.
     - ``limits``: where a turn ends.
     - ``approval``: ``never``, ``always``, ``risky``, or a function of the call and the tool; or a tuple of those, and
       then a call waits if any of them asks.
@@ -151,7 +151,7 @@ class Agent:
             ("llm", as_llm(llm)),
             ("instructions", instructions),
             ("tools", with_team([*own, *served], team)),
-            ("output", output),
+            ("output", as_output(output)),
             ("limits", limits),
             ("approval", approval_of(approval)),
             ("name", name),

@@ -19,6 +19,7 @@ import msgspec
 from forkpoint.agent.output import OutputSchema
 from forkpoint.errors import BadTool
 from forkpoint.events import JsonText
+from forkpoint.history.fences import unfenced
 
 _NO_DEFAULT = inspect.Parameter.empty
 _REASON = 500  # characters of a reason that are worth a model's attention
@@ -53,16 +54,27 @@ class Arguments:
         return {field: getattr(made, field) for field in made.__struct_fields__}
 
 
-def json_schema(kind: Any, *, name: str = "answer") -> JsonText:
-    """The JSON schema of a type, with everything that it refers to in one document."""
-    return _schema_of(name, kind)
+def json_schema(kind: Any) -> JsonText:
+    """The JSON schema of an answer of a type, with everything that it refers to in one document.
+
+    Providers want an object at the top. The answer of a type that is none is the field ``value`` of an object.
+    """
+    wrapper = _wrapper(kind)
+    return _written("answer", _schema_document(kind if wrapper is None else wrapper))
 
 
 def decode_as(kind: Any, text: str) -> Any:
-    """A value of a type, or of an `OutputSchema`, from its JSON. Raises ``ValueError`` with what does not fit."""
+    """A value of a type, or of an `OutputSchema`, from an answer: its JSON, in a code fence or not.
+
+    Raises ``ValueError`` with what does not fit.
+    """
+    text = unfenced(text)
     if isinstance(kind, OutputSchema):
         return kind.decode(text)
+    wrapper = _wrapper(kind)
     try:
+        if wrapper is not None:
+            return msgspec.json.decode(text, type=wrapper, dec_hook=_decode).value
         return msgspec.json.decode(text, type=kind, dec_hook=_decode)
     except msgspec.ValidationError:
         raise
@@ -169,27 +181,55 @@ def _documented(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     return "\n\n".join(said), described
 
 
-def _schema_of(name: str, kind: Any, defaults: dict[str, Any] | None = None) -> JsonText:
+def _schema_of(name: str, kind: Any, defaults: dict[str, Any]) -> JsonText:
     try:
-        (schema,), components = msgspec.json.schema_components(
-            [kind], ref_template="#/$defs/{name}", schema_hook=_schema_hook
-        )
-        reference = schema.get("$ref", "").removeprefix("#/$defs/")
-        if reference in components and not _refers_to(components, reference):
-            schema = components.pop(reference)  # the outermost object stands by itself
-        schema.pop("title", None)
-        for field, default in (defaults or {}).items():
-            schema["properties"][field]["default"] = default
-        further: dict[str, Any] = {}
-        schema, components = _gathered(schema, further), _gathered(components, further)
-        components |= further
-        if not _is_object(schema, components):
-            raise BadTool(name, "its schema is not that of an object")
-        if components:
-            schema = schema | {"$defs": components}
-        return msgspec.json.encode(schema, order="deterministic").decode()
-    except ValueError as error:  # not valid Unicode, or two models of one name
+        schema = _schema_document(kind)
+    except ValueError as error:  # two models of one name
         raise BadTool(name, f"its schema cannot be written ({error})") from error
+    for field, default in defaults.items():
+        schema["properties"][field]["default"] = default
+    return _written(name, schema)
+
+
+def _schema_document(kind: Any) -> dict[str, Any]:
+    """The schema of a type, with the schemas that it refers to within. The outermost object stands by itself."""
+    (schema,), components = msgspec.json.schema_components(
+        [kind], ref_template="#/$defs/{name}", schema_hook=_schema_hook
+    )
+    reference = schema.get("$ref", "").removeprefix("#/$defs/")
+    if reference in components:
+        schema = components[reference]
+        if not _refers_to(components, reference):
+            del components[reference]
+    further: dict[str, Any] = {}
+    schema, components = dict(_gathered(schema, further)), _gathered(components, further)
+    schema.pop("title", None)
+    components |= further
+    return {**schema, **({"$defs": components} if components else {})}
+
+
+def _written(name: str, schema: dict[str, Any]) -> JsonText:
+    try:
+        return msgspec.json.encode(schema, order="deterministic").decode()
+    except ValueError as error:  # not valid Unicode
+        raise BadTool(name, f"its schema cannot be written ({error})") from error
+
+
+def _wrapper(kind: Any) -> Any:
+    """The type of the object that has an answer as its ``value``; None if the answer is an object itself."""
+    try:
+        return _cached_wrapper(kind)
+    except TypeError:  # a type that cannot be hashed, or one without a schema, which raises here again
+        return _made_wrapper(kind)
+
+
+def _made_wrapper(kind: Any) -> Any:
+    if _schema_document(kind).get("type") == "object":
+        return None
+    return msgspec.defstruct("answer", [("value", kind)], forbid_unknown_fields=True)
+
+
+_cached_wrapper = functools.lru_cache(maxsize=256)(_made_wrapper)
 
 
 def _gathered(schema: Any, further: dict[str, Any]) -> Any:
@@ -202,15 +242,6 @@ def _gathered(schema: Any, further: dict[str, Any]) -> Any:
         if further.setdefault(name, one) != one:
             raise ValueError(f"two models are called {name}")
     return {key: _gathered(value, further) for key, value in schema.items() if key != "$defs"}
-
-
-def _is_object(schema: dict[str, Any], components: dict[str, Any]) -> bool:
-    if "$ref" in schema:
-        return _is_object(components[schema["$ref"].removeprefix("#/$defs/")], components)
-    if "anyOf" in schema:
-        kinds = [one for one in schema["anyOf"] if one.get("type") != "null"]
-        return bool(kinds) and all(_is_object(one, components) for one in kinds)
-    return schema.get("type") == "object"
 
 
 def _refers_to(components: dict[str, Any], name: str) -> bool:

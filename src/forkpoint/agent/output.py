@@ -98,6 +98,18 @@ class OutputSchema(Struct, frozen=True):
         return value
 
 
+def as_output(given: Any) -> Any:
+    """The form of an answer as an agent has it: a dict is a JSON schema. Raises `BadAgent`."""
+    if not isinstance(given, dict):
+        return given
+    try:
+        schema = msgspec.json.encode(given).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadAgent(f"its output schema is not JSON ({error})") from None
+    title = given.get("title")
+    return OutputSchema(title[:256] if isinstance(title, str) and title else "answer", schema)
+
+
 class _TooMuch(Exception):
     """One check was more work than any may be."""
 

@@ -36,6 +36,7 @@ from forkpoint.events import (
     UserMessage,
     kind_of,
 )
+from forkpoint.history.fences import unfenced
 
 ERASED = b""
 """What stands for a text that nobody can read any more. No text has this digest."""
@@ -200,9 +201,10 @@ def answered_text(text: str, handed: Iterable[str] = ()) -> bytes:
     """The digest of an answer, and of the calls that the client was handed with it: often they are all there is.
 
     White space has no part in it: a stream does not show where its pieces were joined. Nor have thoughts that stand in
-    the answer: some clients strip them before they send it again, and others write them there.
+    the answer: some clients strip them before they send it again, and others write them there. Nor has a code fence
+    around all of it: an answer that has a form is shown without.
     """
-    words = "".join(unicodedata.normalize("NFC", without_thoughts(text)).split())
+    words = "".join(unicodedata.normalize("NFC", unfenced(without_thoughts(text))).split())
     return _digest("answer", "\n".join((words, *sorted(handed))))
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -485,10 +485,11 @@ def test_a_policy_that_is_an_object_or_a_partial_function_needs_the_agent_given(
 
 
 def test_an_output_that_has_no_name_of_its_own_says_so_and_comes_from_the_agent_given() -> None:
-    agent = Agent(ECHO, output=dict[str, int])
+    output = Annotated[dict[str, int], msgspec.Meta(min_length=1)]
+    agent = Agent(ECHO, output=output)
     said = missing_from(agent.to_json())
     assert "changed" not in said, "nothing has changed; it cannot be imported"
-    assert bind(agent.to_json(), agent).output == dict[str, int]
+    assert bind(agent.to_json(), agent).output == output
 
 
 def test_what_stands_in_the_main_module_is_found_there_in_the_same_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -312,6 +312,21 @@ def test_with_a_form_the_words_before_our_tools_are_not_shown(chat: Chat, models
         assert put_together(chat.stream([user("Hello")], response_format=POINT))[0]["content"] == '{"x": 1}'
 
 
+@pytest.mark.parametrize("name", [None, "fenced"])
+def test_a_fence_around_an_answer_with_a_form_is_not_shown_and_the_answer_is_known_again(
+    chat: Chat, models: ModelServer, name: str | None
+) -> None:
+    with saying(models, Reply('```json\n{"x": 1}\n```', piece=3), repeat=True):
+        before = len(models.requests)
+        shown = chat.say([user("Hello")], name, response_format=POINT)
+        streamed = put_together(chat.stream([user("Hello")], response_format=POINT))[0]["content"]
+        assert (json.loads(shown), json.loads(streamed)) == ({"x": 1}, {"x": 1})
+        chat.say([user("Hello"), assistant(shown), user("Again")], name, response_format=POINT)
+        assert len(models.requests) - before == 3
+    if name is not None:
+        assert models.last.json["messages"][-2]["content"] == '```json\n{"x": 1}\n```', "it went on in its history"
+
+
 def test_an_answer_that_never_has_the_form_fails_and_keeps_nothing(chat: Chat, models: ModelServer) -> None:
     with saying(models, Reply("No."), repeat=True):
         response = chat.post([user("Hello")], "never", response_format=POINT)

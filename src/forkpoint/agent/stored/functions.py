@@ -5,9 +5,7 @@ what is nowhere, or not as it was, is noted as an `Item`, and the next one is lo
 Tests: tests/agent/stored/test_document.py.
 """
 
-import functools
 import hashlib
-import importlib
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -21,6 +19,7 @@ from forkpoint.agent.approval import Asker, Policy, policies
 from forkpoint.agent.condense.condenser import Condenser, Condenses, Window, is_condenser
 from forkpoint.agent.hooks.hook import Hook, StoredHook, from_stored
 from forkpoint.agent.output import OutputSchema
+from forkpoint.agent.stored.type_forms import TypeForm, form_of_type, type_of_form
 from forkpoint.agent.tool import SecretNames, Tool, as_tool, path_of
 from forkpoint.errors import ForkpointError, Item
 from forkpoint.events import JsonText
@@ -31,7 +30,8 @@ _NOWHERE: Any = object()  # None may well stand at a path
 class Reference(Struct, frozen=True, omit_defaults=True):
     """A callable or a type in a stored agent. Without a path it can only come from an agent that is given.
 
-    An output that is an `OutputSchema` has its schema here, as the very text that it is, and needs no path.
+    An output that is an `OutputSchema` has its schema here, as the very text that it is, and needs no path. Nor does a
+    type that is made of others, like ``list[int]``: it has its form.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Reference(Struct, frozen=True, omit_defaults=True):
     repeatable: bool = False
     schema: msgspec.Raw = msgspec.Raw()
     secrets: SecretNames = ()
+    form: TypeForm | None = None
 
 
 class StoredCondenser(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="import"):
@@ -69,7 +70,11 @@ def output_reference(output: Any, schema: JsonText) -> Reference:
     """The form of an answer as it stands in a document."""
     if isinstance(output, OutputSchema):
         return schema_reference(output)
-    return Reference(name_of(output), path_of(output), _digest(schema))
+    path, form = path_of(output), None
+    if path is None:
+        form = form_of_type(output)
+        path = _place_of(output) if form is None else None
+    return Reference(name_of(output), path, _digest(schema), form=form)
 
 
 def schema_reference(output: OutputSchema) -> Reference:
@@ -81,7 +86,7 @@ def name_of(output: Any) -> str:
     """What the form of an answer is called."""
     if isinstance(output, OutputSchema):
         return output.name
-    return str(getattr(output, "__name__", output))
+    return output.__name__ if isinstance(output, type) else str(output)
 
 
 def find_tool(reference: Reference, given: Agent | None, missing: list[Item], *, same: bool) -> Tool | None:
@@ -241,14 +246,14 @@ def _imported(
     reference: Reference, kind: Literal["tool", "output", "approval", "condenser"], missing: list[Item]
 ) -> Any:
     """What stands at a path; `_NOWHERE`, and a word on why, if nothing does."""
-    if reference.path is None:
+    form = TypeForm(reference.path) if reference.path is not None else reference.form
+    if form is None:
         missing.append(Item(kind, reference.name, "it has no import path"))
         return _NOWHERE
-    module, _, names = reference.path.partition(":")
     try:
-        return functools.reduce(getattr, names.split("."), importlib.import_module(module))
+        return type_of_form(form)
     except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
-        why = f"{reference.path} cannot be imported ({type(error).__name__}: {error})"
+        why = f"{reference.path or reference.name} cannot be imported ({type(error).__name__}: {error})"
         missing.append(Item(kind, reference.name, why))
         return _NOWHERE
 

@@ -20,6 +20,7 @@ from forkpoint.events import (
     TurnStopped,
     Usage,
 )
+from forkpoint.history.fences import unfenced
 
 ChatFinish: TypeAlias = Literal["stop", "tool_calls", "length", "content_filter"]
 """Why an answer ends, in OpenAI's words."""
@@ -277,7 +278,8 @@ def error_frame(document: dict[str, Any]) -> bytes:
 
 
 def visible(events: Iterable[Event | StagedEvent], *, only_last: bool) -> tuple[str, str | None]:
-    """The words and the thoughts that a client sees of a turn; with ``only_last`` only the last response's words.
+    """The words and the thoughts that a client sees of a turn; with ``only_last`` only the last response's words,
+    without a code fence around all of them.
 
     Only what a model said in this turn counts, and nothing that it had to say again.
     """
@@ -300,7 +302,7 @@ def visible(events: Iterable[Event | StagedEvent], *, only_last: bool) -> tuple[
         if (response := event.envelope.response) is not None:
             said[response] = said.get(response, "") + piece
             last = response
-    text = texts.get(last, "") if only_last and last is not None else _joined(texts)
+    text = unfenced(texts.get(last, "")) if only_last and last is not None else _joined(texts)
     return text, _joined(thoughts) or None
 
 
