@@ -52,6 +52,7 @@ from forkpoint.store.sqlite.operations import (
     ledger,
     lists,
     steers,
+    turn_pages,
     turns,
 )
 from forkpoint.store.sqlite.rows import Scope, head_of
@@ -615,7 +616,7 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
     async def turns(
         self, conversation: str, *, cursor: str | None = None, limit: int = 50, since: int = 0
     ) -> Page[StoredTurn]:
-        page = partial(turns.page, conversation=conversation, cursor=cursor, limit=_bounded(limit), since=since)
+        page = partial(turn_pages.page, conversation=conversation, cursor=cursor, limit=_bounded(limit), since=since)
         return await self._view.read(page)
 
     # What was spent.
