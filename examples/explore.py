@@ -81,7 +81,9 @@ async def explore(store: Path) -> None:
         # Each explorer is a conversation. Its first request begins with all that the parent's model had before it.
         for member in await parent.list_agents():
             async with await AsyncConversation.open(member.conversation, agent=AGENT, store=store) as child:
-                first = (await child.turns()).items[-1].steps[0].usage
+                explored = await child.last_turn()
+                assert explored is not None
+                first = explored.steps[0].usage
                 print(f"  {member.path:16} {first.cached} of {first.input} tokens cached  {member.answer}")
                 assert first.cached > 0.9 * turn.steps[0].usage.input  # what the parent had sent last
                 assert (await child.cache()).inherited_from == parent.id

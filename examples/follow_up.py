@@ -54,7 +54,9 @@ def human(store: Path, digest: str) -> None:
 
             first = turn.steps[0].usage
             print(f"its first request: {first.cached} of {first.input} tokens were in the provider's cache")
-            assert first.cached > 0.9 * run.turns().items[-1].steps[-1].usage.input
+            asked = run.last_turn()
+            assert asked is not None
+            assert first.cached > 0.9 * asked.steps[-1].usage.input
             assert fork.events()[: len(events)] == events  # the same events with the same ids, not a copy
             assert fork.info().lineage.source == run.id
 

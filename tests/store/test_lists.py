@@ -32,6 +32,8 @@ RANGES = {
     "list_open": "INDEX conversation_open (tenant=? AND id<?)",
     "list_family": "INDEX conversation_family (family=? AND id<?)",
     "list_children": "INDEX conversation_parent (lineage_source=? AND id<?)",
+    "newest_turns_in_span": "INDEX turn_end (end>? AND end<?)",
+    "newest_tries": "INDEX turn_ended (conversation=? AND id<?)",
 }
 LISTED_BY = ("conversation_created", "conversation_used", "tag", "tag_used", "sqlite_autoindex_conversation_1")
 
@@ -49,6 +51,7 @@ def db() -> Iterator[Database]:
 def test_a_page_is_a_range_of_an_index(db: Database, name: str) -> None:
     parameters = {"tenant": "t", "kind": "fork", "used": 1, "id": b"x", "of": b"x", "limit": 5, "status": "running"}
     parameters |= {"tag": '{"k":"v"}', "tags": "{}", "sub_agents": True, "sides": True, "dead": "[]"}
+    parameters |= {"first": 1, "last": 9, "notes": True, "conversation": b"x", "before": b"x", "since": 0}
     plan = [row["detail"] for row in db.execute(f"EXPLAIN QUERY PLAN {SQL[name]}", parameters)]
     assert any(step.startswith("SEARCH") and step.endswith(RANGES[name]) for step in plan), plan
     assert not [step for step in plan if "TEMP B-TREE" in step], f"{name} sorts what an index has in order: {plan}"

@@ -27,7 +27,16 @@ CALLED = {(name, path.name) for path, text in SOURCE.items() for name in CALLS.f
 
 # Said for each turn, each read or each event: they must cost the same however much the database holds.
 HOT = [
-    *("path_events", "path_spans", "event_at", "turns_in_span", "turn_behind_event", "state_of_turn"),
+    *(
+        "path_events",
+        "path_spans",
+        "event_at",
+        "turns_in_span",
+        "newest_turns_in_span",
+        "newest_tries",
+        "turn_behind_event",
+        "state_of_turn",
+    ),
     *("read_conversation", "read_revisions", "find_conversation", "read_turn", "read_steps"),
     *("find_child", "list_children", "list_family", "list_open", "list_by_creation", "list_by_use"),
     *("list_tagged_by_creation", "list_tagged_by_use", "count_tagged", "read_listed", "use_conversation"),

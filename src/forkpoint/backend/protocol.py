@@ -110,8 +110,19 @@ class BackendTurns(Protocol):
         """A turn by its id."""
         ...
 
-    async def list(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Turn]:
-        """The turns of a conversation, the newest first."""
+    async def list(
+        self,
+        id: str,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        newest_first: bool = False,
+        committed: bool = False,
+    ) -> Page[Turn]:
+        """The turns of a conversation in the order of its path; or the turn first that began last.
+
+        ``committed``: only those that are history.
+        """
         ...
 
     async def tries(self, id: str) -> tuple[Turn, ...]:

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
@@ -19,7 +20,7 @@ from forkpoint.conversation.look import is_remote, is_there
 from forkpoint.errors import BadAgent, BadArgument, BadName, NotFound
 from forkpoint.history.wholeness import read_json
 from forkpoint.llm.model import LLM
-from forkpoint.paging import Page, every_sync
+from forkpoint.paging import LIMIT, Page, every_sync
 from forkpoint.workspace.defaults import default_model
 
 SHORTEST = 6
@@ -190,6 +191,12 @@ def short_names(infos: Iterable[Info]) -> dict[str, str]:
     while length < 36 and len({id[:length] for id in nameless}) < len(nameless):
         length += 5
     return {info.id: info.id[:length].rstrip("-") if info.id in nameless else info.name for info in infos}
+
+
+def newest_turns(conversation: Conversation, most: int, *, committed: bool = False) -> list[Turn]:
+    """The newest turns of a conversation, the newest last. With ``committed``, only those that are history."""
+    read = functools.partial(conversation.turns, newest_first=True, committed=committed)
+    return list(islice(every_sync(read, limit=min(most, LIMIT)), most))[::-1]
 
 
 def all_turns(conversation: Conversation) -> list[Turn]:

@@ -899,12 +899,29 @@ class AsyncConversation:
             return []
         return await (await self._backend()).events(self.id, after=after, limit=limit, kinds=kinds)
 
-    async def turns(self, *, cursor: str | None = None, limit: int = 50) -> Page[Turn]:
-        """Turns in order, also those that did not commit, with their cost and what their tools did."""
+    async def turns(
+        self, *, cursor: str | None = None, limit: int = 50, newest_first: bool = False, committed: bool = False
+    ) -> Page[Turn]:
+        """Turns, also those that did not commit, with their cost and what their tools did: the oldest first.
+
+        - ``cursor``: `Page.next` of the page before, in the same order.
+        - ``newest_first``: the turn first that began last. A turn that begins meanwhile is on no later page.
+        - ``committed``: only those that are history.
+        """
         if self._handle.draft is not None:
             return Page(())
-        page = await (await self._backend()).turns.list(self.id, cursor=cursor, limit=limit)
+        page = await (await self._backend()).turns.list(
+            self.id, cursor=cursor, limit=limit, newest_first=newest_first, committed=committed
+        )
         return Page(tuple(map(self._tries.seen, page.items)), page.next)
+
+    async def last_turn(self, *, committed: bool = False) -> Turn | None:
+        """The turn that began last, whatever its outcome; None if nothing was run.
+
+        ``committed``: the last one of the history, after which others may have failed.
+        """
+        page = await self.turns(limit=1, newest_first=True, committed=committed)
+        return page.items[0] if page.items else None
 
     async def turn(self, id: str | Turn) -> Turn:
         """One turn, as it stands now."""

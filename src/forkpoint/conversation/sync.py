@@ -227,6 +227,7 @@ class Conversation:
 
     events = waits(AsyncConversation.events)
     turns = waits(AsyncConversation.turns)
+    last_turn = waits(AsyncConversation.last_turn)
     turn = waits(AsyncConversation.turn)
     stats = waits(AsyncConversation.stats)
     agent_state = waits(AsyncConversation.agent_state)

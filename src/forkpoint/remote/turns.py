@@ -204,8 +204,18 @@ class RemoteTurns:
         request = ServerRequest(method="POST", path=path, body=body, revision=if_revision, read=None)
         return await self._connection.read(request, CondensedDocument, condensed_of, twice=False)
 
-    async def list(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Turn]:
+    async def list(
+        self,
+        id: str,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        newest_first: bool = False,
+        committed: bool = False,
+    ) -> Page[Turn]:
         query = [("limit", page_size(limit)), ("events", "true")]
+        query += [("order", "newest")] if newest_first else []
+        query += [("committed", "true")] if committed else []
         return await self._turns(id, query if cursor is None else [*query, ("cursor", cursor)])
 
     async def tries(self, id: str) -> tuple[Turn, ...]:

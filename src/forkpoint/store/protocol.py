@@ -505,7 +505,15 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         ...
 
     async def turns(
-        self, conversation: str, *, cursor: str | None = None, limit: int = 50, since: int = 0
+        self,
+        conversation: str,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        since: int = 0,
+        newest_first: bool = False,
+        notes: bool = True,
+        committed: bool = False,
     ) -> Page[StoredTurn]:
         """The path's turns and notes in order, with the conversation's own tries that did not commit.
 
@@ -514,6 +522,10 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
 
         ``since`` leaves out all turns that started before this ordinal, without reading them: from the head's ordinal
         on there are only tries. The base of a try need not be on the path: a rewind may have left it behind.
+
+        ``newest_first`` lists the turn first that began last, and reads no more of the path than a page needs. A cursor
+        belongs to its order; turns that begin meanwhile are on no later page. ``notes=False`` leaves notes out, and
+        ``committed`` all tries that did not commit.
         """
         ...
 

@@ -11,7 +11,7 @@ from forkpoint.backend.messages import split
 from forkpoint.backend.results import words
 from forkpoint.cli import figures
 from forkpoint.cli.commands.branches.tree import folder_of, origin, own_events
-from forkpoint.cli.common import Id, Store, all_turns, only_one, opened
+from forkpoint.cli.common import Id, Store, newest_turns, only_one, opened
 from forkpoint.cli.options import option
 from forkpoint.cli.outcome import command
 from forkpoint.cli.output import Json, display, facts, grid, one_line, print_json
@@ -67,7 +67,7 @@ def show(
         info, stats = this.info(), this.stats()
         waiting = this.open_turn() if info.status == "awaiting_approval" and not turns else None
         names = names_of(info, store)
-        its_turns = all_turns(this)[-most:] if turns else None
+        its_turns = newest_turns(this, most) if turns else None
         its_events = this.events(after=max(info.events - most, 0)) if events else None
         its_records = list(every_sync(this.records))[-most:] if records else None
     if json:

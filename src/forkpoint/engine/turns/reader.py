@@ -42,13 +42,16 @@ class TurnReader:
             raise NoSuchTurn(id, verb, f"turn {turn} is another conversation's")
         return record
 
-    async def page(self, id: str, cursor: str | None, limit: int) -> Page[Turn]:
-        """The turns of a conversation, the newest first."""
-        page = await self._store.turns(id, cursor=cursor, limit=limit)
+    async def page(
+        self, id: str, cursor: str | None, limit: int, *, newest_first: bool = False, committed: bool = False
+    ) -> Page[Turn]:
+        """The turns of a conversation, in order or the newest first."""
+        page = await self._store.turns(
+            id, cursor=cursor, limit=limit, newest_first=newest_first, committed=committed, notes=False
+        )
         turns = [
             await (self._read_part(id, record) if record.partial else read_turn(self._store, record.id))
             for record in page.items
-            if record.kind == "turn"
         ]
         return Page(tuple(turns), page.next)
 

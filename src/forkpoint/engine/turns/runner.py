@@ -331,9 +331,17 @@ class TurnRunner:
         """A turn by its id."""
         return await self.reader.read(id, turn)
 
-    async def list(self, id: str, *, cursor: str | None = None, limit: int = 50) -> Page[Turn]:
-        """The turns of a conversation, the newest first."""
-        return await self.reader.page(id, cursor, limit)
+    async def list(
+        self,
+        id: str,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        newest_first: bool = False,
+        committed: bool = False,
+    ) -> Page[Turn]:
+        """The turns of a conversation, in order or the newest first."""
+        return await self.reader.page(id, cursor, limit, newest_first=newest_first, committed=committed)
 
     async def tries(self, id: str) -> tuple[Turn, ...]:
         """The turns at the head that are not history."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import Query, Response
@@ -121,12 +121,20 @@ async def list_turns(
     cursor: Annotated[str | None, Query(description="`next` of an earlier page.", max_length=512)] = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 50,
     events: Annotated[bool, Query(description="With the events of each turn.")] = False,
+    order: Annotated[
+        Literal["path", "newest"],
+        Query(description="`path`: as they stand in the history. `newest`: the turn first that began last."),
+    ] = "path",
+    committed: Annotated[bool, Query(description="Only those that are history.")] = False,
     tries: Annotated[bool, Query(description="Only those at the head that are not history.")] = False,
     key: Annotated[
         str | None, Query(description="Only the turn of the request with this `Idempotency-Key`.", max_length=255)
     ] = None,
 ) -> Response:
-    """Its turns in order, with the tries that did not commit: what they cost and what their tools did."""
+    """Its turns, with the tries that did not commit: what they cost and what their tools did.
+
+    A cursor belongs to the order that its page has.
+    """
     info, _ = await call.found(id)
     items: Sequence[TurnResult]
     after = None
@@ -136,7 +144,10 @@ async def list_turns(
     elif tries:
         items = await call.backend.turns.tries(info.id)
     else:
-        page = await call.backend.turns.list(info.id, cursor=cursor, limit=limit)
+        newest_first = order == "newest"
+        page = await call.backend.turns.list(
+            info.id, cursor=cursor, limit=limit, newest_first=newest_first, committed=committed
+        )
         items, after = page.items, page.next
     return answer({"items": [public_turn(turn, events=events) for turn in items], "next": after})
 

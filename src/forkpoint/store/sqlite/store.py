@@ -614,9 +614,19 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         return await self._view.read(read)
 
     async def turns(
-        self, conversation: str, *, cursor: str | None = None, limit: int = 50, since: int = 0
+        self,
+        conversation: str,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        since: int = 0,
+        newest_first: bool = False,
+        notes: bool = True,
+        committed: bool = False,
     ) -> Page[StoredTurn]:
-        page = partial(turn_pages.page, conversation=conversation, cursor=cursor, limit=_bounded(limit), since=since)
+        wanted = turn_pages.Wanted(since, notes, committed)
+        read = turn_pages.newest_page if newest_first else turn_pages.page
+        page = partial(read, conversation=conversation, cursor=cursor, limit=_bounded(limit), wanted=wanted)
         return await self._view.read(page)
 
     # What was spent.

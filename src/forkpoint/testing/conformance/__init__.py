@@ -31,6 +31,7 @@ from forkpoint.testing.conformance.evidence.records import RecordConformance
 from forkpoint.testing.conformance.keys import KeyConformance
 from forkpoint.testing.conformance.landmarks import LandmarkConformance
 from forkpoint.testing.conformance.lists import ListConformance
+from forkpoint.testing.conformance.newest_turns import NewestTurnConformance
 from forkpoint.testing.conformance.processes import ProcessConformance
 from forkpoint.testing.conformance.steers import SteerConformance
 from forkpoint.testing.conformance.stops import StopConformance
@@ -42,6 +43,7 @@ __all__ = ["StoreConformance"]
 class StoreConformance(
     ConversationConformance,
     TurnConformance,
+    NewestTurnConformance,
     ForkConformance,
     KeepConformance,
     PartConformance,

@@ -18,7 +18,7 @@ from forkpoint.cli.common import (
     Id,
     Store,
     Tags,
-    all_turns,
+    newest_turns,
     only_one,
     opened,
     pairs_from,
@@ -324,7 +324,7 @@ def _changed(source: Conversation, who: Answerer, store: str | None) -> Agent:
 
 def turns_back(conversation: Conversation, number: int) -> str:
     """The id of the first turn to remove when a conversation goes back by ``number`` turns."""
-    committed = [turn.id for turn in all_turns(conversation) if turn.outcome == "committed"]
+    committed = newest_turns(conversation, number, committed=True)
     if len(committed) < number:
         raise NoSuchTurn(conversation.id, "go back to", f"it has {figures.counted(len(committed), 'committed turn')}")
-    return committed[-number]
+    return committed[0].id

@@ -108,8 +108,16 @@ WHERE turn.tenant = :tenant AND turn.id = :id;
 -- Committed turns and notes that end in a stretch of a segment, in order.
 SELECT turn.*, NULL AS holder_seen, NULL AS holder_host, NULL AS holder_process, NULL AS holder_since
 FROM turn
-WHERE "end" BETWEEN :first AND :last
+WHERE "end" BETWEEN :first AND :last AND (:notes OR kind = 'turn')
 ORDER BY "end"
+LIMIT :limit;
+
+-- name: newest_turns_in_span
+-- The same, the last one first.
+SELECT turn.*, NULL AS holder_seen, NULL AS holder_host, NULL AS holder_process, NULL AS holder_since
+FROM turn
+WHERE "end" BETWEEN :first AND :last AND (:notes OR kind = 'turn')
+ORDER BY "end" DESC
 LIMIT :limit;
 
 -- name: uncommitted_turns
@@ -123,6 +131,15 @@ UNION ALL
 SELECT turn.*, holder.seen, holder.host, holder.process, holder.since
 FROM turn LEFT JOIN holder ON holder.id = turn.holder
 WHERE turn.id = :open_turn AND turn.tenant = :tenant AND coalesce(turn.base & 4294967295, 0) >= :since;
+
+-- name: newest_tries
+-- A conversation's tries that ended otherwise, started at an ordinal or later and began before a turn: the last one first.
+SELECT turn.*, NULL AS holder_seen, NULL AS holder_host, NULL AS holder_process, NULL AS holder_since
+FROM turn
+WHERE conversation = :conversation AND tenant = :tenant AND outcome IN ('failed', 'cancelled') AND id < :before
+  AND coalesce(base & 4294967295, 0) >= :since
+ORDER BY id DESC
+LIMIT :limit;
 
 -- name: state_of_turn
 -- The folded state that a turn left behind.

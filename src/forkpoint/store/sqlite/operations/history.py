@@ -2,7 +2,7 @@
 Tests: forkpoint.testing.conformance.turns, branches.forks, tests/store/test_reading.py."""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -49,6 +49,24 @@ def read_spans(db: Database, scope: Scope, family: bytes, head: Position | None,
     if path.head != head:
         raise StoreDamaged(db.path, f"the path to {head} does not lead there")
     return path.after(after)
+
+
+def spans_back(db: Database, scope: Scope, family: bytes, head: Position | None) -> Generator[Span, None, None]:
+    """The stretches of a path from its head back to the root, each read when it is wanted."""
+    if head is None:
+        return
+    upto = head.ordinal
+    rows = db.execute(SQL["path_spans"], from_head(scope, family, head, 0))
+    try:
+        for segment, first, last in rows:
+            if last != upto:
+                raise StoreDamaged(db.path, f"the path to {head} has a gap between {last} and {upto}")
+            yield Span(segment, first, last)
+            upto = first - 1
+    finally:
+        rows.close()
+    if upto:
+        raise StoreDamaged(db.path, f"the path to {head} does not begin at the root")
 
 
 def place_on(

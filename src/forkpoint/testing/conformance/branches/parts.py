@@ -1,10 +1,13 @@
 """Parts of turns: what a path has that ends in the middle of one, what it cost, and forks that answer open calls."""
 
+from functools import partial
+
 import pytest
 
 from forkpoint.errors import BadPosition, KeyReused, NotFound, Stale, Unpaired
 from forkpoint.events import NewEvent, ResultSubstituted, Usage
 from forkpoint.ids import new_id
+from forkpoint.paging import every
 from forkpoint.store.erasure import Erasing
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import Committed, IdempotencyKey, StoredTurn
@@ -42,11 +45,16 @@ class PartConformance(Conformance):
             fork = await store.fork(made.id, fork_of(), at=path.at(2 + taken))
             assert (fork.head.totals, fork.inherited, fork.spent) == (cost, cost, Usage())
             *_, half = (await store.turns(fork.id)).items
+            newest = await store.turns(fork.id, limit=1, newest_first=True)
+            assert newest.items == (half,), "newest first it is the same part"
             assert (half.partial, half.end, half.usage) == (True, path.at(2 + taken), Usage())
             assert list((await store.whole_turn(half.id, upto=half.end))[1]) == (await store.events(fork.id))[2:]
             done = await run(store, fork.id, "on", Usage(input=3))
             assert done.head.totals == cost + Usage(input=3)
-            assert [turn.partial for turn in (await store.turns(fork.id)).items] == [False, True, False]
+            in_order = (await store.turns(fork.id)).items
+            assert [turn.partial for turn in in_order] == [False, True, False]
+            back = every(partial(store.turns, fork.id, newest_first=True), limit=1)
+            assert [turn async for turn in back] == [*reversed(in_order)]
         assert (await store.verify()).ok
 
     async def test_a_rewind_into_a_turn_divides_its_cost(self, store: Store) -> None:
