@@ -1,5 +1,6 @@
 """What a tool sets is staged for its own call, is JSON, and leaves everybody else's state alone."""
 
+import dataclasses
 import json
 import math
 import threading
@@ -49,21 +50,103 @@ def test_what_is_set_is_read_back_and_staged() -> None:
     assert BEFORE.get("a") == "1", "the state before is not changed"
 
 
-def test_changing_what_was_read_changes_nothing() -> None:
+def test_changing_what_was_read_in_place_counts() -> None:
     state = AgentState(BEFORE)
     state["b"]["list"].append(2)
-    assert state["b"] == {"list": [1]}
-    assert state.change is None
+    state["b"]["more"] = {}
+    assert state["b"] == {"list": [1, 2], "more": {}}
+    assert state.change == StateChange((("b", '{"list":[1,2],"more":{}}'),))
+    assert BEFORE.get("b") == '{"list":[1]}', "the state before is not changed"
 
 
-def test_changing_what_was_set_changes_nothing() -> None:
+def test_changing_what_was_set_in_place_counts() -> None:
     state = AgentState()
     value = {"list": [1]}
     state["b"] = value
     value["list"].append(2)
     state["b"]["list"].append(3)
-    assert state["b"] == {"list": [1]}
-    assert state.change == StateChange((("b", '{"list":[1]}'),))
+    assert state["b"] == {"list": [1, 2, 3]}
+    assert state.change == StateChange((("b", '{"list":[1,2,3]}'),))
+
+
+def test_a_default_that_was_set_can_be_changed_in_place() -> None:
+    state = AgentState(BEFORE)
+    state.setdefault("x", []).append(1)
+    state.setdefault("x", []).append(2)
+    state.setdefault("b", {}).setdefault("list", []).append(2)
+    assert state["x"] == [1, 2]
+    assert state.change == StateChange((("b", '{"list":[1,2]}'), ("x", "[1,2]")))
+
+
+def test_values_of_a_loop_can_be_changed_in_place() -> None:
+    state = AgentState(State((("a", "[1]"), ("b", "[2]"))))
+    for value in state.values():
+        value.append(0)
+    assert state.change == StateChange((("a", "[1,0]"), ("b", "[2,0]")))
+
+
+def test_a_change_in_place_that_was_undone_is_no_change() -> None:
+    state = AgentState(State((("a", '{"b": [1], "c": 1}'),)))
+    state["a"]["b"].append(2)
+    state["a"]["b"].pop()
+    assert state.change is None
+
+
+def test_a_value_that_was_replaced_or_removed_is_the_state_s_no_more() -> None:
+    state = AgentState(BEFORE)
+    old = state["b"]
+    state["b"] = {"new": 1}
+    old["list"].append(2)
+    assert state.change == StateChange((("b", '{"new":1}'),))
+    replaced = state.pop("b")
+    replaced["new"] = 2
+    assert state.change == StateChange(removed=("b",))
+
+
+def test_an_object_that_was_set_counts_as_it_is_in_the_end_and_reads_as_json() -> None:
+    person = dataclasses.make_dataclass("Person", ["name"])("Ann")
+    state = AgentState()
+    state["a"] = person
+    person.name = "Bob"
+    assert state.change == StateChange((("a", '{"name":"Bob"}'),))
+    assert state["a"] == {"name": "Bob"}
+    state["a"]["name"] = "Cid"
+    assert state.change == StateChange((("a", '{"name":"Cid"}'),))
+
+
+def test_a_value_is_read_as_the_next_call_will_read_it() -> None:
+    state = AgentState()
+    state["a"] = {"pair": (1, 2)}
+    assert state["a"] == {"pair": [1, 2]}
+    state["a"]["pair"].append(3)
+    assert state["a"] == {"pair": [1, 2, 3]}
+    assert state.change == StateChange((("a", '{"pair":[1,2,3]}'),))
+
+
+@pytest.mark.parametrize("wrong", [object(), "\ud800", math.nan], ids=["object", "text", "number"])
+def test_what_json_cannot_say_is_refused_by_its_key_if_it_was_put_there_in_place(wrong: Any) -> None:
+    state = AgentState(BEFORE)
+    state["b"]["list"].append(wrong)
+    with pytest.raises(NotWhole, match="the value of 'b' has no JSON form"):
+        state.settle()
+
+
+def test_reading_in_place_counts_as_reading_for_calls_at_the_same_time() -> None:
+    state = AgentState(BEFORE)
+    state["b"]["list"].append(2)
+    assert state.outdated(BEFORE, State((("a", "1"), ("b", "[]")))) == "b"
+    assert state.outdated(BEFORE, State((("a", "2"), ("b", '{"list":[1]}')))) is None
+
+
+def test_a_change_in_place_after_the_end_is_too_late() -> None:
+    context = ToolContext("call_1", state=BEFORE)
+    value = context.state["b"]
+    value["list"].append(2)
+    context.state.settle()
+    context.end()
+    value["list"].append(3)
+    context.state["b"]["list"].append(4)
+    assert context.state.change == StateChange((("b", '{"list":[1,2]}'),))
 
 
 def test_setting_the_same_value_is_no_change() -> None:

@@ -272,6 +272,54 @@ async def test_what_a_failing_tool_set_in_the_state_is_dropped(home: Home) -> No
         assert "state_change" not in kinds(turn.events)
 
 
+async def test_state_that_a_tool_changes_in_place_counts_and_is_dropped_if_the_call_fails(home: Home) -> None:
+    @tool
+    def note(ctx: ToolContext, fact: str) -> int:
+        """Notes a fact. It fails for the fact "no"."""
+        ctx.state.setdefault("notes", {"facts": []})["facts"].append(fact)
+        if fact == "no":
+            raise ValueError("no")
+        return len(ctx.state["notes"]["facts"])
+
+    answers: Answers = [*(asks(call("note", fact=fact)) for fact in ("one", "no", "two")), "x"]
+    async with AsyncConversation(home.agent(agent_of(answers, tools=[note])), store=home.store) as conversation:
+        turn = await conversation.run("go")
+        assert [made.status for made in turn.calls] == ["done", "failed", "done"]
+        assert turn.calls[2].result == "2"
+        assert await conversation.agent_state() == {"notes": {"facts": ["one", "two"]}}
+
+
+async def test_of_parallel_calls_that_change_the_same_value_in_place_one_is_told_to_try_again(home: Home) -> None:
+    meet = threading.Barrier(2)
+
+    @tool
+    def note(ctx: ToolContext, fact: str) -> None:
+        """Notes a fact, while the other does the same."""
+        ctx.state.setdefault("facts", []).append(fact)
+        meet.wait(PATIENCE)
+
+    answers: Answers = [asks(call("note", "a", fact="a"), call("note", "b", fact="b")), "x"]
+    async with AsyncConversation(home.agent(agent_of(answers, tools=[note])), store=home.store) as conversation:
+        turn = await conversation.run("go")
+        assert sorted(made.status for made in turn.calls) == ["done", "failed"]
+        (kept,) = (made.id for made in turn.calls if made.status == "done")
+        assert await conversation.agent_state() == {"facts": [kept]}
+
+
+async def test_what_a_tool_changed_in_place_to_what_json_cannot_say_fails_the_call_by_its_key(home: Home) -> None:
+    @tool
+    def sets(ctx: ToolContext) -> None:
+        """Puts nonsense into a list."""
+        ctx.state.setdefault("facts", []).append(object())
+
+    agent = agent_of([asks(call("sets")), "x"], tools=[sets])
+    async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
+        turn = await conversation.run("go")
+        assert turn.calls[0].status == "failed"
+        assert "the value of 'facts' has no JSON form" in (turn.calls[0].result or "")
+        assert await conversation.agent_state() == {}
+
+
 async def test_parallel_calls_that_set_different_keys_both_count(home: Home) -> None:
     meet = threading.Barrier(2)
 

@@ -46,6 +46,7 @@ async def _run(tool: Tool | None, call: ToolCall, context: ToolContext) -> tuple
     with anyio.move_on_after(tool.timeout if tool.timeout is not None else math.inf) as scope:
         try:
             value = await _call(tool, bound)
+            context.state.settle()
             parts = context.masking.parts(parts_of(value))  # first: a cut could leave half of a value
             return limited(parts, tool.output_limit)
         except (_Failed, EndsTurn):

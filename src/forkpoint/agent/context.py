@@ -35,8 +35,9 @@ class EndsTurn(Exception):
 class AgentState(MutableMapping[str, Any]):
     """The agent's state as one call sees it: what it sets is staged, and becomes true with the turn's commit.
 
-    Values are JSON. What is read is a copy: to change a list, set it again. When the call has ended without the tool,
-    as a thread that was left behind, setting anything raises.
+    Values are JSON. It is used as a dict is: a list or a dict that was read or set may be changed in place, and counts
+    as it is when the call ends (`settle`). When the call has ended without the tool, as a thread that was left behind,
+    setting anything raises.
     """
 
     def __init__(self, state: State = EMPTY) -> None:
@@ -44,6 +45,8 @@ class AgentState(MutableMapping[str, Any]):
         self._set: dict[str, JsonText] = {}
         self._removed: set[str] = set()
         self._read: set[str] = set()
+        self._shared: dict[str, tuple[Any, JsonText]] = {}  # values that the tool may change in place, and as they were
+        self._plain: set[str] = set()  # whose shared values are what their JSON says, so that they are read as they are
         self._ended = False
         self._lock = threading.Lock()
 
@@ -51,29 +54,31 @@ class AgentState(MutableMapping[str, Any]):
         self._read.add(key)
         if key in self._removed or (key not in self._set and key not in self._before):
             raise KeyError(key)
-        return msgspec.json.decode(self._set.get(key) or self._before[key])
+        with self._lock:
+            if key in self._shared and key in self._plain:
+                return self._shared[key][0]
+            self._take(key)
+            value = msgspec.json.decode(self._set.get(key) or self._before[key])
+            if not self._ended:
+                self._share(key, value)
+            return value
 
     def __setitem__(self, key: str, value: Any) -> None:
         if not isinstance(key, str):
             raise TypeError(f"a key of the state is a text, not {type(key).__name__}")
-        try:
-            key.encode()
-            text = msgspec.json.encode(value).decode()
-            read_json(text)
-            if not _is_finite(msgspec.to_builtins(value)):
-                raise ValueError("a number is not finite")
-        except (TypeError, ValueError, RecursionError, OverflowError) as error:
-            raise NotWhole("state_change", f"the value of {key!r} has no JSON form ({error})") from None
+        text = _text(key, value)
         with self._lock:
             self._check_running()
             self._set[key] = text
             self._removed.discard(key)
+            self._share(key, value)
 
     def __delitem__(self, key: str) -> None:
         self[key]
         with self._lock:
             self._check_running()
             self._set.pop(key, None)
+            self._shared.pop(key, None)
             if key in self._before:
                 self._removed.add(key)
 
@@ -87,7 +92,8 @@ class AgentState(MutableMapping[str, Any]):
 
     @property
     def change(self) -> StateChange | None:
-        """What was changed, as an event; None if nothing was."""
+        """What was changed, as an event; None if nothing was. Raises what `settle` raises while the call runs."""
+        self.settle()
         kept = {key: value for key, value in self._set.items() if not self._was(key, value)}
         if not kept and not self._removed:
             return None
@@ -97,10 +103,36 @@ class AgentState(MutableMapping[str, Any]):
         """A key that was read here and has another value by now; None if all that was read still holds."""
         return next((key for key in sorted(self._read) if before.get(key) != now.get(key)), None)
 
+    def settle(self) -> None:
+        """Takes values that were changed in place as they are now. Raises `NotWhole` for one that JSON cannot say."""
+        with self._lock:
+            for key in sorted(self._shared):
+                self._take(key)
+
     def end(self) -> None:
         """From here on nothing can be set: whoever still tries is too late for the turn."""
         with self._lock:
             self._ended = True
+            self._shared.clear()
+
+    def _share(self, key: str, value: Any) -> None:
+        """Notes a value that the tool has in its hands. It may be changed in place, unless it is a plain one."""
+        self._shared.pop(key, None)
+        self._plain.discard(key)
+        if not isinstance(value, str | int | float | None):
+            self._shared[key] = value, (text := _text(key, value))
+            if msgspec.json.decode(text) == value:  # a tuple, say, would be read as a list by the next call
+                self._plain.add(key)
+
+    def _take(self, key: str) -> None:
+        """The value of a key is as the tool has it now. A value that was not changed in place stays as it was set."""
+        if key not in self._shared:
+            return
+        value, before = self._shared[key]
+        text = _text(key, value)
+        if text != before:
+            self._shared[key] = value, text
+            self._set[key] = text
 
     def _check_running(self) -> None:
         if self._ended:
@@ -110,6 +142,20 @@ class AgentState(MutableMapping[str, Any]):
         """Whether a key had this value before, however it was spelled."""
         before = self._before.get(key)
         return before is not None and msgspec.json.encode(msgspec.json.decode(before)).decode() == value
+
+
+def _text(key: str, value: Any) -> JsonText:
+    """A value of the state as JSON. Raises `NotWhole` if it has no such form."""
+    try:
+        key.encode()
+        text = msgspec.json.encode(value).decode()
+        read_json(text)
+        if not _is_finite(msgspec.to_builtins(value)):
+            raise ValueError("a number is not finite")
+    except (TypeError, ValueError, RecursionError, OverflowError, RuntimeError) as error:
+        # RuntimeError: a thread that the tool has left behind changes it at this moment
+        raise NotWhole("state_change", f"the value of {key!r} has no JSON form ({error})") from None
+    return text
 
 
 def _is_finite(value: Any) -> bool:
@@ -135,7 +181,7 @@ class ToolContext:
     - ``key``: names this call in the whole world, and is the same when it is resumed: an idempotency key for what a
       tool does outside. (Some models count their calls anew in each answer.)
     - ``workspace``: the folder that the conversation works in, if it has one.
-    - ``state``: the agent's state; what is set here is staged with the turn.
+    - ``state``: the agent's state; what is set here, or changed in place, is staged with the turn.
     - ``cancelled``: whether somebody has asked the turn to stop. A tool that works long looks at it now and then.
     - ``progress(text)``: tells whoever watches how far it is. Nothing of it is kept.
     - ``agents``: the conversation's sub-agents, to spawn, to message, to wait for (`forkpoint.agent.team.tools`).
