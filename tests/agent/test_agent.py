@@ -138,9 +138,9 @@ def test_a_client_s_tools_stand_in_the_manifest_among_the_others() -> None:
     assert [tool.name for tool in agent.manifest.tools] == ["ask", "browse", "first", "third"]
     assert agent.manifest.tools[1] == BROWSE
     assert agent.client_tools == (ASK, BROWSE)
-    assert agent == agent.but(client_tools=[ASK, BROWSE])
-    assert hash(agent) == hash(agent.but(client_tools=[ASK, BROWSE]))
-    assert agent != agent.but(client_tools=[ASK])
+    assert agent == agent.replace(client_tools=[ASK, BROWSE])
+    assert hash(agent) == hash(agent.replace(client_tools=[ASK, BROWSE]))
+    assert agent != agent.replace(client_tools=[ASK])
 
 
 def test_a_client_s_tool_is_known_and_is_not_here_to_be_run() -> None:
@@ -196,22 +196,22 @@ def test_an_agent_but_for_some_fields_is_another_with_all_the_rest() -> None:
         client_tools=[BROWSE],
         unattended="run",
     )
-    assert agent.but() == agent
-    other = agent.but(name="m", client_tools=[])
+    assert agent.replace() == agent
+    other = agent.replace(name="m", client_tools=[])
     assert (other.name, other.client_tools) == ("m", ())
     kept = [field.name for field in dataclasses.fields(Agent) if field.name not in {"name", "client_tools"}]
     assert all(getattr(other, field) == getattr(agent, field) for field in kept)
     assert agent.name == "n"
     assert other.manifest.hash != agent.manifest.hash
     with pytest.raises(BadAgent):
-        agent.but(unattended="ask")
-    with pytest.raises(TypeError):
-        agent.but(nmae="m")
+        agent.replace(unattended="ask")
+    with pytest.raises(BadAgent, match="no field 'nmae', only llm, instructions"):
+        agent.replace(nmae="m")
 
 
 def test_an_agent_that_was_bound_is_not_stored_as_what_it_was_before_a_change() -> None:
     bound = bind(Agent(ECHO, name="n").to_json())
-    assert bind(bound.but(name="m").to_json()).name == "m"
+    assert bind(bound.replace(name="m").to_json()).name == "m"
 
 
 # What cannot work is refused when it is made.
@@ -412,7 +412,7 @@ def test_several_policies_stand_in_their_plainest_form(given: Any, plain: Any) -
     agent = Agent(ECHO, approval=given)
     assert agent.approval == plain
     assert agent == Agent(ECHO, approval=plain)
-    assert agent.but(approval=("never", agent.approval)) == agent
+    assert agent.replace(approval=("never", agent.approval)) == agent
     assert bind(agent.to_json()).approval == plain
 
 

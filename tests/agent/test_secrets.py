@@ -386,9 +386,9 @@ def test_agents_with_equal_secrets_are_equal() -> None:
     one, other = (Agent("scripted/echo", secrets=dict(order)) for order in (TWO.items(), reversed(TWO.items())))
     assert one == other
     assert hash(one) == hash(other)
-    assert one.but(name="x").secrets == TWO
-    assert one != one.but(secrets={})
-    assert one.manifest == one.but(secrets={}).manifest, "no model is told of them"
+    assert one.replace(name="x").secrets == TWO
+    assert one != one.replace(secrets={})
+    assert one.manifest == one.replace(secrets={}).manifest, "no model is told of them"
 
 
 @pytest.mark.parametrize("wrong", ["B_KEY", 7, [7], None])
@@ -417,7 +417,7 @@ def test_a_stored_agent_has_references_alone_and_comes_back() -> None:
     }
     assert bind(agent.to_json()) == agent
     with pytest.raises(BadAgent, match=r"it has secrets \(A_KEY, B_KEY, C_KEY\)"):
-        portable_document(agent.but(tools=[]))
+        portable_document(agent.replace(tools=[]))
 
 
 def test_a_tool_that_wants_other_secrets_than_it_was_stored_with_is_another() -> None:

@@ -101,8 +101,8 @@ def test_equal_ones_are_equal_and_have_one_hash() -> None:
         return team(roles={"a": Role("d", "i", Agent(ECHO, sub_agents=True))}, agents={"b": Agent(ECHO)}, models=[ECHO])
 
     assert made() == made()
-    assert len({made(), made(), made().but(name="n")}) == 2
-    assert made() != made().but(sub_agents=True)
+    assert len({made(), made(), made().replace(name="n")}) == 2
+    assert made() != made().replace(sub_agents=True)
 
 
 @dataclasses.dataclass
@@ -138,14 +138,14 @@ def test_their_text_is_short_and_shows_no_key() -> None:
 
 def test_another_agent_with_changes_has_them_once() -> None:
     agent = team(roles={"a": Role("A")})
-    assert agent.but() == agent
-    assert agent.but(name="n").tools == agent.tools
-    assert [one.name for one in agent.but(tools=[importable.plain]).tools] == sorted({"plain", *NAMES})
-    other = agent.but(sub_agents=SubAgents(roles={"b": Role("B")})).tool("spawn_agent")
+    assert agent.replace() == agent
+    assert agent.replace(name="n").tools == agent.tools
+    assert [one.name for one in agent.replace(tools=[importable.plain]).tools] == sorted({"plain", *NAMES})
+    other = agent.replace(sub_agents=SubAgents(roles={"b": Role("B")})).tool("spawn_agent")
     assert other is not None
     assert "- b: B" in other.description
     assert "- a: A" not in other.description
-    assert agent.but(sub_agents=None) == Agent(ECHO)
+    assert agent.replace(sub_agents=None) == Agent(ECHO)
 
 
 def test_the_tools_of_another_s_team_make_no_team() -> None:
@@ -244,7 +244,7 @@ def with_team(agents: st.SearchStrategy[Agent]) -> st.SearchStrategy[Agent]:
         depth=st.integers(1, 32),
         most=st.integers(1, 1024),
     )
-    return st.builds(lambda agent, subs: agent.but(sub_agents=subs), agents, subs)
+    return st.builds(lambda agent, subs: agent.replace(sub_agents=subs), agents, subs)
 
 
 @settings(max_examples=60, deadline=None)
@@ -253,7 +253,7 @@ def test_an_agent_comes_back_from_its_document_with_all_of_them(agent: Agent) ->
     text = agent.to_json()
     again = bind(text)
     assert again.manifest.hash == agent.manifest.hash
-    assert again.to_json() == text == agent.but().to_json() == again.but().to_json()
+    assert again.to_json() == text == agent.replace().to_json() == again.replace().to_json()
     assert (again.sub_agents is None) == (agent.sub_agents is None)
     for (place, one), (where, other) in zip(everyone(agent), everyone(again), strict=True):
         assert (place, one.to_json(), one.manifest.hash) == (where, other.to_json(), other.manifest.hash)
@@ -323,7 +323,7 @@ def test_a_document_of_an_agent_in_it_is_kept_as_it_is() -> None:
     ((_, one),), ((_, other),) = everyone(stored), everyone(bound)
     assert other.tools[0].function is local_plain
     assert other.to_json() == one.to_json()
-    assert bound.to_json() == stored.to_json() == bound.but().to_json()
+    assert bound.to_json() == stored.to_json() == bound.replace().to_json()
 
 
 def local_plain(a: int, b: str = "z") -> str:
@@ -332,7 +332,7 @@ def local_plain(a: int, b: str = "z") -> str:
 
 
 def test_what_one_goes_on_without_is_left_out_of_an_agent_in_it_too() -> None:
-    agent = team(roles={"a": Role(agent=hidden("a").but(tools=[*hidden("a").tools, importable.plain]))})
+    agent = team(roles={"a": Role(agent=hidden("a").replace(tools=[*hidden("a").tools, importable.plain]))})
     again = bind(agent.to_json(), without=lambda item: item.kind in {"tool", "approval"})
     ((_, one),) = everyone(again)
     assert [tool.name for tool in one.tools] == ["plain"]

@@ -191,7 +191,7 @@ async def test_what_cannot_be_taken_back_is_not_tried_again(final: bool) -> None
     told: list[Any] = []
     broken = Reply("Hello there.", piece=5, fault=Fault("overloaded", after=1))
     agent = agent_of([broken, "Hello."])
-    agent = agent.but(llm=agent.llm.__class__(agent.llm.model, retries=Retries(attempts=2, wait=0.0)))
+    agent = agent.replace(llm=agent.llm.__class__(agent.llm.model, retries=Retries(attempts=2, wait=0.0)))
     journal = Memory(says("go"))
     if final:
         with pytest.raises(ModelUnavailable):

@@ -88,7 +88,7 @@ def test_a_trusted_project_says_where_conversations_live(desk: Desk) -> None:
 def test_a_project_that_is_not_trusted_asks_first_before_tools_that_can_do_harm(desk: Desk) -> None:
     desk.script(Reply(calls=(ScriptedCall("restart", '{"build": 1}'),)), Reply("Done."))
     free = ("--agent", "free:agent", "--workspace", "project")
-    (desk.folder / "free.py").write_text("import builds\nagent = builds.agent.but(approval='never')\n")
+    (desk.folder / "free.py").write_text("import builds\nagent = builds.agent.replace(approval='never')\n")
     done = desk.run("run", "-c", "one", *free, "--no-trust", "Restart it")
     assert (done.returncode, desk.kept) == (3, "untrusted")
     assert not (desk.folder / "restarted").exists()

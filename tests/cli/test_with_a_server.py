@@ -292,7 +292,7 @@ def test_describe_and_delete(forkpoint: Program, server: RemoteHome, at: tuple[s
 
 
 def test_condense_sums_up_what_is_older(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:
-    name = talk(server, agent("").but(condenser=Window(events=100)), "one", "two", "three", "four")
+    name = talk(server, agent("").replace(condenser=Window(events=100)), "one", "two", "three", "four")
     said = forkpoint.json("condense", name, *at)
     assert said["condensed"]
     assert said["kept_from"] > 1

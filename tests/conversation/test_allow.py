@@ -172,7 +172,7 @@ async def test_a_conversation_goes_on_without_a_tool_and_the_next_turn_records_t
 ) -> None:
     agent = Agent(model("a", "b", "c"), tools=[looking(), listening()], instructions="Be brief.")
     id = await begun(agent, store)
-    given = agent.but(tools=[listening()])
+    given = agent.replace(tools=[listening()])
     (item,) = await refused(id, store, agent=given)
     assert (item.kind, item.name) == ("tool", "look")
     async with await AsyncConversation.open(id, agent=given, allow={"tool:look"}, store=store) as opened:
@@ -212,9 +212,11 @@ async def test_a_tool_that_has_changed_is_left_out_and_not_taken_for_the_one_tha
         return "elsewhere"
 
     id = await begun(agent := Agent(model("a"), tools=[looking()]), store)
-    (item,) = await refused(id, store, agent=agent.but(tools=[look]))
+    (item,) = await refused(id, store, agent=agent.replace(tools=[look]))
     assert item == Item("tool", "look", "its arguments have changed")
-    async with await AsyncConversation.open(id, agent=agent.but(tools=[look]), allow={"tools"}, store=store) as opened:
+    async with await AsyncConversation.open(
+        id, agent=agent.replace(tools=[look]), allow={"tools"}, store=store
+    ) as opened:
         assert opened.agent is not None
         assert opened.agent.tools == ()
 
@@ -290,7 +292,7 @@ async def test_a_policy_that_is_missing_is_never_weaker(store: str, model: Calla
     calls = Reply(calls=(ScriptedCall("listen"),))
     agent = Agent(model("a", calls, "b"), tools=[looking(), listening()], approval=asks)
     id = await begun(agent, store)
-    given = agent.but(approval="never")
+    given = agent.replace(approval="never")
     (item,) = await refused(id, store, agent=given)
     assert (item.kind, item.name) == ("approval", "asks")
     async with await AsyncConversation.open(id, agent=given, allow={"approval"}, store=store) as opened:

@@ -71,7 +71,7 @@ async def shown(conversation: AsyncConversation) -> str:
 
 async def test_over_many_turns_prompts_begin_anew_seldom_and_never_cut_an_exchange(home: Home) -> None:
     model = Working()
-    agent = agent_of(["never"]).but(llm=model.llm, tools=[look], condenser=Window(tokens=900, keep=0.3))
+    agent = agent_of(["never"]).replace(llm=model.llm, tools=[look], condenser=Window(tokens=900, keep=0.3))
     async with AsyncConversation(home.agent(agent), store=home.store) as conversation:
         for n in range(24):
             await conversation.run(f"question {n}.")

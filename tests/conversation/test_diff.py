@@ -168,7 +168,7 @@ async def test_settings_that_differ_are_told_in_words(home: Home, talk: AsyncCon
 
 
 def replace_instructions(agent: Agent, text: str) -> Agent:
-    return agent.but(instructions=text)
+    return agent.replace(instructions=text)
 
 
 async def test_tries_that_did_not_commit_are_not_compared(home: Home) -> None:

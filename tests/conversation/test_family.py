@@ -284,7 +284,7 @@ async def test_a_sub_agent_at_the_greatest_depth_makes_none_and_one_above_it_doe
 async def test_an_agent_that_may_go_deeper_by_itself_goes_no_deeper_than_whom_it_works_for() -> None:
     with Explorers().serve() as server:
         keen = agent_at(server, depth=9, most=9)
-        lead = keen.but(sub_agents=SubAgents(agents={"keen": keen}, depth=1))
+        lead = keen.replace(sub_agents=SubAgents(agents={"keen": keen}, depth=1))
         async with AsyncConversation(lead, store="memory:") as root:
             turn = await root.run(asks_for(asks_for("too deep", fork="none"), fork="none", agent="keen"))
             (tree,) = await root.tree()

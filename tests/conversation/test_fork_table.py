@@ -245,7 +245,7 @@ async def check_safety(case: Case) -> None:
     agent = case.agent
     await case.source.discard()
     hooks = (Hook("before_tool", command="exit 2"),)
-    strict = agent.but(limits=Limits(steps=2), approval="always", hooks=hooks, name="strict")
+    strict = agent.replace(limits=Limits(steps=2), approval="always", hooks=hooks, name="strict")
     await case.source.change_agent(case.home.agent(strict))
     earlier = await case.source.fork(at=case.first_turn)
     stored = await stored_agent(case.store, earlier.id, agent)

@@ -413,7 +413,7 @@ async def test_sub_agents_have_their_parents_hooks_and_their_own_and_keep_the_re
 
 async def test_a_hook_that_a_parent_got_since_holds_for_a_sub_agent_that_it_had_before(home: Home) -> None:
     agent = lead(True, tools=[work])
-    stricter = agent.but(hooks=[Hook("before_tool", function=local_gate, tools="work")])
+    stricter = agent.replace(hooks=[Hook("before_tool", function=local_gate, tools="work")])
     task = orders([call("work", "a", x=1)])
     async with AsyncConversation(home.agent(agent), store=home.store) as parent:
         await parent.run(orders([spawn("hello", nickname="h")], [wait()], say="done"))
@@ -441,7 +441,7 @@ async def test_an_answer_without_a_conversation_has_hooks_too(tmp_path: Path) ->
         turn = await backend.turns.once(agent, (as_message("hi"),), identity=identity, tell=lambda _: None)
         assert [context.conversation for context in seen.asked] == [None] * 5
         assert moments(turn.events) == seen.take() == list(MOMENTS)
-        blocks = agent.but(hooks=[Hook("user_message", command="echo not here >&2; exit 2")])
+        blocks = agent.replace(hooks=[Hook("user_message", command="echo not here >&2; exit 2")])
         with pytest.raises(HookBlocked, match="not here"):
             await backend.turns.once(
                 blocks, (as_message("hi"),), identity=identity, workspace=tmp_path, tell=lambda _: None

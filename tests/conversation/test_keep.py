@@ -343,7 +343,7 @@ async def test_a_call_that_waited_here_still_waits_after_a_careless_branch_was_k
         return Reply(calls=(ScriptedCall("deploy", "{}", "d"),)) if is_asked else Reply("Done.")
 
     careful = agent_of(reply, tools=[deploy], approval="risky")
-    careless = careful.but(approval="never", instructions="Be quick.")
+    careless = careful.replace(approval="never", instructions="Be quick.")
     build = AsyncConversation(home.agent(careful), store=home.store)
     first = await build.run("one")
     branch = await build.fork(before=first, agent=home.agent(careless))
@@ -388,7 +388,7 @@ async def test_the_object_answers_with_the_agent_of_the_branch_whose_functions_n
         return Reply(calls=(ScriptedCall("here", "{}", "c"),)) if is_asked else Reply("Done.")
 
     plain = agent_of(reply, approval=asks)
-    able = plain.but(tools=[here], approval="never")
+    able = plain.replace(tools=[here], approval="never")
     build = AsyncConversation(plain, store="memory:")
     first = await build.run("one")
     branch = await build.fork(before=first, agent=able)
@@ -466,7 +466,7 @@ async def test_the_next_request_starts_with_the_branchs_exact_blocks_and_shows_i
     build = AsyncConversation(home.agent(agent_at(server, wire)), store=home.store)
     first = await build.run("look")
     other = Agent(llm_at(server, wire), instructions="Be long.", tools=agent_at(server, wire).tools, approval="always")
-    branch = await build.fork(at=first, agent=home.agent(other.but(approval="never")))
+    branch = await build.fork(at=first, agent=home.agent(other.replace(approval="never")))
     await branch.run("look here")
     theirs = server.last
     await build.run("look there")

@@ -243,7 +243,7 @@ async def test_a_sub_agent_has_the_secrets_of_its_own_agent() -> None:
         answers = {one["agent"]: one["answer"] for one in json.loads(texts(results(turn.events))[-1])}
         assert answers == {"same": "; ".join(["***"] * len(FORMS)), "other": "another: ***"}
     with pytest.raises(BadAgent, match="its tool publish needs the secret API_TOKEN"):
-        other.but(secrets={})
+        other.replace(secrets={})
 
 
 @tool

@@ -807,7 +807,7 @@ async def test_a_sub_agent_has_no_more_rights_than_its_parent_has_by_now(store: 
     agent = lead(tools=[write])
     async with AsyncConversation(agent, store=store) as parent:
         await parent.run(orders([spawn("first", nickname="x")], [wait()], say="end"))
-        await parent.change_agent(agent.but(approval="risky"))
+        await parent.change_agent(agent.replace(approval="risky"))
         (waits,) = await answer(parent, [send("x", orders([call("write")]))], [wait()])
         assert waits["status"] == "awaiting_approval"
 
@@ -920,7 +920,7 @@ async def test_whoever_asks_a_sub_agent_it_asks_about_what_its_parent_would_have
     agent = lead(tools=[write])
     async with AsyncConversation(agent, store=store) as parent:
         await parent.run(orders([spawn("first", nickname="x")], [wait()], say="end"))
-        await parent.change_agent(agent.but(approval="risky"))
+        await parent.change_agent(agent.replace(approval="risky"))
         twice = orders([call("write")], [call("write")], say="both")
         turn = await parent.send_to_agent("x", twice)
         assert turn.outcome == "awaiting_approval"

@@ -250,7 +250,7 @@ async def test_a_message_that_was_given_past_an_interrupted_turn_is_given_once(b
         return member.answer or member.error or ""
 
     holder, hold = holding(lambda: False)
-    agent = holder.but(tools=[*holder.tools, relay])
+    agent = holder.replace(tools=[*holder.tools, relay])
     async with AsyncConversation(agent, store=mine) as parent, anyio.create_task_group() as group:
         await parent.run(orders([spawn("first", nickname="x")], [wait()]))
         (member,) = await parent.list_agents()
@@ -383,7 +383,7 @@ async def test_a_sub_agent_that_reaches_its_own_limits_leaves_its_parents(store:
 
 async def test_a_parents_time_that_is_over_stops_its_sub_agents(store: Store) -> None:
     agent, _ = holding(lambda: False)
-    async with AsyncConversation(agent.but(limits=Limits(seconds=0.2)), store=store) as parent:
+    async with AsyncConversation(agent.replace(limits=Limits(seconds=0.2)), store=store) as parent:
         task = orders([call("hold")])
         with anyio.fail_after(PATIENCE), pytest.raises(TurnFailed, match="seconds"):
             await parent.run(orders([spawn(task), spawn("quick", fork="all")], [wait()]))

@@ -579,3 +579,14 @@ def test_the_wire_says_which_prefix_is_meant() -> None:
         LLM("qwen3")
     with pytest.raises(BadSetting, match="name it openai/anthropic/claude"):
         LLM("anthropic/claude", base_url="http://127.0.0.1:1/v1", api="chat")
+
+
+def test_a_model_with_some_settings_replaced_is_another_and_checked() -> None:
+    llm = LLM("openai/gpt-5.6", api="chat", temperature=1.0, api_key="sk-secret")
+    other = llm.replace(temperature=0.0, stop="END")
+    assert (llm.temperature, other.temperature, other.stop, other.api_key) == (1.0, 0.0, ("END",), llm.api_key)
+    assert llm.replace() == llm
+    with pytest.raises(BadSetting, match="temprature"):
+        llm.replace(temprature=0.5)
+    with pytest.raises(BadSetting, match="temperature"):
+        llm.replace(temperature="hot")

@@ -706,7 +706,7 @@ def test_the_name_that_a_server_gives_an_agent_changes_nothing_else_of_it() -> N
     agent = Agent(ECHO, tools=[importable.plain], client_tools=[ToolSchema("ask")], unattended="run", approval="always")
     named = Catalog({"worker": agent}).named("worker")
     assert named.name == "worker"
-    assert named.but(name=None) == agent
+    assert named.replace(name=None) == agent
 
 
 def test_a_stored_agent_of_another_model_has_that_model_s_key_and_its_own_functions(
@@ -720,7 +720,7 @@ def test_a_stored_agent_of_another_model_has_that_model_s_key_and_its_own_functi
     worker = Agent("openai/gpt-5", tools=[within], client_tools=[ToolSchema("ask")], unattended="run")
     keeper = Agent(LLM("openai/gpt-6", api_key=SECRET))
     here = Catalog({"worker": worker, "keeper": keeper})
-    bound = here.bound(here.named("worker").but(llm=LLM("openai/gpt-6")).to_json())
+    bound = here.bound(here.named("worker").replace(llm=LLM("openai/gpt-6")).to_json())
     assert bound.llm.key() == Key(SECRET)
     assert (bound.tools, bound.client_tools, bound.unattended) == (worker.tools, worker.client_tools, "run")
 

@@ -269,7 +269,7 @@ def test_a_key_that_an_agent_in_another_needs_must_be_there_at_the_start(monkeyp
 def agents(monkeypatch: pytest.MonkeyPatch) -> Catalog:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     big = LLM("openai/big", base_url=AWAY, retries=Retries(longest=9), api_key=SECRET)
-    reviewer = hidden("reviewer").but(sub_agents=SubAgents(roles={"deep": Role(agent=hidden("deep"))}))
+    reviewer = hidden("reviewer").replace(sub_agents=SubAgents(roles={"deep": Role(agent=hidden("deep"))}))
     return Catalog({"big": Agent(big), "reviewer": reviewer}, allow_models=["scripted/*"])
 
 
@@ -394,7 +394,7 @@ def test_a_sub_agent_s_own_conversation_has_the_functions_of_the_agents_in_which
     reviewer = agents.named("reviewer")
     deep = team_of(reviewer).roles["deep"].agent
     assert deep is not None
-    child = deep.but(approval=(reviewer.approval, deep.approval))
+    child = deep.replace(approval=(reviewer.approval, deep.approval))
     bound = agents.bound(child.to_json())
     assert (bound.tools, bound.approval) == (deep.tools, (reviewer.approval, deep.approval))
     with pytest.raises(CannotResume, match="approval policy"):

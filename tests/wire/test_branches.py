@@ -18,7 +18,7 @@ def test_documents_of_branches_come_back_as_they_were() -> None:
     agent = Agent(Script(replies).register("wire-of-branches"), tools=[look])
     with Conversation(agent, store="memory:") as talk:
         talk.run("hello")
-        with talk.fork(agent=agent.but(instructions="Be brief.")) as fork:
+        with talk.fork(agent=agent.replace(instructions="Be brief.")) as fork:
             talk.run("look")
             fork.run("look there")
             fork.update_state({"x": [1]})

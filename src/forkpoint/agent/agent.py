@@ -130,7 +130,7 @@ class Agent:
             for one in offered
             for tool in mcp_tools(one.server, one.tools or (), names_for(one, kept), one.project)
         ]
-        own = without_served(map(as_tool, tools), offered)  # an agent made from another, with `but`, has that one's
+        own = without_served(map(as_tool, tools), offered)  # an agent made from another, with `replace`, has that one's
         team = sub_agents_of(sub_agents)
         schemas = tuple(sorted(map(_as_schema, client_tools), key=lambda tool: tool.name))
         _check_secrets(own, kept)
@@ -190,8 +190,15 @@ class Agent:
         """Whether a call of this tool is the client's to answer."""
         return any(tool.name == name for tool in self.client_tools)
 
-    def but(self, **changes: Any) -> "Agent":
-        """The same agent with some fields changed: ``agent.but(name="judge")``. What it was bound to is left behind."""
+    def replace(self, **changes: Any) -> "Agent":
+        """The same agent with some fields changed: ``agent.replace(name="judge")``.
+
+        What it was bound to is left behind. Raises `BadAgent` for a field that agents do not have, or a value that
+        does not fit.
+        """
+        known = [field.name for field in dataclasses.fields(self)]
+        for name in changes.keys() - set(known):
+            raise BadAgent(f"agents have no field {name!r}, only {', '.join(known)}")
         if "mcp" in changes:
             changes = {"tools": without_served(self.tools, self.mcp)} | changes
         return dataclasses.replace(self, **changes)

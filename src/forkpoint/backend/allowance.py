@@ -86,7 +86,7 @@ def reopened(stored: Settings, find: Finds, allow: frozenset[str] = NOTHING, *, 
     if refused_items := [item for item in items if not allows(allow, item)]:
         raise CannotResume.of(refused_items)
     if agent is not None and model is not None and any(item.kind == "model" for item in items):
-        agent = standing_in(agent.but(llm=model), document)
+        agent = standing_in(agent.replace(llm=model), document)
     return GoingOn(agent, going_on(stored, agent, allow))
 
 

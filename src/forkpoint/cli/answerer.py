@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 from msgspec import Struct
-from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.cli.common import BUILT_IN, imported, imported_agent
@@ -60,7 +59,7 @@ class ModelOptions(Struct, frozen=True):
 
     def over(self, llm: LLM) -> LLM:
         """What a model becomes: another model if one is named; else the same, asked elsewhere or in another way."""
-        return self.llm() if self.model is not None else replace(llm, **self.given)
+        return self.llm() if self.model is not None else llm.replace(**self.given)
 
     @property
     def hint(self) -> str:

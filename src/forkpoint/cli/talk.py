@@ -66,7 +66,7 @@ class Talk(Struct, frozen=True):
             if isinstance(who, str):
                 why = f"the agent {who} is the server's, and has its own"
                 raise typer.BadParameter(why, param_hint="--approval")
-            who = who.but(approval=self.approval)
+            who = who.replace(approval=self.approval)
         place: dict[str, Any] = {"workspace": workspace, "trust": self.trust, "store": self.store}
         return Conversation(who, conversation_id=self.name, **place, **options)
 

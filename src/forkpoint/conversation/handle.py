@@ -226,7 +226,7 @@ class Handle:
         agent, lent = self.agent, None
         if agent is not None and lender is not None:
             guards = {"limits": agent.limits, "approval": agent.approval}
-            lent = lender.but(**guards, unattended=agent.unattended, hooks=agent.hooks)
+            lent = lender.replace(**guards, unattended=agent.unattended, hooks=agent.hooks)
         if not self.place.is_remote and (lent is None or lent.to_json() != settings.agent_json):
             lent = self.agent_of(settings)
         self.agent, self.settings = lent, settings

@@ -237,7 +237,7 @@ class Trusting:
         if (known := self._strict.get(key)) is None:
             approval = agent.approval if asks == "never" else (asks, *policies(agent.approval))
             hooks = hooks_of((*agent.hooks, *project.hooks))
-            known = (agent, agent.but(approval=approval, unattended=unattended, hooks=hooks))
+            known = (agent, agent.replace(approval=approval, unattended=unattended, hooks=hooks))
             self._strict.put(key, known)
         return known[1]
 
@@ -377,7 +377,7 @@ def with_project(agent: Agent, told: str | None) -> Agent:
     """The agent with what a project tells it, after its own instructions; itself if it has that already."""
     if not told or f"\n\n{agent.instructions}".endswith(f"\n\n{told}"):
         return agent
-    return agent.but(instructions=joined(agent.instructions, told))
+    return agent.replace(instructions=joined(agent.instructions, told))
 
 
 def joined(instructions: str, told: str | None) -> str:

@@ -156,9 +156,18 @@ class LLM(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
             raise BadSetting(self.model, variable, "it has characters that no key has")
         return key
 
+    def replace(self, **changes: Any) -> "LLM":
+        """The same model with some settings changed: ``llm.replace(temperature=0)``.
+
+        Raises `BadSetting` for a setting that models do not have, or a value that does not fit.
+        """
+        for name in changes.keys() - set(self.__struct_fields__):
+            raise BadSetting(self.model, name, "models have no such setting")
+        return msgspec.structs.replace(self, **changes)
+
     def to_json(self) -> JsonText:
         """A document with everything but a literal key."""
-        kept = msgspec.structs.replace(self, api_key=None) if self.api_key is not None else self
+        kept = self.replace(api_key=None) if self.api_key is not None else self
         return msgspec.json.encode(kept).decode()
 
     @classmethod

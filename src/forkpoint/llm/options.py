@@ -59,7 +59,7 @@ class Options(Struct, frozen=True, omit_defaults=True):
         """The LLM as this call asks it: with what is set here, as far as its wire has a place for it."""
         sent = self.sent(llm.wire)
         changes = {name: getattr(sent, name) for name in (*SAMPLING, "max_tokens") if _is_set(getattr(sent, name))}
-        return replace(llm, **changes) if changes else llm
+        return llm.replace(**changes) if changes else llm
 
 
 def _is_set(value: Any) -> bool:

@@ -75,4 +75,4 @@ def test_two_servers_of_one_name_are_refused_and_an_agent_comes_back_from_its_js
 
     agent = Agent("scripted/x", mcp=[odd()])
     assert bind(agent.to_json()) == agent
-    assert hash(agent) == hash(agent.but(name=None))
+    assert hash(agent) == hash(agent.replace(name=None))

@@ -22,7 +22,7 @@ LOOSE = Agent("scripted/loose", instructions="Be quick.", unattended="run", name
 def test_the_agent_comes_and_its_guards_stay(comes: Agent, stays: Agent) -> None:
     document = with_guards_of(comes.to_json(), stays.to_json())
     put_together = bind(document)
-    expected = comes.but(**{guard: getattr(stays, guard) for guard in GUARDS})
+    expected = comes.replace(**{guard: getattr(stays, guard) for guard in GUARDS})
     assert put_together == expected
     assert document == document_of(expected), "to the byte, so that an agent in hand is known to be this one"
 

@@ -381,4 +381,4 @@ def _with_key(llm: LLM, lent: Iterable[LLM]) -> LLM:
     if llm.api_key_env is not None:
         return llm
     keeper = next((one for one in lent if (one.model, one.base_url) == (llm.model, llm.base_url)), None)
-    return llm if keeper is None else msgspec.structs.replace(llm, api_key=keeper.api_key)
+    return llm if keeper is None else llm.replace(api_key=keeper.api_key)

@@ -51,7 +51,7 @@ async def beneath(store: Store, settings: Settings, agent: Agent, above: Agent |
         of = theirs.sub_agent
     if not approval and not unattended:
         return agent
-    stricter = agent.but(
+    stricter = agent.replace(
         approval=(*approval, agent.approval),
         unattended="deny" if "deny" in (*unattended, agent.unattended) else "run",
         hooks=hooks_of((*hooks, *agent.hooks)),

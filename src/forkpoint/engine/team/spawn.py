@@ -156,10 +156,10 @@ def known_agent(parent: Agent, settings: Settings) -> Agent:
     found = named or (role.agent if role is not None else None) or parent
     said = msgspec.json.decode(settings.agent_json or "{}", type=_StoredModel)
     if (llm := offered.model(said.llm.model)) is not None:
-        found = found.but(llm=llm)  # the key that it was given, if it is in no document
+        found = found.replace(llm=llm)  # the key that it was given, if it is in no document
     if found is parent:
         return found
-    return found.but(approval=(parent.approval, found.approval), hooks=hooks_of((*parent.hooks, *found.hooks)))
+    return found.replace(approval=(parent.approval, found.approval), hooks=hooks_of((*parent.hooks, *found.hooks)))
 
 
 class _StoredLLM(Struct, frozen=True):
@@ -307,7 +307,7 @@ def _answerer(
     if agent is not parent and not role.guardian:
         changes["approval"] = (parent.approval, agent.approval)
         changes["unattended"] = "deny" if "deny" in (parent.unattended, agent.unattended) else "run"
-    return agent.but(**changes) if changes else agent
+    return agent.replace(**changes) if changes else agent
 
 
 def _nickname(task: Task) -> str:

@@ -299,7 +299,7 @@ class Planner:
         if trust == "undecided" and (left is None or stored.guarded_by is None):
             return settings, agent
         asks: Approval = "risky" if trust == "untrusted" else "always"  # a project's policy is gone with its folder
-        stricter = agent.but(approval=(asks, agent.approval), unattended="deny")
+        stricter = agent.replace(approval=(asks, agent.approval), unattended="deny")
         return replace(settings, agent=msgspec.Raw(stricter.to_json().encode())), standing_in(
             stricter, stored.agent_json
         )
@@ -404,16 +404,16 @@ def _offering(agent: Agent, before: Sequence[Offered], offered: Sequence[Offered
     """The agent with what its servers offer. A new list that clashes with a tool of the agent or of another server does
     not replace the old one. Raises `BadTool` if there is none."""
     try:
-        return agent.but(mcp=offered)
+        return agent.replace(mcp=offered)
     except BadTool:
         lists = [new if old.tools is None else old for old, new in zip(before, offered, strict=True)]
         if lists == list(offered):
             raise
-    found = agent if tuple(lists) == agent.mcp else agent.but(mcp=lists)
+    found = agent if tuple(lists) == agent.mcp else agent.replace(mcp=lists)
     for place, new in enumerate(offered):
         try:
             if new != lists[place]:
-                found = agent.but(mcp=[*lists[:place], new, *lists[place + 1 :]])
+                found = agent.replace(mcp=[*lists[:place], new, *lists[place + 1 :]])
                 lists[place] = new
         except BadTool as error:
             _log.warning("the new list of the MCP server %s is not used: %s", new.server.name, error)

@@ -84,4 +84,4 @@ class UnfinishedPaths:
     def _manifest(self, record: StoredConversation, agent: Agent, new: NewTurn) -> str:
         """The hash of the manifest, without what MCP servers list: that may be another by the time of a repeat."""
         answers = self._planner.agent_for(record.settings, agent, new.how.allow)
-        return (answers.but(mcp=()) if answers.mcp else answers).manifest.hash
+        return (answers.replace(mcp=()) if answers.mcp else answers).manifest.hash

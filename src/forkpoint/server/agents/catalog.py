@@ -150,7 +150,7 @@ class Catalog:
         keeper = next((llm for llm in keyed if llm.api_key is not None), None)
         if keeper is None:
             return named
-        return named.but(llm=keeper) if named is not None else Agent(keeper)
+        return named.replace(llm=keeper) if named is not None else Agent(keeper)
 
     def workspace_for(self, path: str | None, agent: Agent) -> str | None:
         """The folder of a new conversation: the agent's own, or what a client chose under one of the roots.
@@ -194,7 +194,7 @@ def name_of_model(llm: LLM) -> str:
 
 def _called(name: str, agent: Agent) -> Agent:
     """The agent under the name that the server knows it by, for that is how its functions are found again."""
-    return agent if agent.name == name else agent.but(name=name)
+    return agent if agent.name == name else agent.replace(name=name)
 
 
 def _by_name(agents: Mapping[str, Agent]) -> dict[str, Agent]:
@@ -211,7 +211,7 @@ def _by_name(agents: Mapping[str, Agent]) -> dict[str, Agent]:
             if one not in within.setdefault(name, []):
                 within[name].append(one)
     alone = {name: namesakes[0] for name, namesakes in within.items() if name and len(namesakes) == 1}
-    return {name: one.but(approval=policies[name]) for name, one in alone.items()} | dict(agents)
+    return {name: one.replace(approval=policies[name]) for name, one in alone.items()} | dict(agents)
 
 
 def _within(agent: Agent, above: Approval) -> Iterator[tuple[Agent, Approval]]:

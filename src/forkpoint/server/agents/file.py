@@ -195,7 +195,7 @@ def _agent(
         if more := sorted((said.keys() | ({"sub_agents"} if table.team is not None else set())) - {"agent"}):
             problems.append(f"{where}: agent names all of it already; leave out {', '.join(more)}")
         found = _imported(said["agent"], folder, f"{where}.agent", problems)
-        return found if found is None or found.name == name else found.but(name=name)
+        return found if found is None or found.name == name else found.replace(name=name)
     instructions = _instructions(said, folder, where, problems)
     schema = _schema(name, said, folder, where, problems)
     skills = _skills(said, folder, where, problems)

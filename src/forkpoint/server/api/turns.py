@@ -406,7 +406,7 @@ def _limits(call: ApiCall, this: AsyncConversation, limits: Limits | None) -> Li
     if limits is None or agent is None or agent.name not in call.services.agents.names():
         return limits
     _, own = taken_over(this._handle.settings, call.services.agents.named(agent.name))
-    is_own = own.but(mcp=agent.mcp, llm=agent.llm).to_json() == agent.to_json()  # whatever its servers offer
+    is_own = own.replace(mcp=agent.mcp, llm=agent.llm).to_json() == agent.to_json()  # whatever its servers offer
     if not is_own and not _has_functions(agent):
         return limits
     for name in NUMBERS:

@@ -319,7 +319,7 @@ def _changed(source: Conversation, who: Answerer, store: str | None) -> Agent:
     if agent is None:
         return who.made()
     changes: dict[str, Any] = {"llm": who.model.over(agent.llm)} if who.model else {}
-    return agent.but(**changes | ({} if who.instructions is None else {"instructions": who.instructions}))
+    return agent.replace(**changes | ({} if who.instructions is None else {"instructions": who.instructions}))
 
 
 def turns_back(conversation: Conversation, number: int) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.output import OutputSchema
@@ -127,8 +126,8 @@ class Wardrobe:
 
     def _dress(self, wish: Wish) -> Agent:
         agent = self._agents.named(wish.agent)
-        return agent.but(
-            llm=agent.llm if wish.effort is None else replace(agent.llm, reasoning_effort=wish.effort),
+        return agent.replace(
+            llm=agent.llm if wish.effort is None else agent.llm.replace(reasoning_effort=wish.effort),
             instructions="\n\n".join(text for text in (agent.instructions, wish.system) if text),
             client_tools=(*agent.client_tools, *wish.tools),
             output=agent.output if wish.output is None else wish.output,
