@@ -44,6 +44,13 @@ def test_code_in_the_docs_prints_what_the_docs_show(page: Path, tmp_path: Path) 
         assert run_at_once(code, folder, tmp_path) == shown
 
 
+def test_the_program_in_the_readme_runs_again_where_it_ran_before(tmp_path: Path) -> None:
+    (folder := tmp_path / "folder").mkdir()
+    ((code, _),) = _SHOWN.findall((ROOT / "README.md").read_text())
+    first, second = (run_at_once(code, folder, tmp_path) for _ in range(2))
+    assert first.split(" | ")[0] == second.split(" | ")[0], "it says the same, in a conversation that has more events"
+
+
 def test_the_taste_in_the_readme_runs(tmp_path: Path) -> None:
     (taste,) = _TASTE.findall((ROOT / "README.md").read_text())
     imports, body = taste.split("\n\n", 1)

@@ -148,6 +148,7 @@ CODES = {
     "BadKeys.bad_api_key": "bad_api_key",
     "NotKept": "not_kept",
     "BadWorkspace.trust_refused": "trust_refused",
+    "BadWorkspace.workspace_differs": "workspace_differs",
     "SpawnRefused.agent_closed": "agent_closed",
     "NotFound.no_such_agent": "no_such_agent",
     "SpawnRefused": "spawn_refused",

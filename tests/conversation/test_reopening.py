@@ -19,8 +19,8 @@ import anyio.to_thread
 import pytest
 from tests.conversation.support.homes import Home
 
-from forkpoint import LLM, Agent, AsyncConversation, Conversation, Limits, TurnFailed, tool
-from forkpoint.errors import AlreadyExists, CannotResume, NoAgent, NotFound
+from forkpoint import LLM, Agent, AsyncConversation, AsyncConversations, Conversation, Limits, TurnFailed, tool
+from forkpoint.errors import AlreadyExists, BadArgument, BadWorkspace, CannotResume, NoAgent, NotFound
 from forkpoint.ids import new_id
 from forkpoint.llm.key import Key
 from forkpoint.llm.model import Retries
@@ -366,6 +366,54 @@ async def test_open_makes_what_is_not_there_and_opens_what_is(home: Home, by_nam
                 await taken.run("one")
     async with await AsyncConversation.open("fork", create=home.agent(other), store=home.store) as opened:
         assert opened.id == fork.id
+
+
+async def test_what_is_made_by_opening_has_its_title_tags_and_workspace(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    (tmp_path / "link").symlink_to(here)
+    store = tmp_path / "a.db"
+    new: dict[str, Any] = {"workspace": here, "title": "Mine", "tags": {"kind": "ci"}}
+    async with await AsyncConversation.open("one", create=ECHO, store=store, **new) as made:
+        assert (made.workspace, await made.tags()) == (here, {"kind": "ci", "title": "Mine"})
+        await made.run("hi")
+    async with AsyncConversations(store) as conversations:
+        again = await conversations.open(
+            "one", create=ECHO, workspace=tmp_path / "link", title="Other", tags={"x": "y"}
+        )
+        assert (again.id, again.workspace) == (made.id, here)
+        assert await again.tags() == {"kind": "ci", "title": "Mine"}, "they are for a new conversation"
+        await again.close()
+        with pytest.raises(BadWorkspace, check=BadWorkspace.workspace_differs.made) as refused:
+            await conversations.open("one", create=ECHO, workspace=there)
+        assert all(text in str(refused.value) for text in ("one", str(here), str(there)))
+        async with await conversations.create(ECHO, conversation_id="nowhere"):
+            pass
+        with pytest.raises(BadWorkspace, match="no folder"):
+            await conversations.open("nowhere", create=ECHO, workspace=here)
+
+
+@pytest.mark.parametrize("given", [{"workspace": "."}, {"title": "Mine"}, {"tags": {"kind": "ci"}}], ids=str)
+async def test_what_is_for_a_new_conversation_needs_an_agent_to_make_it(home: Home, given: dict[str, Any]) -> None:
+    with pytest.raises(BadArgument, match="create=") as refused:
+        await AsyncConversation.open("one", store=home.store, **given)
+    assert next(iter(given)) in refused.value.argument
+
+
+async def test_nothing_is_made_by_opening_if_trust_has_no_folder(tmp_path: Path) -> None:
+    store = tmp_path / "a.db"
+    with pytest.raises(BadArgument, match="no workspace"):
+        await AsyncConversation.open("one", create=ECHO, trust=True, store=store)
+    assert (await AsyncConversation.list(store=store)).items == ()
+
+
+async def test_the_title_and_tags_of_what_is_made_by_opening_reach_a_server(home: Home) -> None:
+    tags = {"kind": "ci"}
+    async with await AsyncConversation.open(
+        "one", create=home.agent(ECHO), title="Mine", tags=tags, store=home.store
+    ) as made:
+        assert await made.tags() == {"kind": "ci", "title": "Mine"}
 
 
 async def test_many_who_open_or_create_at_once_have_the_same_conversation(home: Home) -> None:

@@ -139,6 +139,9 @@ class AsyncConversation:
         *,
         agent: Agent | LLM | str | None = None,
         create: Agent | LLM | str | None = None,
+        workspace: str | os.PathLike[str] | None = None,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
         bind: bool = True,
         allow: Collection[str] = (),
         trust: bool | None = None,
@@ -152,6 +155,8 @@ class AsyncConversation:
           missing or have changed, or if ``agent`` has another model, `CannotResume` lists all of that, before anything
           runs.
         - ``create``: the agent of a new conversation, which is made if none has this id or name.
+        - ``workspace``, ``title``, ``tags``: of the new conversation; they need ``create``. If the conversation exists,
+          its title and tags stay as they are, and another workspace than the one that it has raises `BadWorkspace`.
         - ``bind=False``: opens the conversation without its functions: to read, fork or rewind it, not to run it.
         - ``allow``: what may be missing, by its kind (``tools``, ``output``, ``approval``, ``workspace``, ``model``) or
           by its name (``tool:read_log``). The conversation goes on without the tools, the form of answers or the
@@ -161,7 +166,9 @@ class AsyncConversation:
           it is said when a conversation is made.
         - ``store``, ``callbacks``, ``visualizer``: as in `AsyncConversation`.
         """
-        options = OpenOptions(agent=agent, create=create, bind=bind, allow=allow, trust=trust)
+        options = OpenOptions(
+            agent=agent, create=create, workspace=workspace, title=title, tags=tags, bind=bind, allow=allow, trust=trust
+        )
         return cls._around(await opened(Place(store), id, options), callbacks, visualizer)
 
     @classmethod

@@ -75,6 +75,9 @@ class AsyncConversations:
         *,
         agent: Agent | LLM | str | None = None,
         create: Agent | LLM | str | None = None,
+        workspace: str | os.PathLike[str] | None = None,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
         bind: bool = True,
         allow: Collection[str] = (),
         trust: bool | None = None,
@@ -83,7 +86,9 @@ class AsyncConversations:
     ) -> AsyncConversation:
         """Opens a conversation that exists, by its id or name. Everything is as in `AsyncConversation.open`."""
         await self._backend()
-        options = OpenOptions(agent=agent, create=create, bind=bind, allow=allow, trust=trust)
+        options = OpenOptions(
+            agent=agent, create=create, workspace=workspace, title=title, tags=tags, bind=bind, allow=allow, trust=trust
+        )
         return AsyncConversation._around(await opened(self._place.also(), id, options), callbacks, visualizer)
 
     async def create(

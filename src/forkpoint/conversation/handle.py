@@ -27,7 +27,16 @@ from forkpoint.conversation.place import Place
 from forkpoint.engine.team.spawn import known_agent
 from forkpoint.engine.trust import check_trust, taken_over
 from forkpoint.engine.views import info_of_draft
-from forkpoint.errors import AlreadyExists, CannotResume, ConversationClosed, NoAgent, NotFound, Stale
+from forkpoint.errors import (
+    AlreadyExists,
+    BadArgument,
+    BadWorkspace,
+    CannotResume,
+    ConversationClosed,
+    NoAgent,
+    NotFound,
+    Stale,
+)
 from forkpoint.history.budgets import Budget
 from forkpoint.llm.model import LLM
 
@@ -276,13 +285,29 @@ class NewOptions(Struct, frozen=True):
 
 
 class OpenOptions(Struct, frozen=True, kw_only=True):
-    """How a caller opens a conversation that exists."""
+    """How a caller opens one. ``workspace``, ``title`` and ``tags`` are for the one that ``create`` makes."""
 
     agent: Agent | LLM | str | None = None
     create: Agent | LLM | str | None = None
+    workspace: str | os.PathLike[str] | None = None
+    title: str | None = None
+    tags: Mapping[str, str] | None = None
     bind: bool = True
     allow: Collection[str] = ()
     trust: bool | None = None
+
+    def new(self, id: str) -> NewOptions | None:
+        """The conversation that is made if none has this id; None if none is to be made.
+
+        Raises `BadArgument` for what only a new conversation can have.
+        """
+        if self.create is not None:
+            return NewOptions(self.create, id, self.workspace, self.trust, self.title, self.tags)
+        for name in ("workspace", "title", "tags"):
+            if (given := getattr(self, name)) is not None:
+                why = "it is for a new conversation: say with create= who answers there, if none has this name yet"
+                raise BadArgument("open()", f"{name}={given!r}", why)
+        return None
 
 
 def drafted(place: Place, options: NewOptions) -> Handle:
@@ -331,12 +356,15 @@ async def opened(place: Place, id: str, options: OpenOptions) -> Handle:
 async def _opened(place: Place, id: str, options: OpenOptions) -> Handle:
     allowed = as_allowed(options.allow)
     remote = place.is_remote
-    given, new = (None if one is None else as_answerer(one, remote=remote) for one in (options.agent, options.create))
-    backend = await place.backend()
-    info, settings = await _found(backend, id, new, remote=remote)
+    new = options.new(id)
+    given, fresh = (None if one is None else as_answerer(one, remote=remote) for one in (options.agent, options.create))
+    workspace = as_workspace(options.workspace, remote=remote)
+    info, settings, made = await _found(place, id, new)
+    if workspace is not None and not made and not _is_same(workspace, settings.workspace, remote=remote):
+        raise BadWorkspace.workspace_differs(info.name, workspace, settings.workspace or "no folder")
     if isinstance(given, Agent) and not remote:
         given = known_agent(given, settings)  # whoever has the parent's agent has its sub-agents' too
-    known = at_hand(given or new)
+    known = at_hand(given or fresh)
     wanted = given.llm if isinstance(given, Agent) else None
     bound: Agent | None = None
     if remote:
@@ -347,25 +375,32 @@ async def _opened(place: Place, id: str, options: OpenOptions) -> Handle:
     elif options.bind:
         found = reopened(settings, lambda text, without: bind_to(text, known, without=without), allowed, model=wanted)
         bound, settings = found.agent, found.settings
-    if options.trust is not None:
+    trust = None
+    if options.trust is not None and not made:  # else it was kept when the conversation was made
         check_trust(options.trust, None if remote else settings.workspace, "Conversation.open()")
-    trust = None if options.trust is None else (info.family, options.trust)
+        trust = (info.family, options.trust)
     return Handle(place, info.id, info.name, bound, settings, allow=allowed, trust=trust)
 
 
-async def _found(backend: Backend, id: str, new: Agent | str | None, *, remote: bool) -> tuple[Info, Settings]:
-    """The conversation and its settings. If it does not exist, the agent ``new`` gets one; without it: `NotFound`."""
+async def _found(place: Place, id: str, new: NewOptions | None) -> tuple[Info, Settings, bool]:
+    """The conversation, its settings, and whether it was made now. Raises `NotFound` if none is to be made."""
+    backend = await place.backend()
     try:
-        return await backend.find(id)
+        return *await backend.find(id), False
     except NotFound:
         if new is None:
             raise
-    fresh, name = as_id(id)
-    draft = Draft(id=fresh, name=name, settings=Settings.of(new, None, remote=remote), chosen=True)
+    draft = drafted(place, new)
     try:
-        return await backend.create(draft), draft.settings
+        await draft.backend()
     except AlreadyExists:  # somebody else has just made it
-        return await backend.find(id)
+        return *await backend.find(id), False
+    return (await backend.find(draft.id))[0], draft.settings, True
+
+
+def _is_same(folder: str, other: str | None, *, remote: bool) -> bool:
+    plain = os.path.normpath if remote else os.path.realpath  # links of a server's disk are not ours to follow
+    return other is not None and plain(folder) == plain(other)
 
 
 def at_hand(answerer: Agent | str | None) -> Agent | None:

@@ -46,6 +46,18 @@ class BadWorkspace(ForkpointError, code="bad_workspace"):
         """
 
     @form
+    def workspace_differs(self, conversation: str, path: str, actual: str) -> None:
+        """Conversation {conversation} exists already and works in {actual}, not in {path}.
+
+        Go on there without naming a folder, or fork it into that folder.
+
+        Python: Leave workspace= out to go on there, or go on in fork(workspace=...).
+
+        Command line: Leave --workspace out to go on there, or use `forkpoint fork {conversation} --workspace {path}`.
+        """
+        self.why = f"the conversation works in {actual}"
+
+    @form
     def trust_refused(self, path: str, why: str) -> None:
         """Nothing can be said here of whether {path} is trusted: {why}.
 
