@@ -192,6 +192,8 @@ def test_an_interrupted_turn_is_announced_and_can_be_gone_on_with(forkpoint: Pro
     forkpoint.script(Reply(calls=(READ,)), HANGS)
     with forkpoint.start("run", "Why?", "-c", "talk", *AGENT) as process:
         assert process.stderr is not None
+        assert process.stdin is not None
+        process.stdin.close()
         while "← read_log" not in process.stderr.readline():
             pass
         process.kill()

@@ -2,7 +2,11 @@
 
 import json
 import os
+import shlex
 import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,12 +106,6 @@ def test_a_message_can_come_from_a_pipe(forkpoint: Program, arguments: tuple[str
     assert turn.input[0].parts == (Text("first line\nsecond: ünï"),)
 
 
-def test_a_message_that_is_given_is_all_even_if_a_pipe_is_open(forkpoint: Program) -> None:
-    with forkpoint.start("run", "hello", *ECHO) as process:  # nobody ever closes its stdin
-        assert process.stdout is not None
-        assert process.stdout.read() == "You said: hello\n"
-
-
 @pytest.mark.parametrize("arguments", [(), ("-",), ("",), ("  \n",)])
 def test_nothing_to_say_is_a_command_line_that_makes_no_sense(forkpoint: Program, arguments: tuple[str, ...]) -> None:
     done = forkpoint.run("run", *arguments, *ECHO)
@@ -198,11 +196,13 @@ def test_ctrl_c_cancels_the_turn_and_says_how_it_ended(forkpoint: Program, argum
 def test_ctrl_c_while_the_model_is_silent_cancels_the_turn(forkpoint: Program) -> None:
     forkpoint.script(Reply(calls=(READ,)), HANGS)
     with forkpoint.start("run", "Why?", "-c", "build", "--agent", "builds:agent") as process:
+        assert process.stdin is not None
         assert process.stderr is not None
+        process.stdin.close()
         while "← read_log" not in process.stderr.readline():
             pass
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate()
+        err = process.stderr.read()
     assert process.returncode == 130
     assert "conversation build · cancelled · " in err
     (turn,) = turns(forkpoint, "build")
@@ -262,3 +262,59 @@ def test_an_agent_can_be_given_for_tools_that_cannot_be_imported_any_more(forkpo
     assert done.returncode == 1
     assert "What this conversation was made with is not here as it was" in done.stderr
     assert forkpoint.text("run", "two", "-c", "build", "--agent", "moved:agent") == "one\n"
+
+
+# What is piped, and what is printed.
+
+
+def test_a_message_and_a_pipe_are_said_together(forkpoint: Program) -> None:
+    said = forkpoint.run("run", "Review this:", *ECHO, "--quiet", stdin="+ one\n- two\n")
+    assert said.stdout == "You said: Review this:\n\n+ one\n- two\n"
+    with forkpoint.start("run", "Review this:", *ECHO, "--quiet") as process:  # a pipe and not a file
+        assert process.communicate("+ one\n")[0] == "You said: Review this:\n\n+ one\n"
+
+
+def test_an_empty_pipe_is_no_text_and_a_stdin_that_does_not_end_is_not_waited_for(forkpoint: Program) -> None:
+    assert forkpoint.run("run", "hello", *ECHO, "--quiet", stdin=" \n").stdout == "You said: hello\n"
+    command = [sys.executable, "-m", "forkpoint", "run", "hello", *ECHO, "--quiet"]
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(os.devnull) as nothing:
+        for stdin in (nothing.fileno(), theirs.fileno()):
+            done = subprocess.run(
+                command, cwd=forkpoint.folder, env=forkpoint.environment, stdin=stdin, stdout=subprocess.PIPE, text=True
+            )
+            assert done.stdout == "You said: hello\n"
+    closed = shlex.join(command) + " <&-"
+    done = subprocess.run(
+        closed, shell=True, cwd=forkpoint.folder, env=forkpoint.environment, stdout=subprocess.PIPE, text=True
+    )
+    assert done.stdout == "You said: hello\n"
+
+
+def test_the_first_code_block_of_an_answer_can_be_printed_alone(forkpoint: Program) -> None:
+    forkpoint.script(Reply("So:\n```sh\nls -l\n```\nand ```more```"))
+    arguments = ("run", "How?", "-c", "build", "--agent", "builds:agent", "--extract")
+    done = forkpoint.run(*arguments)
+    assert (done.returncode, done.stdout) == (0, "ls -l\n")
+    assert "conversation build · committed · " in done.stderr
+    forkpoint.script(Reply("I do not know."))
+    done = forkpoint.run(*arguments, "--quiet")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (
+        "error: The answer has no code block, and the turn has committed. `forkpoint show build --turn" in done.stderr
+    )
+    assert [turn.outcome for turn in turns(forkpoint, "build")] == ["committed", "committed"]
+
+
+def test_the_last_used_conversation_goes_on(forkpoint: Program) -> None:
+    nothing = forkpoint.run("run", "hello", "--last", *ECHO)
+    assert nothing.returncode == 1
+    assert "There is no conversation" in nothing.stderr
+    for name in ("one", "two", "one"):
+        forkpoint.text("run", "hello", "-c", name, *ECHO)
+    assert forkpoint.json("run", "And?", "--last")["name"] == "one"
+    forkpoint.text("rewind", "one", "--turns", "1")
+    assert forkpoint.json("run", "And?", "-l")["name"] == "one"
+    forkpoint.text("run", "hello", "-c", "two")
+    assert forkpoint.json("run", "And?", "-l")["name"] == "two"
+    assert forkpoint.run("run", "And?", "--last", "-c", "one").returncode == 2

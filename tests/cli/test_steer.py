@@ -65,10 +65,13 @@ def looking(program: Program) -> Iterator[None]:
 def test_a_turn_of_another_process_is_steered(forkpoint: Program) -> None:
     forkpoint.script(LOOKS, Reply("Brief: fine."))
     with forkpoint.start("run", "Look.", "-c", "it", *AGENT) as process:
+        assert process.stdin is not None
+        process.stdin.close()
         with looking(forkpoint):
             done = forkpoint.run("steer", "it", "Be brief.", "--key", "k1")
             sent = forkpoint.json("steer", "it", "Be brief.", "--key", "k1")
-        out, _ = process.communicate()
+        assert process.stdout is not None
+        out = process.stdout.read()
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == f"Sent to turn {sent['turn']}. It is delivered with the next tool results.\n"
     assert (sent["outcome"], sent["delivered"], out) == ("running", False, "Brief: fine.\n")

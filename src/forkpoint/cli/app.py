@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ForkpointError as error:
         from forkpoint.cli.output import print_error  # which loads what draws on a terminal: not for --help
 
-        print_error(error, as_json="--json" in given)
+        print_error(error, as_json="--json" in given, as_line="--stream-json" in given)
         sys.exit(1)
     finally:
         _flush()

@@ -94,6 +94,8 @@ Allow: TypeAlias = Annotated[
     ),
 ]
 
+Last: TypeAlias = Annotated[bool, option("--last -l", "Go on with the conversation that was used last.")]
+
 Tags: TypeAlias = Annotated[list[str] | None, option("--tag KEY=VALUE", "A tag. Repeatable.")]
 
 
@@ -181,6 +183,19 @@ def listed(store: str | None, **options: Any) -> Page[Info]:
         return Page(())
     with Conversations(store) as conversations:
         return conversations.list(**options)
+
+
+def last_used(store: str | None) -> str:
+    """The id of the conversation that was used last: by a turn, or otherwise. Raises `NotFound` if there is none.
+
+    A list by last use goes by minutes, so the last change decides among those at its front. A branch that was set
+    aside counts only if something has happened in it since.
+    """
+    front = listed(store, order="used", limit=50).items
+    used = [info for info in front if info.lineage.kind != "aside" or info.updated > info.created]
+    if not used:
+        raise NotFound("conversation", "--last")
+    return max(used, key=lambda info: info.updated).id
 
 
 def short_names(infos: Iterable[Info]) -> dict[str, str]:

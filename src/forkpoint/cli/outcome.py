@@ -1,19 +1,22 @@
 """`Telling`: what a command prints about the turn that it runs: its answer, its end, and what can be done then.
 
 The answer is on stdout, all the rest on stderr. On a terminal the answer is shown as it comes; a file or a pipe gets it
-once it is committed, whole. Tests: tests/cli/test_run.py, test_turns.py.
+once it is committed, whole. `AnswerForm` says what else may stand in its place.
+Tests: tests/cli/test_run.py, tests/cli/test_turns.py.
 """
 
 import shlex
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import typer
 
+from forkpoint.cli.answer.code_block import first_block
+from forkpoint.cli.answer.json_lines import JsonLines
 from forkpoint.cli.commands.local import bring_library_for
-from forkpoint.cli.output import WAITING, console, menu, one_line, print_error, print_json, summary
+from forkpoint.cli.output import WAITING, clean, console, menu, one_line, print_error, print_json, summary
 from forkpoint.cli.questions.project import in_approved_project
 from forkpoint.conversation import Conversation, Turn, TurnStarted, Update
 from forkpoint.conversation.visualizer import TerminalVisualizer
@@ -28,24 +31,34 @@ _RESUME = ("resume", "on after the last finished step")
 _DISCARD = ("discard", "end it, and go on without it")
 _DECIDE = (("approve", "look at what waits, let it run, and go on"), ("deny", "refuse it, and go on"), _DISCARD)
 
+AnswerForm: TypeAlias = Literal["text", "json", "json_lines", "code", "output"]
+"""What a command prints on stdout: the answer; the whole turn as one JSON document; each update of the turn on a line;
+the first code block of the answer; or the typed output, as JSON."""
+
 
 class Telling:
     """Prints one turn. Open the conversation with `options`, then `run` the turn."""
 
-    def __init__(self, *, store: str | None, as_json: bool, quiet: bool = False) -> None:
+    def __init__(self, *, store: str | None, as_json: bool, quiet: bool = False, form: AnswerForm = "text") -> None:
         self._store = store
-        self._as_json = as_json
+        self._form: AnswerForm = "json" if as_json else form
+        self._as_json = self._form in {"json", "json_lines"}
+        self._lines = JsonLines() if form == "json_lines" else None
         self._begun: str | None = None
         self._aside = console(stderr=True)
         self._aside.quiet = quiet
+        answers = console()
+        answers.quiet = self._form != "text"
+        streams = sys.stdout.isatty() and self._form == "text"
         self._screen = TerminalVisualizer(
-            self._aside, answers=console(), stream=sys.stdout.isatty(), show_input=False, show_end=False, store=store
+            self._aside, answers=answers, stream=streams, show_input=False, show_end=False, store=store
         )
 
     @property
     def options(self) -> dict[str, Any]:
         """The options to open the conversation with."""
-        return {"callbacks": [self._follow], "visualizer": None if self._as_json else self._screen}
+        callbacks = [self._follow, *([] if self._lines is None else [self._lines])]
+        return {"callbacks": callbacks, "visualizer": None if self._as_json else self._screen}
 
     def run(self, conversation: Conversation, act: Callable[[], Turn]) -> None:
         """Runs the turn and tells how it ended. Exits unless it has committed."""
@@ -60,6 +73,8 @@ class Telling:
             self._failed(failed, name)
             raise typer.Exit(1) from None
         except TurnOpen as error:
+            if self._lines is not None:
+                raise
             print_error(error, as_json=self._as_json)
             self._suggest(name, *(_DECIDE if error.outcome == "awaiting_approval" else (_RESUME, _DISCARD)))
             raise typer.Exit(1) from None
@@ -69,10 +84,26 @@ class Telling:
         if turn.outcome == "awaiting_approval":
             self._suggest(name, *_DECIDE)
             raise typer.Exit(WAITING)
+        self._print_part(turn, name)
+
+    def _print_part(self, turn: Turn, name: str) -> None:
+        """Prints the part of the answer that was asked for. Exits if the answer has none."""
+        if self._form == "output":
+            print_json(_plain_output(turn))
+        elif self._form == "code":
+            block = first_block(turn.text)
+            if block is None:
+                shows = command("show", name, self._store, "--turn", turn.id)
+                told = f"The answer has no code block, and the turn has committed. `{shows}` shows it."
+                print(f"error: {one_line(told)}", file=sys.stderr)
+                raise typer.Exit(1)
+            print(clean(block) if sys.stdout.isatty() else block)
 
     def ended(self, turn: Turn, name: str) -> None:
         """What a turn took, on one line, or all of it for programs."""
-        if self._as_json:
+        if self._lines is not None:
+            self._lines.ended(document(turn, name))
+        elif self._as_json:
             print_json(document(turn, name))
         else:
             self._screen.end_line()
@@ -90,6 +121,11 @@ class Telling:
 
     def _failed(self, failed: TurnFailed, name: str) -> None:
         self._screen.end_line()
+        if self._lines is not None:
+            if not isinstance(failed.turn, Turn):
+                raise failed
+            self._lines.ended(document(failed.turn, name))
+            return
         if self._as_json:
             if isinstance(failed.turn, Turn):
                 print_json(document(failed.turn, name))
@@ -125,8 +161,13 @@ def command(verb: str, name: str, store: str | None, *more: str) -> str:
 def document(turn: Turn, name: str) -> dict[str, Any]:
     """A turn, for programs."""
     told = plain(turn_document(turn)) | {"name": name}
-    told["output"] = msgspec.to_builtins(turn.output, enc_hook=_builtins)
+    told["output"] = _plain_output(turn)
     return told
+
+
+def _plain_output(turn: Turn) -> Any:
+    """The typed output of a turn, of plain values."""
+    return msgspec.to_builtins(turn.output, enc_hook=_builtins)
 
 
 def _builtins(value: Any) -> Any:

@@ -91,10 +91,14 @@ def print_json(document: Any) -> None:
     print(msgspec.json.format(msgspec.json.encode(document)).decode())
 
 
-def print_error(error: ForkpointError, *, as_json: bool) -> None:
-    """What went wrong, on stderr, on one line."""
-    if as_json:
-        told: dict[str, Any] = {"code": error.code, "message": error.message("Command line")}
+def print_error(error: ForkpointError, *, as_json: bool, as_line: bool = False) -> None:
+    """What went wrong, on stderr, on one line; or, ``as_line``, as the last line of a stream of JSON on stdout."""
+    told: dict[str, Any]
+    if as_line:
+        told = {"code": error.code, "message": error.message("Command line")}
+        print(msgspec.json.encode({"type": "error", "error": told}).decode())
+    elif as_json:
+        told = {"code": error.code, "message": error.message("Command line")}
         if isinstance(error, TurnFailed):
             told["turn"] = error.id
             told["cause"] = error.turn.error.code if error.turn is not None and error.turn.error is not None else None

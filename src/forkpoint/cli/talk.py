@@ -6,6 +6,7 @@ from typing import Any
 import typer
 from msgspec import Struct
 
+from forkpoint.agent.output import as_output
 from forkpoint.backend.allowance import allows_models
 from forkpoint.backend.settings import as_workspace
 from forkpoint.cli.answerer import Answerer
@@ -29,6 +30,7 @@ class Talk(Struct, frozen=True):
     trust: bool | None
     allow: list[str] | None
     store: str | None
+    schema: dict[str, Any] | None = None
 
     def existing(self, **options: Any) -> Conversation | None:
         """The conversation with this name, ready to run, or None.
@@ -46,6 +48,10 @@ class Talk(Struct, frozen=True):
         try:
             if self.approval is not None and (found.agent is None or found.agent.approval != self.approval):
                 raise _refused(found, "--approval", "has its agent's already; only a new one takes another")
+            if self.schema is not None and not _answers_so(found, self.schema):
+                raise _refused(
+                    found, "--schema", "has its agent's form of answers already; only a new one takes another"
+                )
             if is_remote(self.store):
                 self._check_options_there(found, other)
             else:
@@ -62,11 +68,13 @@ class Talk(Struct, frozen=True):
         if self.who.model.model is None and (self.who.agent is None or is_built_in(self.who.agent, self.store)):
             own = model_of(workspace, self.store, self.trust)
         who = self.who.at(self.store, own)
-        if self.approval is not None:
+        for option, other in (("--approval", {"approval": self.approval}), ("--schema", {"output": self.schema})):
+            if None in other.values():
+                continue
             if isinstance(who, str):
                 why = f"the agent {who} is the server's, and has its own"
-                raise typer.BadParameter(why, param_hint="--approval")
-            who = who.replace(approval=self.approval)
+                raise typer.BadParameter(why, param_hint=option)
+            who = who.replace(**other)
         place: dict[str, Any] = {"workspace": workspace, "trust": self.trust, "store": self.store}
         return Conversation(who, conversation_id=self.name, **place, **options)
 
@@ -121,6 +129,12 @@ def _described(llm: LLM) -> str:
     where = f" at {masked(llm.base_url)}" if llm.base_url else ""
     key = f", with the key in {llm.api_key_env}" if llm.api_key_env else ""
     return f"{llm.model}{where} ({llm.wire}{key})"
+
+
+def _answers_so(found: Conversation, schema: dict[str, Any]) -> bool:
+    """Whether the agent of a conversation gives answers of this form."""
+    has = None if found.agent is None else found.agent.output
+    return has is not None and has == as_output(schema)
 
 
 def _refused(found: Conversation, option: str, why: str) -> typer.BadParameter:

@@ -22,6 +22,7 @@ from forkpoint.server.api.public import event_frame, problem_of, public_turn
 from forkpoint.server.live.stream import HEARTBEAT, OPENING, frame
 from forkpoint.updates import TurnJoined, TurnStarted
 from forkpoint.wire.documents import side_answer_document
+from forkpoint.wire.updates import update_json
 
 MOST_BYTES = 1024 * 1024
 """What a mailbox holds before its reader counts as too slow, however few frames that are."""
@@ -253,10 +254,7 @@ def ends_of(items: Iterable[Item]) -> list[Encoded]:
 
 def update_frame(turn: str | None, update: Update) -> bytes:
     """An update as a frame, with its turn."""
-    data = encode(update)
-    if turn is not None and not isinstance(update, TurnStarted):
-        data = b'{"turn":"' + turn.encode() + b'",' + data[1:]
-    return frame(str(update.__struct_config__.tag), data)
+    return frame(str(update.__struct_config__.tag), update_json(turn, update))
 
 
 def gap_frame(dropped: int) -> bytes:

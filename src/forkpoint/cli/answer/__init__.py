@@ -1,0 +1,1 @@
+"""The forms in which ``forkpoint run`` prints an answer for programs."""
