@@ -1,6 +1,7 @@
 """A call ends in an answer or in one typed failure, whatever the server on the other side does."""
 
 import asyncio
+import importlib
 import re
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -11,6 +12,7 @@ import anyio.abc
 import anyio.lowlevel
 import pytest
 from anyio.abc import SocketStream
+from tests.slow_import import SlowImport
 
 from forkpoint import errors
 from forkpoint.events import Envelope, ModelCalled, Reasoning, StagedEvent, Text, Usage, UserMessage
@@ -34,7 +36,7 @@ from forkpoint.llm import (
     own_identity,
     render,
 )
-from forkpoint.llm.providers import clients, sdk
+from forkpoint.llm.providers import sdk
 from forkpoint.llm.scripts import Fault, FaultKind, Reply, Script, ScriptedCall
 from forkpoint.testing.model_server import ModelServer
 
@@ -254,13 +256,21 @@ async def test_the_last_failure_is_the_outcome_when_all_attempts_are_used(models
 async def test_what_is_loaded_before_the_first_call_is_no_silence_of_the_server(
     server: ModelServer, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slow(package: str) -> object:
-        threading.Event().wait(0.6)  # longer than the server has
-        return clients.load(package)
-
-    monkeypatch.setattr(sdk, "load", slow)
-    llm = llm_at(server, "chat", timeouts=Timeouts(first=0.5), retries=ONCE)
+    importlib.import_module("openai")
+    slow = SlowImport(monkeypatch, "openai")
+    llm = llm_at(server, "chat", timeouts=Timeouts(first=5, idle=5, total=10), retries=ONCE)
     answered(await models.call(llm, asks(llm), CONTEXT))
+    assert slow.imported == 1
+
+
+async def test_a_call_that_is_tried_again_after_an_import_has_all_of_its_time(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importlib.import_module("openai")
+    SlowImport(monkeypatch, "openai")
+    with ModelServer(Script([Reply(fault=Fault("overloaded")), HELLO])) as server:
+        llm = llm_at(server, "chat", timeouts=Timeouts(total=10))
+        assert answered(await models.call(llm, asks(llm), CONTEXT)).called.attempts == 2
 
 
 async def test_a_call_is_not_tried_again_while_whoever_asked_will_ask_again(models: Models) -> None:

@@ -2,7 +2,8 @@
 Tests: tests/llm/test_streams.py."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import anyio
 
@@ -28,6 +29,7 @@ class Hearing:
         self.first_token: float | None = None
         self.response_id: str | None = None
         self.lively = False
+        self.loaded_for = 0.0  # seconds that modules took to load
         self.scope = anyio.CancelScope()
         self._started = time.perf_counter()
         self._timeouts = timeouts
@@ -38,9 +40,15 @@ class Hearing:
         """Waiting begins."""
         self.scope.deadline = min(anyio.current_time() + self._timeouts.first, self._until)
 
-    def wait_for_nothing(self) -> None:
-        """A module is being loaded, and the model was not asked yet: that time does not count."""
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """A module is being loaded, and the model was not asked yet: that time counts against no timeout."""
+        began = anyio.current_time()
         self.scope.deadline = float("inf")
+        yield
+        self.loaded_for = anyio.current_time() - began
+        self._until += self.loaded_for
+        self.wait_for_first()
 
     def alive(self) -> None:
         """Something came, though it need not be a piece."""

@@ -200,11 +200,16 @@ class _Calling:
         self.llm = llm
         self.rendering = rendering
         self.context = context
-        self.until = until
+        self._until = until
         self.attempts = 0
         self._started = time.perf_counter()
         self._hearings: list[Hearing] = []
         self._key: str | None = None
+
+    @property
+    def until(self) -> float:
+        """When the call has taken too long. The time in which modules were loaded does not count."""
+        return self._until + sum(hearing.loaded_for for hearing in self._hearings)
 
     def attempt(self, request: Request, heard: Callable[[Piece], None] | None) -> Hearing:
         self.attempts += 1

@@ -1,5 +1,6 @@
 """Whatever a server does, a call ends within its timeout; one that has failed is started anew for the next."""
 
+import importlib
 import json
 import logging
 import re
@@ -18,6 +19,7 @@ import anyio.to_thread
 import pytest
 from tests.agent.mcp.calling import Tools, is_there, odd
 from tests.agent.mcp.real_server import serving
+from tests.slow_import import SlowImport
 
 from forkpoint.agent.mcp import McpFailed, McpServer, connect, end_servers
 from forkpoint.agent.mcp.processes import ServerOutput
@@ -27,6 +29,15 @@ from forkpoint.events import Image
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+
+
+async def test_loading_the_sdk_does_not_count_against_a_server_s_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    importlib.import_module("jsonschema")
+    slow = SlowImport(monkeypatch, "jsonschema")
+    with pytest.raises(McpFailed) as failed:
+        await connect(McpServer("gone", command=["false"], timeout=5))
+    assert slow.imported == 1
+    assert "within" not in failed.value.why
 
 
 # One connection.

@@ -55,11 +55,10 @@ class SdkProvider:
     async def ask(self, request: Request, hearing: Hearing) -> Answer:
         key = request.llm.key() or NO_KEY
         if not self._loaded:
-            hearing.wait_for_nothing()
-            # Not in the threads that everybody shares: those may all be taken by tools.
-            sdk = await anyio.to_thread.run_sync(load, self._package, limiter=anyio.CapacityLimiter(1))
+            with hearing.loading():
+                # Not in the threads that everybody shares: those may all be taken by tools.
+                sdk = await anyio.to_thread.run_sync(load, self._package, limiter=anyio.CapacityLimiter(1))
             self._loaded.append(Clients(sdk))
-            hearing.wait_for_first()
         clients = self._loaded[0]
         machine = self._machine(request, hearing)
         try:
