@@ -33,7 +33,7 @@ async def show(store: Store, name: str) -> None:
     print(f"{name} ({len(await store.path(record.id))} events, {record.spent.calls} calls of its own)")
     for event in await store.events(record.id):
         if isinstance(event.body, UserMessage | AssistantMessage):
-            print(f"  {event.id!s:5} {event.envelope.role:9}  {event.body.parts[0].text}")  # type: ignore[union-attr]
+            print(f"  {event.id!s:5} {event.envelope.role:9}  {event.text}")
 
 
 async def main() -> None:

@@ -5,6 +5,7 @@ import math
 import re
 import types
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -16,11 +17,13 @@ from hypothesis import strategies as st
 from forkpoint import events
 from forkpoint.errors import NotWhole
 from forkpoint.events import (
+    GONE,
     AnyBody,
     ApprovalAsked,
     AssistantMessage,
     Body,
     Brought,
+    Content,
     Envelope,
     Erased,
     Event,
@@ -33,6 +36,7 @@ from forkpoint.events import (
     Opaque,
     Position,
     Reasoning,
+    StagedEvent,
     StateChange,
     SubAgentSpawned,
     SystemMessage,
@@ -520,3 +524,35 @@ def test_defaults_take_no_room_on_disk() -> None:
     assert encode_body(Imported("s", 0)) == '{"kind":"imported","source":"s","count":0}'
     brought = '{"kind":"brought","conversation":"c","what":"turns","count":1,"origins":["t/0"],"digests":["00"]}'
     assert encode_body(Brought("c", "turns", 1, ("t/0",), ("00",))) == brought
+
+
+def test_an_event_says_when_it_happened_as_a_moment_in_utc() -> None:
+    envelope = seal(NewEvent(UserMessage((Text("a"),)), time=1_700_000_000_123_456), now=7)
+    for event in (Event(Position(1, 1), "t", envelope, GONE), StagedEvent(envelope, GONE)):
+        assert event.time == datetime(2023, 11, 14, 22, 13, 20, 123_456, tzinfo=UTC)
+        assert (event.kind, event.text) == ("user_message", "")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (
+            UserMessage((Text("What is this?"), Image("image/png", url="u"), Text("Be brief."))),
+            "What is this?\nBe brief.",
+        ),
+        (AssistantMessage((Text("It is "), Text("a tree."))), "It is a tree."),
+        (SystemMessage((Text("Be kind."),)), "Be kind."),
+        (ToolResult("c", "t", (Text("1"), Text("2"))), "1\n2"),
+        (ToolResult("c", "t"), ""),
+        (Reasoning(text="Hm."), "Hm."),
+        (Reasoning(encrypted="x"), ""),
+        (ToolCall("c", "t", "{}"), ""),
+        (StateChange(removed=("a",)), ""),
+        (Opaque("new", "{}"), ""),
+        (GONE, ""),
+    ],
+)
+def test_the_text_of_an_event_is_its_words(body: Content, text: str) -> None:
+    assert (
+        StagedEvent(Envelope("any", 0), body).text == Event(Position(1, 1), "t", Envelope("any", 0), body).text == text
+    )

@@ -17,6 +17,7 @@ import base64
 import operator
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -454,6 +455,20 @@ class StagedEvent(Struct, frozen=True):
     envelope: Envelope
     body: Content
 
+    @property
+    def kind(self) -> str:
+        return self.envelope.kind
+
+    @property
+    def time(self) -> datetime:
+        """When it happened, in UTC. ``envelope.time`` has the same in microseconds."""
+        return _moment(self.envelope.time)
+
+    @property
+    def text(self) -> str:
+        """The words of a message, of a call's result or of a thought; "" if the event has none."""
+        return text_of(self.body)
+
 
 class Event(Struct, frozen=True, gc=False):
     """A committed event. Its id is its position."""
@@ -466,6 +481,16 @@ class Event(Struct, frozen=True, gc=False):
     @property
     def kind(self) -> str:
         return self.envelope.kind
+
+    @property
+    def time(self) -> datetime:
+        """When it happened, in UTC. ``envelope.time`` has the same in microseconds."""
+        return _moment(self.envelope.time)
+
+    @property
+    def text(self) -> str:
+        """The words of a message, of a call's result or of a thought; "" if the event has none."""
+        return text_of(self.body)
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
@@ -496,6 +521,26 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
     def __bool__(self) -> bool:
         return any(astuple(self))
+
+
+def text_of(body: Content) -> str:
+    """The words of a message, of a call's result or of a thought; "" if the event has none, or was erased.
+
+    The parts of a model's message are pieces of one text. In all others each part begins on a line of its own.
+    """
+    match body:
+        case AssistantMessage(parts=parts):
+            return "".join(part.text for part in parts if isinstance(part, Text))
+        case UserMessage(parts=parts) | SystemMessage(parts=parts) | ToolResult(parts=parts):
+            return "\n".join(part.text for part in parts if isinstance(part, Text))
+        case Reasoning(text=text):
+            return text or ""
+        case _:
+            return ""
+
+
+def _moment(time: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=time)
 
 
 # Between these and the bytes on disk.
@@ -579,6 +624,7 @@ class _Tag(Struct, frozen=True):
 
 
 GONE = Gone()
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _decode_known: Callable[[str | bytes], AnyBody] = msgspec.json.Decoder(AnyBody).decode
 _decode_tag = msgspec.json.Decoder(_Tag).decode
 decode_envelope = msgspec.json.Decoder(Envelope).decode

@@ -91,9 +91,8 @@ class Turn(Struct, frozen=True):
         """What the model said last, in words; also beside calls that wait, or that it handed to the client."""
         standing = stand(self.events)
         if standing.answer is None and (standing.handed or standing.waiting):
-            last = [event.body for event in self.events if event.envelope.response == standing.responses]
-            said = [body.parts for body in last if isinstance(body, AssistantMessage)]
-            return "".join(part.text for parts in said for part in parts if isinstance(part, Text))
+            last = (event for event in self.events if event.envelope.response == standing.responses)
+            return "".join(event.text for event in last if isinstance(event.body, AssistantMessage))
         return standing.answer or ""
 
     @property
