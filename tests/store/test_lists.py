@@ -31,6 +31,7 @@ RANGES = {
     "count_tagged": "(tenant=? AND key=? AND value=?)",
     "list_open": "INDEX conversation_open (tenant=? AND id<?)",
     "list_family": "INDEX conversation_family (family=? AND id<?)",
+    "count_folded": "COVERING INDEX conversation_folded (tenant=? AND lineage_source=? AND lineage_kind=? AND draft=?)",
     "list_children": "INDEX conversation_parent (lineage_source=? AND id<?)",
     "newest_turns_in_span": "INDEX turn_end (end>? AND end<?)",
     "newest_tries": "INDEX turn_ended (conversation=? AND id<?)",
@@ -51,6 +52,7 @@ def db() -> Iterator[Database]:
 def test_a_page_is_a_range_of_an_index(db: Database, name: str) -> None:
     parameters = {"tenant": "t", "kind": "fork", "used": 1, "id": b"x", "of": b"x", "limit": 5, "status": "running"}
     parameters |= {"tag": '{"k":"v"}', "tags": "{}", "sub_agents": True, "sides": True, "dead": "[]"}
+    parameters |= {"asides": True, "drafts": False}
     parameters |= {"first": 1, "last": 9, "notes": True, "conversation": b"x", "before": b"x", "since": 0}
     plan = [row["detail"] for row in db.execute(f"EXPLAIN QUERY PLAN {SQL[name]}", parameters)]
     assert any(step.startswith("SEARCH") and step.endswith(RANGES[name]) for step in plan), plan
@@ -150,7 +152,7 @@ async def test_a_filter_that_finds_nothing_does_not_look_at_everything(tmp_path:
 def steps(db: Database, *, hidden: bool = True, order: Any = "created", cursor: str | None = None, **which: Any) -> int:
     """How many steps SQLite's machine takes for a page, the same on every run. ``hidden``: with sub-agents."""
     filters: dict[str, Any] = {"tags": (), "status": None, "family": None, "parent": None}
-    wanted = lists.Wanted(**filters | which, sub_agents=hidden, sides=hidden)
+    wanted = lists.Wanted(**filters | which, sub_agents=hidden, sides=hidden, asides=True, drafts=False)
     scope = Scope(DEFAULT_TENANT, 1, b"", lambda holder, seen: False)
     taken = 0
 

@@ -24,6 +24,7 @@ class ConversationFilter(Struct, frozen=True, kw_only=True):
 
     - ``tags``: conversations that have all of these tags. ``status``: conversations with this status.
     - ``sub_agents`` and ``sides``: with sub-agents; with what clients asked beside conversations.
+    - ``asides``: with branches that were set aside. ``drafts``: with conversations in which no turn has committed yet.
     - ``parent``: only the sub-agents of this conversation, by its id or name.
     """
 
@@ -31,6 +32,8 @@ class ConversationFilter(Struct, frozen=True, kw_only=True):
     status: Status | None = None
     sub_agents: bool = False
     sides: bool = False
+    asides: bool = True
+    drafts: bool = False
     parent: str | None = None
 
 

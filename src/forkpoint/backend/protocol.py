@@ -338,8 +338,12 @@ class Backend(Protocol):
         limit: int = 50,
         order: ListOrder = "created",
         wanted: ConversationFilter = ConversationFilter(),
+        glance: bool = False,
     ) -> Page[Info]:
-        """Conversations, by default all but sub-agents and sides: the newest first, or the last used first."""
+        """Conversations, by default all but sub-agents, sides and drafts: the newest first, or the last used first.
+
+        With ``glance``, each has `Info.glance`: its first words, and how much is folded under it.
+        """
         ...
 
     async def describe(

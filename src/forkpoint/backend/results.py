@@ -200,6 +200,14 @@ class RemovedWorkspace(Struct, frozen=True):
     why: str | None = None
 
 
+class Glance(Struct, frozen=True):
+    """What a list shows of a conversation beside what it is. Counts end at a thousand."""
+
+    opening: str  # the first words that were said in it, on one line; in a branch the first since it parted
+    asides: int = 0  # how many branches were set aside from it
+    sides: int = 0  # how many sides it has: what clients asked beside it
+
+
 class Info(Struct, frozen=True):
     """A conversation as it stood when it was read."""
 
@@ -228,6 +236,8 @@ class Info(Struct, frozen=True):
     role: str | None = None
     depth: int = 0  # how far below a conversation that nobody spawned
     isolation: Isolation | None = None  # of a branch with a workspace: whether it shares its source's
+    draft: bool = False  # no turn has committed in it yet, and it is removed after a time
+    glance: Glance | None = None  # only in a list that was asked for it
 
     @property
     def version(self) -> str:
@@ -235,7 +245,7 @@ class Info(Struct, frozen=True):
 
         Title, tags and status are no part of the revision, so that they disturb no turn.
         """
-        shown = msgspec.json.encode(self, order="deterministic")
+        shown = msgspec.json.encode(replace(self, glance=None), order="deterministic")
         return f"{self.revision}-{hashlib.sha256(shown).hexdigest()[:16]}"
 
 

@@ -198,6 +198,9 @@ class AsyncConversation:
         status: Status | None = None,
         sub_agents: bool = False,
         sides: bool = False,
+        asides: bool = True,
+        drafts: bool = False,
+        glance: bool = False,
         parent: str | None = None,
     ) -> Page[Info]:
         """Lists conversations of a store: `AsyncConversations.list`."""
@@ -210,6 +213,9 @@ class AsyncConversation:
                 status=status,
                 sub_agents=sub_agents,
                 sides=sides,
+                asides=asides,
+                drafts=drafts,
+                glance=glance,
                 parent=parent,
             )
 

@@ -142,6 +142,9 @@ class AsyncConversations:
         status: Status | None = None,
         sub_agents: bool = False,
         sides: bool = False,
+        asides: bool = True,
+        drafts: bool = False,
+        glance: bool = False,
         parent: str | None = None,
     ) -> Page[Info]:
         """A page of conversations. ``cursor`` is `Page.next` of the page before, in the same order.
@@ -151,10 +154,22 @@ class AsyncConversations:
         - ``status``: only conversations with this status.
         - ``sub_agents``: with sub-agents.
         - ``sides``: with what clients asked beside conversations, such as titles.
+        - ``asides``: with branches that a rewind or a keep has set aside.
+        - ``drafts``: with conversations in which no turn has committed yet, such as one whose first turn failed.
+        - ``glance``: with `Info.glance`: the first words of each, and how many asides and sides it has.
         - ``parent``: only the sub-agents of this conversation, by its id or name.
         """
-        wanted = ConversationFilter(tags=tags or {}, status=status, sub_agents=sub_agents, sides=sides, parent=parent)
-        return await (await self._backend()).conversations(cursor=cursor, limit=limit, order=order, wanted=wanted)
+        wanted = ConversationFilter(
+            tags=tags or {},
+            status=status,
+            sub_agents=sub_agents,
+            sides=sides,
+            asides=asides,
+            drafts=drafts,
+            parent=parent,
+        )
+        backend = await self._backend()
+        return await backend.conversations(cursor=cursor, limit=limit, order=order, wanted=wanted, glance=glance)
 
     async def diff(self, a: Named, b: Named, *, limit: int = LIMIT) -> Diff:
         """How two conversations differ, each given as a conversation, an id or a name: `AsyncConversation.diff`."""

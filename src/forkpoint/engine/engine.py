@@ -27,6 +27,7 @@ from forkpoint.engine.conversation_cache import check_revision
 from forkpoint.engine.erasures import Erasures
 from forkpoint.engine.exports import format_named, import_archive
 from forkpoint.engine.exports.selection import Selection
+from forkpoint.engine.glances import glances
 from forkpoint.engine.idempotency import create_key
 from forkpoint.engine.placement import Placement
 from forkpoint.engine.questions.questions import Questions
@@ -149,6 +150,7 @@ class Engine:
         limit: int = 50,
         order: ListOrder = "created",
         wanted: ConversationFilter = ConversationFilter(),
+        glance: bool = False,
     ) -> Page[Info]:
         parent = None if wanted.parent is None else (await self._records.find(wanted.parent)).id
         page = await self._store.conversations(
@@ -160,8 +162,11 @@ class Engine:
             parent=parent,
             sub_agents=wanted.sub_agents or parent is not None,
             sides=wanted.sides,
+            asides=wanted.asides,
+            drafts=wanted.drafts,
         )
-        return Page(tuple(map(info_of, page.items)), page.next)
+        shown = await glances(self._store, page.items) if glance else {}
+        return Page(tuple(info_of(record, shown.get(record.id)) for record in page.items), page.next)
 
     async def describe(
         self,

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forkpoint.backend.options import Draft
-from forkpoint.backend.results import Info, Isolation
+from forkpoint.backend.results import Glance, Info, Isolation
 from forkpoint.backend.settings import Settings
 from forkpoint.events import Usage
 from forkpoint.llm.prompt.identity import CacheIdentity, own_identity
@@ -31,8 +31,8 @@ def identity_of(record: StoredConversation) -> CacheIdentity:
     return CacheIdentity.from_json(record.cache) if record.cache != "{}" else own_identity(record.id)
 
 
-def info_of(record: StoredConversation) -> Info:
-    """A conversation, for a caller."""
+def info_of(record: StoredConversation, glance: Glance | None = None) -> Info:
+    """A conversation, for a caller; with what a list shows besides, if it was asked for."""
     settings = Settings.from_json(record.settings)
     agent = _agent_of(settings)
     tags = dict(record.tags)
@@ -66,6 +66,8 @@ def info_of(record: StoredConversation) -> Info:
         role=sub_agent.role if sub_agent is not None else None,
         depth=sub_agent.depth if sub_agent is not None else 0,
         isolation=isolation_of(settings, record.id, is_root=record.lineage.kind == "root"),
+        draft=record.draft,
+        glance=glance,
     )
 
 

@@ -116,6 +116,7 @@ class RemoteBackend:
         limit: int = 50,
         order: ListOrder = "created",
         wanted: ConversationFilter = ConversationFilter(),
+        glance: bool = False,
     ) -> Page[Info]:
         query = [("limit", page_size(limit)), *(("tag", f"{key}={value}") for key, value in wanted.tags.items())]
         named = (("cursor", cursor), ("status", wanted.status), ("parent", wanted.parent))
@@ -123,6 +124,9 @@ class RemoteBackend:
         query += [("order", order)] if order != "created" else []
         query += [("sub_agents", "true")] if wanted.sub_agents else []
         query += [("sides", "true")] if wanted.sides else []
+        query += [] if wanted.asides else [("asides", "false")]
+        query += [("drafts", "true")] if wanted.drafts else []
+        query += [("glance", "true")] if glance else []
         request = ServerRequest(method="GET", path="/api/conversations", query=query)
         return await self._connection.read(request, PageDocument[InfoDocument], page_of(info_of_document))
 

@@ -59,6 +59,7 @@ from forkpoint.store.values import (
     Status,
     StopReason,
     StoredConversation,
+    StoredGlance,
     StoredTurn,
     Tags,
     TurnError,
@@ -149,8 +150,10 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         parent: str | None = None,
         sub_agents: bool = True,
         sides: bool = True,
+        asides: bool = True,
+        drafts: bool = False,
     ) -> Page[StoredConversation]:
-        """Conversations that are not drafts; all given tags must match.
+        """Conversations, without drafts unless ``drafts``; all given tags must match.
 
         ``order``: the newest come first, or those whose last turn began last. A time of use may lag a minute behind.
         ``cursor`` is `Page.next` of a page in the same order: else it raises `BadName`. Who reads page after page sees
@@ -159,7 +162,14 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         moves to the front.
 
         ``parent`` selects the sub-agents of that conversation, but not their own sub-agents. ``sub_agents=False``
-        leaves out all sub-agents, and ``sides=False`` all sides.
+        leaves out all sub-agents, ``sides=False`` all sides, and ``asides=False`` all branches that were set aside.
+        """
+        ...
+
+    async def glances(self, ids: Sequence[str]) -> dict[str, StoredGlance]:
+        """What a list shows of each of these conversations beside the conversation itself, all in one read.
+
+        Leaves out a conversation that is unknown or another tenant's.
         """
         ...
 

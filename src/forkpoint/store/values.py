@@ -150,6 +150,14 @@ class StoredTurn(Struct, frozen=True):
         return Busy(self.conversation, self.id, by.host, by.process, by.since)
 
 
+class StoredGlance(Struct, frozen=True):
+    """What a list shows of a conversation beside the conversation itself. Counts end at a thousand."""
+
+    first: StoredTurn | None  # its first turn; of a branch, the first since it parted, else the first of its path
+    asides: int  # how many branches were set aside from it
+    sides: int  # how many sides it has
+
+
 class Onto(Struct, frozen=True):
     """A base for a turn other than its conversation's head, or for the path of a new conversation."""
 

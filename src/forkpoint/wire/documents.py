@@ -16,6 +16,7 @@ from forkpoint.backend.messages import Given
 from forkpoint.backend.results import (
     Call,
     CallStatus,
+    Glance,
     ImportReport,
     Info,
     Isolation,
@@ -112,6 +113,8 @@ class InfoDocument(Struct, frozen=True):
     role: str | None = None
     depth: int = 0
     isolation: Isolation | None = None
+    draft: bool = False  # no turn has committed in it yet
+    glance: Glance | None = None  # only in a list that was asked for it
 
 
 class DeletedDocument(Struct, frozen=True):

@@ -81,19 +81,26 @@ async def list_conversations(
     ] = None,
     sub_agents: Annotated[bool, Query(description="With sub-agents.")] = False,
     sides: Annotated[bool, Query(description="With what clients asked beside conversations.")] = False,
+    asides: Annotated[bool, Query(description="With branches that were set aside.")] = True,
+    drafts: Annotated[bool, Query(description="With conversations in which no turn has committed yet.")] = False,
+    glance: Annotated[
+        bool, Query(description="With the first words of each, and how many branches and sides are folded under it.")
+    ] = False,
     parent: Annotated[
         str | None, Query(description="Only the sub-agents of this conversation, by its id or name.", max_length=256)
     ] = None,
 ) -> Response:
-    """Conversations. Sub-agents and sides are left out unless they are asked for."""
+    """Conversations. Sub-agents, sides and drafts are left out unless they are asked for."""
     wanted = ConversationFilter(
         tags=tags_of(tag or ()),
         status=status,
         sub_agents=sub_agents,
         sides=sides,
+        asides=asides,
+        drafts=drafts,
         parent=None if parent is None else (await call.found(parent))[0].id,
     )
-    page = await call.backend.conversations(cursor=cursor, limit=limit, order=order, wanted=wanted)
+    page = await call.backend.conversations(cursor=cursor, limit=limit, order=order, wanted=wanted, glance=glance)
     return answer({"items": [info_document(info) for info in page.items], "next": page.next})
 
 

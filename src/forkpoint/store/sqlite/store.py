@@ -86,6 +86,7 @@ from forkpoint.store.values import (
     Status,
     StopReason,
     StoredConversation,
+    StoredGlance,
     StoredTurn,
     Tags,
     TurnError,
@@ -206,14 +207,26 @@ class SqliteStore(AbstractAsyncContextManager["SqliteStore", None]):
         parent: str | None = None,
         sub_agents: bool = True,
         sides: bool = True,
+        asides: bool = True,
+        drafts: bool = False,
     ) -> Page[StoredConversation]:
         self._view.file.checks.order(order)
         self._view.file.checks.description(None, tags)
         wanted = lists.Wanted(
-            tags=tags, status=status, family=family, parent=parent, sub_agents=sub_agents, sides=sides
+            tags=tags,
+            status=status,
+            family=family,
+            parent=parent,
+            sub_agents=sub_agents,
+            sides=sides,
+            asides=asides,
+            drafts=drafts,
         )
         page = partial(lists.page, order=order, cursor=cursor, limit=_bounded(limit), wanted=wanted)
         return await self._view.read(page)
+
+    async def glances(self, ids: Sequence[str]) -> dict[str, StoredGlance]:
+        return await self._view.read(partial(lists.glances, ids=ids))
 
     async def revisions(self, ids: Collection[str]) -> dict[str, int]:
         return await self._view.read(partial(conversations.revisions, ids=ids))

@@ -10,7 +10,7 @@ from forkpoint.errors import BadArgument, BadName
 from forkpoint.ids import new_id
 from forkpoint.paging import every
 from forkpoint.store.protocol import Store
-from forkpoint.store.values import Lineage, NewConversation, OpenTurn, StoredConversation
+from forkpoint.store.values import Lineage, NewConversation, OpenTurn, StoredConversation, TurnError
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.conformance.base import Conformance, begin, create, fork_of, run
 from forkpoint.testing.samples import exchange
@@ -90,15 +90,17 @@ class ListConformance(Conformance):
         parent, family = made[0].id, made[0].family
         shown = [await store.read(one.id) for one in made]
         asked = 0
-        for tags, status, sub_agents, sides, narrow, order in product(
+        for tags, status, sub_agents, sides, asides, narrow, order in product(
             ((), (("a", "1"),), (("a", "1"), ("b", "2")), (("a", "2"),), (("c", "1"),)),
             (None, "idle", "running", "awaiting_approval", "interrupted"),
+            (True, False),
             (True, False),
             (True, False),
             ({}, {"parent": parent}, {"family": family}),
             ("created", "used"),
         ):
-            which: dict[str, Any] = {"tags": tags, "status": status, "sub_agents": sub_agents, "sides": sides} | narrow
+            which: dict[str, Any] = {"tags": tags, "status": status, "sub_agents": sub_agents, "sides": sides}
+            which |= {"asides": asides} | narrow
             wanted = [
                 one
                 for one in shown
@@ -106,6 +108,7 @@ class ListConformance(Conformance):
                 and status in (None, one.status)
                 and (sub_agents or one.lineage.kind != "sub_agent")
                 and (sides or one.lineage.kind != "side")
+                and (asides or one.lineage.kind != "aside")
                 and ("parent" not in narrow or (one.lineage.kind, one.lineage.source) == ("sub_agent", parent))
                 and ("family" not in narrow or one.family == family)
             ]
@@ -143,6 +146,52 @@ class ListConformance(Conformance):
         filters[2] = {"status": "idle"}
         for which, order in product(filters, ("created", "used")):
             assert await ids(store, order=order, **which) == [id]
+
+    async def test_a_list_with_drafts_has_them_in_their_places(self, store: Store, clock: ManualClock) -> None:
+        tags = (("team", "ci"),)
+        first = (await store.create(NewConversation(id=new_id(), tags=tags))).id
+        clock.pass_by(A_WHILE)
+        failed = await store.begin(id := new_id(), new_id(), create=NewConversation(id=id, tags=tags))
+        assert isinstance(failed, OpenTurn)
+        await store.fail(failed, TurnError("model_unavailable", "away"))
+        clock.pass_by(A_WHILE)
+        last = (await store.create(NewConversation(id=new_id(), tags=tags))).id
+        clock.pass_by(A_WHILE)
+        await run(store, first, "hello")
+        for which in ({}, {"tags": tags}, {"status": "idle"}):
+            for limit in (1, 2, 50):
+                listed = partial(ids, store, limit=limit, drafts=True, **which)
+                assert await listed(order="created") == [last, id, first]
+                assert await listed(order="used") == [first, last, id]
+        assert await ids(store, drafts=True, family=id) == [id]
+        assert await ids(store, drafts=True, status="running") == []
+        assert await ids(store.within("other"), drafts=True) == []
+
+    async def test_a_glance_has_the_first_turn_and_what_is_folded(self, store: Store) -> None:
+        root = (await create(store)).id
+        empty = (await create(store)).id
+        first = (await run(store, root, "hello")).turn
+        second = await run(store, root, "more")
+        fork = (await store.fork(root, fork_of())).id
+        branch = (await store.fork(root, fork_of())).id
+        own = (await run(store, branch, "in the branch")).turn
+        tried = await begin(store, fork)
+        await store.fail(tried, TurnError("model_unavailable", "away"))
+        await store.rewind(root, fork_of(), before=first)
+        lineage = Lineage("side", root, second.last)
+        await store.create(NewConversation(id=new_id(), family=root, lineage=lineage))
+        found = await store.glances([root, fork, branch, empty, new_id()])
+        assert set(found) == {root, fork, branch, empty}
+        assert {id: glance.first.id for id, glance in found.items() if glance.first} == {branch: own, fork: tried.id}
+        assert [(found[id].asides, found[id].sides) for id in (root, fork, branch, empty)] == [(1, 1), *[(0, 0)] * 3]
+        (aside,) = [one.id for one in (await store.conversations()).items if one.lineage.kind == "aside"]
+        assert (glance := (await store.glances([aside]))[aside]).first is not None
+        assert glance.first.id == first, "what was set aside began there"
+        unsaid = (await store.fork(branch, fork_of())).id
+        inherited = (await store.glances([unsaid]))[unsaid].first
+        assert inherited is not None
+        assert inherited.id == first, "a branch in which nothing was said shows how its history begins"
+        assert await store.within("other").glances([root]) == {}
 
     async def test_pages_by_creation_miss_nothing_and_repeat_nothing_while_others_write(
         self, store: Store, clock: ManualClock
@@ -203,7 +252,7 @@ async def _mixed(store: Store, clock: ManualClock) -> list[StoredConversation]:
         each = tags[number % 4]
         made.append(await store.create(NewConversation(id=new_id(), tags=each)))
         made.append(await store.fork(root.id, fork_of(tags=each)))
-        for kind in ("side", "sub_agent"):
+        for kind in ("side", "sub_agent", "aside"):
             lineage = Lineage(kind, made[number // 4].id)
             family = made[number // 4].family
             made.append(await store.create(NewConversation(id=new_id(), family=family, tags=each, lineage=lineage)))

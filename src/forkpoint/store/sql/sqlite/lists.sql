@@ -14,6 +14,12 @@ SELECT used, id FROM conversation
 WHERE tenant = :tenant AND lineage_kind = :kind AND draft = 0 AND (used, id) < (:used, :id)
 ORDER BY used DESC, id DESC LIMIT :limit;
 
+-- name: list_drafts
+-- The next drafts, the newest first. They are few: a draft is kept for a time only.
+SELECT used, id FROM conversation INDEXED BY conversation_draft
+WHERE draft = 1 AND tenant = :tenant AND id < :id
+ORDER BY id DESC LIMIT :limit;
+
 -- name: list_tagged_by_creation
 -- The next conversations with a tag, the newest first. :tag is a JSON object with the tag, and :tags one with the further
 -- tags that they must have.
@@ -22,9 +28,10 @@ FROM tag CROSS JOIN conversation ON conversation.tenant = tag.tenant AND convers
 WHERE tag.tenant = :tenant
   AND tag.key = (SELECT key FROM json_each(:tag)) AND tag.value = (SELECT value FROM json_each(:tag))
   AND tag.conversation < :id
-  AND conversation.draft = 0
+  AND (:drafts OR conversation.draft = 0)
   AND (:sub_agents OR conversation.lineage_kind <> 'sub_agent')
   AND (:sides OR conversation.lineage_kind <> 'side')
+  AND (:asides OR conversation.lineage_kind <> 'aside')
   AND NOT EXISTS (
     SELECT 1 FROM json_each(:tags) AS further
     WHERE NOT EXISTS (
@@ -42,9 +49,10 @@ FROM tag CROSS JOIN conversation ON conversation.tenant = tag.tenant AND convers
 WHERE tag.tenant = :tenant
   AND tag.key = (SELECT key FROM json_each(:tag)) AND tag.value = (SELECT value FROM json_each(:tag))
   AND (tag.used, tag.conversation) < (:used, :id)
-  AND conversation.draft = 0
+  AND (:drafts OR conversation.draft = 0)
   AND (:sub_agents OR conversation.lineage_kind <> 'sub_agent')
   AND (:sides OR conversation.lineage_kind <> 'side')
+  AND (:asides OR conversation.lineage_kind <> 'aside')
   AND NOT EXISTS (
     SELECT 1 FROM json_each(:tags) AS further
     WHERE NOT EXISTS (
@@ -102,6 +110,14 @@ FROM wanted
 CROSS JOIN conversation ON conversation.tenant = :tenant AND conversation.id = substr(:ids, wanted.number * 16 + 1, 16)
 LEFT JOIN turn ON turn.id = conversation.open_turn
 LEFT JOIN holder ON holder.id = turn.holder;
+
+-- name: count_folded
+-- How many branches were set aside from a conversation, and how many sides it has; it counts no further than :limit.
+SELECT total(lineage_kind = 'aside') AS asides, total(lineage_kind = 'side') AS sides FROM (
+  SELECT lineage_kind FROM conversation
+  WHERE tenant = :tenant AND lineage_source = :of AND lineage_kind IN ('aside', 'side') AND draft = 0
+  LIMIT :limit
+);
 
 -- name: use_conversation
 -- A turn begins in a conversation: it moves to the front of lists by last use.

@@ -50,6 +50,9 @@ NO_APPROVALS: JsonText = "[]"
 _UNUSED: Parameters = {"revision": 0, "open_turn": None, "turn_outcome": None, "turn_holder": None, "holder_seen": None}
 """The other columns of a conversation that was just made."""
 
+MINUTE = 60_000_000
+"""How long the time of a conversation's last use may stay behind, in microseconds."""
+
 
 class Spend(Struct, frozen=True):
     """From which ordinal on a path's cost is a branch's own, and what the path had cost up to there."""
@@ -72,6 +75,12 @@ def key_of(id: str, what: str = "conversation") -> bytes:
         return id_to_bytes(id)
     except ValueError:
         raise NotFound(what, id if len(id) <= 200 else id[:200] + "...") from None
+
+
+def use(db: Database, scope: Scope, row: sqlite3.Row) -> None:
+    """Moves a conversation to the front of lists by last use, unless it moved less than a minute ago."""
+    if scope.now - row["used"] >= MINUTE:
+        db.execute(SQL["use_conversation"], {"tenant": scope.tenant, "id": row["id"], "now": scope.now})
 
 
 def row_of(db: Database, scope: Scope, id: str, *, drafts: bool = True) -> sqlite3.Row:

@@ -5,7 +5,6 @@ tag, or else of the kinds of conversations. What that index does not know is loo
 Tests: forkpoint.testing.conformance.lists, tests/store/test_lists.py.
 """
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from heapq import merge, nlargest
 from itertools import islice
@@ -18,14 +17,12 @@ from forkpoint.errors import BadName
 from forkpoint.ids import id_to_bytes
 from forkpoint.paging import Page
 from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.operations import turn_pages
 from forkpoint.store.sqlite.operations.conversations import key_of
 from forkpoint.store.sqlite.rows import Parameters, Scope, conversation_of, dumps
-from forkpoint.store.values import LineageKind, ListOrder, Status, StoredConversation, Tags
+from forkpoint.store.values import LineageKind, ListOrder, Status, StoredConversation, StoredGlance, StoredTurn, Tags
 
-MINUTE = 60_000_000
-"""How long the time of a conversation's last use may stay behind, in microseconds."""
-
-_ENOUGH = 1000  # how far the conversations with a tag are counted, to find the rarest tag
+_ENOUGH = 1000  # how far conversations are counted: those with a tag, to find the rarest tag; those that are folded
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -37,16 +34,18 @@ class Wanted(Struct, frozen=True, kw_only=True):
     parent: str | None
     sub_agents: bool
     sides: bool
+    asides: bool
+    drafts: bool
 
     @property
     def kinds(self) -> list[LineageKind]:
-        left_out = {"sub_agent": not self.sub_agents, "side": not self.sides}
+        left_out = {"sub_agent": not self.sub_agents, "side": not self.sides, "aside": not self.asides}
         return [kind for kind in get_args(LineageKind) if not left_out.get(kind)]
 
     def has(self, found: StoredConversation) -> bool:
         """Whether a conversation belongs to the list."""
         return (
-            not found.draft
+            (self.drafts or not found.draft)
             and found.lineage.kind in self.kinds
             and self.status in (None, found.status)
             and self.family in (None, found.family)
@@ -84,10 +83,27 @@ def page(
     return Page(items, _cursor(items[-1], order) if len(found) > limit else None)
 
 
-def use(db: Database, scope: Scope, row: sqlite3.Row) -> None:
-    """Moves a conversation to the front of lists by last use, unless it moved less than a minute ago."""
-    if scope.now - row["used"] >= MINUTE:
-        db.execute(SQL["use_conversation"], {"tenant": scope.tenant, "id": row["id"], "now": scope.now})
+def glances(db: Database, scope: Scope, *, ids: Sequence[str]) -> dict[str, StoredGlance]:
+    """What a list shows of these conversations beside their rows. Leaves out a conversation that is gone."""
+    rows = db.execute(SQL["read_listed"], {"tenant": scope.tenant, "ids": b"".join(map(key_of, ids))})
+    return {found.id: _glance(db, scope, found) for found in [conversation_of(row, scope) for row in rows]}
+
+
+def _glance(db: Database, scope: Scope, found: StoredConversation) -> StoredGlance:
+    counted = {"tenant": scope.tenant, "of": key_of(found.id), "limit": _ENOUGH}
+    folded = db.execute(SQL["count_folded"], counted).fetchone()
+    return StoredGlance(_first_turn(db, scope, found), int(folded["asides"]), int(folded["sides"]))
+
+
+def _first_turn(db: Database, scope: Scope, found: StoredConversation) -> StoredTurn | None:
+    """The first turn of a conversation: in a branch the first one since it parted, else the first of the path."""
+    parted = found.lineage.at.ordinal if found.lineage.at is not None else 0
+    for since, committed in ((parted, True), (parted, False), (0, True)):
+        wanted = turn_pages.Wanted(since, notes=False, committed=committed)
+        page = turn_pages.page(db, scope, conversation=found.id, cursor=None, limit=1, wanted=wanted)
+        if page.items:
+            return page.items[0]
+    return None
 
 
 def _source(db: Database, scope: Scope, order: ListOrder, wanted: Wanted) -> Source:
@@ -102,8 +118,11 @@ def _source(db: Database, scope: Scope, order: ListOrder, wanted: Wanted) -> Sou
     statement = SQL["list_by_creation"] if order == "created" else SQL["list_by_use"]
     kinds = [{"tenant": scope.tenant, "kind": kind} for kind in wanted.kinds]
 
+    drafts = [_few(db, scope, order, SQL["list_drafts"], {})] if wanted.drafts else []
+
     def next_places(after: Place, most: int) -> list[Place]:
-        runs = [_places(db, statement, each, after, most) for each in kinds]
+        runs: list[Sequence[Place]] = [_places(db, statement, each, after, most) for each in kinds]
+        runs += [source(after, most) for source in drafts]
         return list(islice(merge(*runs, reverse=True), most))
 
     return next_places
@@ -124,6 +143,8 @@ def _tagged(db: Database, scope: Scope, order: ListOrder, wanted: Wanted) -> Sou
         "tags": dumps(tags),
         "sub_agents": wanted.sub_agents,
         "sides": wanted.sides,
+        "asides": wanted.asides,
+        "drafts": wanted.drafts,
     }
     statement = SQL["list_tagged_by_creation"] if order == "created" else SQL["list_tagged_by_use"]
     return lambda after, most: _places(db, statement, parameters, after, most)
@@ -137,7 +158,10 @@ def _few(db: Database, scope: Scope, order: ListOrder, statement: str, which: Pa
         every = _places(db, statement, parameters, _FRONT, -1)
         return nlargest(most, (place for place in every if place < after))
 
-    return by_use if order == "used" else lambda after, most: _places(db, statement, parameters, after, most)
+    def by_creation(after: Place, most: int) -> list[Place]:
+        return [Place(0, place.id) for place in _places(db, statement, parameters, after, most)]
+
+    return by_use if order == "used" else by_creation
 
 
 def _dead(db: Database, scope: Scope) -> str:

@@ -28,7 +28,7 @@ from forkpoint.store.sqlite.budgets import accounts, admission
 from forkpoint.store.sqlite.budgets.reservations import give_back
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.evidence import records
-from forkpoint.store.sqlite.operations import conversations, garbage, idempotency, lists
+from forkpoint.store.sqlite.operations import conversations, garbage, idempotency
 from forkpoint.store.sqlite.operations.history import head_at, read_state, read_steps, resolve
 from forkpoint.store.sqlite.rows import (
     Parameters,
@@ -125,7 +125,7 @@ def begin(
     idempotency.take(db, scope, key, "turn", subject, turn)
     if retry_of is not None:
         idempotency.take_over(db, scope, subject, turn, retry_of, input)
-    lists.use(db, scope, row)
+    conversations.use(db, scope, row)
     slice = None
     if row["budgeted"]:
         slice = admission.enter(db, scope, parameters["id"], row["id"], row["family"], is_counted=False)
@@ -269,7 +269,7 @@ def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
         is_counted = bool(load_usage(row["usage"]).calls)
         slice = admission.enter(db, scope, row["id"], row["conversation"], family, is_counted=is_counted)
     tell(db, scope, id, "resumed")
-    lists.use(db, scope, conversations.row_of(db, scope, conversation))
+    conversations.use(db, scope, conversations.row_of(db, scope, conversation))
     return replace(_handle(db, scope, conversation, id, token), slice=slice)
 
 
