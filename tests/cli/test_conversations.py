@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -127,9 +128,50 @@ def test_list_begins_with_what_was_used_last_unless_it_is_told_otherwise(forkpoi
     assert forkpoint.run("list", "--order", "size").returncode == 2
 
 
+def test_list_shows_first_words_and_folds_what_was_set_aside(forkpoint: Program) -> None:
+    with Conversation(agent("fold"), conversation_id="build", store=forkpoint.store) as build:
+        first = build.run("Why did\nthe build fail?")
+        build.run("And before?")
+        for turn in (build.run("And after?"), first):
+            aside = build.rewind(at=turn.id)
+            if aside is not None:
+                aside.close()
+    heading, row = forkpoint.text("list").splitlines()
+    assert heading.split() == ["conversation", "title", "folded", "status", "events", "model", "updated", "kind"]
+    assert one_line(row).startswith("build Why did the build fail? 1 aside idle")
+    everything = forkpoint.json("list", "--all")["items"]
+    assert [(item["lineage"]["kind"], item["glance"]["opening"]) for item in everything] == [
+        ("aside", "And before?"),
+        ("root", "Why did the build fail?"),
+    ]
+    forkpoint.text("delete", "build", "--yes")
+    assert forkpoint.run("list").stderr == "No conversations but what is left out here: forkpoint list --all\n"
+
+
+def test_a_first_try_that_failed_is_listed_and_found_by_the_start_of_its_id(forkpoint: Program) -> None:
+    forkpoint.script(Reply(fault=Fault("overloaded")))
+    failed = forkpoint.run("run", "--agent", "builds:agent", "Is anybody there?")
+    assert failed.returncode == 1
+    (item,) = forkpoint.json("list")["items"]
+    assert (item["draft"], item["glance"]["opening"]) == (True, "Is anybody there?")
+    assert "Is anybody there?  not committed" in forkpoint.text("list")
+    assert "Is anybody there?" in forkpoint.text("show", item["id"][:13], "--turns")
+
+
+def test_more_of_a_list_is_asked_for_with_the_same_options(forkpoint: Program) -> None:
+    for number in range(3):
+        with Conversation(agent(f"more{number}"), store=forkpoint.store, tags={"kind": "a b"}) as one:
+            one.run("Hello")
+    asked = ["--order", "created", "--all", "--status", "idle", "--tag", "kind=a b", "--store", forkpoint.store]
+    done = forkpoint.run("list", "--limit", "2", *asked)
+    more = shlex.split(done.stderr.removeprefix("More: forkpoint "))
+    assert more[:-1] == ["list", *asked, "--cursor"]
+    assert len(forkpoint.json(*more)["items"]) == 1
+
+
 def test_list_of_a_store_that_is_not_there_is_empty_and_makes_none(forkpoint: Program) -> None:
     done = forkpoint.run("list")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "No conversations.\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", 'No conversations. Begin one: forkpoint run "..."\n')
     assert forkpoint.json("list") == {"items": [], "next": None}
     assert os.listdir(forkpoint.folder) == []
 

@@ -224,7 +224,7 @@ def _starting_with(given: str, store: str | None) -> str:
     start = given.lower()
     if len(start) < SHORTEST or set(start) - set("0123456789abcdef-"):
         raise NotFound("conversation", given)
-    infos = every_sync(functools.partial(listed, store, sub_agents=True, sides=True))
+    infos = every_sync(functools.partial(listed, store, sub_agents=True, sides=True, drafts=True))
     found = [info for info in infos if info.id.startswith(start)]
     if not found:
         raise NotFound("conversation", given)

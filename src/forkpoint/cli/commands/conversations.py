@@ -1,5 +1,6 @@
 """``forkpoint list``, ``usage``, ``describe``, ``rename`` and ``delete``: conversations of a store and their cost."""
 
+import shlex
 from typing import Annotated, Literal
 
 import typer
@@ -32,6 +33,9 @@ def list_conversations(
     ] = "used",
     agents: Annotated[bool, option("--agents", "Show sub-agents too.")] = False,
     sides: Annotated[bool, option("--sides", "Show sides too: what clients asked beside conversations.")] = False,
+    every: Annotated[
+        bool, option("--all -a", "Show everything: sub-agents, sides, and branches that were set aside.")
+    ] = False,
     limit: Annotated[int, option("--limit N", "How many at most.", min=1, max=1000)] = 50,
     cursor: Annotated[str | None, option("--cursor CURSOR", "Go on where an earlier list ended.")] = None,
     store: Store = None,
@@ -39,11 +43,15 @@ def list_conversations(
 ) -> None:
     """Show the conversations of a store.
 
-    The last used come first. Sub-agents and sides are left out unless you ask for them.
+    The last used come first. A conversation without a title is shown by its first words. Branches that were set aside,
+    and sides, are folded: the row of their conversation counts them. A conversation whose first turn has not committed
+    is listed too, for a day.
 
     \b
-    Example:
+    Examples:
+      forkpoint list
       forkpoint list --tag kind=debug --status idle
+      forkpoint list --all --json
     """
     page = listed(
         store,
@@ -52,8 +60,11 @@ def list_conversations(
         order=order,
         limit=limit,
         cursor=cursor,
-        sub_agents=agents,
-        sides=sides,
+        sub_agents=agents or every,
+        sides=sides or every,
+        asides=every,
+        drafts=True,
+        glance=True,
     )
     if json:
         print_json({"items": [info_document(info) for info in page.items], "next": page.next})
@@ -61,11 +72,13 @@ def list_conversations(
     if page.items:
         display(_table(list(page.items)))
     else:
-        aside("No conversations.")
+        aside("No conversations." if cursor or every else _nothing(store))
     if page.next is not None:
-        asked = "" if order == "used" else f" --order {order}"
-        asked += (" --agents" if agents else "") + (" --sides" if sides else "")
-        aside(f"More: forkpoint list{asked} --cursor {page.next}")
+        narrowed: list[tuple[str, str | None]] = [("--status", status), *(("--tag", one) for one in tag or ())]
+        asked = [] if order == "used" else ["--order", str(order)]
+        asked += [name for name, given in {"--agents": agents, "--sides": sides, "--all": every}.items() if given]
+        asked += [part for name, value in [*narrowed, ("--store", store)] if value for part in (name, value)]
+        aside(f"More: {shlex.join(['forkpoint', 'list', *asked, '--cursor', page.next])}")
 
 
 def usage(store: Store = None, json: Json = False) -> None:
@@ -173,22 +186,49 @@ def delete(
             print(f"Its folder {one_line(folder.path)} {became}.")
 
 
+def _nothing(store: str | None) -> str:
+    """What is said of an empty list: that all there is was left out, or how to begin."""
+    if listed(store, limit=1, sub_agents=True, sides=True).items:
+        return "No conversations but what is left out here: forkpoint list --all"
+    return 'No conversations. Begin one: forkpoint run "..."'
+
+
+def _title(info: Info) -> str:
+    """What a conversation is about: its title, else its place in a team, else its first words."""
+    return info.title or info.path or (info.glance.opening if info.glance is not None else "")
+
+
+def _standing(info: Info) -> Text:
+    return Text("not committed", style="red") if info.draft and info.status == "idle" else standing(info.status)
+
+
+def _folded(info: Info) -> str:
+    """What is folded under a conversation: ``2 aside, 1 side``."""
+    if info.glance is None:
+        return ""
+    counts = {"aside": info.glance.asides, "side" if info.glance.sides == 1 else "sides": info.glance.sides}
+    return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+
+
 def _table(infos: list[Info]) -> Table:
     """Conversations, one on a line. On a narrow screen titles are cut, and some columns are left out."""
     names = short_names(infos)
     columns = {
         "conversation": [Text(one_line(names[info.id]), style="bold") for info in infos],
-        "title": [Text(one_line(info.title or info.path or "", 80)) for info in infos],
-        "status": [standing(info.status) for info in infos],
+        "title": [Text(one_line(_title(info), 80)) for info in infos],
+        "folded": [Text(_folded(info), style="dim") for info in infos],
+        "status": [_standing(info) for info in infos],
         "events": [Text(f"{info.events:,}") for info in infos],
         "model": [Text(one_line(info.model or "-")) for info in infos],
         "updated": [Text(figures.ago(info.updated)) for info in infos],
         "kind": [Text(_KINDS[info.lineage.kind]) for info in infos],
     }
+    if not any(map(_folded, infos)):
+        del columns["folded"]
     wide = {name: max(cell_len(name), *(cell.cell_len for cell in cells)) + 2 for name, cells in columns.items()}
     room = console().width - sum(wide.values()) + wide["title"]
-    for name in ("model", "kind", "events", "status"):
-        if room < min(wide["title"], _TITLE):
+    for name in ("model", "kind", "folded", "events", "status"):
+        if room < min(wide["title"], _TITLE) and name in columns:
             del columns[name]
             room += wide[name]
     table = grid(header=True)
