@@ -6,21 +6,17 @@ A call that waits for an approval is shown whole. Of the others there is one lin
 how much, and the turn ends with the command that shows it.
 """
 
-import re
 import shlex
-import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, assert_never
-
-import msgspec
-from msgspec.structs import astuple, replace
 
 from forkpoint.backend.callbacks import Update
 from forkpoint.backend.results import Turn, tools_of, words
-from forkpoint.conversation.call_view import ViewLine, call_line, print_view, reason_view, waiting_view
+from forkpoint.conversation.call_view import call_line, reason_view, waiting_view
 from forkpoint.conversation.screen_text import clean as clean
 from forkpoint.conversation.screen_text import cut, in_a_row
+from forkpoint.conversation.terminal.turn_screen import LONGEST_LINE, TurnScreen
 from forkpoint.events import ToolResult, UserMessage
 from forkpoint.llm.answers import cut_of
 from forkpoint.updates import (
@@ -40,13 +36,9 @@ from forkpoint.updates import (
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
 LONGEST_INPUT = 300
 """How many characters of a user's message are shown."""
-
-LONGEST_LINE = 200
-"""How many characters of arguments or of a result are shown where no screen sets a width."""
 
 
 class TerminalVisualizer:
@@ -81,9 +73,9 @@ class TerminalVisualizer:
         self._show_reasoning = show_reasoning
         self._show_end = show_end
         self._store = store
-        self._begin(_Screen(console, answers or console))
+        self._begin(TurnScreen(console, answers or console))
 
-    def _begin(self, screen: "_Screen") -> None:
+    def _begin(self, screen: TurnScreen) -> None:
         self._screen = screen
         self._turn: str | None = None  # the turn that is being shown
         self._since = 0.0  # when its first update came
@@ -287,211 +279,3 @@ def _percent(part: int, whole: int) -> str:
     """A share in percent: 0 % and 100 % only if that is exact."""
     rounded = round(part * 100 / whole) if whole else 0
     return f"{min(max(rounded, 1), 99) if 0 < part < whole else rounded} %"
-
-
-# Where it is shown.
-
-
-class _Marks(msgspec.Struct, frozen=True):
-    """The signs at the start of a line, one for each kind of line."""
-
-    user: str
-    call: str
-    result: str
-    good: str
-    bad: str
-    waits: str
-    again: str
-    note: str
-    dots: str
-
-
-_MARKS = _Marks("❯", "→", "←", "✓", "✗", "?", "↻", "·", "…")  # noqa: RUF001
-_ASCII = _Marks(">", ">", "<", "+", "x", "?", "*", "-", "...")  # for a terminal that has nothing else
-
-
-class _Screen:
-    """One or two consoles, and the line on them that is still being written. Shared by a conversation and its forks."""
-
-    def __init__(self, console: "Console", answers: "Console") -> None:
-        self.lock = threading.RLock()
-        self.marks = _MARKS if _can_say(console, "".join(astuple(_MARKS))) else _ASCII
-        self._console = console
-        self._answers = answers
-        self._line: tuple[object, bool, _Flow] | None = None  # who writes it, whether it is a thought, and its words
-        self._left = False
-
-    def stream(self, speaker: object, text: str, *, thought: bool = False) -> None:
-        """Writes what comes in pieces. A line belongs to one speaker: another one begins a new line."""
-        console = self._console if thought else self._answers
-        if self._line is None or self._line[:2] != (speaker, thought):
-            self.end_line()
-            self._line = speaker, thought, _Flow(console.width if console.is_terminal else None)
-        text = clean(text.replace("\r", ""))  # the two halves of an end of line may come apart
-        self._write(console, self._line[2].feed(text), thought)
-
-    def end_line(self) -> None:
-        if self._line is None:
-            return
-        _, thought, flow = self._line
-        self._line = None
-        console = self._console if thought else self._answers
-        rest = flow.rest()
-        if flow.begun:
-            self._write(console, rest + "\n", thought)
-
-    def line(self, mark: str, text: str, style: str) -> bool:
-        """Prints one line of a text behind a mark. Returns whether some of the text was left out; then the line
-        says so."""
-        from rich.text import Text
-
-        self.end_line()
-        console = self._console
-        shown = cut(text, self._room(2) if console.is_terminal else LONGEST_LINE)
-        self._print(console, Text(self._encodable(console, f"  {mark:2}{shown}"), style))
-        return shown != text
-
-    def view(self, mark: str, lines: Sequence[ViewLine]) -> None:
-        """Prints lines to the character, the first one behind a mark."""
-        self.end_line()
-        if not self._left:
-            marked = [replace(line, text=f"{'' if n else mark:2}{line.text}") for n, line in enumerate(lines)]
-            print_view(self._console, marked, before="  ")
-
-    def row(self, mark: str, text: str, style: str, *, mark_style: str | None = None, indent: int = 2) -> None:
-        """Prints a text behind a mark. On a screen its further lines are indented."""
-        from rich.text import Text
-
-        self.end_line()
-        console = self._console
-        body = Text(self._encodable(console, text), style)
-        room = self._room(indent)
-        lines = list(body.wrap(console, room)) if console.is_terminal else list(body.split("\n"))
-        for number, line in enumerate(lines or [body]):
-            before = Text(" " * indent)
-            before.append(f"{mark if number == 0 else '':2}", mark_style or style)
-            line.rstrip()
-            self._print(console, before.append_text(line) if line else Text())
-
-    def end(self, mark: str, text: str, style: str, *, mark_style: str | None = None) -> None:
-        """Prints how a turn ended. On a screen that is narrow, figures are kept together."""
-        text = _folded(text, self._room(0)) if self._console.is_terminal else text
-        self.row(mark, text, style, mark_style=mark_style, indent=0)
-
-    def _room(self, indent: int) -> int:
-        return max(self._console.width - indent - 2, 16)
-
-    def blank(self) -> None:
-        from rich.text import Text
-
-        self._print(self._console, Text())
-
-    def leave(self) -> None:
-        """Writes nothing from now on, because the output is closed."""
-        self._left, self._line = True, None
-
-    def _write(self, console: "Console", text: str, thought: bool) -> None:
-        from rich.segment import Segment, Segments
-
-        if text and not self._left:
-            style = console.get_style("dim italic") if thought else None
-            console.print(Segments([Segment(self._encodable(console, text), style)]), soft_wrap=True)  # tabs stay
-
-    def _print(self, console: "Console", text: "Text") -> None:
-        if not self._left:
-            console.print(text, soft_wrap=True, highlight=False)
-
-    def _encodable(self, console: "Console", text: str) -> str:
-        """The text with escapes for characters that the console's encoding does not have."""
-        if _can_say(console, text):
-            return text
-        text = text.replace("·", "-").replace("…", "...")
-        return text.encode(console.encoding, "backslashreplace").decode(console.encoding)
-
-
-def _folded(text: str, room: int) -> str:
-    """A text with dots between its parts, in lines that end where a dot would be."""
-    from rich.cells import cell_len
-
-    first, *others = text.split(" · ")
-    lines = [first]
-    for part in others:
-        if cell_len(longer := f"{lines[-1]} · {part}") <= room:
-            lines[-1] = longer
-        else:
-            lines.append(part)
-    return "\n".join(lines)
-
-
-def _can_say(console: "Console", text: str) -> bool:
-    try:
-        text.encode(console.encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-class _Flow:
-    """Words that come in pieces, put into lines as long as a screen is wide; without a width, lines are left alone.
-
-    Blank lines before the first word and after the last one are left out. Code between fences is not touched.
-    """
-
-    def __init__(self, width: int | None) -> None:
-        from rich.cells import cell_len
-
-        self.begun = False
-        self._cells = cell_len
-        self._width = width
-        self._column = 0
-        self._gap = ""  # what stands before the next word
-        self._word = ""  # as much of it as has come
-        self._fenced = False
-
-    def feed(self, text: str) -> str:
-        """What can be written now."""
-        out = []
-        for token in _TOKENS.findall(text):
-            if token[0] in " \t\n":
-                out.append(self.rest())
-                self._gap += token
-            elif _WIDE.match(token):  # such scripts have no blanks, and a line may end anywhere
-                out += [self.rest(), self._placed(token, breakable=True)]
-            else:
-                self._word += token
-        if self._width is None or len(self._word) > _LONG:
-            out.append(self.rest())
-        return "".join(out)
-
-    def rest(self) -> str:
-        """What was held back."""
-        word, self._word = self._word, ""
-        return self._placed(word) if word else ""
-
-    def _placed(self, word: str, *, breakable: bool = False) -> str:
-        gap, self._gap = self._gap, ""
-        if not self.begun:
-            gap = gap.rpartition("\n")[2]
-            self.begun = True
-        if "\n" in gap:
-            self._column = 0
-        if self._width is None:
-            return gap + word
-        if self._column == 0 and word.startswith("```"):
-            self._fenced = not self._fenced
-        gap = _BLANKS.sub("\n", gap.expandtabs(4))
-        blanks = gap.rpartition("\n")[2]
-        wide = self._cells(blanks + word)
-        if self._column and self._column + wide > self._width and (blanks or breakable) and not self._fenced:
-            self._column = self._cells(word)
-            return "\n" + word
-        self._column += wide
-        if self._column > self._width:  # the terminal has broken it
-            self._column %= self._width
-        return gap + word
-
-
-_BLANKS = re.compile(r" +\n")
-_LONG = 24  # characters of a word that are not waited for any longer
-_WIDE = re.compile("[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]")
-_TOKENS = re.compile(rf"\n|[ \t]+|{_WIDE.pattern}|(?:(?!{_WIDE.pattern})[^ \t\n])+")
