@@ -1,5 +1,6 @@
 """The program ``forkpoint`` on a terminal of its own: what a user types, and what they see."""
 
+import codecs
 import fcntl
 import os
 import pty
@@ -13,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.cli.program import Program
+from tests.conversation.support.emulator import Emulator
 
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
 
@@ -27,14 +29,26 @@ _PATIENCE = 5  # seconds after which a user presses a key again
 
 
 class Terminal:
-    """Types and reads. Whatever is waited for and does not come fails the test, with all that came instead."""
+    """Types and reads. Whatever is waited for and does not come fails the test, with all that came instead.
+
+    With ``live`` the terminal has colours, so that answers are shown live, and it is emulated: its text is what stands
+    on its screen and above it now. Else lines are only ever added to it.
+    """
 
     def __init__(
-        self, program: Program, *arguments: str, width: int = 100, height: int = 40, **environment: str
+        self,
+        program: Program,
+        *arguments: str,
+        width: int = 100,
+        height: int = 40,
+        live: bool = False,
+        **environment: str,
     ) -> None:
         self._here, there = pty.openpty()
         fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         clean = {name: value for name, value in program.environment.items() if name not in {"COLUMNS", "NO_COLOR"}}
+        clean |= {} if live else {"NO_COLOR": "1"}
+        self._emulator = Emulator(width, height) if live else None
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, *arguments],
             cwd=program.folder,
@@ -46,6 +60,7 @@ class Terminal:
         )
         os.close(there)
         self._heard = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._ended = False
         self._size = width, height
         self._seen = 0  # how much of the text was waited for already
@@ -67,6 +82,8 @@ class Terminal:
     @property
     def text(self) -> str:
         """What was shown so far, without colours."""
+        if self._emulator is not None:
+            return "".join(f"{line}\n" for line in self._emulator.lines)
         return _STYLES.sub("", self.raw).replace("\r\n", "\n")
 
     @property
@@ -113,5 +130,7 @@ class Terminal:
         except OSError:  # how Linux says that nobody holds the other end
             heard = b""
         self._heard += heard
+        if self._emulator is not None:
+            self._emulator.write(self._decoder.decode(heard))
         self._ended = not heard
         return not self._ended

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import to_builtins
@@ -235,7 +236,7 @@ def test_what_does_not_fit_on_the_screen_with_its_question_is_told_to_the_line(
     desk.says(*(reply for it in commands for reply in (runs(it, text="It must be."), Reply("Done."))))
     told = []
     chat = ("chat", "it", "--agent", "desk:agent")
-    ascii_only = {"VISUAL": "", "EDITOR": "", "PYTHONIOENCODING": "ascii:backslashreplace"}
+    ascii_only: dict[str, Any] = {"VISUAL": "", "EDITOR": "", "PYTHONIOENCODING": "ascii:backslashreplace"}
     with Terminal(desk, *chat, width=width, height=height, **ascii_only) as terminal:
         for _ in commands:
             terminal.wait_for("> ")

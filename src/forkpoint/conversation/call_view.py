@@ -66,6 +66,25 @@ def call_view(call: Call | ToolCall) -> CallView:
             return CallView(f"{tool}({row})") if short else _measured(tool, lines)
 
 
+def edit_view(call: Call | ToolCall) -> CallView | None:
+    """A call that edits a file: its other arguments on one line, and the lines that it changes; None for others."""
+    arguments = _arguments(call.arguments) or {}
+    texts = {name: text for name, value in arguments.items() if (text := _text(value)) is not None}
+    match call.tool, texts:
+        case "edit_file", {"old": old, "new": new}:
+            lines = tuple(_diff(old, new))
+        case "write_file", {"content": content}:
+            lines = tuple(ViewLine(f"+ {line}", "green") for line in _lines(content.removesuffix("\n")))
+        case _:
+            return None
+    row = ", ".join(
+        f"{_name(name)}={visible_line(_value(value))}"
+        for name, value in arguments.items()
+        if name not in {"old", "new", "content"}
+    )
+    return CallView(f"{visible_line(call.tool)}({row})", lines)
+
+
 def call_line(call: Call | ToolCall) -> str:
     """The call on one line, however long: ``read_log(build=1234, lines=100)``."""
     arguments = _arguments(call.arguments)

@@ -2,13 +2,15 @@
 
 Lines are only ever added, so the output looks the same on a terminal, in a log file and in a notebook. **Words of
 models and tools are shown as plain text**: never as markup, and without characters that would control the terminal.
-A call that waits for an approval is shown whole. Of the others there is one line: if that leaves something out, it says
-how much, and the turn ends with the command that shows it.
+A call that waits for an approval is shown whole. Of the others there is a line, and of an output its first lines: if
+something is left out, it says how much, and the turn ends with the command that shows it. How a turn ended is shown
+once, whoever else shows the turn again.
 """
 
 import shlex
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, assert_never
 
 from forkpoint.backend.callbacks import Update
@@ -16,8 +18,12 @@ from forkpoint.backend.results import Turn, tools_of, words
 from forkpoint.conversation.call_view import call_line, reason_view, waiting_view
 from forkpoint.conversation.screen_text import clean as clean
 from forkpoint.conversation.screen_text import cut, in_a_row
-from forkpoint.conversation.terminal.turn_screen import LONGEST_LINE, TurnScreen
-from forkpoint.events import ToolResult, UserMessage
+from forkpoint.conversation.terminal.call_log import CallLog
+from forkpoint.conversation.terminal.figures import dollars as dollars
+from forkpoint.conversation.terminal.figures import figures as figures
+from forkpoint.conversation.terminal.figures import seconds as seconds
+from forkpoint.conversation.terminal.turn_screen import TurnScreen
+from forkpoint.events import UserMessage
 from forkpoint.llm.answers import cut_of
 from forkpoint.updates import (
     Answered,
@@ -50,7 +56,10 @@ class TerminalVisualizer:
       no answer is shown and then declared void.
     - ``show_input``, ``show_reasoning``, ``show_end``: whether to show the user's messages, the model's thoughts, and
       how a turn ended.
+    - ``markdown``: whether answers in Markdown are shown as such: on a terminal that has colours. Elsewhere, and where
+      NO_COLOR is set, they are shown as they are.
     - ``store``: the store's address, for the command that shows what a line leaves out. Default: the usual store.
+    - ``whole``: what somebody types to see what is left out. Default: that command.
     """
 
     def __init__(
@@ -63,6 +72,8 @@ class TerminalVisualizer:
         show_reasoning: bool = True,
         show_end: bool = True,
         store: str | None = None,
+        markdown: bool = True,
+        whole: str | None = None,
     ) -> None:
         if console is None:
             from rich.console import Console
@@ -73,7 +84,8 @@ class TerminalVisualizer:
         self._show_reasoning = show_reasoning
         self._show_end = show_end
         self._store = store
-        self._begin(TurnScreen(console, answers or console))
+        self._whole = whole
+        self._begin(TurnScreen(console, answers or console, markdown=markdown))
 
     def _begin(self, screen: TurnScreen) -> None:
         self._screen = screen
@@ -82,7 +94,9 @@ class TerminalVisualizer:
         self._heard = False  # whether a piece of the present answer was shown
         self._hearing = ""  # what the model says in the answer that is arriving, if answers are not shown meanwhile
         self._unsaid = ""  # what it said in the last whole answer, if nobody was shown it
-        self._cut = False  # whether a line of this turn left something out
+        self._calls = CallLog(screen)
+        self._waited: set[str] = set()  # the calls that somebody was shown whole, to decide on them
+        self._end: tuple[str, str] | None = None  # the turn whose end was shown last, and its outcome
 
     def for_fork(self) -> "TerminalVisualizer":
         """A visualizer on the same console."""
@@ -95,7 +109,7 @@ class TerminalVisualizer:
         with self._screen.lock:
             try:
                 self._show(update)
-            except SystemExit:  # rich raises it when the output is closed; that must not end a turn that is paid for
+            except (SystemExit, BrokenPipeError):  # the output is closed; that must not end a turn that is paid for
                 self._screen.leave()
 
     def end_line(self) -> None:
@@ -103,12 +117,25 @@ class TerminalVisualizer:
         with self._screen.lock:
             self._screen.end_line()
 
+    def apart(self) -> AbstractContextManager[None]:
+        """A context in which other code may print: above an answer that is shown live, else after its line."""
+        return self._screen.apart()
+
+    def show_typed(self, text: str) -> None:
+        """Shows what somebody types meanwhile, below everything else; "" ends that. Only if `is_live`."""
+        self._screen.set_footer(clean(text))
+
+    @property
+    def is_live(self) -> bool:
+        """Whether answers are shown as Markdown, and rewritten in place until they are whole."""
+        return self._screen.is_live
+
     def _show(self, update: Update) -> None:
         screen, marks = self._screen, self._screen.marks
         match update:
             case TurnStarted(id=turn, input=input, resumed=resumed):
                 self._turn, self._since, self._heard = turn, time.monotonic(), False
-                self._hearing, self._unsaid, self._cut = "", "", False
+                self._hearing, self._unsaid, self._calls, self._end = "", "", CallLog(screen), None
                 if resumed:
                     screen.row(marks.note, "the turn goes on", "dim")
                 elif self._show_input:
@@ -138,11 +165,11 @@ class TerminalVisualizer:
                 self._heard = False
                 self._unsaid, self._hearing = self._hearing, ""
             case CallStarted(call=call):
-                self._row(marks.call, call_line(call), "cyan")
-            case CallProgress(tool=tool, text=text):
-                self._row(marks.note, f"{in_a_row(tool)}: {in_a_row(text)}", "dim")
+                self._calls.started(call, is_known=call.call_id in self._waited)
+            case CallProgress():
+                self._calls.progress(update)
             case CallEnded(result=result):
-                self._show_result(result)
+                self._calls.ended(result)
             case CallWaits(call=call, reason=reason):
                 screen.view(marks.note, reason_view(self._unsaid))
                 self._unsaid = ""
@@ -162,24 +189,13 @@ class TerminalVisualizer:
                 text = f"{text[:LONGEST_INPUT].rstrip()} {self._screen.marks.dots} ({len(text):,} characters)"
             self._screen.row(self._screen.marks.user, clean(text).strip(), "bold", indent=0)
 
-    def _show_result(self, result: ToolResult) -> None:
-        screen, marks = self._screen, self._screen.marks
-        took = "" if result.duration is None else f" ({seconds(result.duration)})"
-        tool, said = in_a_row(result.tool), in_a_row(words(result.parts)) or "nothing"
-        if result.error:
-            said = f"{tool} {result.status.replace('_', ' ')}{took}: {said}"
-            short = cut(said, 2 * LONGEST_LINE)
-            self._cut = self._cut or short != said
-            screen.row(marks.bad, short, "", mark_style="red")
-        else:
-            self._row(marks.result, f"{tool}{took}: {said}", "dim")
-
-    def _row(self, mark: str, text: str, style: str) -> None:
-        """Prints one line of a text."""
-        self._cut = self._screen.line(mark, text, style) or self._cut
-
     def _show_turn(self, turn: Turn) -> None:
         screen, marks = self._screen, self._screen.marks
+        screen.show_live((), "")
+        if self._end == (turn.id, turn.outcome):  # whoever ran the turn shows it again
+            return
+        self._end = turn.id, turn.outcome
+        self._waited = {call.id for call in turn.waiting}
         if told := turn.id == self._turn:
             passed: float | None = time.monotonic() - self._since  # not what it waited before it was resumed
         else:
@@ -193,11 +209,9 @@ class TerminalVisualizer:
             screen.end_line()
         if not told and turn.cut is not None:
             screen.row(marks.note, f"the answer was {turn.cut}", "yellow")
-        if self._cut:
-            self._cut = False
-            place = [] if self._store is None else ["--store", self._store]
-            command = shlex.join(["forkpoint", "show", turn.conversation, "--turn", turn.id, *place])
-            screen.row(marks.note, f"what is left out above is shown by: {command}", "dim")
+        if self._calls.is_cut:
+            self._calls.is_cut = False
+            screen.row(marks.note, f"what is left out above is shown by: {self._whole or self._command(turn)}", "dim")
         if not self._show_end:
             return
         outcome, used = turn.outcome.replace("_", " "), figures(turn, passed)
@@ -227,6 +241,11 @@ class TerminalVisualizer:
                 assert_never(never)
         screen.blank()
 
+    def _command(self, turn: Turn) -> str:
+        """The command that shows all of a turn."""
+        place = [] if self._store is None else ["--store", self._store]
+        return shlex.join(["forkpoint", "show", turn.conversation, "--turn", turn.id, *place])
+
     def _show_before(self, turn: Turn) -> None:
         """Shows the input and the calls of a turn of which no update came while it ran."""
         if self._show_input:
@@ -234,48 +253,8 @@ class TerminalVisualizer:
         screen, marks = self._screen, self._screen.marks
         for call in turn.calls:
             if call.status != "waiting":
-                self._row(marks.call, f"{call.status.replace('_', ' ')}: {call_line(call)}", "cyan")
+                self._calls.row(marks.call, f"{call.status.replace('_', ' ')}: {call_line(call)}", "cyan")
         if turn.waiting:
             screen.view(marks.note, reason_view(turn.text))
         for call in turn.waiting:
             screen.view(marks.waits, waiting_view(call, call.reason))
-
-
-# Figures in words.
-
-
-def figures(turn: Turn, duration: float | None = None) -> str:
-    """What a turn took: tokens, cached share, price, time."""
-    usage, told = turn.usage, []
-    if usage.input or usage.output:
-        told.append(f"{usage.input:,} tokens in, {_percent(usage.cached, usage.input)} cached")
-        told.append(f"{usage.output:,} out")
-    else:
-        told.append("no tokens reported")
-    if usage.calls:
-        told.append("price unknown" if turn.cost is None else dollars(turn.cost))
-    if duration is not None:
-        told.append(seconds(duration))
-    return " · ".join(told)
-
-
-def dollars(amount: float) -> str:
-    """``$0``, ``$0.0012``, ``$1.20``."""
-    if amount == 0:
-        return "$0"
-    if amount < 0.0001:
-        return "under $0.0001"
-    return f"${amount:,.4f}" if amount < 1 else f"${amount:,.2f}"
-
-
-def seconds(duration: float) -> str:
-    """``3 ms``, ``1.2 s``, ``2 min 5 s``."""
-    if duration < 1:
-        return f"{duration * 1000:.0f} ms"
-    return f"{duration:.1f} s" if duration < 60 else f"{int(duration // 60):,} min {int(duration % 60)} s"
-
-
-def _percent(part: int, whole: int) -> str:
-    """A share in percent: 0 % and 100 % only if that is exact."""
-    rounded = round(part * 100 / whole) if whole else 0
-    return f"{min(max(rounded, 1), 99) if 0 < part < whole else rounded} %"

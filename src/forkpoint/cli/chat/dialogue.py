@@ -98,12 +98,11 @@ class Dialogue:
             raise Refused(f"Use it like this: {self._commands[name].form}") from None
 
     def _interrupted(self) -> Answer:
-        """Shows how the turn ended that Ctrl-C should stop."""
+        """Says what can be done after Ctrl-C. How the turn ended is shown already."""
         self._queue.drop()
         if self._session.watch.turn is None:
             return self._refuse("It was stopped")
         turn = self._session.this.turn(self._session.watch.turn)
-        self._screen.visualizer(turn)
         if turn.outcome == "cancelled":
             self._screen.say(_FAILED)
         return document(turn, self._session.this.name)

@@ -2,15 +2,19 @@
 Tests: tests/conversation/test_visualizer.py."""
 
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from forkpoint.conversation.call_view import ViewLine, print_view
 from forkpoint.conversation.screen_text import clean, cut
-from forkpoint.conversation.terminal.word_flow import WordFlow
+from forkpoint.conversation.terminal.live_region import LiveRegion, can_be_live
+from forkpoint.conversation.terminal.live_text import LiveText, MarkdownFormat, ThoughtFormat
+from forkpoint.conversation.terminal.markdown import wrapped
+from forkpoint.conversation.terminal.plain_text import PlainText, can_say, encodable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,37 +42,89 @@ MARKS = Marks("❯", "→", "←", "✓", "✗", "?", "↻", "·", "…")  # noq
 _ASCII = Marks(">", ">", "<", "+", "x", "?", "*", "-", "...")  # for a terminal that has nothing else
 
 
-class TurnScreen:
-    """One or two consoles, and the line on them that is still being written. Shared by a conversation and its forks."""
+class _Writing(Protocol):
+    """A text that comes in pieces, on its way to a console."""
 
-    def __init__(self, console: "Console", answers: "Console") -> None:
+    def feed(self, text: str) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class TurnScreen:
+    """One or two consoles, and the line on them that is still being written. Shared by a conversation and its forks.
+
+    With ``markdown``, if answers go to a terminal that can do it, what is still being written is shown live.
+    """
+
+    def __init__(self, console: "Console", answers: "Console", *, markdown: bool = False) -> None:
         self.lock = threading.RLock()
-        self.marks = MARKS if _can_say(console, "".join(astuple(MARKS))) else _ASCII
+        self.marks = MARKS if can_say(console, "".join(astuple(MARKS))) else _ASCII
         self._console = console
         self._answers = answers
-        self._line: tuple[object, bool, WordFlow] | None = None  # who writes it, whether it is a thought, and its words
+        self._region = LiveRegion(answers) if markdown and can_be_live(answers) else None
+        self._line: tuple[object, bool, _Writing] | None = None  # who writes it, whether it is a thought, and how
         self._left = False
+
+    @property
+    def is_live(self) -> bool:
+        """Whether what is still being written is shown live, and other lines can be printed above it."""
+        return self._region is not None
 
     def stream(self, speaker: object, text: str, *, thought: bool = False) -> None:
         """Writes what comes in pieces. A line belongs to one speaker: another one begins a new line."""
-        console = self._console if thought else self._answers
         if self._line is None or self._line[:2] != (speaker, thought):
             self.end_line()
-            self._line = speaker, thought, WordFlow(console.width if console.is_terminal else None)
-        text = clean(text.replace("\r", ""))  # the two halves of an end of line may come apart
-        self._write(console, self._line[2].feed(text), thought)
+            self._line = speaker, thought, self._writing(thought)
+        if not self._left:
+            self._line[2].feed(clean(text.replace("\r", "")))  # the two halves of an end of line may come apart
 
     def end_line(self) -> None:
         if self._line is None:
             return
-        _, thought, flow = self._line
+        _, _, writing = self._line
         self._line = None
-        console = self._console if thought else self._answers
-        rest = flow.rest()
-        if flow.begun:
-            self._write(console, rest + "\n", thought)
+        if not self._left:
+            writing.end()
 
-    def line(self, mark: str, text: str, style: str) -> bool:
+    def _writing(self, thought: bool) -> "_Writing":
+        """What writes the pieces of a text."""
+        console = self._console if thought else self._answers
+        if self._region is not None and console is self._answers:
+            return LiveText(self._region, console, ThoughtFormat() if thought else MarkdownFormat(), self.lock)
+        return PlainText(console, "dim italic" if thought else "")
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Lets other code print: above what is still being written if that is shown live, else after it."""
+        with self.lock:
+            if self._region is None or self._left:
+                self.end_line()
+                yield
+                return
+            self._region.hide()
+            try:
+                yield
+            finally:
+                self._region.show_again()
+
+    def set_footer(self, text: str) -> None:
+        """Shows a text below everything else, if this screen is live. The empty text ends that."""
+        from rich.text import Text
+
+        with self.lock:
+            if self._region is not None and not self._left:
+                room = self._region.room
+                self._region.set_footer(wrapped(Text(text), room) if text else ())
+
+    def show_live(self, lines: Sequence[str], style: str) -> None:
+        """Shows lines below all others until something else is printed there, if this screen is live."""
+        from rich.text import Text
+
+        if self._region is not None and self._line is None and not self._left:
+            room = self._region.room
+            self._region.show([Text(cut(line, room), style) for line in lines])
+
+    def line(self, mark: str, text: str, style: str, *, mark_style: str | None = None) -> bool:
         """Prints one line of a text behind a mark. Returns whether some of the text was left out; then the line
         says so."""
         from rich.text import Text
@@ -76,15 +132,30 @@ class TurnScreen:
         self.end_line()
         console = self._console
         shown = cut(text, self._room(2) if console.is_terminal else LONGEST_LINE)
-        self._print(console, Text(self._encodable(console, f"  {mark:2}{shown}"), style))
+        marked = Text.assemble((f"  {encodable(console, mark):2}", mark_style or style))
+        self._print(console, marked.append(encodable(console, shown), style))
         return shown != text
+
+    def below(self, lines: Sequence[ViewLine]) -> bool:
+        """Prints lines below a marked one. Returns whether some of them were cut at the edge of the screen."""
+        from rich.text import Text
+
+        self.end_line()
+        console, is_cut = self._console, False
+        for line in lines:
+            text = line.text.expandtabs(4)
+            shown = cut(text, self._room(2) if console.is_terminal else LONGEST_LINE)
+            is_cut = is_cut or shown != text
+            self._print(console, Text(encodable(console, f"    {shown}".rstrip()), line.style))
+        return is_cut
 
     def view(self, mark: str, lines: Sequence[ViewLine]) -> None:
         """Prints lines to the character, the first one behind a mark."""
         self.end_line()
         if not self._left:
-            marked = [replace(line, text=f"{'' if n else mark:2}{line.text}") for n, line in enumerate(lines)]
-            print_view(self._console, marked, before="  ")
+            with self.apart():
+                marked = [replace(line, text=f"{'' if n else mark:2}{line.text}") for n, line in enumerate(lines)]
+                print_view(self._console, marked, before="  ")
 
     def row(self, mark: str, text: str, style: str, *, mark_style: str | None = None, indent: int = 2) -> None:
         """Prints a text behind a mark. On a screen its further lines are indented."""
@@ -92,7 +163,7 @@ class TurnScreen:
 
         self.end_line()
         console = self._console
-        body = Text(self._encodable(console, text), style)
+        body = Text(encodable(console, text), style)
         room = self._room(indent)
         lines = list(body.wrap(console, room)) if console.is_terminal else list(body.split("\n"))
         for number, line in enumerate(lines or [body]):
@@ -118,23 +189,10 @@ class TurnScreen:
         """Writes nothing from now on, because the output is closed."""
         self._left, self._line = True, None
 
-    def _write(self, console: "Console", text: str, thought: bool) -> None:
-        from rich.segment import Segment, Segments
-
-        if text and not self._left:
-            style = console.get_style("dim italic") if thought else None
-            console.print(Segments([Segment(self._encodable(console, text), style)]), soft_wrap=True)  # tabs stay
-
     def _print(self, console: "Console", text: "Text") -> None:
         if not self._left:
-            console.print(text, soft_wrap=True, highlight=False)
-
-    def _encodable(self, console: "Console", text: str) -> str:
-        """The text with escapes for characters that the console's encoding does not have."""
-        if _can_say(console, text):
-            return text
-        text = text.replace("·", "-").replace("…", "...")
-        return text.encode(console.encoding, "backslashreplace").decode(console.encoding)
+            with self.apart():
+                console.print(text, soft_wrap=True, highlight=False)
 
 
 def _folded(text: str, room: int) -> str:
@@ -149,11 +207,3 @@ def _folded(text: str, room: int) -> str:
         else:
             lines.append(part)
     return "\n".join(lines)
-
-
-def _can_say(console: "Console", text: str) -> bool:
-    try:
-        text.encode(console.encoding)
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -23,7 +23,7 @@ class WordFlow:
     def feed(self, text: str) -> str:
         """What can be written now."""
         out = []
-        for token in _TOKENS.findall(text):
+        for token in TOKENS.findall(text):
             if token[0] in " \t\n":
                 out.append(self.rest())
                 self._gap += token
@@ -66,4 +66,5 @@ class WordFlow:
 _BLANKS = re.compile(r" +\n")
 _LONG = 24  # characters of a word that are not waited for any longer
 _WIDE = re.compile("[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]")
-_TOKENS = re.compile(rf"\n|[ \t]+|{_WIDE.pattern}|(?:(?!{_WIDE.pattern})[^ \t\n])+")
+TOKENS = re.compile(rf"\n|[ \t]+|{_WIDE.pattern}|(?:(?!{_WIDE.pattern})[^ \t\n])+")
+"""Line feeds, blanks, and words; a character of a script without blanks is a word."""
