@@ -48,7 +48,7 @@ def test_what_is_taken_back_is_asked_about_again(forkpoint: Program, rule: Stand
     assert (none.returncode, none.stdout) == (0, "")
     assert "There are no standing approvals" in none.stderr
     assert forkpoint.json("approvals", "it") == {"items": []}
-    assert " by ben\n" in forkpoint.text("approvals", "it", "--all")
+    assert " ben\n" in forkpoint.text("approvals", "it", "--all")
     again = forkpoint.json("approvals", "it", "--revoke", rule.id)
     assert again["revoked_by"] == "ben", "once more changes nothing"
     with Conversation.open("it", store=forkpoint.store) as conversation:

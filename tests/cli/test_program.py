@@ -164,16 +164,6 @@ def test_a_table_is_as_wide_as_the_screen(forkpoint: Program) -> None:
         assert ("scripted/echo" in shown) is (columns >= 100)
 
 
-def test_without_a_screen_one_row_is_one_line_without_blanks_at_its_end(forkpoint: Program) -> None:
-    title = "long " * 15 + "title"
-    with Conversation(agent("pipe"), conversation_id="piped", store=forkpoint.store, title=title) as made:
-        made.run("hi")
-    shown = forkpoint.text("list", COLUMNS="")
-    assert len(shown.splitlines()) == 2
-    assert title in shown
-    assert all(line == line.rstrip() for line in shown.splitlines())
-
-
 def test_settings_are_flag_over_environment_over_file_over_default(forkpoint: Program) -> None:
     def conversations(name: str) -> str:
         address = f"sqlite:///{forkpoint.folder / name}.db"

@@ -66,6 +66,11 @@ def moment(then: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(then / 1e6))
 
 
+def iso(then: int) -> str:
+    """A moment for programs, as ISO 8601 in UTC: ``2026-11-18T04:43:16Z``."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(then // 1_000_000))
+
+
 def size(bytes: float) -> str:
     """``812 bytes``, ``1.2 MB``."""
     if bytes < 1000:

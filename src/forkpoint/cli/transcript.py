@@ -49,9 +49,9 @@ _BROUGHT = {"answer": "the answer of", "summary": "a summary of", "turns": "turn
 def transcript(events: Iterable[Event | StagedEvent]) -> Table:
     """Events as a table: where, who, what."""
     table = grid()
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    table.add_column("event", style="dim", no_wrap=True)
+    table.add_column("who", no_wrap=True)
+    table.add_column("what", overflow="fold")
     for number, event in enumerate(events, start=1):
         who, what = told(event.body)
         spoken = _SPOKEN.get(who)

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.results import Member
+from forkpoint.cli.cells import brief
 from forkpoint.cli.commands.branches.budget import OwnBudget, budget_from
 from forkpoint.cli.common import Id, Store, Tags, Tools, imported_agent, opened, tags_from
 from forkpoint.cli.options import argument, option
@@ -207,10 +208,10 @@ def _table(members: Sequence[Member]) -> Table:
     for member in members:
         table.add_row(
             Text(one_line(member.path), style="bold"),
-            Text(one_line(member.role or "-", 30)),
+            brief(member.role or "-", 30),
             standing(member.status),
-            Text(one_line(member.task, 40)),
-            Text(one_line(member.answer or member.error or "", 60)),
+            brief(member.task, 40),
+            brief(member.answer or member.error or "", 60),
             Text(member.conversation),
         )
     return table

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Annotated
 
+from rich.text import Text
+
 from forkpoint.agent.standing_approval import StandingApproval
-from forkpoint.cli import figures
+from forkpoint.cli.cells import ago, brief
 from forkpoint.cli.common import Id, Store, opened
 from forkpoint.cli.options import option
 from forkpoint.cli.output import Json, display, grid, one_line, print_json, tell
@@ -50,13 +52,12 @@ def approvals(
 
 def _show(found: Sequence[StandingApproval], *, with_end: bool) -> None:
     table = grid(header=True)
-    for column in ("id", "allows", "given", "by", *(["revoked"] if with_end else [])):
+    for column in ("id", "allows", "given", "by", *(["revoked", "revoked by"] if with_end else [])):
         table.add_column(column, no_wrap=column != "allows", overflow="fold")
     for one in found:
-        row = [one.id, one_line(one.allows, _SHOWN), figures.ago(one.given), one_line(one.by or "", 40)]
+        row: list[str | Text] = [one.id, brief(one.allows, _SHOWN), ago(one.given), brief(one.by or "", 40)]
         if with_end:
-            by = f" by {one_line(one.revoked_by, 40)}" if one.revoked_by else ""
-            row.append("" if one.revoked is None else f"{figures.ago(one.revoked)}{by}")
+            row += ["", ""] if one.revoked is None else [ago(one.revoked), brief(one.revoked_by or "", 40)]
         table.add_row(*row)
     display(table)
 

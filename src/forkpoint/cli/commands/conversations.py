@@ -1,6 +1,7 @@
 """``forkpoint list``, ``usage``, ``describe``, ``rename`` and ``delete``: conversations of a store and their cost."""
 
 import shlex
+import sys
 from typing import Annotated, Literal
 
 import typer
@@ -9,10 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from forkpoint.cli import figures
+from forkpoint.cli.cells import Cell, ago, brief, number
 from forkpoint.cli.commands.branches.tree import walk
 from forkpoint.cli.common import Id, Store, Tags, listed, opened, short_names, tags_from
 from forkpoint.cli.options import option
-from forkpoint.cli.output import Json, aside, console, display, facts, grid, one_line, print_json, standing
+from forkpoint.cli.output import Json, aside, console, display, facts, grid, has_screen, one_line, print_json, standing
 from forkpoint.conversation import Conversations, Info, Spending
 from forkpoint.conversation.look import is_there
 from forkpoint.events import Usage
@@ -213,17 +215,17 @@ def _folded(info: Info) -> str:
 def _table(infos: list[Info]) -> Table:
     """Conversations, one on a line. On a narrow screen titles are cut, and some columns are left out."""
     names = short_names(infos)
-    columns = {
-        "conversation": [Text(one_line(names[info.id]), style="bold") for info in infos],
-        "title": [Text(one_line(_title(info), 80)) for info in infos],
+    columns: dict[str, list[Text]] = {
+        "conversation": [Cell(one_line(names[info.id]), info.name, "bold") for info in infos],
+        "title": [brief(_title(info), 80) for info in infos],
         "folded": [Text(_folded(info), style="dim") for info in infos],
         "status": [_standing(info) for info in infos],
-        "events": [Text(f"{info.events:,}") for info in infos],
+        "events": [number(info.events) for info in infos],
         "model": [Text(one_line(info.model or "-")) for info in infos],
-        "updated": [Text(figures.ago(info.updated)) for info in infos],
+        "updated": [ago(info.updated) for info in infos],
         "kind": [Text(_KINDS[info.lineage.kind]) for info in infos],
     }
-    if not any(map(_folded, infos)):
+    if has_screen(sys.stdout) and not any(map(_folded, infos)):  # in a pipe a column has always the same number
         del columns["folded"]
     wide = {name: max(cell_len(name), *(cell.cell_len for cell in cells)) + 2 for name, cells in columns.items()}
     room = console().width - sum(wide.values()) + wide["title"]

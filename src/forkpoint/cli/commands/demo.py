@@ -11,11 +11,12 @@ from rich.table import Table
 
 from forkpoint.agent.agent import Agent
 from forkpoint.cli import figures
+from forkpoint.cli.cells import Cell, number
 from forkpoint.cli.commands.branches.tree import draw
 from forkpoint.cli.commands.local import Yes, bring_library
 from forkpoint.cli.common import Store, all_turns
 from forkpoint.cli.outcome import command, document
-from forkpoint.cli.output import Json, console, grid, print_json, tell
+from forkpoint.cli.output import Json, console, display, grid, print_json, tell
 from forkpoint.conversation import Conversation, Turn, TurnStarted, Verification
 from forkpoint.conversation.portal import wait_for
 from forkpoint.conversation.visualizer import TerminalVisualizer
@@ -117,7 +118,8 @@ class _Demo:
         self._chapter("The family", "What each branch has used by itself; failed tries are counted too.")
         self._out.print(draw(main.tree()))
         self._out.print()
-        self._out.print(self._figures())
+        if not self._out.quiet:
+            display(self._figures())
         self._out.print()
         self._verified = [main.verify(), fork.verify()]
         flaws = [flaw for found in self._verified for flaw in found.flaws]
@@ -194,14 +196,15 @@ class _Demo:
         for one in self._branches:
             info, used, own = one.info(), one.stats().spent, _own_turns(one)
             committed = sum(turn.outcome == "committed" for turn in own)
-            events = f"{info.events:,}" if one is self._main else f"{info.events - info.inherited_events:,} own"
+            own_events = info.events - info.inherited_events
+            events = number(info.events) if one is self._main else Cell(f"{own_events:,} own", str(own_events))
             table.add_row(
                 info.title or info.name,
-                f"{committed:,}",
+                number(committed),
                 events,
-                f"{used.input:,}",
+                number(used.input),
                 figures.share(used),
-                f"{used.output:,}",
+                number(used.output),
                 figures.seconds(_seconds(own)),
             )
         return table

@@ -15,10 +15,10 @@ import typer
 from msgspec import Struct
 from msgspec.structs import asdict
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-from rich.text import Text
 
 from forkpoint.agent.skills.files import together
 from forkpoint.cli import figures
+from forkpoint.cli.cells import Cell
 from forkpoint.cli.commands.care.anchor import anchors_in, newest_in
 from forkpoint.cli.commands.care.exports import is_export, verify_file
 from forkpoint.cli.commands.skills import places
@@ -91,13 +91,13 @@ def doctor(
         print_json({"ok": good, "findings": findings})
     else:
         table = grid()
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")
+        table.add_column("state", no_wrap=True)
+        table.add_column("what", no_wrap=True)
+        table.add_column("found", overflow="fold")
         for finding in findings:
             mark, style = _STYLES[finding.state]
             plain = "" if finding.state == "good" else style
-            table.add_row(Text(mark, style=style), finding.what, clean(finding.said), style=plain)
+            table.add_row(Cell(mark, finding.state, style), finding.what, clean(finding.said), style=plain)
         display(table)
     if not good:
         raise typer.Exit(1)

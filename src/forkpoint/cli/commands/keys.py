@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from forkpoint.cli import figures
+from forkpoint.cli.cells import ago
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, aside, display, grid, print_json, tell
 from forkpoint.server.http.keys import ApiKey, Role, add_key, change_role, default_keys_file, list_keys, revoke_key
@@ -76,7 +76,7 @@ def list_(file: File = None, json: Json = False) -> None:
     for column in ("id", "name", "tenant", "role", *(["history"] if said else []), "created"):
         table.add_column(column, no_wrap=column in ("id", "role", "history", "created"), overflow="fold")
     for key in found:
-        made = "" if key.created is None else figures.ago(key.created)
+        made = "" if key.created is None else ago(key.created)
         table.add_row(key.id, key.name, key.tenant, key.role, *([key.history or ""] if said else []), made)
     display(table)
 

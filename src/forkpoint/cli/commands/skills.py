@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from forkpoint.agent.skills import skill as matching
 from forkpoint.agent.skills.files import Found, skills_in, together
 from forkpoint.backend.settings import as_workspace
+from forkpoint.cli.cells import brief
 from forkpoint.cli.common import Store, opened
 from forkpoint.cli.options import option
 from forkpoint.cli.output import Json, clean, display, grid, one_line, print_json, tell
@@ -26,8 +27,10 @@ def list_skills(workspace: Workspace = None, json: Json = False) -> None:
         print_json({"skills": [_document(skill) for skill in found.skills], "problems": found.problems})
         return
     table = grid()
+    for column in ("skill", "description", "source"):
+        table.add_column(column, overflow="fold")
     for skill in found.skills:
-        table.add_row(skill.name, one_line(skill.description, 60), one_line(skill.source or ""))
+        table.add_row(skill.name, brief(skill.description, 60), one_line(skill.source or ""))
     display(table)
     _tell_problems(found)
 
@@ -66,6 +69,8 @@ def explain(
         print_json({"skills": rows, "problems": found.problems})
         return
     table = grid()
+    for column in ("skill", "activation"):
+        table.add_column(column, overflow="fold")
     for row in rows:
         said = f"would be activated: {row['why']}" if row["activated"] else "nothing calls for it"
         if row["already"]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from rich.text import Text
 
+from forkpoint.cli.cells import Cell
 from forkpoint.cli.common import Id, Store, opened
 from forkpoint.cli.options import option
 from forkpoint.cli.output import Json, console, display, grid, print_json, tell
@@ -89,11 +90,14 @@ def drawn(found: Sequence[BudgetStanding], here: str, width: int) -> Iterator[An
     ``here`` is the id of the conversation that was asked about.
     """
     table = grid(header=True)
-    for column in ("budget of", "", "limit", "spent", "reserved", "left"):
-        table.add_column(column, no_wrap=True, justify="left" if column in ("budget of", "") else "right")
+    table.add_column("budget of", no_wrap=True)
+    table.add_column(Cell("", "unit"), no_wrap=True)
+    for column in ("limit", "spent", "reserved", "left"):
+        table.add_column(column, no_wrap=True, justify="right")
     for one in found:
+        whose = _whose(one, here)
         for n, row in enumerate(_rows(one)):
-            table.add_row("" if n else _whose(one, here), *row)
+            table.add_row(Cell("" if n else whose, whose), *row)
     out = console()
     if out.measure(table, options=out.options.update(width=_ENOUGH)).maximum <= width:
         yield table
@@ -110,9 +114,9 @@ def _whose(one: BudgetStanding, here: str) -> str:
     return "the conversation" if one.conversation == here else one.conversation
 
 
-def _rows(one: BudgetStanding) -> Iterator[tuple[str, ...]]:
+def _rows(one: BudgetStanding) -> Iterator[tuple[str | Cell, ...]]:
     """What is limited: its name, limit, what is spent and reserved, and what is left."""
     for unit in UNITS:
         if getattr(one.limits, unit) is not None:
             figures = (getattr(part, unit) for part in (one.limits, one.spent, one.reserved, one.left))
-            yield unit, *(f"{figure:,.9g}" for figure in figures)
+            yield unit, *(Cell(f"{figure:,.9g}", f"{figure:.9g}") for figure in figures)

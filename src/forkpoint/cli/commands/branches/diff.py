@@ -3,7 +3,7 @@
 Words that differ are marked with more than colour: ``[-only here-]`` on the left, ``{+only here+}`` on the right.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal, TypeAlias
 
 from rich.console import Group
@@ -15,6 +15,7 @@ from rich.text import Text
 from forkpoint.backend.diff import LIMIT, MOST, CallPair, Diff, DiffSide, DiffTurn, TurnPair
 from forkpoint.backend.results import Call
 from forkpoint.cli import figures
+from forkpoint.cli.cells import Cell, brief
 from forkpoint.cli.common import Id, Store, opened
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, clean, console, display, grid, one_line, print_json
@@ -76,26 +77,33 @@ def drawn(found: Diff, width: int) -> Iterator[Any]:
             yield Text(f"{name}: {figures.counted(side.left_out, 'turn or note', 'turns and notes')} left out", "dim")
     if found.state:
         rows = [(one.key, *(_value(value) for value in (one.before, one.a, one.b))) for one in found.state]
-        yield _listed("State", ("key", "before", "a", "b"), rows)
+        yield from _listed("State", ("key", "before", "a", "b"), rows)
     if found.settings:
-        yield _listed(
+        yield from _listed(
             "Settings", ("setting", "a", "b"), [(one.name, _value(one.a), _value(one.b)) for one in found.settings]
         )
 
 
 def _sides(found: Diff) -> Table:
     table = grid(header=True)
-    table.add_column("", style="dim", no_wrap=True)
+    table.add_column(Cell("", "what"), style="dim", no_wrap=True)
     table.add_column("a", overflow="fold")
     table.add_column("b", overflow="fold")
-    rows = {"conversation": _name, "model": _model, "since": _since, "used": _used, "time": _time}
+    rows: dict[str, Callable[[DiffSide], str | Text]] = {
+        "conversation": _name,
+        "model": _model,
+        "since": _since,
+        "used": _used,
+        "time": _time,
+    }
     for name, of in rows.items():
         table.add_row(name, of(found.a), of(found.b))
     return table
 
 
-def _name(side: DiffSide) -> str:
-    return one_line(side.name) + (f"  {one_line(side.title, 60)}" if side.title else "")
+def _name(side: DiffSide) -> Text:
+    name, title = one_line(side.name), side.title or ""
+    return Cell(f"{name}  {one_line(title, 60)}".rstrip(), f"{name}  {title}")
 
 
 def _model(side: DiffSide) -> str:
@@ -235,14 +243,15 @@ def _marked(text: TextDiff | None, here: _Here | None) -> Text:
     return told
 
 
-def _listed(title: str, names: tuple[str, ...], rows: list[tuple[str, ...]]) -> Group:
+def _listed(title: str, names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Iterator[Any]:
     table = grid(header=True)
     for name in names:
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    return Group(Text(f"\n{title}", style="bold"), table)
+    yield Text(f"\n{title}", style="bold")
+    yield table
 
 
-def _value(value: str | None) -> str:
-    return "-" if value is None else one_line(value, 400)
+def _value(value: str | None) -> Text:
+    return Text("-") if value is None else brief(value, 400)

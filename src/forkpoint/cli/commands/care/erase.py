@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from forkpoint.cli import figures
+from forkpoint.cli.cells import ago, brief, number
 from forkpoint.cli.common import Store, known_names, opened, tags_from
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, aside, display, facts, grid, one_line, print_json, tell
@@ -144,8 +145,8 @@ def erasures(store: Store = None, json: Json = False) -> None:
     for column in ("erasure", "family", "events", "reason", "when", "by"):
         table.add_column(column, no_wrap=column != "reason", overflow="fold")
     for one in found:
-        by = one_line(one.by or "", 40)
-        table.add_row(one.id, one.family, f"{one.events:,}", one_line(one.reason), figures.ago(one.time), by)
+        by = brief(one.by or "", 40)
+        table.add_row(one.id, one.family, number(one.events), one_line(one.reason), ago(one.time), by)
     display(table)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from forkpoint.cli import figures
+from forkpoint.cli.cells import ago, brief
 from forkpoint.cli.common import Id, Store, known_names, opened
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, display, grid, one_line, print_json, tell
@@ -87,5 +88,5 @@ def _show(found: Sequence[Hold]) -> None:
     for column in ("hold", "family", "reason", "since", "by"):
         table.add_column(column, no_wrap=column != "reason", overflow="fold")
     for one in found:
-        table.add_row(one.id, one.family, one_line(one.reason), figures.ago(one.since), one_line(one.by or "", 40))
+        table.add_row(one.id, one.family, one_line(one.reason), ago(one.since), brief(one.by or "", 40))
     display(table)
