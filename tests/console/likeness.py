@@ -17,6 +17,7 @@ _NAMES = {  # the same thing has the same one everywhere
     "label": r"\b(?=[a-z]*\d)(?=\d*[a-z])[0-9a-z]{8}\b",  # of a key
 }
 _VALUES = {  # every run has its own
+    "cursor": r"(?<=id: )[\w-]{8}\d+-\d+(?:\.[\w-]{8}\d+-\d+)*",  # of a family's stream
     "age": r"\bjust now\b|\b\d+ (?:s|min|h|d|days?) ago\b",
     "date": r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?(?:\.\d+)?Z?|\b\d{8}T\d{6}Z",
     "moment": r"\b1[6-9]\d{8}(?:\d{6})?\b",

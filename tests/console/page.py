@@ -37,6 +37,7 @@ class Command:
     command: str
     shown: tuple[str, ...]
     first: int  # the line in which what it shows begins
+    indent: str = ""
 
     @property
     def comparable(self) -> bool:
@@ -95,14 +96,14 @@ def _block(part: re.Match[str], line: int, label: re.Match[str] | None) -> list[
         return [NotRun(line, label[2])]
     if label:
         return [File(label[2], content)]
-    return [*_commands(content.splitlines(), line + 1)] if kind == "console" else []
+    return [*_commands(content.splitlines(), line + 1, part[1])] if kind == "console" else []
 
 
 def _without(indent: str, content: str) -> str:
     return "".join(line.removeprefix(indent) for line in content.splitlines(keepends=True))
 
 
-def _commands(lines: list[str], first: int) -> list[Command]:
+def _commands(lines: list[str], first: int, indent: str) -> list[Command]:
     assert lines, f"line {first}: the block is empty"
     assert lines[0].startswith("$ "), f"line {first}: the block does not begin with a command"
     starts = [number for number, line in enumerate(lines) if line.startswith("$ ")]
@@ -112,7 +113,7 @@ def _commands(lines: list[str], first: int) -> list[Command]:
         shown = lines[start + used : end]
         while shown and not shown[-1]:
             shown.pop()
-        commands.append(Command(first + start, command, tuple(shown), first + start + used))
+        commands.append(Command(first + start, command, tuple(shown), first + start + used, indent))
     return commands
 
 

@@ -7,13 +7,13 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.console.likeness import Likeness
 from tests.console.page import Before, Command, File, NotRun, Step
-from tests.console.shell import CTRL_C, CTRL_D, Shell
+from tests.console.shell import CTRL_C, CTRL_D, Shell, Silence
 from tests.nursery import nursery
 
 WIDTH, HEIGHT = 160, 50
@@ -22,6 +22,7 @@ WORK = "builds"  # the folder in it in which a session begins
 
 _SERVER = re.compile(r"(?:\w+=\S+ )*forkpoint serve\b")
 _TYPED = re.compile(r"(?P<asked>❯|.*\[y/n[^]]*\]) (?P<typed>.+)")
+_ASKS = re.compile(r"❯$|\[y/n[^]]*\]$")
 _KEYS = {"^C": CTRL_C, "^D": CTRL_D}
 
 
@@ -54,6 +55,7 @@ class Session:
         self._environment = _environment(home, programs)
         self._open = ExitStack()
         self._shell = self._new_shell()
+        self._server: Shell | None = None  # the one that runs
 
     def close(self) -> None:
         self._open.close()
@@ -83,41 +85,54 @@ class Session:
 
     def _run(self, step: Command) -> Outcome:
         command = self._real(step.command)
-        shown = [self._real(line) for line in step.shown]
         if _SERVER.match(command):
-            shell = self._serve(command, shown[-1] if shown else "Forkpoint serves at ...")
+            shell = self._serve(command, step.shown[-1] if step.shown else "Forkpoint serves at ...")
         else:
             shell = self._shell
             shell.begin(command)
-            self._type(shell, shown)
+            with suppress(Silence):  # what it shows is not what the page shows: that will be told
+                self._type(shell, step.shown)
         rows, status = [self._of_page(row) for row in shell.rows], shell.status
         if shell is self._shell:
             shell.end()
         if not step.shown:
-            assert not status, f"line {step.line}: {step.command!r} did not work ({status}):\n" + "\n".join(rows)
+            works = not status and not any('{"error":{' in row for row in rows)  # with which curl ends well
+            assert works, f"line {step.line}: {step.command!r} did not work ({status}):\n" + "\n".join(rows)
             return Outcome(step, (), status)
         alike = self.likeness.matches(step.shown, rows)
         real = step.shown if alike else tuple(self.likeness.rewritten(step.shown, rows))
         return Outcome(step, real, status)
 
-    def _type(self, shell: Shell, shown: list[str]) -> None:
+    def _type(self, shell: Shell, shown: tuple[str, ...]) -> None:
         """Types what the page says that the user typed, each after what it answers."""
-        for line in shown:
-            if typed := _TYPED.fullmatch(line):
-                asked = typed["asked"]
-                shell.wait(lambda asked=asked: self.likeness.matches_line(asked, shell.row))  # type: ignore[misc]
-                shell.type(_KEYS.get(typed["typed"], typed["typed"] + "\r"))
-        last = shown[-1] if shown else ""
-        shell.wait(lambda: bool(shell.row) and self.likeness.matches_line(last, shell.row))
+        for number, line in enumerate(shown):
+            if line == "^C":
+                self._wait_for_all(shell, shown[:number])
+                shell.type(CTRL_C)
+            elif typed := _TYPED.fullmatch(line):
+                self._wait_for(shell, typed["asked"])
+                shell.type(_KEYS.get(typed["typed"], self._real(typed["typed"]) + "\r"))
+        if shown and _ASKS.search(shown[-1]):
+            self._wait_for(shell, shown[-1])
+        else:
+            shell.wait()
+
+    def _wait_for(self, shell: Shell, question: str) -> None:
+        shell.wait(lambda: self.likeness.matches_line(question, self._of_page(shell.row)))
+
+    def _wait_for_all(self, shell: Shell, shown: tuple[str, ...]) -> None:
+        shell.wait(lambda: replace(self.likeness).matches(shown, [self._of_page(row) for row in shell.rows]))
 
     def _serve(self, command: str, last: str) -> Shell:
-        """Starts a server, which has a terminal of its own, where the commands before have led to."""
+        """Starts a server in a terminal of its own, with what the commands before have set. It replaces the last."""
+        if self._server:
+            self._server.end()
         state = self._aside / "state"
         self._shell.run(f'{{ export -p; printf "cd %q\\n" "$PWD"; }} > {shlex.quote(str(state))}')
-        shell = self._new_shell()
+        shell = self._server = self._new_shell()
         shell.run(f". {shlex.quote(str(state))}")
         shell.begin(command if "--port" in command else f"{command} --port {self._port}")
-        shell.wait(lambda: any(self.likeness.matches_line(last, row) for row in shell.rows))
+        shell.wait(lambda: any(self.likeness.matches_line(last, self._of_page(row)) for row in shell.rows))
         assert shell.status is None, "the server has ended:\n" + "\n".join(shell.rows)
         return shell
 
@@ -153,8 +168,8 @@ def rewritten(text: str, outcomes: list[Outcome]) -> str:
     lines = text.splitlines()
     for outcome in sorted(outcomes, key=lambda outcome: -outcome.command.line):
         if outcome.faulty:
-            start = outcome.command.first - 1
-            lines[start : start + len(outcome.command.shown)] = outcome.rows
+            start, indent = outcome.command.first - 1, outcome.command.indent
+            lines[start : start + len(outcome.command.shown)] = [f"{indent}{row}".rstrip() for row in outcome.rows]
     return "\n".join(lines) + "\n"
 
 

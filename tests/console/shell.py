@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -34,13 +35,13 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-_LONGEST = 60  # seconds without a sign of life
+_LONGEST = 60  # seconds for a command, or until what is waited for
 _PATIENCE = 0.5  # seconds after which a user presses another key
-_SHEET = 1000  # how many rows and columns the screen has room for: no line is broken by it, and none is lost
+_ROWS, _COLUMNS = 1000, 6000  # what the screen has room for: it breaks no line, and loses none
 
 
 class Silence(AssertionError):
-    """The program shows nothing more, and has not come to what was waited for."""
+    """A command has neither ended nor come to what was waited for. This is what it shows."""
 
 
 class Shell:
@@ -63,7 +64,7 @@ class Shell:
         )
         os.close(there)
         os.close(orders)
-        self._screen = pyte.Screen(_SHEET, _SHEET)
+        self._screen = pyte.Screen(_COLUMNS, _ROWS)
         self._stream = pyte.ByteStream(self._screen)
         self._status: int | None = 0
         self._heard = b""
@@ -111,8 +112,9 @@ class Shell:
 
     def wait(self, until: Callable[[], bool] = lambda: False) -> None:
         """Reads on until the command has ended, or this holds."""
+        deadline = time.monotonic() + _LONGEST
         while self._status is None and not until():
-            if not self._read(_LONGEST):
+            if not self._read(max(0, deadline - time.monotonic())):
                 raise Silence("\n".join(self.rows))
 
     def run(self, command: str) -> int:
@@ -124,14 +126,16 @@ class Shell:
 
     def end(self) -> None:
         """Ends a command that waits for a user: with Ctrl-C and Ctrl-D, until it has ended."""
-        for key in itertools.cycle((CTRL_C, CTRL_D)):
+        for key in itertools.islice(itertools.cycle((CTRL_C, CTRL_D)), _LONGEST):
             if self._status is not None:
                 return
             self.type(key)
             self._wait_while_it_shows()
+        raise Silence("\n".join(self.rows))
 
     def _wait_while_it_shows(self) -> None:
-        while self._status is None and self._read(_PATIENCE):
+        deadline = time.monotonic() + _LONGEST
+        while self._status is None and time.monotonic() < deadline and self._read(_PATIENCE):
             pass
 
     def _read(self, patience: float) -> bool:
