@@ -43,6 +43,11 @@ def named_model(workspace: Workspace = None, *, trust: Trust | None = None) -> t
     return MODEL, "default"
 
 
+def default_title_model() -> str | None:
+    """The model that writes titles: FORKPOINT_TITLE_MODEL, else what the user's file says, else None."""
+    return os.environ.get("FORKPOINT_TITLE_MODEL", "").strip() or user_setting("title_model")
+
+
 def default_store(workspace: Workspace = None, *, trust: Trust | None = None) -> str:
     """The address that is meant if none is given. The user's data folder is made if that is where it is."""
     address, source = named_store(workspace, trust=trust)

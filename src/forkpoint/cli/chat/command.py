@@ -15,6 +15,7 @@ from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import clean, console
 from forkpoint.cli.questions.project import TrustGiven, Workspace, ask_trust, place_of
 from forkpoint.cli.talk import Talk, here_for
+from forkpoint.cli.titles import TitleModel, Titles
 
 
 def chat(
@@ -35,6 +36,7 @@ def chat(
     workspace: Workspace = None,
     trust: TrustGiven = None,
     allow: Allow = None,
+    title_model: TitleModel = None,
     store: Store = None,
     json: Annotated[
         bool, option("--json", "Answer each line with one JSON document on one line, for programs.")
@@ -59,7 +61,7 @@ def chat(
     store = place_of(workspace, store, trust)
     who = Answerer(ModelOptions(model, base_url, api, api_key_env), instructions, agent)
     talk = Talk(conversation, who, approval, workspace, trust, allow, store)
-    with Session(talk, ChatScreen(store, as_json=json)) as session:
+    with Session(talk, ChatScreen(store, as_json=json), Titles.wanted(title_model, store)) as session:
         Dialogue(session).go()
 
 

@@ -15,6 +15,7 @@ from forkpoint.cli.output import one_line
 from forkpoint.cli.questions.approval import ApprovalQuestion
 from forkpoint.cli.questions.project import in_approved_project
 from forkpoint.cli.talk import Talk
+from forkpoint.cli.titles import Titles
 from forkpoint.conversation import Conversation, Info, Turn
 from forkpoint.conversation.call_view import turn_view
 
@@ -30,8 +31,9 @@ class Session:
 
     this: Conversation
 
-    def __init__(self, talk: Talk, screen: ChatScreen) -> None:
+    def __init__(self, talk: Talk, screen: ChatScreen, titles: Titles) -> None:
         self._talk = talk
+        self._titles = titles
         self.store = talk.store
         self.screen = screen
         self.watch = TurnWatch(screen.repeat)
@@ -89,6 +91,8 @@ class Session:
             turn = self._in_project(lambda: question.ask(self.this.open_turn() or waits))
         if turn.outcome == "awaiting_approval":
             self.screen.say(_LATER if self.screen.is_watched else WAITS)
+        if turn.outcome == "committed":
+            self._titles.give(self.this)
         return document(turn, self.this.name)
 
     def _in_project(self, act: Callable[[], T]) -> T:

@@ -12,9 +12,10 @@ from rich.text import Text
 from forkpoint.cli import figures
 from forkpoint.cli.cells import Cell, ago, brief, number
 from forkpoint.cli.commands.branches.tree import walk
-from forkpoint.cli.common import Id, Store, Tags, listed, opened, short_names, tags_from
+from forkpoint.cli.common import Id, Store, Tags, listed, only_one, opened, short_names, tags_from
 from forkpoint.cli.options import option
 from forkpoint.cli.output import Json, aside, console, display, facts, grid, has_screen, one_line, print_json, standing
+from forkpoint.cli.titles import Titles
 from forkpoint.conversation import Conversations, Info, Spending
 from forkpoint.conversation.look import is_there
 from forkpoint.events import Usage
@@ -104,6 +105,9 @@ def usage(store: Store = None, json: Json = False) -> None:
 def describe(
     conversation: Id,
     title: Annotated[str | None, option("--title TEXT", 'What it is about; "" removes it.')] = None,
+    title_model: Annotated[
+        str | None, option("--title-model NAME", "A model that writes the title: it is asked aside.")
+    ] = None,
     tag: Tags = None,
     untag: Annotated[list[str] | None, option("--untag KEY", "A tag to remove. Repeatable.")] = None,
     store: Store = None,
@@ -114,17 +118,20 @@ def describe(
     Tags that you do not name stay. A turn that runs is not disturbed.
 
     \b
-    Example:
+    Examples:
       forkpoint describe build-1234 --title "The disk was full" --tag kind=debug
+      forkpoint describe build-1234 --title-model local/smollm2
     """
-    if title is None and not tag and not untag:
-        raise typer.BadParameter("give at least one of them", param_hint="--title / --tag / --untag")
+    only_one({"--title": title, "--title-model": title_model})
+    if title is None and title_model is None and not tag and not untag:
+        raise typer.BadParameter("give at least one of them", param_hint="--title / --title-model / --tag / --untag")
     with opened(conversation, store) as this:
         tags = None
         if tag or untag:
             others = {key: value for key, value in this.tags().items() if key != "title"}
             tags = {key: value for key, value in (others | tags_from(tag)).items() if key not in (untag or ())}
-        info = this.describe(title=title, tags=tags)
+        written = None if title_model is None else Titles(title_model, store).write(this.id)
+        info = this.describe(title=written or title, tags=tags)
     if json:
         print_json(info_document(info))
     else:

@@ -48,10 +48,11 @@ _VARIABLES = (
     "FORKPOINT_STORE",
     "FORKPOINT_API_KEY",
     "FORKPOINT_MODEL",
+    "FORKPOINT_TITLE_MODEL",
     "FORKPOINT_CACHE",
     *VARIABLES.values(),
 )
-_SETTINGS = {"store", "model", "projects"}
+_SETTINGS = {"store", "model", "title_model", "projects"}
 _STYLES = {"good": ("✓", "green"), "absent": ("·", "dim"), "bad": ("✗", "red")}
 
 

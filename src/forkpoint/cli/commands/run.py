@@ -15,6 +15,7 @@ from forkpoint.cli.output import Json
 from forkpoint.cli.questions.allowed_tools import AllowedTools
 from forkpoint.cli.questions.project import TrustGiven, Workspace, place_of
 from forkpoint.cli.talk import Talk, here_for
+from forkpoint.cli.titles import TitleModel, Titles
 
 
 def run(
@@ -57,6 +58,7 @@ def run(
     stream_json: Annotated[
         bool, option("--stream-json", "Print what happens as it happens: one JSON document a line.")
     ] = False,
+    title_model: TitleModel = None,
     key: Annotated[
         str | None, option("--key TEXT", "Do it once: the same key and message return the same turn again.")
     ] = None,
@@ -112,3 +114,4 @@ def run(
             this,
             lambda: allowed.carry_on(this, this.run([*([said] if said else []), *parts] if parts else said, key=key)),
         )
+        Titles.wanted(title_model, store).give(this)
