@@ -95,6 +95,7 @@ CODES = {
     "ConversationClosed": "conversation_closed",
     "ConversationClosed.reopen_after_fork": "reopen_after_fork",
     "UseAsync": "use_async",
+    "UseWith": "use_with",
     "BadModel": "bad_model",
     "BadSetting.bad_document": "bad_document",
     "BadSetting.bad_prompt": "bad_prompt",

@@ -13,7 +13,7 @@ from tests.conversation.support.homes import Home
 
 from forkpoint import Agent, AsyncConversation, AsyncConversations, Conversation, Conversations, Turn
 from forkpoint.conversation import Info, Spending
-from forkpoint.errors import AlreadyExists, BadAgent, BadName, NotFound, StoreUnavailable, UseAsync
+from forkpoint.errors import AlreadyExists, BadArgument, BadName, NotFound, StoreUnavailable, UseAsync
 from forkpoint.paging import Page
 from forkpoint.store.values import Verification
 
@@ -103,7 +103,7 @@ async def test_what_could_not_be_made_or_opened_does_not_keep_the_store_open() -
     async with AsyncConversations("memory:") as conversations:
         with pytest.raises(NotFound):
             await conversations.open("nobody")
-        with pytest.raises(BadAgent):
+        with pytest.raises(BadArgument, match="agent=3"):
             await conversations.create(3)  # type: ignore[arg-type]
         await (await conversations.create(ECHO, conversation_id="mine")).close()
         assert len((await conversations.list()).items) == 1

@@ -21,7 +21,7 @@ from forkpoint import (
     tool,
 )
 from forkpoint.conversation import Diff, TextDiff
-from forkpoint.errors import BadArgument, BadName, NotFound
+from forkpoint.errors import BadArgument, NotFound
 from forkpoint.events import Usage
 from forkpoint.llm.model import Price
 from forkpoint.testing import Fault, Heard, Reply
@@ -354,7 +354,7 @@ async def test_the_other_one_is_a_conversation_its_id_or_its_name(home: Home, ta
     for missing in ("nobody", "01890000-0000-7000-8000-000000000000"):
         with pytest.raises(NotFound):
             await talk.diff(missing)
-    with pytest.raises(BadName):
+    with pytest.raises(BadArgument, match="a conversation"):
         await talk.diff(5)  # type: ignore[arg-type]
 
 

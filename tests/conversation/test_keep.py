@@ -19,7 +19,18 @@ from forkpoint.agent.hooks.hook import Hook
 from forkpoint.agent.stored.document import bind
 from forkpoint.agent.team.offer import Role, SubAgents
 from forkpoint.backend.settings import Settings
-from forkpoint.errors import AlreadyExists, BadName, Busy, CannotKeep, KeyReused, NoAgent, NotFound, Stale, TurnOpen
+from forkpoint.errors import (
+    AlreadyExists,
+    BadArgument,
+    BadName,
+    Busy,
+    CannotKeep,
+    KeyReused,
+    NoAgent,
+    NotFound,
+    Stale,
+    TurnOpen,
+)
 from forkpoint.events import ManifestChanged, Text, ToolCall, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm import own_identity
@@ -625,10 +636,12 @@ async def test_a_name_that_is_taken_or_no_name_is_refused(home: Home, build: Asy
     for name in ("build", build.id):
         with pytest.raises(AlreadyExists):
             await other.rename(name)
-    malformed: list[Any] = ["", "a b", "../up", "undefined", "x" * 129, None]
+    malformed: list[Any] = ["", "a b", "../up", "undefined", "x" * 129]
     for name in malformed:
         with pytest.raises(BadName):
             await other.rename(name)
+    with pytest.raises(BadArgument, match="name=None"):
+        await other.rename(None)  # type: ignore[arg-type]
     assert other.name == (await other.info()).name == "other"
 
 

@@ -21,7 +21,7 @@ from tests.conversation.support.homes import Home
 
 from forkpoint import Agent, AsyncConversation, Conversation, Role, SubAgents, TurnCancelled, TurnFailed, tool
 from forkpoint.conversation import Branch, TurnStarted
-from forkpoint.errors import BadAgent, Busy, KeyReused, NotFound, NotWhole, SpawnRefused
+from forkpoint.errors import BadArgument, Busy, KeyReused, NotFound, NotWhole, SpawnRefused
 from forkpoint.testing import Fault, Heard, Reply
 
 pytestmark = pytest.mark.anyio
@@ -159,7 +159,7 @@ async def test_what_is_no_task_or_no_agent_is_refused_before_anything_is_made(
 ) -> None:
     with pytest.raises(NotWhole):
         await lead.spawn_agent("  ")
-    with pytest.raises(BadAgent):
+    with pytest.raises(BadArgument, match="agent=3"):
         await lead.spawn_agent("find it", agent=3)  # type: ignore[arg-type]
     assert (await AsyncConversation.list(store=home.store)).items == ()
 

@@ -20,7 +20,7 @@ from tests.conversation.support.homes import Home
 
 from forkpoint import AsyncConversation, Conversation, TurnCancelled, TurnFailed, tool
 from forkpoint.conversation import Info, SyncTurnStream, Turn, TurnStream
-from forkpoint.errors import ConversationClosed, UseAsync
+from forkpoint.errors import BadArgument, ConversationClosed, UseAsync
 from forkpoint.events import Event
 from forkpoint.llm import TextPiece
 from forkpoint.paging import Page
@@ -115,7 +115,7 @@ def test_a_type_checker_sees_what_each_method_takes_and_returns() -> None:
             Mine.open(store="memory:")  # type: ignore[call-arg]
         with pytest.raises(TypeError, match="limits"):
             Mine.list(limits=3)  # type: ignore[call-arg]
-        with pytest.raises(TypeError):
+        with pytest.raises(BadArgument, match="after='1'"):
             conversation.events(after="1")  # type: ignore[arg-type]
 
 

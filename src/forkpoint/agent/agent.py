@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +24,7 @@ from forkpoint.errors import BadAgent, BadTool
 from forkpoint.events import JsonText, ToolCall
 from forkpoint.llm.model import LLM, as_llm
 from forkpoint.llm.prompt.manifest import Manifest, ToolSchema, is_text, manifest_of
+from forkpoint.parameters import Words, checked
 
 Unattended: TypeAlias = Literal["deny", "run"]
 """What becomes of a call that would wait for an approval where nobody can be asked."""
@@ -60,6 +61,11 @@ _LARGEST = 10**15  # of a limit
 
 NUMBERS = ("steps", "tokens", "dollars", "seconds", "repeats")
 """The limits among the fields of `Limits`."""
+
+
+def _refused(_: str, name: str, value: Any, why: str) -> BadAgent:
+    """An argument that does not fit. Its value is not shown: it may be a secret."""
+    return BadAgent(f"its {name} cannot be of the class {type(value).__name__}: {why}")
 
 
 @dataclass(frozen=True, init=False)
@@ -104,6 +110,7 @@ class Agent:
     condenser: Condenses | None
     secrets: Secrets
 
+    @checked(called="Agent()", refused=_refused, deep=False)
     def __init__(
         self,
         llm: str | LLM,
@@ -120,7 +127,8 @@ class Agent:
         mcp: Iterable[McpServer | Offered] = (),
         hooks: Iterable[Hook] = (),
         skills: Iterable[Skill] = (),
-        condenser: Condenses | None = None,
+        condenser: Annotated[Condenses, Words("a Condenser, a Window, what has the methods of Condenses")]
+        | None = None,
         secrets: Mapping[str, Secret] = Secrets(),
     ) -> None:
         kept = secrets_of(secrets)

@@ -29,6 +29,7 @@ from forkpoint.agent.arguments import Arguments, typed
 from forkpoint.agent.context import ToolContext
 from forkpoint.errors import BadTool
 from forkpoint.llm.prompt.manifest import ToolSchema
+from forkpoint.parameters import unfit_fields
 
 OUTPUT_LIMIT = 100_000
 """Characters of a result that a model is shown, if a tool does not say otherwise."""
@@ -176,11 +177,13 @@ class _Settings(Struct, frozen=True, kw_only=True):
     repeatable: bool = False
     risky: bool = False
     strict: bool = False
-    secrets: Iterable[str] = ()
+    secrets: Any = ()  # `_secrets` says what it may be
 
 
 def _make(function: Callable[..., Any], given: _Settings) -> Tool:
-    name = given.name or _name_of(function)
+    name = given.name if isinstance(given.name, str) and given.name else _name_of(function)
+    for setting, why in unfit_fields(given):
+        raise BadTool(name, f"its {setting} does not fit: {why}")
     if inspect.isgeneratorfunction(typed(function)) or inspect.isasyncgenfunction(typed(function)):
         raise BadTool(name, "it yields, and nobody would go through what it yields; return a list")
     if given.timeout is not None and not given.timeout > 0:

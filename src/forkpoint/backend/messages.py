@@ -2,7 +2,7 @@
 Tests: tests/conversation/test_messages.py."""
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -24,8 +24,11 @@ from forkpoint.events import (
     UserMessage,
 )
 from forkpoint.history.wholeness import check_whole
+from forkpoint.parameters import Words
 
-Message: TypeAlias = str | Part | Sequence[str | Part] | UserMessage
+Message: TypeAlias = Annotated[
+    str | Part | Sequence[str | Part] | UserMessage, Words("a text, an Image, a File, a list of these, a UserMessage")
+]
 """What a user says: a text, a picture, a file, or several of these in a list."""
 
 Given: TypeAlias = UserMessage | ToolResult | AssistantMessage | SystemMessage | ToolCall | Imported

@@ -3,14 +3,16 @@ Tests: tests/conversation/test_conversations.py, test_fork.py."""
 
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
+from uuid import UUID
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.results import Call, Turn
-from forkpoint.errors import BadAgent, BadName, BadPosition, NotWhole
+from forkpoint.errors import BadAgent, BadName, BadPosition
 from forkpoint.events import Event, Position
 from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.llm.model import LLM
+from forkpoint.parameters import Words
 from forkpoint.store.values import check_name
 
 
@@ -21,22 +23,34 @@ class Identified(Protocol):
     def id(self) -> str: ...
 
 
-Named: TypeAlias = str | Identified
+Id: TypeAlias = str | UUID
+"""An id, as a text or as a UUID. Where a conversation is meant, a text may also be its name."""
+
+Named: TypeAlias = Id | Annotated[Identified, Words("a conversation")]
 """A conversation: its id or name, or an object that stands for it."""
 
-Point: TypeAlias = str | Position | Turn | Event | Call
+TurnId: TypeAlias = Id | Turn
+"""A turn: its id, or the turn itself."""
+
+Point: TypeAlias = Id | Position | Turn | Event | Call
 """A place in history: a turn or its id, an event or its id, a call of a committed turn."""
 
 
-def as_id(given: str | None) -> tuple[str, str | None]:
+def as_id(given: Id | None) -> tuple[str, str | None]:
     """The id and the name that somebody means by an id: an id is one, anything else is a name for a fresh one."""
     if given is None:
         return new_id(), None
+    text = as_text(given)
     try:
-        id_to_bytes(given)
-    except ValueError:
-        return new_id(), check_chosen_name("name", given)
-    return given, None
+        id_to_bytes(text)
+    except (ValueError, TypeError):
+        return new_id(), check_chosen_name("name", text)
+    return text, None
+
+
+def as_text(given: Id) -> str:
+    """An id as a text."""
+    return str(given) if isinstance(given, UUID) else given
 
 
 def check_chosen_name(what: str, name: str) -> str:
@@ -94,15 +108,15 @@ def as_answerer(given: Agent | LLM | str, *, remote: bool) -> Agent | str:
 
 def as_name(given: Named) -> str:
     """The id or the name of a conversation. Raises `BadName` for anything else."""
-    name: Any = given if isinstance(given, str) else getattr(given, "id", None)  # Python does not check
-    if not isinstance(name, str):
+    name: Any = as_text(given) if isinstance(given, str | UUID) else getattr(given, "id", None)
+    if not isinstance(name, str):  # Python does not check
         raise BadName("conversation", str(given)[:200], "it is a conversation, or its id or name")
     return name
 
 
-def as_turn(given: "str | Turn") -> str:
+def as_turn(given: TurnId) -> str:
     """The id of a turn."""
-    return given.id if isinstance(given, Turn) else given
+    return given.id if isinstance(given, Turn) else as_text(given)
 
 
 def as_position(given: "str | Position | Event") -> Position:
@@ -130,6 +144,8 @@ def as_point(given: Point | None) -> str | Position | None:
             return position
         case Call(id=call):
             raise BadPosition(f"call {call}", "its turn is not committed", "a call of a committed turn")
+        case UUID():
+            return str(given)
         case str():
             try:
                 return Position.parse(given)
@@ -140,9 +156,15 @@ def as_point(given: Point | None) -> str | Position | None:
 
 
 def with_title(title: str | None, tags: Mapping[str, str] | None) -> tuple[str | None, dict[str, str]]:
-    """A title and the other tags. A tag of that name is the title, unless one is given."""
+    """A title and the other tags. A tag of that name is the title, unless one is given.
+
+    Raises `BadName` for a tag without a name, and for what no screen can show: a NUL.
+    """
     others = dict(tags or {})
-    if not all(isinstance(text, str) for tag in others.items() for text in tag):
-        raise NotWhole("tag", "names and values of tags are texts")
+    if "" in others:
+        raise BadName("name of a tag", "", "it is empty")
+    for what, text in [("title", title or ""), *(("tag", text) for tag in others.items() for text in tag)]:
+        if "\0" in text:
+            raise BadName(what, text[:200], "it has a NUL in it")
     tagged = others.pop("title", None)
     return (tagged if title is None else title), others

@@ -31,8 +31,8 @@ from forkpoint.backend.results import (
 )
 from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.conversation.conversations import AsyncConversations
-from forkpoint.conversation.stream import TurnStream
-from forkpoint.conversation.sync import Conversation, Conversations, SyncTurnStream
+from forkpoint.conversation.stream import SyncTurnStream, TurnStream
+from forkpoint.conversation.sync import Conversation, Conversations
 from forkpoint.history.anchors import Anchor, read_anchors
 from forkpoint.history.branches.diff import Piece, TextDiff
 from forkpoint.history.budgets import Budget, BudgetStanding, Figures

@@ -13,10 +13,9 @@ Tests: tests/conversation/test_turns.py.
 """
 
 import os
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from forkpoint.agent.agent import Agent, Limits
 from forkpoint.agent.standing_approval import StandingApproval
@@ -27,13 +26,16 @@ from forkpoint.backend.callbacks import Callback, Visualizer
 from forkpoint.backend.diff import LIMIT, Diff, check_limit
 from forkpoint.backend.messages import Message, as_message, as_result
 from forkpoint.backend.names import (
+    Id,
     Named,
     Point,
+    TurnId,
     as_answerer,
     as_id,
     as_name,
     as_point,
     as_position,
+    as_text,
     as_turn,
     check_chosen_name,
     with_title,
@@ -55,14 +57,15 @@ from forkpoint.backend.results import (
 from forkpoint.backend.settings import Settings, as_workspace
 from forkpoint.backend.state import as_state
 from forkpoint.conversation.copies import Progress, Target, write_export
+from forkpoint.conversation.edge import by_name, edge
 from forkpoint.conversation.handle import Handle, NewOptions, OpenOptions, at_hand, drafted, opened
 from forkpoint.conversation.place import Place, Where
-from forkpoint.conversation.stream import TurnStream, streamed
+from forkpoint.conversation.stream import StreamedTurn, streamed
 from forkpoint.conversation.sub_agents import Members, part_of_key
 from forkpoint.conversation.tries import Tries
 from forkpoint.engine.trust import with_project
 from forkpoint.engine.views import info_of_draft
-from forkpoint.errors import BadAgent, BadArgument, CannotKeep, NoSuchTurn, NotFound
+from forkpoint.errors import BadArgument, CannotKeep, NoSuchTurn, NotFound
 from forkpoint.events import BroughtAs, Condensation, Event, Position, ToolResult, UserMessage
 from forkpoint.history.budgets import Budget, BudgetScope, BudgetStanding
 from forkpoint.ids import new_id
@@ -71,6 +74,7 @@ from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
 from forkpoint.llm.prompt.inspection import Inspection
 from forkpoint.llm.prompt.misses import CacheReport
 from forkpoint.paging import Page
+from forkpoint.parameters import Count
 from forkpoint.store.erasure import Receipt, check_reason
 from forkpoint.store.values import Hold, ListOrder, Record, Status, Verification, VerifyProgress
 
@@ -80,6 +84,7 @@ if TYPE_CHECKING:
 Events: TypeAlias = list[Event]  # in a class with a method of that name, `list` is the method
 
 
+@edge(lambda self: self._names())
 class AsyncConversation:
     """A conversation. Making the object does no I/O: the conversation comes into being with its first turn.
 
@@ -100,7 +105,7 @@ class AsyncConversation:
         self,
         agent: Agent | LLM | str,
         *,
-        conversation_id: str | None = None,
+        conversation_id: Id | None = None,
         workspace: str | os.PathLike[str] | None = None,
         trust: bool | None = None,
         store: Where = None,
@@ -135,7 +140,7 @@ class AsyncConversation:
     @classmethod
     async def open(
         cls,
-        id: str,
+        id: Id,
         *,
         agent: Agent | LLM | str | None = None,
         create: Agent | LLM | str | None = None,
@@ -169,7 +174,7 @@ class AsyncConversation:
         options = OpenOptions(
             agent=agent, create=create, workspace=workspace, title=title, tags=tags, bind=bind, allow=allow, trust=trust
         )
-        return cls._around(await opened(Place(store), id, options), callbacks, visualizer)
+        return cls._around(await opened(Place(store), as_text(id), options), callbacks, visualizer)
 
     @classmethod
     def over(
@@ -192,7 +197,7 @@ class AsyncConversation:
         *,
         store: Where = None,
         cursor: str | None = None,
-        limit: int = 50,
+        limit: Count = 50,
         order: ListOrder = "created",
         tags: Mapping[str, str] | None = None,
         status: Status | None = None,
@@ -201,7 +206,7 @@ class AsyncConversation:
         asides: bool = True,
         drafts: bool = False,
         glance: bool = False,
-        parent: str | None = None,
+        parent: Id | None = None,
     ) -> Page[Info]:
         """Lists conversations of a store: `AsyncConversations.list`."""
         async with _conversations(store) as them:
@@ -309,13 +314,13 @@ class AsyncConversation:
         title, others = with_title(title, tags)
         return await self._handle.describe(title, None if tags is None else others, if_info)
 
-    async def rename(self, name: str) -> Info:
+    async def rename(self, name: Id) -> Info:
         """Gives this conversation another name, and changes nothing else. A turn that runs is not disturbed.
 
         Its own id as the name takes the name away. Raises `AlreadyExists` if another conversation has the name, and
         `BadName` if it cannot be a name.
         """
-        return await self._handle.rename(check_chosen_name("name", name))
+        return await self._handle.rename(check_chosen_name("name", as_text(name)))
 
     async def change_agent(self, agent: Agent | LLM | str, *, if_revision: int | None = None) -> None:
         """Lets another agent answer from here on. A note records it; the conversation must have no open turn.
@@ -354,8 +359,7 @@ class AsyncConversation:
         given = self._tries.given(message, results)
         return await self._tries.run(given, supersede=supersede, key=key, if_revision=if_revision)
 
-    @asynccontextmanager
-    async def run_stream(
+    def run_stream(
         self,
         message: Message | None = None,
         *,
@@ -363,7 +367,7 @@ class AsyncConversation:
         supersede: bool = False,
         key: str | None = None,
         if_revision: int | None = None,
-    ) -> AsyncIterator[TurnStream]:
+    ) -> StreamedTurn:
         """Runs one turn, as `run` does, and streams its updates.
 
         ``async with conversation.run_stream("...") as stream``, then ``async for update in stream``. Updates are
@@ -372,10 +376,10 @@ class AsyncConversation:
         given = self._tries.given(message, results)
 
         async def start(tell: Callback) -> Turn:
-            return await self._tries.run(given, supersede=supersede, key=key, if_revision=if_revision, also=tell)
+            with by_name(self._names):
+                return await self._tries.run(given, supersede=supersede, key=key, if_revision=if_revision, also=tell)
 
-        async with streamed(start) as stream:
-            yield stream
+        return StreamedTurn("run_stream", streamed(start))
 
     async def go_on(self, *, key: str | None = None, if_revision: int | None = None) -> Turn:
         """Runs one turn without a message: the model goes on from where the path ends.
@@ -389,17 +393,14 @@ class AsyncConversation:
         """
         return await self._tries.go_on(key=key, if_revision=if_revision)
 
-    @asynccontextmanager
-    async def go_on_stream(
-        self, *, key: str | None = None, if_revision: int | None = None
-    ) -> AsyncIterator[TurnStream]:
+    def go_on_stream(self, *, key: str | None = None, if_revision: int | None = None) -> StreamedTurn:
         """Runs one turn without a message, as `go_on` does, and streams its updates, as `run_stream` does."""
 
         async def start(tell: Callback) -> Turn:
-            return await self._tries.go_on(key=key, if_revision=if_revision, also=tell)
+            with by_name(self._names):
+                return await self._tries.go_on(key=key, if_revision=if_revision, also=tell)
 
-        async with streamed(start) as stream:
-            yield stream
+        return StreamedTurn("go_on_stream", streamed(start))
 
     async def ask(self, message: Message) -> SideAnswer:
         """Asks a side question. It is answered from the history; only its cost is kept.
@@ -437,7 +438,7 @@ class AsyncConversation:
             raise NoSuchTurn(self.id, "cancel", "nothing was run yet")
         return self._tries.seen(await (await self._backend()).turns.cancel(self.id))
 
-    async def steer(self, message: Message, *, turn: str | Turn | None = None, key: str | None = None) -> SteerReceipt:
+    async def steer(self, message: Message, *, turn: TurnId | None = None, key: str | None = None) -> SteerReceipt:
         """Sends a message to the turn that is open, whichever process runs it, and returns at once.
 
         The model is given the message with the next tool results. If it has its answer by then, it is asked again: the
@@ -456,7 +457,7 @@ class AsyncConversation:
                 raise NoSuchTurn(self.id, "steer", "nothing was run yet") from None
             raise
 
-    async def retry(self, turn: str | Turn | None = None, *, key: str | None = None) -> Turn:
+    async def retry(self, turn: TurnId | None = None, *, key: str | None = None) -> Turn:
         """Runs the input of a turn again, from the head. Default: the last turn that did not commit.
 
         A turn that is still open is discarded.
@@ -464,7 +465,7 @@ class AsyncConversation:
         return await self._tries.retry(turn, key)
 
     async def resume(
-        self, turn: str | Turn | None = None, *, rerun: Collection[str] = (), limits: Limits | None = None
+        self, turn: TurnId | None = None, *, rerun: str | Collection[str] = (), limits: Limits | None = None
     ) -> Turn:
         """Goes on with a turn that failed, was cancelled or interrupted, after its last finished step.
 
@@ -522,22 +523,22 @@ class AsyncConversation:
             return ()
         return await (await self._backend()).approvals(self.id, revoked=revoked)
 
-    async def revoke_approval(self, approval: str | StandingApproval, *, by: str | None = None) -> StandingApproval:
+    async def revoke_approval(self, approval: Id | StandingApproval, *, by: str | None = None) -> StandingApproval:
         """Takes a standing approval back, by its id. From then on such calls wait again, also in a turn that runs.
 
         Revoking it once more changes nothing. Raises `NotFound` if the conversation has no such standing approval.
         """
-        id = approval.id if isinstance(approval, StandingApproval) else approval
+        id = approval.id if isinstance(approval, StandingApproval) else as_text(approval)
         if self._handle.draft is not None:
             raise NotFound("standing approval", id)
         return await (await self._backend()).revoke_approval(self.id, id, by=by)
 
-    async def discard(self, turn: str | Turn | None = None) -> Turn:
+    async def discard(self, turn: TurnId | None = None) -> Turn:
         """Ends an open turn that nobody runs. What its tools did stays visible."""
         found = await self._tries.find("discard", turn, open=True)
         return await (await self._backend()).turns.discard(self.id, found.id)
 
-    async def settle(self, turn: str | Turn) -> Turn:
+    async def settle(self, turn: TurnId) -> Turn:
         """After `OutcomeUnknown`: the turn with its real outcome. Raises `OutcomeUnknown` if that is still unknown."""
         settled = await (await self._handle.backend(keep_draft=True)).turns.settle(self.id, as_turn(turn))
         self._handle.draft = None  # the turn was begun, so the conversation is in the store
@@ -548,7 +549,7 @@ class AsyncConversation:
     async def fork(
         self,
         *,
-        conversation_id: str | None = None,
+        conversation_id: Id | None = None,
         at: Point | None = None,
         before: Point | None = None,
         agent: Agent | LLM | str | None = None,
@@ -583,8 +584,6 @@ class AsyncConversation:
         handle = self._handle
         remote = handle.place.is_remote
         other = None if agent is None else as_answerer(agent, remote=remote)
-        if cache not in get_args(CachePolicy):
-            raise BadArgument("fork()", f"cache={cache!r}", "it is own or inherit")
         id, name = as_id(conversation_id)
         title, others = with_title(title, tags)
         handle.check_draft(if_revision)
@@ -700,8 +699,6 @@ class AsyncConversation:
         again. ``if_revision``: as in `run`.
         """
         handle = self._handle
-        if what not in get_args(BroughtAs):
-            raise BadArgument("bring()", f"what={what!r}", "it is answer, summary or turns")
         agent = handle.answerer() if what == "summary" else None
         handle.check_draft(if_revision)
         backend = await handle.ready()
@@ -739,10 +736,6 @@ class AsyncConversation:
         the sub-agents beneath it. All budgets that cover a call must have room for the most that it can cost; else it
         is not made, and `BudgetExceeded` says why. Returns what `budget` does.
         """
-        if scope not in get_args(BudgetScope):
-            raise BadArgument("set_budget()", f"scope={scope!r}", "it is conversation or family")
-        if budget is not None and not isinstance(budget, Budget):
-            raise BadArgument("set_budget()", f"budget={budget!r}", "it is a Budget, or None")
         return await (await self._backend()).budgets.set(self.id, budget, scope=scope)
 
     async def budget(self) -> tuple[BudgetStanding, ...]:
@@ -766,15 +759,15 @@ class AsyncConversation:
         """What holds this conversation's family, the oldest first."""
         return () if self._handle.draft is not None else await (await self._backend()).holds(self.id)
 
-    async def release(self, id: str | None = None) -> tuple[Hold, ...]:
+    async def release(self, id: Id | None = None) -> tuple[Hold, ...]:
         """Ends the hold with this id, or all holds of the family. Returns those that it ended. Raises `NotFound`."""
-        return await (await self._backend()).release(self.id, id)
+        return await (await self._backend()).release(self.id, None if id is None else as_text(id))
 
     async def erase(
         self,
         *,
         reason: str,
-        turn: str | Turn | None = None,
+        turn: TurnId | None = None,
         event: str | Position | Event | None = None,
         everything: bool = False,
         preview: bool = False,
@@ -843,8 +836,6 @@ class AsyncConversation:
         than this conversation: the approvals of both hold, and the workspace is the same. Raises `SpawnRefused` with
         the reason.
         """
-        if agent is not None and not isinstance(agent, Agent | str):
-            raise BadAgent(f"it is of the class {type(agent).__name__}, and must be an Agent or a name")
         pending = as_message(task)  # raises if it is not a message, before anything is made
         title, others = with_title(title, tags)
         options = SpawnOptions(
@@ -913,7 +904,7 @@ class AsyncConversation:
         return await (await self._backend()).events(self.id, after=after, limit=limit, kinds=kinds)
 
     async def turns(
-        self, *, cursor: str | None = None, limit: int = 50, newest_first: bool = False, committed: bool = False
+        self, *, cursor: str | None = None, limit: Count = 50, newest_first: bool = False, committed: bool = False
     ) -> Page[Turn]:
         """Turns, also those that did not commit, with their cost and what their tools did: the oldest first.
 
@@ -936,7 +927,7 @@ class AsyncConversation:
         page = await self.turns(limit=1, newest_first=True, committed=committed)
         return page.items[0] if page.items else None
 
-    async def turn(self, id: str | Turn) -> Turn:
+    async def turn(self, id: TurnId) -> Turn:
         """One turn, as it stands now."""
         if self._handle.draft is not None:
             raise NotFound("turn", as_turn(id))
@@ -962,7 +953,7 @@ class AsyncConversation:
         self._handle.check_draft(if_revision)
         await (await self._backend()).update_state(self.id, set or {}, remove, if_revision=if_revision)
 
-    async def request(self, message: Message | None = None, *, turn: str | Turn | None = None) -> Inspection:
+    async def request(self, message: Message | None = None, *, turn: TurnId | None = None) -> Inspection:
         """The request that ``run(message)`` would send, or that was sent last (by ``turn``), and the one before it."""
         handle = self._handle
         backend, agent = await handle.backend(keep_draft=True), handle.answerer()
@@ -975,7 +966,7 @@ class AsyncConversation:
             handle.id, agent, None if turn is None else as_turn(turn), allow=handle.allow
         )
 
-    async def why(self, turn: str | Turn | None = None) -> CacheReport:
+    async def why(self, turn: TurnId | None = None) -> CacheReport:
         """How the provider's cache served each call of a turn, and why less was cached than possible.
 
         By default it is the newest turn of the history that asked a model; name a turn to look at an earlier one, or at
@@ -996,7 +987,7 @@ class AsyncConversation:
             return Verification(0, 0, 0, ())
         return await (await self._backend()).verify(self.id, head_digest=head_digest, progress=progress)
 
-    async def records(self, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
+    async def records(self, *, cursor: str | None = None, limit: Count = 50) -> Page[Record]:
         """What was kept about the conversation, in order: how it began, how each try ended, who changed what."""
         if self._handle.draft is not None:
             return Page(())
@@ -1015,6 +1006,10 @@ class AsyncConversation:
             raise NotFound("conversation", self.id)
         wanted = ExportOptions(scope="family" if family else "conversation", id=self.id, format=format)
         return await write_export((await self._backend()).export(wanted), to, progress)
+
+    def _names(self) -> dict[str, str]:
+        """How messages name this conversation, by its id."""
+        return {self.id: self.name}
 
     async def _backend(self) -> Backend:
         return await self._handle.backend()

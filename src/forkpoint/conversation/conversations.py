@@ -22,12 +22,13 @@ import anyio.from_thread
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.callbacks import Callback, Visualizer
 from forkpoint.backend.diff import LIMIT, Diff, check_limit
-from forkpoint.backend.names import Named, as_name
+from forkpoint.backend.names import Id, Named, as_name, as_text
 from forkpoint.backend.options import ConversationFilter, ErasureOptions, ExportOptions
 from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import ExportReport, ImportReport, Info, Spending
 from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.conversation.copies import Progress, Target, read_export, write_export
+from forkpoint.conversation.edge import edge
 from forkpoint.conversation.handle import NewOptions, OpenOptions, created, opened
 from forkpoint.conversation.place import Place, Where
 from forkpoint.errors import BadArgument, StoreUnavailable
@@ -35,6 +36,7 @@ from forkpoint.history.anchors import Anchor
 from forkpoint.history.budgets import Budget
 from forkpoint.llm.model import LLM
 from forkpoint.paging import Page
+from forkpoint.parameters import Count
 from forkpoint.store.erasure import Receipt, check_reason
 from forkpoint.store.sqlite.copies.restore import restore
 from forkpoint.store.values import (
@@ -51,6 +53,7 @@ from forkpoint.store.values import (
 )
 
 
+@edge()
 class AsyncConversations:
     """All conversations of a store, or all that a key may see at a server. Making the object does no I/O.
 
@@ -71,7 +74,7 @@ class AsyncConversations:
 
     async def open(
         self,
-        id: str,
+        id: Id,
         *,
         agent: Agent | LLM | str | None = None,
         create: Agent | LLM | str | None = None,
@@ -89,13 +92,13 @@ class AsyncConversations:
         options = OpenOptions(
             agent=agent, create=create, workspace=workspace, title=title, tags=tags, bind=bind, allow=allow, trust=trust
         )
-        return AsyncConversation._around(await opened(self._place.also(), id, options), callbacks, visualizer)
+        return AsyncConversation._around(await opened(self._place.also(), as_text(id), options), callbacks, visualizer)
 
     async def create(
         self,
         agent: Agent | LLM | str,
         *,
-        conversation_id: str | None = None,
+        conversation_id: Id | None = None,
         workspace: str | os.PathLike[str] | None = None,
         trust: bool | None = None,
         title: str | None = None,
@@ -136,7 +139,7 @@ class AsyncConversations:
         self,
         *,
         cursor: str | None = None,
-        limit: int = 50,
+        limit: Count = 50,
         order: ListOrder = "created",
         tags: Mapping[str, str] | None = None,
         status: Status | None = None,
@@ -145,7 +148,7 @@ class AsyncConversations:
         asides: bool = True,
         drafts: bool = False,
         glance: bool = False,
-        parent: str | None = None,
+        parent: Id | None = None,
     ) -> Page[Info]:
         """A page of conversations. ``cursor`` is `Page.next` of the page before, in the same order.
 
@@ -166,7 +169,7 @@ class AsyncConversations:
             sides=sides,
             asides=asides,
             drafts=drafts,
-            parent=parent,
+            parent=None if parent is None else as_text(parent),
         )
         backend = await self._backend()
         return await backend.conversations(cursor=cursor, limit=limit, order=order, wanted=wanted, glance=glance)
@@ -206,7 +209,7 @@ class AsyncConversations:
         options = ErasureOptions(reason=reason, preview=preview, cancel=cancel)
         return await (await self._backend()).erase_all(None if tenant else tags, options)
 
-    async def erasures(self, *, cursor: str | None = None, limit: int = 50) -> Page[Receipt]:
+    async def erasures(self, *, cursor: str | None = None, limit: Count = 50) -> Page[Receipt]:
         """The receipts of all erasures, the oldest first: what a restored copy needs to erase the same."""
         return await (await self._backend()).erasures(cursor=cursor, limit=limit)
 

@@ -18,7 +18,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.stored.document import bind as bind_to
 from forkpoint.agent.stored.document import portable_document
 from forkpoint.backend.allowance import NOTHING, as_allowed, check_model, reopened, stands_for
-from forkpoint.backend.names import as_answerer, as_id, with_title
+from forkpoint.backend.names import Id, as_answerer, as_id, with_title
 from forkpoint.backend.options import Draft
 from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import Info
@@ -275,7 +275,7 @@ class NewOptions(Struct, frozen=True):
     """What a caller says of a new conversation."""
 
     agent: Agent | LLM | str
-    conversation_id: str | None = None
+    conversation_id: Id | None = None
     workspace: str | os.PathLike[str] | None = None
     trust: bool | None = None
     title: str | None = None

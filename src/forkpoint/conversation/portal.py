@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _PIECE = 0.5  # seconds
 
 
-def wait_for(what: str, call: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
+def wait_for(what: str, call: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any) -> T:
     """What a coroutine function returns, run in the portal's thread.
 
     If the wait is interrupted, as by Ctrl-C, the call is cancelled and ends before the interruption goes on: what it

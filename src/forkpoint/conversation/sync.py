@@ -5,20 +5,17 @@ and docstrings are those of the async faces. Ctrl-C during a wait cancels the tu
 goes on as ``KeyboardInterrupt``. Tests: tests/conversation/test_sync.py, tests/conversation/test_conversations.py.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from forkpoint.agent.agent import Agent
-from forkpoint.backend.callbacks import Update
 from forkpoint.backend.messages import Message
-from forkpoint.backend.results import Turn
 from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.conversation.conversations import AsyncConversations
 from forkpoint.conversation.place import Where
 from forkpoint.conversation.portal import inside, like, takes, wait_for, waits, waits_in_class
-from forkpoint.conversation.stream import TurnStream
+from forkpoint.conversation.stream import SyncStreamedTurn
 from forkpoint.events import UserMessage
 
 P = ParamSpec("P")
@@ -165,24 +162,20 @@ class Conversation:
     run = waits(AsyncConversation.run)
 
     @takes(AsyncConversation.run_stream)
-    @contextmanager
-    def run_stream(self, *args: Any, **kwargs: Any) -> "Iterator[SyncTurnStream]":
+    def run_stream(self, *args: Any, **kwargs: Any) -> SyncStreamedTurn:
         """Runs one turn, as `run` does, and streams its updates.
 
         ``with conversation.run_stream("...") as stream``, then ``for update in stream``. Updates are provisional
         (`forkpoint.updates`); the last one is the turn. Leaving early cancels the turn.
         """
-        with inside("run_stream()", self._async.run_stream(*args, **kwargs)) as stream:
-            yield SyncTurnStream(stream)
+        return SyncStreamedTurn("run_stream", inside("run_stream()", self._async.run_stream(*args, **kwargs)))
 
     go_on = waits(AsyncConversation.go_on)
 
     @takes(AsyncConversation.go_on_stream)
-    @contextmanager
-    def go_on_stream(self, *args: Any, **kwargs: Any) -> "Iterator[SyncTurnStream]":
+    def go_on_stream(self, *args: Any, **kwargs: Any) -> SyncStreamedTurn:
         """Runs one turn without a message, as `go_on` does, and streams its updates, as `run_stream` does."""
-        with inside("go_on_stream()", self._async.go_on_stream(*args, **kwargs)) as stream:
-            yield SyncTurnStream(stream)
+        return SyncStreamedTurn("go_on_stream", inside("go_on_stream()", self._async.go_on_stream(*args, **kwargs)))
 
     ask = waits(AsyncConversation.ask)
     condense = waits(AsyncConversation.condense)
@@ -292,24 +285,3 @@ class Conversations:
     collect = waits(AsyncConversations.collect)
     export = waits(AsyncConversations.export)
     import_ = waits(AsyncConversations.import_)
-
-
-class SyncTurnStream:
-    """The updates of a turn while it runs: an iterator whose last item is the turn."""
-
-    def __init__(self, stream: TurnStream) -> None:
-        self._stream = stream
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Update:
-        try:
-            return wait_for("run_stream()", self._stream.__anext__)
-        except StopAsyncIteration:
-            raise StopIteration from None
-
-    @property
-    def turn(self) -> Turn | None:
-        """The turn, once it was told."""
-        return self._stream.turn

@@ -16,7 +16,7 @@ from forkpoint.agent.agent import Limits
 from forkpoint.agent.arguments import decode_as
 from forkpoint.backend.callbacks import Callback, Update, tell_all
 from forkpoint.backend.messages import Given, Message, as_message, as_result
-from forkpoint.backend.names import as_turn
+from forkpoint.backend.names import TurnId, as_turn
 from forkpoint.backend.options import Continuation, DecidedCall, Decision, How, NewTurn
 from forkpoint.backend.results import Call, Turn
 from forkpoint.conversation.handle import Handle
@@ -106,7 +106,7 @@ class Tries:
             raise NothingToRun.going_on(self._handle.id, "nothing was said in it yet")
         return await self.run((), go_on=True, key=key, if_revision=if_revision, also=also)
 
-    async def retry(self, turn: str | Turn | None, key: str | None) -> Turn:
+    async def retry(self, turn: TurnId | None, key: str | None) -> Turn:
         """Runs the input of a turn again."""
         handle = self._handle
         if key is not None and turn is None and handle.draft is None:  # the key's own turn is not what is retried
@@ -184,7 +184,7 @@ class Tries:
 
     # Finding.
 
-    async def find(self, verb: str, turn: str | Turn | None, *, open: bool = False) -> Turn:
+    async def find(self, verb: str, turn: TurnId | None, *, open: bool = False) -> Turn:
         """The turn that the caller means: the one that is named, else the last one that did not commit.
 
         With ``open``, turns that have failed or were cancelled do not count. Raises `NoSuchTurn` with the ``verb``.

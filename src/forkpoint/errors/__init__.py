@@ -32,6 +32,7 @@ from forkpoint.errors.conflict import (
     TurnOpen,
     TurnSteered,
     UseAsync,
+    UseWith,
 )
 from forkpoint.errors.error import KINDS, ErrorKind, ForkpointError, Surface, class_of, fields_of
 from forkpoint.errors.installation import ExtraBroken, ExtraMissing, LibraryMissing, NoWeights
@@ -171,6 +172,7 @@ __all__ = [
     "Unauthorized",
     "Unpaired",
     "UseAsync",
+    "UseWith",
     "class_of",
     "fields_of",
 ]

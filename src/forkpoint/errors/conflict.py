@@ -191,6 +191,18 @@ class ConversationClosed(ForkpointError, code="conversation_closed"):
         """
 
 
+class UseWith(ForkpointError, code="use_with"):
+    """{what} has to be entered, so that whoever leaves the loop early cancels the turn. Nothing was run.
+
+    Try again; if that does not help, report it.
+
+    Python: Use it so: {line}
+    """
+
+    what: str
+    line: str
+
+
 class UseAsync(ForkpointError, code="use_async"):
     """{what} would wait for the very thread that it is called from, which runs all conversations of this process.
 

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeAlias, cast, dataclass_transform
 
@@ -42,15 +43,25 @@ class ForkpointError(Exception):
         template = _kind(type(self), self.code).__doc__
         return self.message(surface) if template is None else self._filled(_paragraphs(template)[0], surface)
 
+    def use_names(self, names: Mapping[str, str]) -> None:
+        """From now on messages name each conversation by its name in ``names``, by id. The fields keep the ids."""
+        self.__dict__["_names"] = {**self.__dict__.get("_names", {}), **names}
+        if isinstance(cause := self.__dict__.get("cause"), ForkpointError):
+            cause.use_names(names)
+
     def _filled(self, text: str, surface: Surface | None) -> str:
-        return text.format(**self._words(surface)).encode(errors="backslashreplace").decode()
+        filled = text.format(**self._words(surface)).encode(errors="backslashreplace").decode()
+        for id, name in self.__dict__.get("_names", {}).items():
+            filled = filled.replace(id, name)  # an id is a UUID, and stands for nothing else
+        return filled
 
     def _words(self, surface: Surface | None) -> dict[str, Any]:
         """What the message is filled in from."""
         return vars(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (type(self), self.code, self.fields)
+        names = {"_names": self.__dict__["_names"]} if "_names" in self.__dict__ else None
+        return _made, (type(self), self.code, self.fields), names
 
     @property
     def fields(self) -> dict[str, Any]:

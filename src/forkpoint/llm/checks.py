@@ -42,7 +42,7 @@ _SECRET_HEADERS = {"authorization", "proxy-authorization", "x-api-key", "api-key
 def check(llm: "LLM") -> None:
     """Raises `BadModel` for an invalid name, and `BadSetting` for the first invalid setting."""
     _check_name(llm)
-    for complaints in (_address, _key, _parts, _numbers, _sampling, _reasoning, _cache, _headers, _extra):
+    for complaints in (_address, _key, _numbers, _sampling, _reasoning, _cache, _headers, _extra):
         for setting, why in complaints(llm):
             raise BadSetting(llm.model, setting, why)
 
@@ -88,19 +88,6 @@ def _key(llm: "LLM") -> Complaints:
         yield "api_key", "it has characters that no key has"
     if llm.api_key_env is not None:
         yield "api_key", "api_key_env is set as well, and one of them must decide"
-
-
-def _parts(llm: "LLM") -> Complaints:
-    from forkpoint.llm.model import Price, Retries, Timeouts  # here, for that module imports this one
-
-    parts: tuple[tuple[str, Any, str], ...] = (
-        ("timeouts", Timeouts, "such as Timeouts(total=60)"),
-        ("retries", Retries, "such as Retries(attempts=1) for one try"),
-        ("price", Price | None, "such as Price(input=1, output=5)"),
-    )
-    for setting, kind, example in parts:
-        if not isinstance(getattr(llm, setting), kind):
-            yield setting, f"it must be of the class {setting.capitalize()}, {example}"
 
 
 def _numbers(llm: "LLM") -> Complaints:

@@ -6,7 +6,7 @@ document.
 """
 
 import os
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,6 +19,7 @@ from forkpoint.llm.catalog import KEYS, WIRES, Wire
 from forkpoint.llm.checks import check
 from forkpoint.llm.documents import read_document
 from forkpoint.llm.key import Key
+from forkpoint.parameters import Words, unfit_fields
 
 
 class Timeouts(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -89,9 +90,9 @@ class LLM(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     reasoning_back: bool = True
 
     context_tokens: int | None = None
-    timeouts: Timeouts = Timeouts()
-    retries: Retries = Retries()
-    price: Price | None = None
+    timeouts: Annotated[Timeouts, Words("of the class Timeouts, such as Timeouts(total=60)")] = Timeouts()
+    retries: Annotated[Retries, Words("of the class Retries, such as Retries(attempts=1) for one try")] = Retries()
+    price: Annotated[Price, Words("of the class Price, such as Price(input=1, output=5)")] | None = None
 
     cache_key: Literal["auto", "send", "never"] = "auto"
     session_headers: tuple[str, ...] = ("x-session-id", "session_id")
@@ -101,13 +102,15 @@ class LLM(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     extra: JsonText | None = None
 
     def __post_init__(self) -> None:
+        for name in ("stop", "session_headers"):
+            if isinstance(getattr(self, name), str):  # one text is one of them, and not its letters
+                force_setattr(self, name, (getattr(self, name),))
+        for name, why in unfit_fields(self):
+            raise BadSetting(str(self.model)[:200], name, why)
         if self.api_key is not None and not isinstance(self.api_key, Key):
             # What is not a text is refused below, and is not to be seen there.
             force_setattr(self, "api_key", Key(self.api_key if isinstance(self.api_key, str) else ""))
         force_setattr(self, "model", full_name(self.model, self.base_url, self.api))
-        for name in ("stop", "session_headers"):
-            if isinstance(getattr(self, name), str):  # one text is one of them, and not its letters
-                force_setattr(self, name, (getattr(self, name),))
         check(self)
 
     @property
