@@ -34,6 +34,9 @@ Message: TypeAlias = Annotated[
 Given: TypeAlias = UserMessage | ToolResult | AssistantMessage | SystemMessage | ToolCall | Imported
 """What a turn may be given: messages, results of calls that the client was handed, and history from elsewhere."""
 
+MessageBody: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolCall | ToolResult
+"""What a message of a list says: words, calls, or the result of a call."""
+
 WITHOUT_INPUT: JsonText = "[]"
 """The input of a turn that goes on without one. A note has None."""
 

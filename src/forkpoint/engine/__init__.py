@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from forkpoint.engine.engine import Engine
     from forkpoint.engine.exports import FORMATS
-    from forkpoint.engine.placement import ClientList, ForkPoint, MessageBody, NamedDraft, StartingPoint, paired
+    from forkpoint.engine.placement import ClientList, ForkPoint, NamedDraft, StartingPoint, paired
     from forkpoint.engine.resources import EngineOptions
     from forkpoint.engine.trust import check_trust, taken_over
     from forkpoint.engine.turns.trace import tracer_in_use
@@ -31,7 +31,6 @@ __all__ = [
     "Engine",
     "EngineOptions",
     "ForkPoint",
-    "MessageBody",
     "NamedDraft",
     "StartingPoint",
     "check_trust",

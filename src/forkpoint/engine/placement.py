@@ -13,7 +13,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from forkpoint.backend.callbacks import Callback
-from forkpoint.backend.messages import Given, request_of
+from forkpoint.backend.messages import Given, MessageBody, request_of
 from forkpoint.backend.options import Beside, Draft, ForkOptions
 from forkpoint.backend.results import Turn, raise_for
 from forkpoint.backend.settings import Settings
@@ -23,14 +23,13 @@ from forkpoint.engine.turns.path import calls_among
 from forkpoint.engine.turns.plan import check_open
 from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.errors import AlreadyExists, NotFound, Unpaired
-from forkpoint.events import AssistantMessage, Imported, Position, SystemMessage, ToolCall, ToolResult, UserMessage
+from forkpoint.events import Imported, Position, ToolCall, ToolResult, UserMessage
 from forkpoint.history.client_view import ClientExchange, Match, Seen, after, cut, first_said, match, seen, told
 from forkpoint.ids import id_beside, new_id
 from forkpoint.llm.prompt.identity import CacheIdentity
 from forkpoint.paging import every
 from forkpoint.store.values import IdempotencyKey, Onto, StoredConversation, StoredTurn
 
-MessageBody: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolCall | ToolResult
 PathOf: TypeAlias = Callable[[StoredConversation], Awaitable[Sequence[Seen]]]
 """Returns a conversation's path as its client saw it, from memory or with `Placement.path`."""
 

@@ -13,8 +13,9 @@ from forkpoint.engine.placement import imported, paired
 from forkpoint.engine.turns.plan import check_open
 from forkpoint.errors import BadAgent, BadRequest, Invalid, Unpaired
 from forkpoint.events import Text, ToolCall, ToolResult, UserMessage
-from forkpoint.server.wires.chat.messages import MOST_CALLS, read_list
+from forkpoint.server.wires.chat.messages import read_list
 from forkpoint.server.wires.chat.request import MOST_TOOLS, CompletionRequest, read_request
+from forkpoint.wire.chat_messages import MOST_CALLS
 
 MANY = 2_000
 

@@ -25,8 +25,8 @@ from forkpoint.events import (
 from forkpoint.history.wholeness import check_whole
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.manifest import ToolSchema
-from forkpoint.server.wires.chat.messages import ClientMessage
 from forkpoint.server.wires.chat.request import CompletionRequest, digest_of, read_request
+from forkpoint.wire.chat_messages import ClientMessage
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 PIXEL = base64.b64encode(b"not really a picture").decode()

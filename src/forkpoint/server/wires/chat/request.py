@@ -21,7 +21,7 @@ from forkpoint.llm.catalog import BOUNDS
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.manifest import PLAIN_NAME, ToolSchema
 from forkpoint.server.api.bad_json import NO_TEXT, TOO_DEEP, UNREADABLE, fault_of
-from forkpoint.server.wires.chat.messages import ClientMessage, NonEmpty, Sent, SentMessage, read_messages
+from forkpoint.wire.chat_messages import ClientMessage, NonEmpty, Sent, SentMessage, read_messages
 
 MOST_TOOLS = 512
 """Tools that a client may bring along. Providers take fewer."""

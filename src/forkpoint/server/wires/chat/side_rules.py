@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from forkpoint.server.settings import SideClient
-from forkpoint.server.wires.chat.messages import ClientMessage
+from forkpoint.wire.chat_messages import ClientMessage
 
 
 class HeaderFeature(Struct, frozen=True, forbid_unknown_fields=True):
