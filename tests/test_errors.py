@@ -71,6 +71,7 @@ CODES = {
     "BadConfig": "bad_config",
     "BadExport": "bad_export",
     "BadFile": "bad_file",
+    "BadMessages": "bad_messages",
     "CannotResume": "cannot_resume",
     "TrustChanged": "trust_changed",
     "TrustChanged.guards_lost": "guards_lost",

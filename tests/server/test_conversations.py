@@ -87,6 +87,36 @@ def test_a_conversation_is_made_with_everything(client: httpx2.Client) -> None:
         assert client.get(f"{PLACE}/{name}").json() == info
 
 
+def test_a_conversation_begins_with_messages_and_its_messages_can_be_read(client: httpx2.Client) -> None:
+    messages = [{"role": "user", "content": "What is it?"}, {"role": "assistant", "content": "A tree."}]
+    info = made(client, messages=messages, id="a-tree")
+    assert info["events"] == 3
+    assert client.get(f"{PLACE}/a-tree/messages").json() == {"format": "openai", "messages": messages}
+    blocks = [one | {"content": [{"type": "text", "text": one["content"]}]} for one in messages]
+    assert client.get(f"{PLACE}/a-tree/messages?format=anthropic").json() == {"format": "anthropic", "messages": blocks}
+    refused(client.get(f"{PLACE}/a-tree/messages?format=gemini"), 422, "invalid")
+    refused(client.get(f"{PLACE}/nobody/messages"), 404, "not_found")
+
+
+def test_messages_that_cannot_be_history_make_no_conversation(client: httpx2.Client) -> None:
+    before = client.get(PLACE).json()
+    answered = client.post(PLACE, json={"messages": [{"role": "user", "content": "a"}, {"role": "robot"}]})
+    refused(answered, 422, "bad_messages")
+    assert answered.json()["error"]["details"]["index"] == 1
+    refused(client.post(PLACE, json={"messages": []}), 422, "bad_argument")
+    refused(client.post(PLACE, json={"messages": [{"role": "user", "content": "a"}] * 10_001}), 413, "too_large")
+    assert client.get(PLACE).json() == before
+
+
+def test_one_key_makes_one_conversation_of_one_list(client: httpx2.Client) -> None:
+    headers = {"Idempotency-Key": new_id()}
+    body = {"messages": [{"role": "user", "content": "a"}]}
+    first, again = (client.post(PLACE, json=body, headers=headers).json()["id"] for _ in range(2))
+    assert first == again
+    other = {"messages": [{"role": "user", "content": "b"}]}
+    refused(client.post(PLACE, json=other, headers=headers), 422, "key_reused")
+
+
 def test_an_id_that_is_none_is_a_name_for_a_fresh_one(client: httpx2.Client) -> None:
     info = made(client, id="a-name")
     assert info["name"] == "a-name"

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.anyio
 
 NEEDED = {
     "read": """
-        list_agents list_conversations get_conversation list_turns get_turn list_events follow_events follow_family
-        get_tree get_diff list_members get_member get_stats get_usage get_state get_request explain_cache
+        list_agents list_conversations get_conversation list_turns get_turn list_events list_messages follow_events
+        follow_family get_tree get_diff list_members get_member get_stats get_usage get_state get_request explain_cache
         verify_conversation verify_all get_budget list_models get_model list_approvals list_records get_anchor
         list_holds list_all_holds
     """,

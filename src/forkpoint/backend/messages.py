@@ -2,7 +2,7 @@
 Tests: tests/conversation/test_messages.py."""
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -36,6 +36,22 @@ Given: TypeAlias = UserMessage | ToolResult | AssistantMessage | SystemMessage |
 
 MessageBody: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolCall | ToolResult
 """What a message of a list says: words, calls, or the result of a call."""
+
+ListFormat: TypeAlias = Literal["openai", "anthropic"]
+"""Whose form a list of messages has: that of chat completions, or Anthropic's."""
+
+
+class ImportedList(Struct, frozen=True):
+    """A list of messages from elsewhere, as a new conversation begins with it."""
+
+    format: ListFormat
+    messages: JsonText  # the list as it was given
+    events: tuple[NewEvent, ...]  # what it says
+
+    def as_history(self) -> tuple[NewEvent, ...]:
+        """The events, behind one that says where they came from."""
+        return (NewEvent(Imported(f"{self.format} messages", len(self.events))), *self.events)
+
 
 WITHOUT_INPUT: JsonText = "[]"
 """The input of a turn that goes on without one. A note has None."""

@@ -10,7 +10,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.budget import TurnBudget
 from forkpoint.agent.run import Terms
 from forkpoint.agent.team.tools import Task
-from forkpoint.backend.messages import Given
+from forkpoint.backend.messages import Given, ImportedList
 from forkpoint.backend.settings import Settings
 from forkpoint.events import JsonText, Position, SkillActivated, ToolResult
 from forkpoint.history.budgets import Budget
@@ -65,6 +65,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     beside: Beside | None = None  # None: it is a root
     budget: Budget | None = None
     family_budget: Budget | None = None
+    history: ImportedList | None = None  # what was said elsewhere before it
 
 
 class ForkOptions(Struct, frozen=True, kw_only=True):

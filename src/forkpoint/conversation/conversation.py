@@ -24,7 +24,7 @@ from forkpoint.backend.allowance import NOTHING
 from forkpoint.backend.bring import BringOptions, BringReport
 from forkpoint.backend.callbacks import Callback, Visualizer
 from forkpoint.backend.diff import LIMIT, Diff, check_limit
-from forkpoint.backend.messages import Message, as_message, as_result
+from forkpoint.backend.messages import ListFormat, Message, as_message, as_result
 from forkpoint.backend.names import (
     Id,
     Named,
@@ -58,7 +58,7 @@ from forkpoint.backend.settings import Settings, as_workspace
 from forkpoint.backend.state import as_state
 from forkpoint.conversation.copies import Progress, Target, write_export
 from forkpoint.conversation.edge import by_name, edge
-from forkpoint.conversation.handle import Handle, NewOptions, OpenOptions, at_hand, drafted, opened
+from forkpoint.conversation.handle import Handle, NewOptions, OpenOptions, at_hand, created, drafted, opened
 from forkpoint.conversation.place import Place, Where
 from forkpoint.conversation.stream import StreamedTurn, streamed
 from forkpoint.conversation.sub_agents import Members, part_of_key
@@ -68,6 +68,7 @@ from forkpoint.engine.views import info_of_draft
 from forkpoint.errors import BadArgument, CannotKeep, NoSuchTurn, NotFound
 from forkpoint.events import BroughtAs, Condensation, Event, Position, ToolResult, UserMessage
 from forkpoint.history.budgets import Budget, BudgetScope, BudgetStanding
+from forkpoint.history.pairing import SAID
 from forkpoint.ids import new_id
 from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.identity import CacheIdentity, CachePolicy
@@ -77,10 +78,12 @@ from forkpoint.paging import Page
 from forkpoint.parameters import Count
 from forkpoint.store.erasure import Receipt, check_reason
 from forkpoint.store.values import Hold, ListOrder, Record, Status, Verification, VerifyProgress
+from forkpoint.wire.message_lists import check_format, read_list, write_list
 
 if TYPE_CHECKING:
     from forkpoint.conversation.conversations import AsyncConversations
 
+Messages: TypeAlias = list[dict[str, Any]]
 Events: TypeAlias = list[Event]  # in a class with a method of that name, `list` is the method
 
 
@@ -175,6 +178,38 @@ class AsyncConversation:
             agent=agent, create=create, workspace=workspace, title=title, tags=tags, bind=bind, allow=allow, trust=trust
         )
         return cls._around(await opened(Place(store), as_text(id), options), callbacks, visualizer)
+
+    @classmethod
+    async def from_messages(
+        cls,
+        messages: Sequence[Any],
+        *,
+        agent: Agent | LLM | str,
+        format: ListFormat | None = None,
+        conversation_id: Id | None = None,
+        workspace: str | os.PathLike[str] | None = None,
+        trust: bool | None = None,
+        store: Where = None,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        budget: Budget | None = None,
+        family_budget: Budget | None = None,
+        callbacks: Iterable[Callback] = (),
+        visualizer: Visualizer | None = None,
+    ) -> Self:
+        """Makes a conversation whose history is a list of messages from elsewhere, all of it or nothing.
+
+        - ``messages``: dicts, or an SDK's own objects, in the form of chat completions or in Anthropic's. System
+          messages become part of the history; what Anthropic takes as ``system`` belongs into ``agent``.
+        - ``format``: ``openai`` or ``anthropic``. Default: what stands in the list tells it.
+        - All others are as in `AsyncConversation`.
+
+        The conversation is in the store when this returns, with one note. If the list ends with the user's words,
+        `go_on` answers them. Raises `BadMessages` with the index of the message that cannot be history.
+        """
+        history = read_list(messages, format)
+        options = NewOptions(agent, conversation_id, workspace, trust, title, tags, budget, family_budget, history)
+        return cls._around(await created(Place(store), options), callbacks, visualizer)
 
     @classmethod
     def over(
@@ -902,6 +937,17 @@ class AsyncConversation:
         if self._handle.draft is not None:
             return []
         return await (await self._backend()).events(self.id, after=after, limit=limit, kinds=kinds)
+
+    async def messages(self, format: ListFormat = "openai") -> Messages:
+        """All that was said, as plain messages that a provider's SDK takes.
+
+        - ``format``: ``openai``, for chat completions, or ``anthropic``, where the user says system messages.
+
+        The agent's instructions are not among them, nor is what no such list has a place for: state, hooks, skills,
+        summaries. Calls that wait for the client's results stand at the end without results.
+        """
+        check_format("messages()", format)
+        return write_list(format, await self.events(kinds=sorted(SAID)))
 
     async def turns(
         self, *, cursor: str | None = None, limit: Count = 50, newest_first: bool = False, committed: bool = False

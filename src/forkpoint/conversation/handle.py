@@ -18,6 +18,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.stored.document import bind as bind_to
 from forkpoint.agent.stored.document import portable_document
 from forkpoint.backend.allowance import NOTHING, as_allowed, check_model, reopened, stands_for
+from forkpoint.backend.messages import ImportedList
 from forkpoint.backend.names import Id, as_answerer, as_id, with_title
 from forkpoint.backend.options import Draft
 from forkpoint.backend.protocol import Backend
@@ -282,6 +283,7 @@ class NewOptions(Struct, frozen=True):
     tags: Mapping[str, str] | None = None
     budget: Budget | None = None
     family_budget: Budget | None = None
+    history: ImportedList | None = None
 
 
 class OpenOptions(Struct, frozen=True, kw_only=True):
@@ -329,6 +331,7 @@ def drafted(place: Place, options: NewOptions) -> Handle:
         trust=options.trust,
         budget=options.budget,
         family_budget=options.family_budget,
+        history=options.history,
     )
     return Handle(place, id, name or id, at_hand(answerer), settings, draft=draft)
 

@@ -87,6 +87,7 @@ class Conversation:
     # Opening and closing.
 
     open = _opens(AsyncConversation.open)
+    from_messages = _opens(AsyncConversation.from_messages)
     list = waits_in_class(AsyncConversation.list)
     verify_store = waits_in_class(AsyncConversation.verify_store)
 
@@ -219,6 +220,7 @@ class Conversation:
     # What is in it.
 
     events = waits(AsyncConversation.events)
+    messages = waits(AsyncConversation.messages)
     turns = waits(AsyncConversation.turns)
     last_turn = waits(AsyncConversation.last_turn)
     turn = waits(AsyncConversation.turn)

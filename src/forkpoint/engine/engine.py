@@ -130,12 +130,13 @@ class Engine:
 
     async def create(self, draft: Draft, *, key: str | None = None) -> Info:
         once = create_key(key, draft)
+        history = () if draft.history is None else draft.history.as_history()
         try:
-            made = await self._store.create(new_conversation(draft), key=once)
+            made = await self._store.create(new_conversation(draft), history, key=once)
         except AlreadyExists:
             if not await self.placement.free_name(draft.name or draft.id):
                 raise
-            made = await self._store.create(new_conversation(draft), key=once)
+            made = await self._store.create(new_conversation(draft), history, key=once)
         await self._trusting.keep_for(draft)
         return info_of(self._records.know(made))
 

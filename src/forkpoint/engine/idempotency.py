@@ -40,7 +40,12 @@ def create_key(key: str | None, draft: Draft) -> IdempotencyKey | None:
     if key is None:
         return None
     settings = draft.settings if draft.asked is None else draft.asked
-    return _bound(key, _new(draft) | {"settings": settings.to_json(), "asked": None})
+    asked = _new(draft) | {"settings": settings.to_json(), "asked": None}
+    if draft.history is None:  # absent where nothing was asked, as in digests that were made before this
+        del asked["history"]
+    else:
+        asked["history"] = {"format": draft.history.format, "messages": draft.history.messages}
+    return _bound(key, asked)
 
 
 def fork_key(key: str | None, options: ForkOptions) -> IdempotencyKey | None:

@@ -155,6 +155,17 @@ class BadFile(ForkpointError, code="bad_file"):
     why: str
 
 
+class BadMessages(ForkpointError, code="bad_messages"):
+    """Message {index} of the list, counted from 0, cannot become history, so nothing did: {why} ({place}).
+
+    Mend that message, or leave it out, and try again.
+    """
+
+    place: str
+    why: str
+    index: int  # of the message in its list, from 0
+
+
 class NotWhole(ForkpointError, code="not_whole"):
     """The {kind} cannot be stored: {why}.
 

@@ -65,6 +65,8 @@ def made_of(draft: Draft) -> dict[str, Any]:
     for name in ("name", "title", "budget", "family_budget"):
         if (value := getattr(draft, name)) is not None:
             made[name] = value
+    if draft.history is not None:
+        made |= {"messages": Raw(draft.history.messages.encode()), "format": draft.history.format}
     if draft.settings.workspace is not None:
         made["workspace"] = draft.settings.workspace
     if draft.trust is not None:

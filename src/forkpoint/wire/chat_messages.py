@@ -163,10 +163,11 @@ def read_messages(sent: Sequence[SentMessage], most: int) -> tuple[ClientMessage
     if len(sent) > most:
         raise TooLarge("request", len(sent), most, "messages")
     tools: dict[str, str] = {}  # which tool each call is of, as far as the list has come
-    return tuple([_read(message, index, tools) for index, message in enumerate(sent)])
+    return tuple([read_message(message, index, tools) for index, message in enumerate(sent)])
 
 
-def _read(message: SentMessage, index: int, tools: dict[str, str]) -> ClientMessage:
+def read_message(message: SentMessage, index: int, tools: dict[str, str]) -> ClientMessage:
+    """What one message says. ``tools`` has the tool of each call before it, and gets those of this one."""
     parts, text = _content(message.content, index, "" if isinstance(message, ChatAssistantMessage) else "\n")
     match message:
         case ChatUserMessage():

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Limits
-from forkpoint.backend.messages import Given, as_message, as_result
+from forkpoint.backend.messages import Given, ListFormat, as_message, as_result
 from forkpoint.errors import Invalid, NothingToRun, TooLarge
 from forkpoint.events import BroughtAs, Part, ToolResult, UserMessage
 from forkpoint.history.anchors import Anchor
@@ -154,6 +154,12 @@ class CreateConversation(_Body, frozen=True):
     trust: TrustGiven | None = None
     budget: BudgetGiven | None = None
     family_budget: BudgetGiven | None = None
+    messages: Annotated[
+        list[dict[str, Any]] | None, Meta(description="What was said elsewhere before it: its history, all of it.")
+    ] = None
+    format: Annotated[
+        ListFormat | None, Meta(description="Whose form the messages have. Default: what stands in them tells it.")
+    ] = None
 
 
 class DescribeConversation(_Body, frozen=True):

@@ -27,6 +27,7 @@ from forkpoint.server.api.bodies import (
 from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, answer, etag
 from forkpoint.store import ListOrder, Status
 from forkpoint.wire.documents import DeletedDocument, InfoDocument, PageDocument, info_document
+from forkpoint.wire.message_lists import read_list
 
 calls = Calls("conversations")
 
@@ -57,13 +58,14 @@ async def list_agents(call: CallMade) -> Response:
     once=True,
     locates=True,
     tags=True,
-    raises=f"exists bad_name key_reused not_found not_whole {MAKING}",
+    raises=f"exists bad_name key_reused not_found not_whole bad_messages too_large {MAKING}",
 )
 async def create_conversation(call: CallMade) -> Response:
     """Make a conversation. It stays, even if no turn ever commits."""
     body = await call.body(CreateConversation)
+    history = None if body.messages is None else read_list(body.messages, body.format)
     draft = await draft_of(call, body, body.id, chosen=is_chosen(body))
-    return created(await call.backend.create(draft, key=call.key))
+    return created(await call.backend.create(replace(draft, history=history), key=call.key))
 
 
 @calls("GET", "/api/conversations", role="read", gives=PageDocument[InfoDocument], raises="bad_cursor not_found")

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query, Response
+from msgspec import Struct
 
+from forkpoint.backend.messages import ListFormat
 from forkpoint.backend.results import Info
-from forkpoint.errors import Invalid, NotFound, Unauthorized
+from forkpoint.errors import Invalid, NotFound, TooLarge, Unauthorized
 from forkpoint.events import Position
+from forkpoint.history.pairing import SAID
 from forkpoint.server.api.public import public_event
 from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, answer
 from forkpoint.server.live.family import FamilyFollower, read_cursor
@@ -16,11 +19,14 @@ from forkpoint.server.live.follower import Follower, StreamReader
 from forkpoint.server.live.stream import EventStream
 from forkpoint.server.services import Services
 from forkpoint.wire.documents import EventDocument, EventsDocument
+from forkpoint.wire.message_lists import write_list
 
 calls = Calls("events", under="/api/conversations/{id}")
 
 MOST_BYTES = 8 * 1024 * 1024
 """About how much a page of events has at most, however few that are."""
+MOST_EVENTS = 50_000
+"""Events of a conversation whose messages are given at once. Whoever wants more reads its events, page by page."""
 FEW = 32
 """So many are read at once, to see how large they are."""
 
@@ -56,6 +62,30 @@ async def list_events(
         # As many as will fit if they are like these, and never many: small ones say nothing of those that follow.
         step = max(1, min(FEW, (MOST_BYTES - size) * step // (new + 1)))
     return answer(EventsDocument(tuple(items), str(start) if start < end.ordinal else None, str(end)))
+
+
+class MessagesDocument(Struct, frozen=True):
+    """All that was said, as a list of messages that a provider's SDK takes."""
+
+    format: ListFormat
+    messages: list[dict[str, Any]]
+
+
+@calls("GET", "/messages", role="read", gives=MessagesDocument, raises="not_found too_large")
+async def list_messages(
+    call: CallMade,
+    id: Conversation,
+    format: Annotated[ListFormat, Query(description="Whose form the messages have.")] = "openai",
+) -> Response:
+    """All that was said, as plain messages: for chat completions, or for Anthropic's SDK.
+
+    The agent's instructions are not among them, nor is what no such list has a place for.
+    """
+    info, _ = await call.found(id)
+    if info.events > MOST_EVENTS:
+        raise TooLarge("conversation", info.events, MOST_EVENTS, "events")
+    events = await call.backend.events(info.id, kinds=sorted(SAID))
+    return answer(MessagesDocument(format, write_list(format, events)))
 
 
 @calls(

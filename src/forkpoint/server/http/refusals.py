@@ -129,6 +129,7 @@ _SAMPLES: dict[str, Any] = {
     "folder": "/srv/shop/api",
     "holds": "01a8f6e0-6c32-7e5a-8b23-4dbf807c6e9d (case 17/2026)",
     "id": TURN,
+    "index": 3,
     "key": "order-77",
     "kind": "user_message",
     "known": "reader, tester",
@@ -144,6 +145,7 @@ _SAMPLES: dict[str, Any] = {
     "outcome": "awaiting_approval",
     "param": "limit",
     "path": "/srv/shop",
+    "place": "messages[3]",
     "position": "1-3",
     "project": "/srv/shop",
     "reserved": "0.2",
@@ -165,6 +167,7 @@ _SAMPLES: dict[str, Any] = {
 """A value for each field that an error can have, by its name."""
 _SAMPLES_OF: dict[str, dict[str, Any]] = {
     "bad_argument": {"call": "update_state()"},
+    "bad_messages": {"place": "messages[3].content[0]", "why": "it is blank", "index": 3},
     "bad_model": {"model": "gpt"},
     "bad_name": {
         "what": "name",

@@ -173,6 +173,13 @@ EXAMPLES: dict[str, Any] = {
     "PageDocument_Record": {"items": [plain(_RECORD)], "next": None},
     "AgentsDocument": {"items": [{"name": "support", "model": "openai/gpt-5.6", "tools": ["search"], "default": True}]},
     "EventsDocument": {"items": [plain(event_document(event)) for event in _EVENTS], "next": None, "head": "1-2"},
+    "MessagesDocument": {
+        "format": "openai",
+        "messages": [
+            {"role": "user", "content": "Why did build 1234 fail?"},
+            {"role": "assistant", "content": "The disk was full."},
+        ],
+    },
     "SpawnedDocument": plain(info_document(_SPAWNED)) | {"turn": TURN},
     "MemberDocument": _MEMBER_DOCUMENT,
     "TeamDocument": {"items": [_MEMBER_DOCUMENT]},
