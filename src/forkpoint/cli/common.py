@@ -257,7 +257,8 @@ def imported(path: str) -> Any:
     """The object at ``module:name``, also from the folder that the program was started in. Raises `BadAgent`."""
     module, colon, names = path.partition(":")
     if not colon or not module or not names:
-        raise BadAgent(f"{path!r} is not of the form MODULE:NAME")
+        built_in = ", ".join(BUILT_IN)
+        raise BadAgent(f"{path!r} is not of the form MODULE:NAME, and no agent that is built in, as {built_in} is")
     _look_here()
     try:
         return functools.reduce(getattr, names.split("."), importlib.import_module(module))

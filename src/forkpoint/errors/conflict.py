@@ -90,6 +90,8 @@ class TurnOpen(ForkpointError, code="turn_open"):
 
     Command line: Use `forkpoint approve`, `deny`, `resume` or `discard {conversation}`.
 
+    Terminal chat: It has to end first.
+
     HTTP: Call /approve, /deny, /resume or /discard of that turn, or send the new message with "supersede": true, which
     discards it.
 

@@ -9,10 +9,12 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast, dataclass_transform
 
 from forkpoint.errors.form import Form
 
-Surface: TypeAlias = Literal["Python", "Command line", "HTTP", "Chat"]
-"""Where a message is read: in a program, at a command line, by a client of the native API, or of chat completions."""
+Surface: TypeAlias = Literal["Python", "Command line", "HTTP", "Chat", "Terminal chat"]
+"""Where a message is read: in a program, at a command line, by a client of the native API, or of chat completions,
+or in ``forkpoint chat``, where what helps at a command line helps too if nothing else is said."""
 
-_SURFACE = re.compile(r"(Python|Command line|HTTP|Chat): ")
+_LIKE: "dict[Surface | None, Surface | None]" = {"Terminal chat": "Command line"}
+_SURFACE = re.compile(r"(Python|Command line|HTTP|Chat|Terminal chat): ")
 
 
 @dataclass_transform(eq_default=False)
@@ -36,7 +38,8 @@ class ForkpointError(Exception):
         if template is None:  # python -OO drops docstrings; what happened must still be said
             return f"{self.code}: {vars(self)}"
         fact, advice = _paragraphs(template)
-        return self._filled(f"{fact} {advice.get(surface) or advice.get(None, '')}".rstrip(), surface)
+        said = advice.get(surface) or advice.get(_LIKE.get(surface)) or advice.get(None, "")
+        return self._filled(f"{fact} {said}".rstrip(), surface)
 
     def fact(self, surface: Surface | None = None) -> str:
         """What happened, without what can be done about it."""

@@ -64,7 +64,7 @@ def show(
     most = limit or MOST
     with opened(conversation, store) as this:
         if turn is not None:
-            return _print_turn(this.turn(turn), json)
+            return print_turn(this.turn(turn), json)
         info, stats = this.info(), this.stats()
         waiting = this.open_turn() if info.status == "awaiting_approval" and not turns else None
         names = names_of(info, store)
@@ -219,7 +219,7 @@ def _steered(one: Steer) -> str:
     return f"{'delivered' if one.delivered else 'not delivered'}{who}: {said}"
 
 
-def _print_turn(turn: Turn, as_json: bool) -> None:
+def print_turn(turn: Turn, as_json: bool) -> None:
     """One turn with everything in it."""
     if as_json:
         return print_json(turn_document(turn, events=True))

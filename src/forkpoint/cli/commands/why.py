@@ -10,7 +10,7 @@ from forkpoint.cli import figures
 from forkpoint.cli.common import Id, Store, opened
 from forkpoint.cli.options import argument
 from forkpoint.cli.output import Json, clean, console, print_json
-from forkpoint.llm.prompt.misses import CallCache
+from forkpoint.llm.prompt.misses import CacheReport, CallCache
 
 _WIDE = 24  # characters of a bar
 _PARTS = (("cached", "█", "green"), ("written", "▓", "yellow"), ("fresh", "░", "red"))
@@ -42,10 +42,15 @@ def why(
         print_json(to_builtins(report))
         return
     out = console()
-    out.print(Text(f"turn {report.turn}, {report.outcome.replace('_', ' ')}", style="dim"), soft_wrap=True)
+    for line in report_lines(report):
+        out.print(line, soft_wrap=True)
+
+
+def report_lines(report: CacheReport) -> Iterator[Text]:
+    """A report in lines: of which turn it is, then its calls."""
+    yield Text(f"turn {report.turn}, {report.outcome.replace('_', ' ')}", style="dim")
     for call in report.calls:
-        for line in _lines(call):
-            out.print(line, soft_wrap=True)
+        yield from _lines(call)
 
 
 def _lines(call: CallCache) -> Iterator[Text]:

@@ -7,11 +7,7 @@ Tests: tests/cli/test_approval_question.py.
 
 import getpass
 import os
-import shlex
-import subprocess
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +18,7 @@ from forkpoint.agent.arguments import BadArguments
 from forkpoint.agent.standing_approval import Always, command_in, offered_for
 from forkpoint.agent.tool import Tool
 from forkpoint.cli.output import menu, one_line
+from forkpoint.cli.questions.editor import edited
 from forkpoint.cli.questions.keyboard import read_key, read_line
 from forkpoint.cli.questions.whole_view import print_above
 from forkpoint.conversation import Call, Conversation, Turn
@@ -138,15 +135,11 @@ class ApprovalQuestion:
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
         if not editor:
             return read_line("Arguments: ", "" if "\n" in arguments else arguments)
-        with tempfile.TemporaryDirectory(prefix="forkpoint-") as folder:  # which nobody else can look into
-            file = Path(folder) / "arguments.json"
-            file.write_text(_lines(arguments) + "\n")
-            try:
-                subprocess.run([*shlex.split(editor), str(file)], check=True)  # noqa: S603 - the user's own
-                return file.read_text()
-            except (OSError, ValueError, subprocess.CalledProcessError) as error:
-                self._complain(f"The editor {editor} did not work: {error}")
-                return None
+        try:
+            return edited(_lines(arguments), "arguments.json")
+        except OSError as error:
+            self._complain(str(error))
+            return None
 
     # A prefix.
 

@@ -32,6 +32,35 @@ def read_key(question: str) -> str:
     return pressed
 
 
+@contextmanager
+def by_key(terminal: int) -> Iterator[bool]:
+    """Lets a terminal be read key by key, without showing what is pressed. Ctrl-C works as ever.
+
+    Gives whether that is possible; where it is not, nothing has changed.
+    """
+    try:
+        import termios
+        import tty
+
+        before = termios.tcgetattr(terminal)
+    except (ImportError, OSError, ValueError):  # not on this system, or not a terminal
+        yield False
+        return
+    except termios.error:
+        yield False
+        return
+    try:
+        tty.setcbreak(terminal, termios.TCSADRAIN)
+        yield True
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def read_keys(terminal: int) -> str:
+    """The next key that is pressed in `by_key`: its character, or a sequence such as an arrow's. "" at the end."""
+    return os.read(terminal, 64).decode(errors="replace")
+
+
 def forget_typed() -> None:
     """Throws away what was typed before a question appears: it was meant for something else."""
     try:
@@ -44,7 +73,7 @@ def forget_typed() -> None:
 
 def read_line(question: str, text: str = "") -> str | None:
     """Asks for a line, which begins with ``text`` for the user to change. None at Ctrl-C or at the end of the input."""
-    with _prefilled(text):
+    with beginning_with(text):
         try:
             return input(question)
         except (EOFError, KeyboardInterrupt):
@@ -71,8 +100,8 @@ def says_yes(question: str, *, show: Callable[[str], None] = lambda _: None) -> 
 
 
 @contextmanager
-def _prefilled(text: str) -> Iterator[None]:
-    """Lets the next line begin with a text, and keeps it out of the history of lines."""
+def beginning_with(text: str, *, remember: bool = False) -> Iterator[None]:
+    """Lets the next line begin with a text. Unless ``remember``, it is kept out of the history of lines."""
     try:
         import readline
     except ImportError:
@@ -81,7 +110,7 @@ def _prefilled(text: str) -> Iterator[None]:
         yield
         return
     readline.set_startup_hook(lambda: readline.insert_text(text))
-    readline.set_auto_history(False)
+    readline.set_auto_history(remember)
     try:
         yield
     finally:
