@@ -102,10 +102,24 @@ class Terminal:
         os.write(self._here, keys.encode())
 
     def wait_for(self, text: str) -> None:
-        """Reads on until this is shown, after what was waited for before."""
+        """Reads on until this is shown, after what was waited for before; anywhere on a terminal that is live."""
         while (found := self.text.find(text, self._seen)) < 0:
             assert self._read(), f"{text!r} was not shown, but:\n{self.text}"
-        self._seen = found + len(text)
+        self._seen = 0 if self._emulator is not None else found + len(text)
+
+    def wait_for_last_line(self, line: str) -> None:
+        """Reads on until this is the last line of a terminal that is live, without the blanks at its end."""
+        while self.text.rstrip("\n").rpartition("\n")[2] != line:
+            assert self._read(), f"{line!r} is not the last line, but:\n{self.text}"
+
+    def press(self, key: str, text: str) -> None:
+        """Presses a key until this is shown: Python loses a Ctrl-C that comes just before it waits for a line."""
+        self.type(key)
+        while text not in self.text[self._seen :]:
+            if not self._read(_PATIENCE):
+                assert not self._ended, f"{text!r} was not shown, but:\n{self.text}"
+                self.type(key)
+        self.wait_for(text)
 
     def end(self) -> int:
         """Reads to the end. The exit status."""

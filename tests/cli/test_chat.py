@@ -296,12 +296,14 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_ends_the_program(forkpoint: Program) 
     assert [turn.outcome for turn in turns(forkpoint, "talk")] == ["cancelled", "committed"]
 
 
-def test_ctrl_c_at_the_prompt_ends_the_program_with_how_to_go_on(forkpoint: Program) -> None:
+def test_a_second_ctrl_c_at_the_prompt_ends_the_program_with_how_to_go_on(forkpoint: Program) -> None:
     store = f"sqlite:///{forkpoint.folder / 'other.db'}"
     with Terminal(forkpoint, "chat", "talk", *ECHO, "--store", store, width=400) as terminal:
         terminal.wait_for(PROMPT)
         terminal.type("hello\n")
         terminal.wait_for("✓ committed")
+        terminal.wait_for(PROMPT)
+        terminal.press(CTRL_C, "Ctrl-C again leaves; so does Ctrl-D.")
         terminal.wait_for(PROMPT)
         assert terminal.end_with(CTRL_C) == 0
     assert terminal.text.endswith(f"Go on with: forkpoint chat talk --store {store}\n")

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
+from forkpoint.cli.chat.commands.slash_command import WrongUse
 from forkpoint.cli.chat.screen import ChatScreen
 from forkpoint.cli.output import one_line
 from forkpoint.errors import ForkpointError
@@ -30,12 +31,14 @@ class LineQueue:
         if steers == "/steer":
             try:
                 self._steer(message.strip())
+            except WrongUse:
+                self._screen.complain("Use it like this: /steer MESSAGE")
             except ForkpointError as error:
-                self._screen.complain(error.message("Command line"))
+                self._screen.complain(error.message("Terminal chat"))
             return
         self._lines.append(line)
-        self._screen.end_line()
-        self._screen.say(f"queued: {one_line(line, 200)}")
+        with self._screen.apart():
+            self._screen.say(f"queued: {one_line(line, 200)}")
 
     def next(self) -> str:
         """The next line, shown again: it was typed in the middle of another answer."""

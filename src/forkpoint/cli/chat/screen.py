@@ -3,6 +3,7 @@ Tests: tests/cli/test_chat.py."""
 
 import sys
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 
 from forkpoint.cli.output import clean, console, one_line
 from forkpoint.conversation import Update, Visualizer
@@ -14,13 +15,13 @@ from forkpoint.updates import CallWaits
 class ChatScreen:
     """The console of a chat. With ``as_json`` nothing is shown: each line gets a document instead."""
 
-    def __init__(self, store: str | None, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, plain: bool = False) -> None:
         self.as_json = as_json
         self.is_typed = sys.stdin.isatty()  # whether somebody sits at a keyboard
         self.is_watched = self.is_typed and sys.stdout.isatty() and not as_json  # and sees what is shown
         self.out = console()
         self.out.quiet = as_json
-        self._turns = TerminalVisualizer(self.out, show_input=False, store=store)
+        self._turns = TerminalVisualizer(self.out, show_input=False, markdown=not plain, whole="/show")
 
     @property
     def visualizer(self) -> Visualizer:
@@ -31,6 +32,19 @@ class ChatScreen:
     def mark(self) -> str:
         """What stands before a message of the user."""
         return "\u276f " if self.out.encoding.lower().startswith("utf") else "> "
+
+    @property
+    def is_live(self) -> bool:
+        """Whether answers are rewritten in place, so that nothing else may be shown without `apart`."""
+        return self._turns.is_live
+
+    def apart(self) -> AbstractContextManager[None]:
+        """A context in which something can be said while a turn runs."""
+        return self._turns.apart()
+
+    def show_typed(self, text: str) -> None:
+        """Shows what the user types while a turn runs; "" ends that."""
+        self._turns.show_typed(f"{self.mark}{text}" if text else "")
 
     def end_line(self) -> None:
         """Ends a line of an answer that is still being written."""
@@ -47,8 +61,8 @@ class ChatScreen:
         self.out.print(clean(text), style="yellow")
 
     def complain(self, text: str) -> None:
-        self.end_line()
-        self.out.print(f"error: {one_line(text)}", style="red")
+        with self.apart():
+            self.out.print(f"error: {one_line(text)}", style="red")
 
     def show(self, lines: Iterable[ViewLine]) -> None:
         """Shows what somebody decides on, to the character."""

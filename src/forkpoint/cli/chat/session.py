@@ -4,6 +4,7 @@ Tests: tests/cli/test_chat.py."""
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
+from forkpoint.backend.messages import Message
 from forkpoint.cli import figures
 from forkpoint.cli.chat.screen import ChatScreen
 from forkpoint.cli.chat.turn_watch import TurnWatch, asked
@@ -40,6 +41,7 @@ class Session:
         self.turns: list[Turn] = []  # those that were there when the user came
         self.is_kept = False  # whether the conversation is in the store, so that the user can come back to it
         self.is_waiting = False  # whether calls waited for an approval when the user came here
+        self.draft = ""  # what the user had typed when a turn ended, and not sent
         self.typed_meanwhile: Callable[[str | None], None] = lambda _: None  # gets lines while a turn runs
 
     def __enter__(self) -> Self:
@@ -67,7 +69,7 @@ class Session:
 
     # Turns.
 
-    def say(self, message: str) -> dict[str, Any]:
+    def say(self, message: Message) -> dict[str, Any]:
         """Runs a turn with a message of the user."""
         return self.ran(self.run(lambda: self.this.run(message)))
 
@@ -77,9 +79,13 @@ class Session:
         def listening() -> T:
             if not self.screen.is_typed:
                 return act()
-            with TypedLines(self.typed_meanwhile) as lines:
-                self.watch.at_end = lines.stop  # before the end is shown: what is typed after it is for the prompt
-                return act()
+            lines = TypedLines(self.typed_meanwhile, self.screen.show_typed if self.screen.is_live else None)
+            try:
+                with lines:
+                    self.watch.at_end = lines.stop  # before the end is shown: what is typed after it is for the prompt
+                    return act()
+            finally:
+                self.draft = lines.draft
 
         return self._in_project(listening)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from forkpoint.backend.results import words
+from forkpoint.cli.chat.attachments import own_words
 from forkpoint.conversation import Turn, TurnStarted, Update
 
 
@@ -25,5 +25,5 @@ class TurnWatch:
 
 
 def asked(turn: Turn | TurnStarted) -> str:
-    """What the user said in a turn."""
-    return "\n".join(words(message.parts) for message in turn.input)
+    """What the user typed in a turn."""
+    return own_words(turn.input)

@@ -1,6 +1,6 @@
 """`SlashCommand`: a command of a chat. Tests: tests/cli/test_chat.py."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -10,12 +10,16 @@ Answer: TypeAlias = dict[str, Any]
 
 
 class SlashCommand(Struct, frozen=True):
-    """A command: what it is called, what it takes, what it does in words, and what does it."""
+    """A command: what it is called, what it takes, what it does in words, and what does it.
+
+    ``completes`` gives what could stand after its name, where that begins so.
+    """
 
     name: str
     takes: str
     does: str
     act: Callable[[str], Answer]
+    completes: Callable[[str], Iterable[str]] | None = None
 
     @property
     def form(self) -> str:
