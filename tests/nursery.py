@@ -165,7 +165,7 @@ def _become(order: _Order) -> None:
     name, *arguments = order.program
     sys.path[0] = order.folder
     if name == "forkpoint":
-        importlib.import_module("forkpoint.cli.app").main(arguments)
+        importlib.import_module("forkpoint.cli").main(arguments)
     else:
         _python(arguments)
 

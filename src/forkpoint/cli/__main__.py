@@ -1,5 +1,5 @@
 """``python -m forkpoint.cli``: the program ``forkpoint``."""
 
-from forkpoint.cli.app import main
+from forkpoint.cli import main
 
 main()

@@ -19,9 +19,11 @@ from forkpoint.version import __version__
 class _ListByDefault(TyperGroup):
     """``forkpoint agents CONVERSATION`` is ``forkpoint agents list CONVERSATION``."""
 
+    default = "list"
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
-            args = ["list", *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
 
@@ -67,6 +69,7 @@ app = typer.Typer(
     name="forkpoint",
     cls=_Program,
     no_args_is_help=True,
+    add_completion=False,  # `forkpoint completion` has it
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help loads no rich
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -29,16 +29,6 @@ SHORTEST = 6
 _SHOWN = 13  # of an id, in lists: the moment it was made, to the millisecond
 
 
-def known_names(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The conversations whose name or id starts with ``incomplete``, for a shell. Empty if there is no store."""
-    store = context.params.get("store")
-    try:
-        found = listed(store, limit=1000).items
-    except Exception:  # an error must not be printed in the middle of a command line
-        return []
-    return [(info.name, one_line(info.title or "", 60)) for info in found if info.name.startswith(incomplete)]
-
-
 Store: TypeAlias = Annotated[
     str | None,
     option(
@@ -48,9 +38,7 @@ Store: TypeAlias = Annotated[
     ),
 ]
 
-Id: TypeAlias = Annotated[
-    str, argument("CONVERSATION", "Its name, its id, or the start of its id.", autocompletion=known_names)
-]
+Id: TypeAlias = Annotated[str, argument("CONVERSATION", "Its name, its id, or the start of its id.")]
 
 Model: TypeAlias = Annotated[
     str | None,

@@ -72,6 +72,7 @@ SECTIONS: dict[str, Rows] = {
         "doctor": ("commands.doctor:doctor", "Check settings, store, keys and models."),
         "trust": ("commands.trust:trust", "Trust the project that a folder belongs to, with what it runs now."),
         "local": ("", "The model that runs on this machine: local/smollm2."),
+        "completion": ("commands.completion:completion", "Print what makes the Tab key complete command lines."),
     },
     "Serve": {
         "serve": ("commands.serve:command", "Serve conversations over HTTP."),

@@ -23,7 +23,7 @@ from forkpoint.cli.commands.care.anchor import anchors_in, newest_in
 from forkpoint.cli.commands.care.exports import is_export, verify_file
 from forkpoint.cli.commands.skills import places
 from forkpoint.cli.commands.trust import instructions_here
-from forkpoint.cli.common import Store, known_names, opened
+from forkpoint.cli.common import Store, opened
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, clean, console, display, grid, print_json, tell
 from forkpoint.cli.questions.pin_view import PinView
@@ -111,7 +111,6 @@ def verify(
             "CONVERSATION",
             "Its name, its id, or the start of its id; or a file that `export` has written. Default: all that is in "
             "the store.",
-            autocompletion=known_names,
         ),
     ] = None,
     head_digest: Annotated[

@@ -11,7 +11,7 @@ import typer
 
 from forkpoint.cli import figures
 from forkpoint.cli.cells import ago, brief, number
-from forkpoint.cli.common import Store, known_names, opened, tags_from
+from forkpoint.cli.common import Store, opened, tags_from
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, aside, display, facts, grid, one_line, print_json, tell
 from forkpoint.conversation import Conversations, Receipt
@@ -23,9 +23,7 @@ _NAMED = 10  # conversations that the question names; --json has up to 100
 
 
 def erase(
-    conversation: Annotated[
-        str | None, argument("[CONVERSATION]", "Its name, its id, or the start of its id.", autocompletion=known_names)
-    ] = None,
+    conversation: Annotated[str | None, argument("[CONVERSATION]", "Its name, its id, or the start of its id.")] = None,
     reason: Annotated[str, option("--reason TEXT", "Why. It is recorded for good.")] = ...,  # type: ignore[assignment]
     turn: Annotated[str | None, option("--turn ID", "This turn.")] = None,
     event: Annotated[str | None, option("--event ID", "This event, such as 1-4.")] = None,

@@ -9,7 +9,7 @@ import typer
 from msgspec.structs import asdict
 
 from forkpoint.cli import figures
-from forkpoint.cli.common import Store, known_names, only_one, opened, tags_from
+from forkpoint.cli.common import Store, only_one, opened, tags_from
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, clean, print_json
 from forkpoint.conversation import Conversations, ExportReport, ImportReport
@@ -23,9 +23,7 @@ _BEGINNING = b'{"line":"'  # of every line: the first ones may be missing
 
 
 def export(
-    conversation: Annotated[
-        str | None, argument("CONVERSATION", "Its name, its id, or the start of its id.", autocompletion=known_names)
-    ] = None,
+    conversation: Annotated[str | None, argument("CONVERSATION", "Its name, its id, or the start of its id.")] = None,
     family: Annotated[
         str | None, option("--family CONVERSATION", "This conversation with all its family: forks, sub-agents, sides.")
     ] = None,

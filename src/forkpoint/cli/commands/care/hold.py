@@ -8,7 +8,7 @@ import typer
 
 from forkpoint.cli import figures
 from forkpoint.cli.cells import ago, brief
-from forkpoint.cli.common import Id, Store, known_names, opened
+from forkpoint.cli.common import Id, Store, opened
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, display, grid, one_line, print_json, tell
 from forkpoint.conversation import Conversations, Hold
@@ -16,9 +16,7 @@ from forkpoint.conversation.look import is_there
 
 
 def hold(
-    conversation: Annotated[
-        str | None, argument("[CONVERSATION]", "Its name, its id, or the start of its id.", autocompletion=known_names)
-    ] = None,
+    conversation: Annotated[str | None, argument("[CONVERSATION]", "Its name, its id, or the start of its id.")] = None,
     reason: Annotated[str | None, option("--reason TEXT", "Why. It is recorded for good.")] = None,
     all: Annotated[bool, option("--list", "Show what holds the conversation's family, or all holds.")] = False,
     store: Store = None,

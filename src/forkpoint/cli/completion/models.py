@@ -1,0 +1,25 @@
+"""The models that a shell offers after ``--model``. Tests: tests/cli/test_completion.py."""
+
+import os
+from collections.abc import Iterator
+
+_PROVIDERS = ("openai", "anthropic")
+
+
+def known_models(word: str) -> Iterator[tuple[str, str]]:
+    """The model in the box, the one that is set, after ``openai/`` or ``anthropic/`` those with a price."""
+    yield "local/smollm2", "the model in the box"
+    if (named := os.environ.get("FORKPOINT_MODEL")) and named != "local/smollm2":
+        yield named, "FORKPOINT_MODEL"
+    for provider in _PROVIDERS:
+        if word.startswith(f"{provider}/"):
+            yield from _priced(provider)
+        else:
+            yield f"{provider}/", "a model of this provider"
+
+
+def _priced(provider: str) -> Iterator[tuple[str, str]]:
+    from genai_prices.data import providers  # it takes a while, so only for who has typed the provider's name
+
+    for one in next(found for found in providers if found.id == provider).models:
+        yield f"{provider}/{one.id}", one.name or ""
