@@ -33,8 +33,17 @@ Store: TypeAlias = Annotated[
     str | None,
     option(
         "--store ADDRESS",
-        "Where conversations live: sqlite:///file.db, or a server: http://host:8008. "
-        "Default: FORKPOINT_STORE, else a file in your data folder.",
+        "Where conversations live: a file (talks.db), or a server (http://host:8008). "
+        "Default: FORKPOINT_STORE, else `store` of your settings, else a file in your data folder.",
+    ),
+]
+
+FileStore: TypeAlias = Annotated[
+    str | None,
+    option(
+        "--store FILE",
+        "The file of the store, such as talks.db. "
+        "Default: FORKPOINT_STORE, else `store` of your settings, else a file in your data folder.",
     ),
 ]
 

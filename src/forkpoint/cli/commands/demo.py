@@ -4,7 +4,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -14,10 +14,12 @@ from forkpoint.cli import figures
 from forkpoint.cli.cells import Cell, number
 from forkpoint.cli.commands.branches.tree import draw
 from forkpoint.cli.commands.local import Yes, bring_library
-from forkpoint.cli.common import Store, all_turns
+from forkpoint.cli.common import all_turns
+from forkpoint.cli.options import option
 from forkpoint.cli.outcome import command, document
 from forkpoint.cli.output import Json, console, display, grid, print_json, tell
 from forkpoint.conversation import Conversation, Turn, TurnStarted, Verification
+from forkpoint.conversation.look import is_remote
 from forkpoint.conversation.portal import wait_for
 from forkpoint.conversation.visualizer import TerminalVisualizer
 from forkpoint.errors import TurnFailed
@@ -42,20 +44,29 @@ PIECES = 4
 """How much of an answer is heard before it is cut off."""
 
 
-def demo(store: Store = None, yes: Yes = False, json: Json = False) -> None:
+def demo(
+    store: Annotated[
+        str | None,
+        option("--store FILE", "Keep the conversations of the demo in this file. Default: they are thrown away."),
+    ] = None,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
     """Show what Forkpoint does, with a real model: offline, in less than a minute.
 
     A conversation; a turn that fails and leaves nothing; an answer that is cut off, and a retry; a fork that finds its
     prompt in the cache; both branches continued; the family tree; and a check that history is as it was written.
 
-    The model is local/smollm2, which is small and not always right. The store is thrown away at the end, unless you
-    name one with --store.
+    The model is local/smollm2, which is small and not always right. Its conversations are thrown away at the end,
+    unless you name a file for them with --store.
 
     \b
     Examples:
       forkpoint demo
-      forkpoint demo --store sqlite:///demo.db
+      forkpoint demo --store demo.db
     """
+    if store is not None and is_remote(store):
+        raise typer.BadParameter("the model of the demo runs in this process; name a file", param_hint="--store")
     with ExitStack() as stack:
         address = store or f"sqlite:///{stack.enter_context(tempfile.TemporaryDirectory())}/demo.db"
         bring_library([MODEL], yes=yes)

@@ -25,8 +25,8 @@ from forkpoint.system import extras
 
 _Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 _STORE = (
-    "Where this server keeps conversations: sqlite:///file.db, or memory: to forget them at the end. "
-    "Default: FORKPOINT_STORE, else a file in your data folder."
+    "Where this server keeps conversations: a file (talks.db), or memory: to forget them at the end. "
+    "Default: FORKPOINT_STORE, else `store` of the file of --config, else a file in your data folder."
 )
 
 

@@ -8,7 +8,7 @@ from forkpoint.agent.skills.files import Found, skills_in, together
 from forkpoint.backend.settings import as_workspace
 from forkpoint.cli.cells import brief
 from forkpoint.cli.common import Store, opened
-from forkpoint.cli.options import option
+from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, clean, display, grid, one_line, print_json, tell
 from forkpoint.errors import NotFound
 from forkpoint.events import SkillActivated
@@ -20,7 +20,13 @@ Workspace = Annotated[str | None, option("--workspace PATH", "The folder that is
 def list_skills(workspace: Workspace = None, json: Json = False) -> None:
     """List all skills, and what cannot be used.
 
-    The exit status is 0 also if something cannot be used: no turn fails because of it.
+    What cannot be used is told on stderr, with the reason. The exit status is 0 all the same, for no turn fails because
+    of it.
+
+    \b
+    Examples:
+      forkpoint skills
+      forkpoint skills list --workspace ~/work/builds --json
     """
     found = _found(workspace)
     if json:
@@ -35,8 +41,17 @@ def list_skills(workspace: Workspace = None, json: Json = False) -> None:
     _tell_problems(found)
 
 
-def show(name: str, workspace: Workspace = None, json: Json = False) -> None:
-    """Show a skill: what calls for it, and what a model is told."""
+def show(
+    name: Annotated[str, argument("SKILL", "Its name, as `forkpoint skills` lists it.")],
+    workspace: Workspace = None,
+    json: Json = False,
+) -> None:
+    """Show a skill: what calls for it, and what a model is told.
+
+    \b
+    Example:
+      forkpoint skills show release-notes
+    """
     found = _found(workspace)
     skill = next((one for one in found.skills if one.name == name), None)
     if skill is None:
@@ -49,15 +64,22 @@ def show(name: str, workspace: Workspace = None, json: Json = False) -> None:
 
 
 def explain(
-    message: str,
+    message: Annotated[str, argument("MESSAGE", "What you would say.")],
     conversation: Annotated[
-        str | None, option("--conversation CONVERSATION", "Leave out what it was told already.")
+        str | None,
+        option("--conversation CONVERSATION", "Leave out the skills that this conversation has activated already."),
     ] = None,
     workspace: Workspace = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Say which skills a message would activate, and why."""
+    """Say which skills a message would activate, and why.
+
+    \b
+    Examples:
+      forkpoint skills explain "Write the release notes."
+      forkpoint skills explain "Write the release notes." --conversation build-1234
+    """
     found = _found(workspace)
     already = _activated(conversation, store) if conversation is not None else set()
     folder = Path(workspace or ".").absolute()

@@ -24,7 +24,7 @@ def keep(conversation: Id, branch: Kept, store: Store = None, json: Json = False
     \b
     Examples:
       forkpoint keep build-1234 second-try
-      forkpoint tree build-1234                shows the branches that there are
+      forkpoint keep build-1234 01a1e234-4fe9
     """
     with opened(conversation, store) as this, opened(branch, store) as other:
         before, theirs = this.info(), other.info()

@@ -21,7 +21,7 @@ def collect(
 ) -> None:
     """Remove from the disk what was deleted or kept long enough.
 
-    That are events that no conversation reaches any more, old drafts and idempotency keys, and the content of failed
+    It removes events that no conversation reaches any more, old drafts and idempotency keys, and the content of failed
     and cancelled tries; what they cost stays counted. It also happens by itself: whenever a store is closed, and in a
     server every few minutes. What somebody who reads the store still holds up is said as pending.
 

@@ -4,7 +4,7 @@ import time
 from typing import Annotated
 
 from forkpoint.cli import figures
-from forkpoint.cli.common import Store
+from forkpoint.cli.common import FileStore
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, print_json, tell
 from forkpoint.conversation import Conversations, CopyStep
@@ -18,7 +18,7 @@ PATIENCE = 1.0
 def backup(
     file: Annotated[str, argument("FILE", "The file to write.")],
     force: Annotated[bool, option("--force", "Replace the file if it is there.")] = False,
-    store: Store = None,
+    store: FileStore = None,
     json: Json = False,
 ) -> None:
     """Copy a store to a file, while others use it.
@@ -55,7 +55,7 @@ def restore(
     force: Annotated[
         bool, option("--force", "Replace the store that is there; it is kept under another name.")
     ] = False,
-    store: Store = None,
+    store: FileStore = None,
     json: Json = False,
 ) -> None:
     """Make a store of a backup.
