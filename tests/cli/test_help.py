@@ -3,12 +3,16 @@
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from tests.cli.program import Program
+from tests.test_errors import ALL, BASES, name_of, sample
 
 from forkpoint.cli.app import app, main
+from forkpoint.errors import ErrorKind, NotFound
 
 PROGRAM: Any = typer.main.get_command(app)
 
@@ -122,3 +126,35 @@ def test_and_it_refuses_one(name: str, capsys: pytest.CaptureFixture[str], monke
         main([name, "--store", "http://127.0.0.1:8008"])
     assert ended.value.code == 2
     assert "--store" in capsys.readouterr().err
+
+
+def advised(message: str) -> Iterator[list[str]]:
+    """The commands that an error names, in backquotes."""
+    for line in re.findall(r"`forkpoint ([^`]*)`", message):
+        yield shlex.split(line.replace("...", ""))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ALL if name_of(kind) not in BASES], ids=name_of)
+def test_a_command_that_an_error_advises_is_there_with_its_options(kind: ErrorKind) -> None:
+    for words in advised(sample(kind).message("Command line")):
+        command, given = named(words)
+        options = {name for one in command.imported.params for name in one.opts}
+        assert {word for word in given if word.startswith("-")} <= options
+
+
+@pytest.mark.parametrize(
+    "what", ["conversation", "turn", "committed turn", "event", "skill", "hold", "standing approval", "store", "moon"]
+)
+def test_what_is_not_found_is_told_with_a_command_that_shows_what_there_is(what: str) -> None:
+    message = NotFound(what, "x").message("Command line")
+    assert "tenant" not in message
+    assert list(advised(message)) or what == "moon"
+    for words in advised(message):
+        command, given = named(words)
+        command.make_context(command.name, given)
+
+
+def test_a_missing_skill_and_a_misspelled_agent_are_told_with_what_helps(tmp_path: Path) -> None:
+    forkpoint = Program(tmp_path)
+    assert "`forkpoint skills`" in forkpoint.run("skills", "show", "nothing").stderr
+    assert "--agent coder is built in" in forkpoint.run("run", "--agent", "coderr", "hi").stderr

@@ -13,6 +13,9 @@ class BadAgent(ForkpointError, code="bad_agent"):
 
     Check how it is made, and make another.
 
+    Command line: Check it, or name another: --agent MODULE:NAME is an Agent in your own code, and --agent coder is
+    built in.
+
     Chat: Check the tools and the form of the answer that the request asks for, or use another model.
     """
 

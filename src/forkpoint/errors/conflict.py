@@ -11,6 +11,9 @@ class Busy(ForkpointError, code="busy"):
 
     Wait for it, join it, or cancel it.
 
+    Command line: Wait for it, send it a message with `forkpoint steer {conversation}`, or stop it with `forkpoint
+    cancel {conversation}`.
+
     Chat: Wait until it has ended, and send the request again.
     """
 
@@ -109,6 +112,9 @@ class TurnLost(ForkpointError, code="turn_lost"):
 
     Nothing of it was committed by this call. Read the turn to see what became of it.
 
+    Command line: Nothing of it was committed by this command. Use `forkpoint show CONVERSATION --turn {turn}` to see
+    what became of it.
+
     Chat: Another server took it over, and may have answered it. With the same Idempotency-Key the request gets what
     became of it; without one, look at the conversation before you send the request again.
     """
@@ -146,6 +152,8 @@ class NotResumable(ForkpointError, code="not_resumable"):
     """Turn {turn} ({outcome}) cannot be resumed: {why}.
 
     Read the conversation, and retry the turn or begin a new one.
+
+    Command line: Use `forkpoint retry` to run its input again, or `forkpoint run` to say something else.
     """
 
     turn: str

@@ -144,6 +144,9 @@ class ContextTooLong(ModelError, code="model_context_too_long"):
 
     Fork from an earlier turn, condense the conversation, or use a model with a larger context.
 
+    Command line: Use `forkpoint condense` to have the older part summed up, fork from an earlier turn, or use a model
+    with a larger context.
+
     Chat: Send a shorter message, begin a new conversation, or use a model with a larger context.
     """
 

@@ -1,7 +1,23 @@
 """Errors of a caller who asked for something that does not fit. Tests: tests/test_errors.py."""
 
-from forkpoint.errors.error import ForkpointError
+from typing import Any
+
+from forkpoint.errors.error import ForkpointError, Surface
 from forkpoint.errors.form import form
+
+_ANYWHERE = "Check its name or id, and the store that --store or FORKPOINT_STORE names."
+
+_WHERE = {  # what can be named at a command line: the command that shows which there are
+    "backup": "Check the path of the file.",
+    "committed turn": "Use `forkpoint show CONVERSATION --turns` to see which there are, and which of them committed.",
+    "conversation": "Check its name with `forkpoint list --all`, and the store that --store or FORKPOINT_STORE names.",
+    "event": "Use `forkpoint show CONVERSATION --events` to see which there are.",
+    "hold": "Use `forkpoint hold --list` to see which there are.",
+    "skill": "Use `forkpoint skills` to see which there are.",
+    "standing approval": "Use `forkpoint approvals CONVERSATION` to see which there are.",
+    "store": "Check the path or address that --store or FORKPOINT_STORE names; `forkpoint doctor` shows what is used.",
+    "turn": "Use `forkpoint show CONVERSATION --turns` to see which there are.",
+}
 
 
 class NotFound(ForkpointError, code="not_found"):
@@ -9,11 +25,16 @@ class NotFound(ForkpointError, code="not_found"):
 
     Check the id, the tenant and the store's address; it may also have been deleted.
 
+    Command line: {where}
+
     Chat: Check the name; it may also have been deleted.
     """
 
     what: str
     id: str
+
+    def _words(self, surface: Surface | None) -> dict[str, Any]:
+        return {**vars(self), "where": _WHERE.get(self.what, _ANYWHERE)}
 
     @form
     def model_not_found(self, model: str) -> None:
@@ -105,6 +126,8 @@ class BadName(ForkpointError, code="bad_name"):
         """{cursor!r} is not a cursor of this list.
 
         Pass `next` of an earlier page, unchanged, or none at all.
+
+        Command line: Use the cursor that the page before has printed, with the same options, or leave --cursor out.
         """
         self.what, self.name, self.why = "cursor", cursor, "it is not of this list"
 
@@ -250,6 +273,8 @@ class NoSuchTurn(ForkpointError, code="no_such_turn"):
     """Conversation {conversation} has no turn to {verb}: {why}.
 
     Read its turns to see how they stand.
+
+    Command line: Use `forkpoint show {conversation} --turns` to see how its turns stand.
     """
 
     conversation: str

@@ -12,6 +12,8 @@ class NotShown(ForkpointError, code="not_shown"):
 
     Python: Use open_turn() to look: it gives the turn with its `waiting` calls, and then approve() means those. Or pass
     a `Call` that you have in hand.
+
+    Command line: Use `forkpoint approve {conversation}` to look at the calls and to decide.
     """
 
     conversation: str
@@ -23,6 +25,9 @@ class CallChanged(ForkpointError, code="call_changed"):
     denied or run.
 
     Read the turn again, look at its waiting calls, and decide on those.
+
+    Command line: Look at what waits now with `forkpoint approve CONVERSATION`, and decide on that; use its digest where
+    nobody can be asked.
     """
 
     call: str

@@ -129,9 +129,9 @@ def verify(
     """Check that everything is as it was written.
 
     Every event and every record is checked, every digest and every figure, and the file itself. With --anchor or
-    --head-digest it is also checked that nobody has rewritten all of it since. --since takes as long as there is new:
-    neither older payloads nor the file itself are looked at. The exit status is 1 if there is a flaw. An export
-    is checked without a store.
+    --head-digest it is also checked that nobody has rewritten all of it since. --since is quick, for it looks
+    at what is new, and neither at older payloads nor at the file itself. The exit status is 1 if there is a flaw. An
+    export is checked without a store.
 
     \b
     Examples:

@@ -40,7 +40,7 @@ def serve(
         str | None, option("--config FILE", "TOML or JSON: the agents to offer, and all other settings.")
     ] = None,
     model: Annotated[
-        str | None, option("--model NAME", "The one agent is this model. Default: FORKPOINT_MODEL.")
+        str | None, option("--model NAME", "Offer this model as the only agent. Default: FORKPOINT_MODEL.")
     ] = None,
     base_url: BaseUrl = None,
     api: Api = None,

@@ -41,8 +41,8 @@ def trust(
     """Trust the project that a folder belongs to, with what it runs now.
 
     A trusted project's settings are used (.forkpoint/config.toml), its skills (.forkpoint/skills), and what it tells
-    agents (AGENTS.md). An untrusted one's are not, and tools that can do harm ask first there. Nothing of a project is
-    read that is undecided.
+    agents (AGENTS.md). An untrusted one's are not, and tools that can do harm ask first there. Nothing is read of
+    a project that you have not decided on.
 
     Every command that the project would run is shown, with the project's files that it names, and then you are asked.
     If any of that changes later, nothing of it runs until you approve the change, with this command. Without a

@@ -116,8 +116,8 @@ def fork(
     of the repository, and with copy a copy; both with all that is there now. `forkpoint delete` removes them with the
     fork, if nothing is lost by that.
 
-    With --result a call has another result in the fork, and with --state the agent's state is another from its
-    beginning on. `forkpoint go-on` then lets the model go on from there.
+    With --result a call has another result in the fork, and with --state the fork begins with another state of
+    the agent. `forkpoint go-on` then lets the model go on from there.
 
     \b
     Examples:

@@ -28,7 +28,7 @@ def anchor(
 
     All that was recorded is put under a seal, and the line names that seal: less than 500 bytes of JSON, however much
     there is. Keep it where nobody who can write to the store can change it. `forkpoint verify --anchor FILE` then finds
-    out whoever rewrote what the line covers, with all its digests.
+    out if somebody has rewritten what the line covers, even with all digests made anew.
 
     \b
     Examples:

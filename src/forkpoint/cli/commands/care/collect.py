@@ -23,7 +23,7 @@ def collect(
 
     It removes events that no conversation reaches any more, old drafts and idempotency keys, and the content of failed
     and cancelled tries; what they cost stays counted. It also happens by itself: whenever a store is closed, and in a
-    server every few minutes. What somebody who reads the store still holds up is said as pending.
+    server every few minutes. What has to wait until nobody reads the store is told as pending.
 
     \b
     Examples:

@@ -23,7 +23,7 @@ _NAMED = 10  # conversations that the question names; --json has up to 100
 
 
 def erase(
-    conversation: Annotated[str | None, argument("[CONVERSATION]", "Its name, its id, or the start of its id.")] = None,
+    conversation: Annotated[str | None, argument("CONVERSATION", "Its name, its id, or the start of its id.")] = None,
     reason: Annotated[str, option("--reason TEXT", "Why. It is recorded for good.")] = ...,  # type: ignore[assignment]
     turn: Annotated[str | None, option("--turn ID", "This turn.")] = None,
     event: Annotated[str | None, option("--event ID", "This event, such as 1-4.")] = None,

@@ -16,7 +16,7 @@ from forkpoint.conversation.look import is_there
 
 
 def hold(
-    conversation: Annotated[str | None, argument("[CONVERSATION]", "Its name, its id, or the start of its id.")] = None,
+    conversation: Annotated[str | None, argument("CONVERSATION", "Its name, its id, or the start of its id.")] = None,
     reason: Annotated[str | None, option("--reason TEXT", "Why. It is recorded for good.")] = None,
     all: Annotated[bool, option("--list", "Show what holds the conversation's family, or all holds.")] = False,
     store: Store = None,
