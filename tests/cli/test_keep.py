@@ -48,6 +48,28 @@ def test_a_branch_that_only_went_on_is_told_too_and_json_has_it_all(forkpoint: P
     assert kept["aside"]["lineage"]["kind"] == "aside"
 
 
+def test_the_same_command_with_the_same_key_happens_once(forkpoint: Program) -> None:
+    first, second = (forkpoint.json("fork", "build", "--key", "k1")["id"] for _ in range(2))
+    assert first == second
+    with Conversation.open("build", store=forkpoint.store, bind=False) as build:
+        last = build.last_turn()
+        assert last is not None
+    back = [forkpoint.json("rewind", "build", "--before", last.id, "--key", "k2")["aside"]["id"] for _ in range(2)]
+    assert back[0] == back[1]
+    kept = [forkpoint.json("keep", "build", "second-try", "--key", "k3") for _ in range(2)]
+    assert kept[0]["conversation"]["revision"] == kept[1]["conversation"]["revision"]
+    refused = forkpoint.run("rewind", "build", "--turns", "1", "--key", "k4")
+    assert refused.returncode == 2
+    assert "--at or --before" in " ".join(refused.stderr.split())
+
+
+def test_an_error_speaks_of_a_conversation_by_its_name(forkpoint: Program) -> None:
+    told = " ".join(forkpoint.run("cancel", "build").stderr.split())
+    assert "build" in told
+    with Conversation.open("build", store=forkpoint.store, bind=False) as build:
+        assert build.id not in told
+
+
 def test_a_stranger_is_refused_with_what_to_do(forkpoint: Program) -> None:
     forkpoint.text("run", "hello", "--conversation", "stranger", "--model", "scripted/echo")
     refused = forkpoint.run("keep", "build", "stranger").stderr

@@ -93,6 +93,10 @@ Allow: TypeAlias = Annotated[
 
 Last: TypeAlias = Annotated[bool, option("--last -l", "Go on with the conversation that was used last.")]
 
+Key: TypeAlias = Annotated[
+    str | None, option("--key TEXT", "Do it once: the same command with the same key changes nothing again.")
+]
+
 Tags: TypeAlias = Annotated[list[str] | None, option("--tag KEY=VALUE", "A tag. Repeatable.")]
 
 

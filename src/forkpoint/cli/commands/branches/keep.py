@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from forkpoint.cli import figures
-from forkpoint.cli.common import Id, Store, opened
+from forkpoint.cli.common import Id, Key, Store, opened
 from forkpoint.cli.output import Json, one_line, print_json
 from forkpoint.conversation import Info
 from forkpoint.wire.documents import info_document
@@ -14,7 +14,7 @@ from forkpoint.wire.documents import info_document
 Kept = Annotated[str, typer.Argument(metavar="BRANCH", help="The branch: its name, its id, or the start of its id.")]
 
 
-def keep(conversation: Id, branch: Kept, store: Store = None, json: Json = False) -> None:
+def keep(conversation: Id, branch: Kept, key: Key = None, store: Store = None, json: Json = False) -> None:
     """Go on from a branch under the conversation's own name.
 
     The head of the conversation moves to the head of a branch of its family. What stood there is kept, under an id of
@@ -28,7 +28,7 @@ def keep(conversation: Id, branch: Kept, store: Store = None, json: Json = False
     """
     with opened(conversation, store) as this, opened(branch, store) as other:
         before, theirs = this.info(), other.info()
-        aside = this.keep(other)
+        aside = this.keep(other, key=key)
         if aside is not None:
             with aside:
                 left = aside.info()

@@ -16,6 +16,7 @@ from forkpoint.cli.commands.branches.budget import OwnBudget, budget_from
 from forkpoint.cli.common import (
     Allow,
     Id,
+    Key,
     Store,
     Tags,
     newest_turns,
@@ -103,6 +104,7 @@ def fork(
     ] = None,
     budget: OwnBudget = None,
     allow: Allow = None,
+    key: Key = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -147,8 +149,9 @@ def fork(
             cache="inherit" if inherit_cache else "own",
             workspace=workspace or "share",
             results=pairs_from("--result", result),
-            state={key: value_from("--state", key, text) for key, text in pairs_from("--state", state).items()},
+            state={name: value_from("--state", name, text) for name, text in pairs_from("--state", state).items()},
             budget=budget_from(budget),
+            key=key,
         )
         with made:
             info = made.info()
@@ -167,6 +170,7 @@ def rewind(
     at: Annotated[str | None, option("--at ID", "The turn or event that is to be the last one.")] = None,
     before: Annotated[str | None, option("--before ID", "The first turn or event that is to go.")] = None,
     turns: Annotated[int | None, option("--turns N", "How many turns to go back.", min=1)] = None,
+    key: Key = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -179,10 +183,13 @@ def rewind(
       forkpoint rewind build-1234 --turns 1
     """
     only_one({"--at": at, "--before": before, "--turns": turns}, needed=True)
+    if turns is not None and key is not None:
+        why = "sent again, --turns would be counted from another head; name the place with --at or --before"
+        raise typer.BadParameter(why, param_hint="--key")
     with opened(conversation, store) as this:
         if turns is not None:
             before = turns_back(this, turns)
-        aside = this.rewind(at=at, before=before)
+        aside = this.rewind(at=at, before=before, key=key)
         if aside is not None:
             with aside:
                 kept = aside.info()
