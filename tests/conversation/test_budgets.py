@@ -12,7 +12,7 @@ from tests.conversation.support.team import lead, orders, spawn, wait
 from forkpoint import Agent, AsyncConversation, Budget, Conversation, Limits, TurnFailed, tool
 from forkpoint.agent.agent import AtLimit
 from forkpoint.conversation import BudgetStanding, Turn
-from forkpoint.errors import BadArgument, BudgetExceeded, ModelUnavailable
+from forkpoint.errors import BadArgument, BudgetExceeded, ForkpointError, ModelUnavailable
 from forkpoint.events import TurnStopped, Usage
 from forkpoint.llm import LLM, Price, Retries
 from forkpoint.llm.worst_case import LEAST, OVERHEAD
@@ -119,6 +119,19 @@ async def test_at_a_budget_a_turn_stops_and_commits_if_its_limits_say_so() -> No
         assert isinstance(stopped, TurnStopped)
         assert stopped.what == f"tokens, by the budget of conversation {conversation.id}"
         assert (turn.outcome, stopped.limit) == ("committed", "4,000")
+
+
+async def test_a_budget_of_which_nothing_is_left_is_said_to_be_used_up() -> None:
+    async with AsyncConversation(spender([paid(), paid()]), conversation_id="mine", store="memory:") as conversation:
+        await conversation.set_budget(Budget(turns=1))
+        await conversation.run("one")
+        with pytest.raises(ForkpointError) as refused:
+            await conversation.run("two")
+        cause = getattr(refused.value, "cause", None) or refused.value
+        assert isinstance(cause, BudgetExceeded)
+        assert cause.used_up
+        assert "The budget of conversation mine is used up: of 1 turns, 1 are spent" in str(cause)
+        assert "more may be needed" not in str(refused.value)
 
 
 async def test_an_answer_is_made_shorter_to_fit_if_that_leaves_a_sensible_one() -> None:
@@ -260,7 +273,7 @@ async def test_a_sub_agent_draws_from_its_parents_budget_and_the_parent_hears_wh
         await parent.set_budget(Budget(turns=4))
         turn = await parent.run(orders([spawn("taste")], [wait()]))
         assert (turn.outcome, standing(await parent.budget()).spent.turns) == ("committed", 4)
-        assert "does not allow this: of 4 turns" in turn.text, "the parent's call has a result that says so"
+        assert "is used up: of 4 turns" in turn.text, "the parent's call has a result that says so"
         assert (await parent.verify()).ok
 
 

@@ -10,13 +10,14 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from tests.conversation.support.agents import agent_of
+from tests.conversation.support.agents import agent_of, asks, call
 from tests.conversation.support.homes import Home
 
-from forkpoint import Agent, AsyncConversation, AsyncConversations, Conversation, Conversations
+from forkpoint import Agent, AsyncConversation, AsyncConversations, Conversation, Conversations, tool
 from forkpoint.errors import (
     BadArgument,
     BadName,
+    BadPosition,
     ConversationClosed,
     ForkpointError,
     NoSuchTurn,
@@ -214,6 +215,28 @@ async def test_errors_speak_of_a_conversation_by_its_name_and_keep_its_id(home: 
             assert "build-1234" in str(error)
             assert vars(error)["conversation"] == conversation.id, "a program has the id"
             assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+async def test_the_nearest_safe_places_are_ids_that_can_be_used(home: Home, places: None) -> None:
+    @tool
+    def look() -> str:
+        """Looks."""
+        return "seen"
+
+    agent = home.agent(agent_of([asks(call("look", "c1")), "Done."], tools=[look]))
+    async with AsyncConversation(agent, store=home.store) as conversation:
+        await conversation.run("Look.")
+        inside = next(event for event in await conversation.events() if event.kind == "tool_call")
+        with pytest.raises(BadPosition) as refused:
+            await conversation.fork(at=inside)
+        error = refused.value
+        assert len(error.nearest) == 2
+        assert f"The nearest safe positions: {' and '.join(error.nearest)}." in str(error)
+        for place in error.nearest:
+            async with await conversation.fork(at=place) as fork:
+                assert str((await fork.events())[-1].id) == place
+        with pytest.raises(BadPosition, match=r"The nearest safe positions: the start and \d+-\d+"):
+            await conversation.fork(at="nonsense")
 
 
 # Streams.

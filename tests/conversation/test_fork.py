@@ -672,11 +672,11 @@ async def test_a_place_inside_a_tool_exchange_or_a_response_is_refused_with_thos
         except BadPosition as error:
             refused.append(event)
             ordinal = event.id.ordinal
-            nearest = [int(place.split("-")[1]) for place in error.nearest.split(" and ")]
+            nearest = [int(place.split("-")[1]) for place in error.nearest]
             assert nearest[0] < ordinal < nearest[1]
             between = {other.kind for other in events[nearest[0] : nearest[1] - 1]}
             assert between & {"tool_call", "reasoning"}, "the nearest places are those around the exchange"
-            for place in error.nearest.split(" and "):
+            for place in error.nearest:
                 await source.fork(at=place)
     assert {event.kind for event in refused} == {"reasoning", "tool_call", "state_change"}
     assert {"user_message", "tool_result", "assistant_message"} <= {event.kind for event in safe}

@@ -327,7 +327,7 @@ async def test_a_rewind_into_a_tool_exchange_or_off_the_path_is_refused_with_saf
     with pytest.raises(NotFound):
         await source.rewind(at=new_id())
     assert rows(tmp_path / "forkpoint.db") == before
-    below, above = refused.value.nearest.split(" and ")
+    below, above = refused.value.nearest
     await rewound(source, at=above)
     await rewound(source, at=below)
 

@@ -195,11 +195,14 @@ def test_nul_and_large_numbers_come_back_as_they_were_sent(client: httpx2.Client
     state = {"\0": "a\0b", "large": 10**60, "small": -1.5e-300}
     answered = client.patch(f"{PLACE}/here/state", json={"set": state})
     assert answered.json()["state"] == state
-    made = client.post(PLACE, json={"title": "a\0b", "tags": {"\0": "\0"}}).json()
-    assert client.get(f"{PLACE}/{made['id']}").json()["tags"] == {"\0": "\0", "title": "a\0b"}
-    assert client.get(PLACE, params={"tag": "\0=\0"}).json()["items"][0]["id"] == made["id"]
-    said = client.post(f"{PLACE}/{made['id']}/turns", json={"message": "a\0b"}).json()
+    said = client.post(f"{PLACE}/here/turns", json={"message": "a\0b"}).json()
     assert said["input"][0]["parts"][0]["text"] == "a\0b"
+
+
+@pytest.mark.parametrize("made", [{"title": "a\0b"}, {"tags": {"\0": "a"}}, {"tags": {"a": "\0"}}, {"tags": {"": "a"}}])
+def test_a_title_or_tag_that_cannot_be_shown_is_refused(client: httpx2.Client, made: dict[str, Any]) -> None:
+    problem(client.post(PLACE, json=made), 422, "bad_name")
+    problem(client.patch(f"{PLACE}/here", json=made), 422, "bad_name")
 
 
 @pytest.mark.parametrize("sort", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "json"])
@@ -517,3 +520,15 @@ def test_a_note_is_no_turn(client: httpx2.Client) -> None:
     for verb in ("cancel", "settle", "discard", "retry", "resume", "approve", "deny"):
         seen = {"calls": [{"id": "c", "digest": f"sha256:{'0' * 64}"}]} if verb == "approve" else {}
         problem(client.post(f"{PLACE}/noted/turns/{note}/{verb}", json=seen), 404, "not_found")
+
+
+def test_a_message_speaks_of_a_conversation_by_its_name_and_the_details_have_its_id(client: httpx2.Client) -> None:
+    made = client.post("/api/conversations", json={"id": "build-1234"}).json()
+    place = "/api/conversations/build-1234/turns"
+    stale = problem(client.post(place, json={"message": "hi"}, headers={"If-Match": '"77"'}), 412, "stale")
+    assert stale["message"].startswith("Conversation build-1234 is at revision ")
+    assert stale["details"]["conversation"] == made["id"]
+    streamed = client.post(
+        place, json={"message": "hi"}, headers={"If-Match": '"77"', "Accept": "text/event-stream"}
+    ).text
+    assert "Conversation build-1234 is at revision " in streamed

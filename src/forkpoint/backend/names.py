@@ -128,7 +128,7 @@ def as_position(given: "str | Position | Event") -> Position:
     try:
         return Position.parse(given)
     except (ValueError, AttributeError):
-        raise BadPosition(str(given)[:200], "it is not an event's id", "an id like 1-4") from None
+        raise BadPosition(str(given)[:200], "it is not an event's id", use="an id like 1-4") from None
 
 
 def as_point(given: Point | None) -> str | Position | None:
@@ -137,13 +137,14 @@ def as_point(given: Point | None) -> str | Position | None:
         case Turn(id=turn, outcome="committed"):
             return turn
         case Turn(id=turn, outcome=outcome):
-            raise BadPosition(f"turn {turn}", f"it is {outcome}, and only what is committed is history", "its base")
+            why = f"it is {outcome}, and only what is committed is history"
+            raise BadPosition(f"turn {turn}", why, use="its base")
         case Event(id=position):
             return position
         case Call(event=Position() as position):
             return position
         case Call(id=call):
-            raise BadPosition(f"call {call}", "its turn is not committed", "a call of a committed turn")
+            raise BadPosition(f"call {call}", "its turn is not committed", use="a call of a committed turn")
         case UUID():
             return str(given)
         case str():

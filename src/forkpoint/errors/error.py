@@ -53,10 +53,12 @@ class ForkpointError(Exception):
             cause.use_names(names)
 
     def _filled(self, text: str, surface: Surface | None) -> str:
-        filled = text.format(**self._words(surface)).encode(errors="backslashreplace").decode()
+        return self._with_names(text.format(**self._words(surface)).encode(errors="backslashreplace").decode())
+
+    def _with_names(self, text: str) -> str:
         for id, name in self.__dict__.get("_names", {}).items():
-            filled = filled.replace(id, name)  # an id is a UUID, and stands for nothing else
-        return filled
+            text = text.replace(id, name)  # an id is a UUID, and stands for nothing else
+        return text
 
     def _words(self, surface: Surface | None) -> dict[str, Any]:
         """What the message is filled in from."""

@@ -135,12 +135,17 @@ class BadName(ForkpointError, code="bad_name"):
 class BadPosition(ForkpointError, code="bad_position"):
     """{position} is not a place to fork at or rewind to: {why}.
 
-    The nearest safe positions: {nearest}.
+    {instead}
     """
 
     position: str
     why: str
-    nearest: str
+    nearest: tuple[str, ...] = ()  # ids of events that are safe places
+    use: str = ""  # what to name, where no event is near; or what is safe besides these events
+
+    def __post_init__(self) -> None:
+        named = " and ".join([*([self.use] if self.use else []), *self.nearest])
+        self.instead = f"The nearest safe positions: {named}." if self.nearest else f"Use {named or 'another one'}."
 
 
 class BadStoreUrl(ForkpointError, code="bad_store_url"):

@@ -29,7 +29,9 @@ class TurnFailed(ForkpointError, code="turn_failed"):
     @property
     def in_words_of_its_cause(self) -> bool:
         """Whether ``why`` says what the cause says, so that the cause is what each surface shows."""
-        return isinstance(self.cause, ForkpointError) and self.why in {self.cause.message(), str(self.cause)}
+        if not isinstance(self.cause, ForkpointError):
+            return False
+        return self._with_names(self.why) in {self.cause.message(), str(self.cause)}
 
     def _words(self, surface: Surface | None) -> dict[str, Any]:
         why = cast("ForkpointError", self.cause).message(surface) if self.in_words_of_its_cause else self.why
@@ -66,8 +68,8 @@ class LimitReached(ForkpointError, code="limit_reached"):
 
 
 class BudgetExceeded(ForkpointError, code="budget_exceeded"):
-    """The budget of {whose} does not allow this: of {limit} {what}, {spent} are spent and {reserved} reserved by calls
-    under way, and up to {needed} more may be needed.
+    """The budget of {whose} {how}: of {limit} {what}, {spent} are spent and {reserved} reserved by calls under
+    way{more}.
 
     Raise the budget, and resume the turn; or wait until calls under way give back what they do not use.
 
@@ -89,6 +91,11 @@ class BudgetExceeded(ForkpointError, code="budget_exceeded"):
     spent: str
     reserved: str
     needed: str
+    used_up: bool = False  # nothing is left of it, however little is needed
+
+    def __post_init__(self) -> None:
+        self.how = "is used up" if self.used_up else "does not allow this"
+        self.more = "" if self.used_up else f", and up to {self.needed} more may be needed"
 
     @form
     def budget_unpriced(self, whose: str, limit: str, model: str) -> None:

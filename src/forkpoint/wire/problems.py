@@ -144,7 +144,14 @@ def _public_item(item: Item) -> Item:
 def _fields(error: ForkpointError) -> dict[str, Any]:
     """What an error was made with, as far as it can be sent: not a turn and not a cause, which stand beside it."""
     plain = {name: value for name, value in error.fields.items() if isinstance(value, str | int | float | bool | None)}
-    return {name: _safe(value) if isinstance(value, str) else value for name, value in plain.items()}
+    listed = {name: value for name, value in error.fields.items() if _is_texts(value)}
+    return {name: _safe(value) if isinstance(value, str) else value for name, value in plain.items()} | {
+        name: tuple(map(_safe, value)) for name, value in listed.items()
+    }
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
 
 
 def _safe(text: str) -> str:
@@ -169,7 +176,7 @@ def _error(document: ErrorDocument) -> ForkpointError:
             details = details | {"items": msgspec.convert(details.get("items", ()), tuple[Item, ...])}
         except msgspec.ValidationError:  # another version has other kinds
             details = {"missing": details["missing"]}
-    error = kind(**details)
+    error = kind(**{name: tuple(value) if _is_texts(value) else value for name, value in details.items()})
     if isinstance(error, TurnFailed) and document.cause is not None:
         error.cause = error.__cause__ = _error(document.cause)
     return error

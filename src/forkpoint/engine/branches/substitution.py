@@ -72,7 +72,7 @@ class Substitution:
         try:
             (event,) = await self._store.events(source.id, at=at, last=1)
         except NotFound:
-            raise BadPosition(str(at), "it is not on this conversation's path", "an event that is") from None
+            raise BadPosition(str(at), "it is not on this conversation's path", use="an event that is") from None
         if event.kind not in ("tool_call", "tool_result") or event.envelope.call_id is None:
             raise _refused(f"event {at} is neither a call nor the result of one")
         return (await calls_among(self._store, source.id, at, [event.envelope.call_id]))[0]
@@ -82,11 +82,11 @@ class Substitution:
         try:
             record = await self._store.turn(turn)
         except NotFound:
-            raise BadPosition(turn[:200], "it is neither a turn's id nor an event's", "an event's id") from None
+            raise BadPosition(turn[:200], "it is neither a turn's id nor an event's", use="an event's id") from None
         began = record.base.ordinal if record.base else 0
         first = await self._store.events(source.id, after=began, limit=1)
         if record.end is None or not first or first[0].turn != turn:
-            raise BadPosition(turn, "that turn is not on this conversation's path", "a turn that is")
+            raise BadPosition(turn, "that turn is not on this conversation's path", use="a turn that is")
         found = await self._read(source, record.base, record.end.ordinal)
         return [exchange for exchange in found if exchange.turn == turn]
 

@@ -4,11 +4,12 @@ The turn runs apart from the request either way; what differs is who waits for w
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from functools import partial
 
 from fastapi import Response
 
+from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.results import SideAnswer, Turn, raise_for
 from forkpoint.errors import ForkpointError
 from forkpoint.server.api.public import public_turn
@@ -23,7 +24,7 @@ from forkpoint.wire.documents import side_answer_document
 async def run(call: ApiCall, act: Act, *, stop: bool, is_turn: bool = True) -> Response:
     """Runs a turn or a side question apart from this request, and answers in the way that the client asked for."""
     turns, backend = call.services.turns, call.backend
-    feed, joined = await turns.start(call.tenant, act, is_turn=is_turn)
+    feed, joined = await turns.start(call.tenant, partial(_by_name, call.names, act), is_turn=is_turn)
     if call.wants_async and (turn := feed.turn or feed.joined) is not None and feed.conversation is not None:
         found = await backend.turns.read(feed.conversation, turn)
         if found.outcome == "running":  # or it is answered at once, as it ended
@@ -43,6 +44,15 @@ async def run(call: ApiCall, act: Act, *, stop: bool, is_turn: bool = True) -> R
         return answer(side_answer_document(feed.result))
     assert feed.result is not None
     return answer(public_turn(feed.result, events=True))
+
+
+async def _by_name(names: Mapping[str, str], act: Act, tell: Callback) -> Turn | SideAnswer:
+    """Runs what was asked for. Its error names conversations as the client does, also in a stream."""
+    try:
+        return await act(tell)
+    except ForkpointError as error:
+        error.use_names(names)
+        raise
 
 
 def stream(call: ApiCall, feed: Feed, *, late: bool) -> Response:

@@ -133,6 +133,7 @@ class ApiCall:
         self.services: Services = request.app.state.services
         self.tenant: str = request.scope["forkpoint.tenant"]
         self.id: str = request.scope["forkpoint.request_id"]
+        self.names: dict[str, str] = request.scope["forkpoint.names"]  # of conversations, for messages
 
     def check_role(self, needed: Role) -> None:
         """Raises `Forbidden` unless the caller's key has this role: for a part of a call that needs more than the call
@@ -213,6 +214,7 @@ class ApiCall:
         info, settings = await self.backend.find(id)
         if id != info.id and await self.backend.placement.is_abandoned(info.id):
             raise NotFound("conversation", id)
+        self.names[info.id] = info.name
         return info, settings
 
     def agent_of(self, info: Info, settings: Settings, allow: frozenset[str] = NOTHING) -> Agent:

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forkpoint.backend.actor import acting_as
-from forkpoint.errors import TooLarge, TooSlow, TurnFailed, Unauthorized
+from forkpoint.errors import ForkpointError, TooLarge, TooSlow, TurnFailed, Unauthorized
 from forkpoint.ids import new_id
 from forkpoint.server.api.public import problem_of
 from forkpoint.server.http.address import is_loopback_name
@@ -96,7 +96,8 @@ class Door:
                 settings = services.settings
                 most = settings.max_import if scope["path"] == IMPORT else settings.max_body
                 limited = _limited(receive, headers, most)
-                inner: Scope = {**scope, PARKED: []}  # a copy: what the framework puts there goes when it is done
+                # A copy: what the framework puts there goes when it is done.
+                inner: Scope = {**scope, PARKED: [], "forkpoint.names": visit.names}
                 if scope["method"] == "HEAD" and scope["path"] in _QUIET:  # as load balancers ask; no body is sent
                     inner["method"] = "GET"
                 try:
@@ -120,6 +121,7 @@ class _Visit:
 
     def __init__(self, id: str, path: str, send: Send) -> None:
         self.id = id
+        self.names: dict[str, str] = {}  # of the conversations that the call has found, by id
         self._path = path
         self.status = 0
         self._send = send
@@ -134,6 +136,8 @@ class _Visit:
         """Says what went wrong, if nothing was said yet. An answer that has begun is cut off instead."""
         if self.status:
             raise error
+        if isinstance(error, ForkpointError):
+            error.use_names(self.names)
         status, body, headers = refusal(error, self.id, self._path)
         headers["Content-Length"] = str(len(body))
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]

@@ -140,7 +140,7 @@ _SAMPLES: dict[str, Any] = {
     "moment": "start",
     "name": "build-1234",
     "needed": "operate",
-    "nearest": "1-2, 1-4",
+    "nearest": ("1-2", "1-4"),
     "origin": "https://elsewhere.example",
     "outcome": "awaiting_approval",
     "param": "limit",

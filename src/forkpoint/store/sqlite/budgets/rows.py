@@ -42,4 +42,6 @@ def whose(row: sqlite3.Row) -> str:
 def exceeded(row: sqlite3.Row, field: str, wanted: int) -> BudgetExceeded:
     """The error for whoever wants more of one thing than a budget has."""
     said = (row[f"most_{field}"], row[f"spent_{field}"], row[f"reserved_{field}"], wanted)
-    return BudgetExceeded(whose(row), UNITS[FIELDS.index(field)], *(in_words(field, number) for number in said))
+    limit, spent, reserved, needed = (in_words(field, number) for number in said)
+    used_up = row[f"most_{field}"] <= row[f"spent_{field}"]
+    return BudgetExceeded(whose(row), UNITS[FIELDS.index(field)], limit, spent, reserved, needed, used_up)

@@ -321,7 +321,7 @@ def rewind(
     check_free(row, scope)
     old = head_of(row)
     if at is None and before is None:
-        raise BadPosition("None", "say where to with at= or before=", "any earlier turn or event")
+        raise BadPosition("None", "say where to with at= or before=", use="any earlier turn or event")
     head = resolve(db, scope, row["family"], old, at, before)
     idempotency.take(db, scope, key, "rewind", key_of(id), aside.id)
     if head.position == old.position:

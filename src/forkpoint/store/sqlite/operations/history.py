@@ -168,7 +168,7 @@ def resolve(
     """
     wanted = before if at is None else at
     if at is not None and before is not None:
-        raise BadPosition(str(at)[:200], "`at` and `before` were both given", "either of the two")
+        raise BadPosition(str(at)[:200], "`at` and `before` were both given", use="either of the two")
     if wanted is None:
         return head
     path = read_path(db, scope, family, head.position)
@@ -233,16 +233,17 @@ def _head_within(
         raise StoreDamaged(db.path, f"event {position} is beyond the end of its turn")
     calls = open_cuts(envelopes, open_before).get(taken, NO_CALLS) if is_answered and taken not in cuts else NO_CALLS
     if taken not in cuts and not calls:
-        nearest = [max((cut for cut in cuts if cut < taken), default=None)]
-        nearest.append(min((cut for cut in cuts if cut > taken), default=None))
+        around = [max((cut for cut in cuts if cut < taken), default=None)]
+        around.append(min((cut for cut in cuts if cut > taken), default=None))
         places = [
             base.position if cut == 0 else Position(position.segment, base.ordinal + cut)
-            for cut in nearest
+            for cut in around
             if cut is not None
         ]
         places = [place for place in places if place is None or path is None or place in path]
-        names = " and ".join("the start" if place is None else str(place) for place in places)
-        raise BadPosition(str(position), "it stands inside a tool exchange or a model response", names or "its turn")
+        nearest = tuple(str(place) for place in places if place is not None)
+        use = "the start" if None in places else "" if nearest else "its turn"
+        raise BadPosition(str(position), "it stands inside a tool exchange or a model response", nearest, use)
     before = read_state(db, base)
     bodies = [body_of(envelopes[n], rows[n]["payload"]) for n in range(taken)]
     state = fold(bodies, before)
@@ -293,14 +294,14 @@ def _place(db: Database, scope: Scope, path: Path, wanted: str | Position, *, ex
         base = unpack(turn["base"])
         last = last_on(path, base, end)
         if last is None:
-            raise BadPosition(wanted, "that turn is not on this conversation's path", _ends(path))
+            raise BadPosition(wanted, "that turn is not on this conversation's path", *_ends(path))
         return base if excluded else last
     try:
         position = wanted if isinstance(wanted, Position) else Position.parse(wanted)
     except ValueError:
-        raise BadPosition(str(wanted)[:200], "it is neither a turn's id nor an event's", _ends(path)) from None
+        raise BadPosition(str(wanted)[:200], "it is neither a turn's id nor an event's", *_ends(path)) from None
     if position not in path:
-        raise BadPosition(str(position), "it is not on this conversation's path", _ends(path))
+        raise BadPosition(str(position), "it is not on this conversation's path", *_ends(path))
     return path.at(position.ordinal - 1) if excluded else position
 
 
@@ -332,8 +333,9 @@ def from_head(scope: Scope, family: bytes, head: Position, after: int) -> Parame
     return {"segment": head.segment, "ordinal": head.ordinal, "family": family, "tenant": scope.tenant, "after": after}
 
 
-def _ends(path: Path) -> str:
-    return f"the start and {path.head}" if path.head else "the start"
+def _ends(path: Path) -> tuple[tuple[str, ...], str]:
+    """The ends of a path, as the nearest safe places."""
+    return (() if path.head is None else (str(path.head),)), "the start"
 
 
 def _ordinal(row: tuple[int, bytes, str, str]) -> int:

@@ -226,7 +226,7 @@ class SubAgentConformance(Conformance):
         assert (empty.head, empty.revision) == ((await store.read(parent.id)).head, 0)
         with pytest.raises(BadPosition) as refused:
             await store.create(spawned(parent, onto=Onto(parent.id, Position(segment, 3))))
-        assert refused.value.nearest == f"{segment}-2 and {segment}-4"
+        assert refused.value.nearest == (f"{segment}-2", f"{segment}-4")
         assert (await store.verify()).ok
 
     async def test_a_place_that_is_not_there_for_the_family_is_refused(self, store: Store) -> None:
