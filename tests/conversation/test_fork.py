@@ -22,6 +22,7 @@ from tests.conversation.support.homes import Home
 
 from forkpoint import LLM, Agent, AsyncConversation, Conversation, Limits, ToolContext, TurnFailed, tool
 from forkpoint.backend.callbacks import Update
+from forkpoint.backend.results import Branch
 from forkpoint.backend.settings import Settings
 from forkpoint.errors import (
     AlreadyExists,
@@ -309,7 +310,7 @@ async def test_a_fork_of_a_fork_has_the_whole_path_and_stands_alone(store: Store
     assert await asked(source) == ["one", "two"]
     lineage = (await conversations[-1].info()).lineage
     assert lineage.source == conversations[-2].id
-    tree = await source.tree()
+    tree: tuple[Branch, ...] = await source.tree()
     for conversation in conversations:
         (branch,) = tree
         assert branch.info.id == conversation.id

@@ -13,6 +13,7 @@ from forkpoint.agent.loop import stand
 from forkpoint.agent.team.tools import Member as Member
 from forkpoint.agent.team.tools import MemberStatus as MemberStatus
 from forkpoint.backend.messages import Given, said_in
+from forkpoint.backend.notebook import tree_html, turn_html
 from forkpoint.errors import Busy, TurnCancelled, TurnFailed, TurnOpen
 from forkpoint.events import (
     ApprovalAsked,
@@ -140,6 +141,9 @@ class Turn(Struct, frozen=True):
         """Each time that a model was asked: what was sent, what was cached, how long it took."""
         return tuple(event.body for event in self.events if isinstance(event.body, ModelCalled))
 
+    def _repr_html_(self) -> str:
+        return turn_html(self)
+
 
 class SteerReceipt(Struct, frozen=True):
     """A message that was accepted for an open turn. It is on disk, and is delivered with the turn's next tool results.
@@ -259,6 +263,18 @@ class Branch(Struct, frozen=True):
     def is_sub_agent(self) -> bool:
         """Whether it was spawned, and neither forked nor set aside: `info.lineage.kind` tells all of them apart."""
         return self.info.lineage.kind == "sub_agent"
+
+    def _repr_html_(self) -> str:
+        return tree_html((self,))
+
+
+class Tree(tuple[Branch, ...]):
+    """A family: its roots, each with what branched off."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return tree_html(self)
 
 
 class Stats(Struct, frozen=True):

@@ -40,6 +40,7 @@ from forkpoint.backend.names import (
     check_chosen_name,
     with_title,
 )
+from forkpoint.backend.notebook import conversation_html
 from forkpoint.backend.options import ErasureOptions, ExportOptions, ForkOptions, SpawnOptions
 from forkpoint.backend.protocol import Backend
 from forkpoint.backend.results import (
@@ -52,6 +53,7 @@ from forkpoint.backend.results import (
     SideAnswer,
     Stats,
     SteerReceipt,
+    Tree,
     Turn,
 )
 from forkpoint.backend.settings import Settings, as_workspace
@@ -137,6 +139,12 @@ class AsyncConversation:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
+
+    def _repr_html_(self) -> str:
+        """What this object knows. Nothing is read for it."""
+        model = None if self.agent is None else self.agent.llm.model
+        waiting = f"{len(self.pending):,} messages to run" if self.pending else None
+        return conversation_html(self.name, [model, waiting])
 
     # Opening and closing.
 
@@ -740,11 +748,11 @@ class AsyncConversation:
         options = BringOptions(branch=as_name(branch), what=what, key=key, if_revision=if_revision, allow=handle.allow)
         return await backend.branches.bring(self.id, options, agent)
 
-    async def tree(self) -> tuple[Branch, ...]:
+    async def tree(self) -> Tree:
         """The family: its roots, each with what branched off."""
         if self._handle.draft is not None:
-            return (Branch(info_of_draft(self._handle.draft)),)
-        return await (await self._backend()).branches.tree(self.id)
+            return Tree((Branch(info_of_draft(self._handle.draft)),))
+        return Tree(await (await self._backend()).branches.tree(self.id))
 
     async def delete(self, *, if_revision: int | None = None) -> RemovedWorkspace | None:
         """Deletes this conversation and its sub-agents, never a fork, and closes it. Its cost stays in the family's.

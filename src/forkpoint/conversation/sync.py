@@ -11,12 +11,17 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, cast, o
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.messages import Message
+from forkpoint.backend.notebook import conversation_html
 from forkpoint.conversation.conversation import AsyncConversation
 from forkpoint.conversation.conversations import AsyncConversations
 from forkpoint.conversation.place import Where
 from forkpoint.conversation.portal import inside, like, takes, wait_for, waits, waits_in_class
 from forkpoint.conversation.stream import SyncStreamedTurn
+from forkpoint.errors import ForkpointError
 from forkpoint.events import UserMessage
+
+SHOWN = 3
+"""Turns that a notebook shows of a conversation."""
 
 P = ParamSpec("P")
 C = TypeVar("C", bound="Conversation")
@@ -83,6 +88,18 @@ class Conversation:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
+
+    def _repr_html_(self) -> str:
+        """The conversation and its last turns, if its store is open. Otherwise nothing is read for it."""
+        handle = self._async._handle
+        if handle.is_at_rest or handle.draft is not None:
+            return self._async._repr_html_()
+        try:
+            info, turns = self.info(), self.turns(limit=SHOWN, newest_first=True)
+        except ForkpointError:  # a notebook shows something, whatever became of the store
+            return self._async._repr_html_()
+        facts = [info.title, info.model, f"{info.events:,} events", info.status]
+        return conversation_html(self.name, facts, turns.items[::-1])
 
     # Opening and closing.
 
