@@ -1,7 +1,8 @@
 """`TerminalVisualizer`: a conversation on a terminal, as it happens.
 
-Lines are only ever added, so the output looks the same on a terminal, in a log file and in a notebook. **Words of
-models and tools are shown as plain text**: never as markup, and without characters that would control the terminal.
+On a terminal with colours, answers are shown as Markdown, and what is still arriving is rewritten in place. Elsewhere
+lines are only ever added, so that the output looks the same in a log file and in a notebook. **What models and tools
+say never controls the terminal**: it is no markup of ours, and has no characters that would be commands.
 A call that waits for an approval is shown whole. Of the others there is a line, and of an output its first lines: if
 something is left out, it says how much, and the turn ends with the command that shows it. How a turn ended is shown
 once, whoever else shows the turn again.

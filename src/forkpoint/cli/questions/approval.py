@@ -73,7 +73,7 @@ class ApprovalQuestion:
             try:
                 turn = self._decided(call, answer)
             except (BadArgument, CallChanged) as refused:  # nothing was decided
-                self._complain(refused.message("Command line"))
+                self._complain(refused.message("Terminal chat"))
                 turn = self._this.open_turn() or turn
         return turn
 
