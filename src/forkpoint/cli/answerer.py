@@ -106,8 +106,13 @@ class Answerer(Struct, frozen=True):
         return imported_agent(self.agent)
 
     def check(self) -> None:
-        """Raises `BadAgent` if the options contradict: an agent that is given has its model and its instructions."""
-        if self.agent is not None and (self.model or self.instructions is not None):
+        """Raises `BadAgent` if the options contradict: an agent that is given has its model and its instructions.
+
+        A built-in agent has its instructions, and takes any model.
+        """
+        if self.agent in BUILT_IN and self.instructions is not None:
+            raise BadAgent("--agent says who answers already, so --instructions cannot be given too")
+        if self.agent is not None and self.agent not in BUILT_IN and (self.model or self.instructions is not None):
             raise BadAgent(f"--agent says who answers already, so {self.hint} cannot be given too")
 
     def at(self, store: str | None, otherwise: str | None = None) -> Agent | str:
