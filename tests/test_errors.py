@@ -147,6 +147,7 @@ CODES = {
     "BadKeys": "bad_keys_file",
     "BadKeys.bad_key_variable": "bad_key_variable",
     "NotFound.no_such_key": "no_such_key",
+    "NotFound.none_named": "none_named",
     "BadKeys.bad_api_key": "bad_api_key",
     "NotKept": "not_kept",
     "BadWorkspace.trust_refused": "trust_refused",

@@ -24,6 +24,7 @@ NO_STORE = {
     "keys": "keys stand in a file of their own",
     "local": "the weights of a model are in a cache",
     "skills list": "skills are files",
+    "templates": "templates stand in settings",
     "skills show": "skills are files",
 }
 

@@ -25,6 +25,7 @@ SECTIONS: dict[str, Rows] = {
         "request": ("commands.request:request", "Show what was sent to the model, or would be."),
         "why": ("commands.why:why", "Say why a turn missed its provider's cache."),
         "usage": ("commands.conversations:usage", "Show what was spent in all."),
+        "templates": ("commands.templates:templates", "Show the templates for `forkpoint run`."),
         "skills": ("", "Skills: yours, and those of the project here if you trust it."),
     },
     "Branch": {

@@ -69,6 +69,14 @@ class NotFound(ForkpointError, code="not_found"):
         self.what, self.id = "call", f"{method} {path}"
 
     @form
+    def none_named(self, what: str, name: str, known: str) -> None:
+        """There is no {what} {name!r} here.
+
+        Name one of these: {known}.
+        """
+        self.id = name
+
+    @form
     def no_such_key(self, given: str, path: str) -> None:
         """There is no key {given!r} in {path}.
 

@@ -36,6 +36,7 @@ class ProjectSettings(Struct, frozen=True):
       where hooks are known.
     - ``mcp``: MCP servers whose tools an agent has here, beside its own, as a JSON list. It is read where those are
       known.
+    - ``templates``: messages that are said often, by name, as a JSON object: `forkpoint.workspace.templates` reads it.
     """
 
     model: str | None = None
@@ -44,6 +45,7 @@ class ProjectSettings(Struct, frozen=True):
     approval: _Approval | None = None
     hooks: JsonText | None = None
     mcp: JsonText | None = None
+    templates: JsonText | None = None
 
 
 def settings_of(root: Path) -> Path:
@@ -76,10 +78,12 @@ def settings_at(root: Path) -> ProjectSettings:
         why = f"it sets what is not known ({', '.join(unknown)}), and what is known is {', '.join(known)}"
         raise BadSetting.broken_settings(str(file), why)
     tables = {name: said.pop(name) for name in ("hooks", "mcp") if name in said}
+    templates = said.pop("templates", None)
     for name, value in said.items():
         _check(file, name, value)
     said = {name: value for name, value in said.items() if value.strip()}
     said |= {name: _tables(file, name, value) for name, value in tables.items()}
+    said |= {} if templates is None else {"templates": msgspec.json.encode(templates).decode()}
     return ProjectSettings(**said | ({"store": address_within(root, said["store"])} if "store" in said else {}))
 
 

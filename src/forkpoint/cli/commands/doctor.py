@@ -30,7 +30,7 @@ from forkpoint.cli.questions.pin_view import PinView
 from forkpoint.cli.reach import address_of, is_address, reached
 from forkpoint.conversation import Anchor, Conversations, Verification
 from forkpoint.conversation.look import is_there, look
-from forkpoint.errors import ExtraMissing, ForkpointError, NotFound, NoWeights
+from forkpoint.errors import BadSetting, ExtraMissing, ForkpointError, NotFound, NoWeights
 from forkpoint.llm.local.llama import load as load_llama
 from forkpoint.llm.local.weights import SMOLLM2, find, status
 from forkpoint.llm.model import LLM
@@ -41,6 +41,7 @@ from forkpoint.workspace import settings_at, standing
 from forkpoint.workspace.defaults import named_model, settings_file
 from forkpoint.workspace.pins import digest_of
 from forkpoint.workspace.retention import VARIABLES
+from forkpoint.workspace.templates import templates_of
 
 _VARIABLES = (
     "OPENAI_API_KEY",
@@ -52,7 +53,7 @@ _VARIABLES = (
     "FORKPOINT_CACHE",
     *VARIABLES.values(),
 )
-_SETTINGS = {"store", "model", "title_model", "projects"}
+_SETTINGS = {"store", "model", "title_model", "projects", "templates"}
 _STYLES = {"good": ("✓", "green"), "absent": ("·", "dim"), "bad": ("✗", "red")}
 
 
@@ -251,13 +252,18 @@ def _settings() -> Check:
         return Check("settings", "bad", f"{path} cannot be read ({error})")
     if unknown := named.keys() - _SETTINGS:
         return Check("settings", "bad", f"{path} sets what is not known: {', '.join(sorted(unknown))}")
-    projects = named.pop("projects", {})
+    projects, templates = named.pop("projects", {}), named.pop("templates", None)
     if wrong := [name for name, value in named.items() if not isinstance(value, str)]:
         return Check("settings", "bad", f"{path}: {', '.join(wrong)} must be a text")
     if (flaw := _flaw_of(projects)) is not None:
         return Check("settings", "bad", f"{path}: {flaw}")
     if projects:
         named["projects"] = projects
+    if templates is not None:
+        try:
+            named["templates"] = templates_of(None)
+        except BadSetting as error:
+            return Check("settings", "bad", error.message("Command line"))
     return Check("settings", "good", f"{path} sets {', '.join(sorted(named)) or 'nothing'}")
 
 

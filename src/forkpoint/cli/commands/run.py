@@ -8,7 +8,8 @@ from forkpoint.cli.answerer import Answerer, Api, ApiKeyEnv, BaseUrl, ModelOptio
 from forkpoint.cli.common import AgentPath, Allow, Approval, Instructions, Last, Model, Store, last_used, only_one
 from forkpoint.cli.input.attachments import Files, Images, attached
 from forkpoint.cli.input.schema import schema_from
-from forkpoint.cli.input.stdin import message_from
+from forkpoint.cli.input.stdin import NOTHING, message_from
+from forkpoint.cli.input.template import Parameters, TemplateName, filled, template_from
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import AnswerForm, Telling
 from forkpoint.cli.output import Json
@@ -31,6 +32,8 @@ def run(
         ),
     ] = None,
     last: Last = False,
+    template: TemplateName = None,
+    param: Parameters = None,
     model: Model = None,
     base_url: BaseUrl = None,
     api: Api = None,
@@ -83,6 +86,7 @@ def run(
       forkpoint run -c build-1234 "And why did it fail?"
       forkpoint run --last "And in one sentence?"
       git diff | forkpoint run "Review this." --quiet
+      git diff | forkpoint run --template review -p language=German
       forkpoint run "A script that counts lines of code, in bash." --extract > count.sh
       forkpoint run "What is on it?" --image photo.png --schema '{"type": "array", "items": {"type": "string"}}'
       forkpoint run --agent coder --model openai/gpt-5.6 "Why does test_login fail?" --allow-tool "shell=pytest"
@@ -101,7 +105,17 @@ def run(
         why = "a new conversation misses nothing; name one with --conversation"
         raise typer.BadParameter(why, param_hint="--allow")
     parts = attached(image, file)
-    said = message_from(message, needed=not parts)
+    used = None if template is None else template_from(template, workspace, store, trust)
+    said = message_from(message, needed=not parts and used is None)
+    if used is not None:
+        said = filled(used, said, param)
+        if agent is None:
+            agent, model, instructions = used.agent, model or used.model, instructions or used.instructions
+        schema, extract = schema or (None if extract else used.schema), extract or (used.extract and schema is None)
+    elif param:
+        raise typer.BadParameter("it is for a template; name one with --template", param_hint="--param")
+    if said is None and not parts:
+        raise typer.BadParameter(NOTHING)
     output = None if schema is None else schema_from(schema)
     workspace = here_for(agent, workspace, conversation, store)
     store = place_of(workspace, store, trust)

@@ -118,7 +118,7 @@ def place_of(workspace: str | None, store: str | None, trust: bool | None) -> st
     if store is not None or not is_here(workspace, store):
         return store
     address, source = in_approved_project(
-        lambda: named_store(workspace, trust=_trust(workspace, trust)), workspace, store
+        lambda: named_store(workspace, trust=trust_wished(workspace, trust)), workspace, store
     )
     return address if source == "project" else store
 
@@ -128,12 +128,12 @@ def model_of(workspace: str | None, store: str | None, trust: bool | None) -> st
     if not is_here(workspace, store):
         return None
     model, source = in_approved_project(
-        lambda: named_model(workspace, trust=_trust(workspace, trust)), workspace, store
+        lambda: named_model(workspace, trust=trust_wished(workspace, trust)), workspace, store
     )
     return model if source == "project" else None
 
 
-def _trust(workspace: str | None, wish: bool | None) -> Trust | None:
+def trust_wished(workspace: str | None, wish: bool | None) -> Trust | None:
     """How a workspace stands once the user's wish is kept; None if there is no wish."""
     if wish is None:
         return None
