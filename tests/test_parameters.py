@@ -52,6 +52,7 @@ DOES_NOT: list[tuple[Any, Any, str]] = [
     (5, str, "it is a text"),
     (True, int, "it is a whole number"),
     (1, bool, "it is True or False"),
+    ("yes", bool | None, "it is True, False or None"),
     (float("nan"), float, "it is a finite number"),
     (5, str | UUID | None, "it is a text, a UUID or None"),
     ("both", Literal["own", "inherit"], "it is own or inherit"),

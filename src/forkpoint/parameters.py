@@ -183,7 +183,6 @@ _PLAIN = {
     UUID: "a UUID",
     int: "a whole number",
     float: "a finite number",
-    bool: "True or False",
     bytes: "bytes",
     dict: "a dict",
     types.NoneType: "None",
@@ -211,6 +210,8 @@ def _arm_words(hint: Any) -> list[str]:
         return [hint.text]
     if origin is Literal:
         return list(map(str, args))
+    if hint is bool:
+        return ["True", "False"]
     if hint is None or hint in _PLAIN:
         return [_PLAIN[types.NoneType if hint is None else hint]]
     if origin is os.PathLike:
