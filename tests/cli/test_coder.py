@@ -8,6 +8,8 @@ from tests.cli.program import Program
 
 from forkpoint import Conversation
 from forkpoint.agent.coder import INSTRUCTIONS
+from forkpoint.cli.answerer import Answerer, ModelOptions
+from forkpoint.errors import BadAgent
 from forkpoint.testing import Reply, ScriptedCall
 
 CODER = ("--agent", "coder", "--model", "scripted/script.json")
@@ -71,3 +73,10 @@ def test_what_would_have_no_effect_and_what_is_no_agent_is_refused(
     refused = forkpoint.run("run", "Hello", *options)
     assert refused.returncode != 0
     assert why in refused.stderr
+
+
+def test_at_a_server_an_agent_of_the_same_name_has_its_own_model() -> None:
+    who = Answerer(ModelOptions("scripted/echo"), agent="coder")
+    who.check()
+    with pytest.raises(BadAgent, match="--model cannot be given too"):
+        who.at("http://localhost:8008")

@@ -110,10 +110,14 @@ class Answerer(Struct, frozen=True):
 
         A built-in agent has its instructions, and takes any model.
         """
-        if self.agent in BUILT_IN and self.instructions is not None:
-            raise BadAgent("--agent says who answers already, so --instructions cannot be given too")
-        if self.agent is not None and self.agent not in BUILT_IN and (self.model or self.instructions is not None):
-            raise BadAgent(f"--agent says who answers already, so {self.hint} cannot be given too")
+        if self.agent in BUILT_IN and self.instructions is None:
+            return
+        self._check_alone("--instructions" if self.agent in BUILT_IN else self.hint)
+
+    def _check_alone(self, hint: str) -> None:
+        """Raises `BadAgent` if an agent is given with anything else. ``hint`` is the option that contradicts."""
+        if self.agent is not None and (self.model or self.instructions is not None):
+            raise BadAgent(f"--agent says who answers already, so {hint} cannot be given too")
 
     def at(self, store: str | None, otherwise: str | None = None) -> Agent | str:
         """The agent for a new conversation, which may live at a server.
@@ -123,7 +127,7 @@ class Answerer(Struct, frozen=True):
         if not is_remote(store) or (self.agent is not None and ":" in self.agent):
             return self.made(otherwise)
         if self.agent is not None:
-            self.check()
+            self._check_alone(self.hint)  # the server's agent has its model
             return self.agent
         if not self.is_given:
             return default_agent(store).name
