@@ -25,10 +25,12 @@ _VALUES = {  # every run has its own
     "size": r"\b\d+(?:\.\d+)? (?:kB|MB|GB)\b",
     "version": r"(?<![\d.])(?!127\.)\d+\.\d+\.\d+(?:\.\w+)?(?![\d.])|\b(?<=format )\d+\b",
 }
-_PATTERNS = _NAMES | _VALUES
-_TOKEN = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _PATTERNS.items()))
+_TOKEN = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in (_NAMES | _VALUES).items()))
+_PATTERNS = _NAMES | _VALUES | {"label": r"\b[0-9a-z]{8}\b"}  # one in a page has a digit, so that it is no word
 _WORD = re.compile(r"(?<![\w-])[\w-]{4,}(?![\w-])")
 _ANYTHING = "..."
+_FIXED = re.compile(r" · |^(?:conversation|error|  |[❯✓✗○●├└│])")  # lines that are not of a model, in a turn's output
+_COUNTED = re.compile(r"\d[\d,]*(?= (?:tokens|out\b|%))")
 
 
 @dataclass
@@ -37,9 +39,13 @@ class Likeness:
 
     ids: dict[str, str] = field(default_factory=dict)
 
-    def matches(self, shown: Sequence[str], real: Sequence[str]) -> bool:
-        """Whether a page shows what there was. A line ``...`` stands for any number of lines."""
-        ids = _match([*shown], [*real], self.ids)
+    def matches(self, shown: Sequence[str], real: Sequence[str], *, loose: bool = False) -> bool:
+        """Whether a page shows what there was. A line ``...`` stands for any number of lines.
+
+        ``loose`` leaves open what a model says, and how many tokens that is.
+        """
+        ids = _match(_loosely(shown), [_uncounted(line) for line in real], self.ids) if loose else None
+        ids = ids or _match([*shown], [*real], self.ids)
         if ids is not None:
             self.ids = ids
         return ids is not None
@@ -98,6 +104,19 @@ class Likeness:
                 pair = shown[page] != _ANYTHING and self.matches_line(shown[page], real[run])
                 best[page, run] = [(page, run), *best[page + 1, run + 1]] if pair else found
         return best[0, 0]
+
+
+def _loosely(shown: Sequence[str]) -> list[str]:
+    """The same lines, with any lines in place of what a model says."""
+    lines: list[str] = []
+    for line in shown:
+        fixed = _uncounted(line) if _FIXED.search(line) else _ANYTHING
+        lines += [] if lines[-1:] == [fixed] == [_ANYTHING] else [fixed]
+    return lines
+
+
+def _uncounted(line: str) -> str:
+    return _COUNTED.sub("#", line)
 
 
 def _match(shown: list[str], real: list[str], ids: Mapping[str, str]) -> dict[str, str] | None:

@@ -4,13 +4,14 @@ A ``console`` block has commands, each after ``$``, with what it shows. HTML com
 the rest:
 
 - ``<!-- not run: REASON -->`` before a block: it cannot run where the tests do.
+- ``<!-- answers: of a real model -->`` before a block: what it says, and how many tokens that is, differs by machine.
 - ``<!-- file: NAME -->`` before a block of another kind: the file has the content of the block.
 - ``<!-- file: NAME`` and more lines: the file has these lines.
 - ``<!-- first: COMMANDS -->``: they run before what follows, and have to work.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -38,6 +39,7 @@ class Command:
     shown: tuple[str, ...]
     first: int  # the line in which what it shows begins
     indent: str = ""
+    loose: bool = False  # it has answers of a real model
 
     @property
     def comparable(self) -> bool:
@@ -53,7 +55,7 @@ class NotRun:
 
 Step: TypeAlias = File | Before | Command | NotRun
 
-_COMMENT = re.compile(r"<!-- (not run|file|first): ?([^\n]*?)(?:\n(.*?))?\s*-->", re.DOTALL)
+_COMMENT = re.compile(r"<!-- (not run|answers|file|first): ?([^\n]*?)(?:\n(.*?))?\s*-->", re.DOTALL)
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
 
@@ -90,13 +92,14 @@ def steps(text: str) -> list[Step]:
 
 def _block(part: re.Match[str], line: int, label: re.Match[str] | None) -> list[Step]:
     kind, content = part[2], _without(part[1], part[3])
+    assert kind == "console" or label is None or label[1] == "file", f"line {line}: only console blocks are run"
     if label and label[1] == "not run":
-        assert kind == "console", f"line {line}: only console blocks are run"
         assert label[2], f"line {line}: say why it is not run"
         return [NotRun(line, label[2])]
-    if label:
+    if label and label[1] == "file":
         return [File(label[2], content)]
-    return [*_commands(content.splitlines(), line + 1, part[1])] if kind == "console" else []
+    commands = _commands(content.splitlines(), line + 1, part[1]) if kind == "console" else []
+    return [replace(command, loose=label is not None) for command in commands]
 
 
 def _without(indent: str, content: str) -> str:

@@ -37,7 +37,44 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 _LONGEST = 60  # seconds for a command, or until what is waited for
 _PATIENCE = 0.5  # seconds after which a user presses another key
-_ROWS, _COLUMNS = 1000, 6000  # what the screen has room for: it breaks no line, and loses none
+_ROWS = 3000  # what the screen has room for, so that nothing is lost above it
+
+
+class Screen(pyte.Screen):
+    """A screen that knows which of its rows go on in the next: a terminal breaks what is wider than it is."""
+
+    def __init__(self, columns: int, lines: int) -> None:
+        self.broken: set[int] = set()
+        super().__init__(columns, lines)
+
+    def draw(self, data: str) -> None:
+        while data:
+            if self.cursor.x == self.columns:
+                self.broken.add(self.cursor.y)
+            elif self.cursor.x == 0:
+                self.broken.discard(self.cursor.y)  # what stood here is written anew
+            room = self.columns - self.cursor.x or self.columns
+            super().draw(data[:room])
+            data = data[room:]
+
+    def text(self) -> list[str]:
+        """What stands on it, each line whole."""
+        return self._lines(max(self.buffer, default=-1))
+
+    def line(self) -> str:
+        """The line that the cursor is in."""
+        return self._lines(self.cursor.y)[-1]
+
+    def _lines(self, last: int) -> list[str]:
+        lines: list[str] = [""]
+        for number in range(last + 1):
+            cells = self.buffer[number]
+            text = "".join(cells[column].data for column in range(max(cells, default=-1) + 1)).rstrip()
+            if number - 1 in self.broken and len(lines[-1]) and len(lines[-1]) % self.columns == 0:
+                lines[-1] += text
+            else:
+                lines.append(text)
+        return lines[:1] if len(lines) == 1 else lines[1:]
 
 
 class Silence(AssertionError):
@@ -64,7 +101,7 @@ class Shell:
         )
         os.close(there)
         os.close(orders)
-        self._screen = pyte.Screen(_COLUMNS, _ROWS)
+        self._screen = Screen(width, _ROWS)
         self._stream = pyte.ByteStream(self._screen)
         self._status: int | None = 0
         self._heard = b""
@@ -87,8 +124,7 @@ class Shell:
     @property
     def rows(self) -> list[str]:
         """What the newest command has shown, without blank rows at the end."""
-        rows = self._screen.buffer
-        shown = [_text(rows[number]) for number in range(max(rows, default=-1) + 1)]
+        shown = self._screen.text()
         while shown and not shown[-1]:
             shown.pop()
         return shown
@@ -96,7 +132,12 @@ class Shell:
     @property
     def row(self) -> str:
         """The row that the cursor is in: while a program waits for somebody to type, what it asks."""
-        return _text(self._screen.buffer[self._screen.cursor.y])
+        return self._screen.line()
+
+    @property
+    def place(self) -> int:
+        """The number of the row that the cursor is in."""
+        return self._screen.cursor.y
 
     def begin(self, command: str) -> None:
         """Starts a command, on a clean screen."""
@@ -104,6 +145,7 @@ class Shell:
         file = self._aside / "command"
         file.write_text(f"(exit {self._status})\n{command}\n")
         self._screen.reset()
+        self._screen.broken.clear()
         self._status, self._heard = None, b""
         os.write(self._orders, f"{file}\n".encode())
 
@@ -152,7 +194,3 @@ class Shell:
 
 def _shell(orders: int) -> list[str]:
     return [shutil.which("bash") or "sh", "-c", f"exec 3<&{orders}\n{_LOOP}"]
-
-
-def _text(row: Mapping[int, pyte.screens.Char]) -> str:
-    return "".join(row[number].data for number in range(max(row, default=-1) + 1)).rstrip()
