@@ -29,7 +29,9 @@ _TOKEN = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in (_NAM
 _PATTERNS = _NAMES | _VALUES | {"label": r"\b[0-9a-z]{8}\b"}  # one in a page has a digit, so that it is no word
 _WORD = re.compile(r"(?<![\w-])[\w-]{4,}(?![\w-])")
 _ANYTHING = "..."
-_FIXED = re.compile(r" · |^(?:conversation|error|  |[❯✓✗○●├└│])")  # lines that are not of a model, in a turn's output
+_FIXED = re.compile(
+    r" · |\S {2,}\S|^(?:conversation|error|  |[❯✓✗○●├└│])"
+)  # lines that are not of a model, in a turn's output
 _COUNTED = re.compile(r"\d[\d,]*(?= (?:tokens|out\b|%))")
 
 
@@ -131,7 +133,7 @@ def _match(shown: list[str], real: list[str], ids: Mapping[str, str]) -> dict[st
 
 
 def _match_line(shown: str, real: str, ids: Mapping[str, str]) -> dict[str, str] | None:
-    shown = _evenly(shown)
+    shown = _evenly(shown.removesuffix(" ^D"))  # a key that no terminal shows
     pattern, names, place = "", [], 0
     for token in _TOKEN.finditer(shown):
         kind = token.lastgroup

@@ -35,7 +35,7 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-_LONGEST = 60  # seconds for a command, or until what is waited for
+_LONGEST = 120  # seconds for a command, or until what is waited for
 _PATIENCE = 0.5  # seconds after which a user presses another key
 _ROWS = 3000  # what the screen has room for, so that nothing is lost above it
 
@@ -57,17 +57,17 @@ class Screen(pyte.Screen):
             super().draw(data[:room])
             data = data[room:]
 
-    def text(self) -> list[str]:
-        """What stands on it, each line whole."""
-        return self._lines(max(self.buffer, default=-1))
+    def text(self, first: int = 0) -> list[str]:
+        """What stands on it, from a row on, each line whole."""
+        return self._lines(first, max(self.buffer, default=-1))
 
     def line(self) -> str:
         """The line that the cursor is in."""
-        return self._lines(self.cursor.y)[-1]
+        return self._lines(0, self.cursor.y)[-1]
 
-    def _lines(self, last: int) -> list[str]:
+    def _lines(self, first: int, last: int) -> list[str]:
         lines: list[str] = [""]
-        for number in range(last + 1):
+        for number in range(first, last + 1):
             cells = self.buffer[number]
             text = "".join(cells[column].data for column in range(max(cells, default=-1) + 1)).rstrip()
             if number - 1 in self.broken and len(lines[-1]) and len(lines[-1]) % self.columns == 0:
@@ -133,6 +133,10 @@ class Shell:
     def row(self) -> str:
         """The row that the cursor is in: while a program waits for somebody to type, what it asks."""
         return self._screen.line()
+
+    def below(self, place: int) -> list[str]:
+        """What stands below a row."""
+        return self._screen.text(place + 1)
 
     @property
     def place(self) -> int:
