@@ -32,7 +32,7 @@ _ANYTHING = "..."
 _FIXED = re.compile(
     r" · |\S {2,}\S|^(?:conversation|error|  |[❯✓✗○●├└│])"
 )  # lines that are not of a model, in a turn's output
-_COUNTED = re.compile(r"\d[\d,]*(?= (?:tokens|out\b|%))")
+_COUNTED = re.compile(r"\d[\d,]*(?= (?:tokens|out\b|%))|\b\d+ calls?\b")
 
 
 @dataclass
