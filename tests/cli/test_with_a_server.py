@@ -65,7 +65,7 @@ TRIED = {
     "agents": "test_agents_are_spawned_told_listed_waited_for_and_closed",
     "condense": "test_condense_sums_up_what_is_older",
 }
-NEEDS_NONE = {"demo", "serve", "keys", "local", "skills", "trust"}
+NEEDS_NONE = {"completion", "demo", "serve", "keys", "local", "skills", "templates", "trust"}
 
 _names = itertools.count()
 
