@@ -9,9 +9,9 @@ from msgspec import Meta, Struct
 
 from forkpoint.errors import BadArgument
 from forkpoint.remote import is_server
-from forkpoint.server.agents.tables import typed
 from forkpoint.server.settings import SETTINGS, ConversationHeader, ServerSettings
 from forkpoint.workspace.defaults import address_within
+from forkpoint.workspace.models.tables import typed
 
 _Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 

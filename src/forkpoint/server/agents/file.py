@@ -26,9 +26,9 @@ from forkpoint.agent.skills.skill import Skill
 from forkpoint.errors import BadConfig, BadSetting, ForkpointError
 from forkpoint.llm.catalog import KEYS, WIRES
 from forkpoint.llm.prompt.manifest import ToolSchema
-from forkpoint.server.agents.tables import MODEL, llm_of, typed
 from forkpoint.server.agents.team_file import TeamTable, read_team, without_end
 from forkpoint.server.config import FIELDS, ServerConfig, read_server
+from forkpoint.workspace.models.tables import MODEL, llm_of, typed
 
 
 class _ClientTool(Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.team.offer import DEPTH, MOST, Role, SubAgents
 from forkpoint.errors import BadSetting, ForkpointError
 from forkpoint.llm.model import LLM
-from forkpoint.server.agents.tables import MODEL, llm_of, typed
+from forkpoint.workspace.models.tables import MODEL, llm_of, typed
 
 _TEAM: dict[str, Any] = {
     "roles": dict[str, dict[str, Any]],
