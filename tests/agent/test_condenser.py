@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from tests.llm.paths import CONTEXT, MODELS, commit, common, histories, manifest_for, mark_in, next_turn, path_of, told
 from tests.llm.provider_rules import broken_rules
 
+from forkpoint.agent.agent import Agent
 from forkpoint.agent.condense.condenser import INSTRUCTIONS, TOKENS, Condenser, Condenses, Window
 from forkpoint.agent.condense.cut import Cut, tokens_counted, tokens_of
 from forkpoint.agent.transcript import shortened, tokens_in, transcript
@@ -475,7 +476,9 @@ def test_settings_that_cannot_be_are_refused_when_they_are_made(given: dict[str,
     with pytest.raises(BadAgent, match="its condenser"):
         Condenser(**given)  # type: ignore[arg-type]
     with pytest.raises(BadModel):
-        Condenser(llm="nothing")
+        Condenser(llm="nothing/x")
+    with pytest.raises(BadModel, match="no settings name it"):
+        Agent("scripted/echo", condenser=Condenser(llm="nothing"))
 
 
 def test_both_are_data_that_comes_back_from_json_as_it_was() -> None:

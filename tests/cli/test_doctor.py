@@ -197,6 +197,23 @@ def test_the_address_of_a_model_is_the_one_that_its_sdk_would_use(forkpoint: Pro
     assert said.startswith(f"openai/gpt-5.6: 127.0.0.1:{port} accepts connections, ")
 
 
+def test_each_model_of_the_settings_is_checked_and_reached_where_it_is(forkpoint: Program) -> None:
+    forkpoint.settings.parent.mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        fast = f'[models.fast]\nmodel = "openai/qwen3"\nbase_url = "{url}"\n'
+        forkpoint.settings.write_text(f'model = "fast"\n{fast}')
+        found = findings(forkpoint, "--model", "fast")
+    assert found["settings"] == ("good", f"{forkpoint.settings} sets model, models")
+    assert found["model fast"] == ("good", f"openai/qwen3 at {url} (chat)")
+    assert found["default model"] == ("good", f"fast (settings file), which is openai/qwen3 at {url} (chat)")
+    assert found["model"][1].startswith(f"fast: {url.removeprefix('http://').removesuffix('/v1')} accepts connections")
+    forkpoint.settings.write_text(f'{fast}api_key_env = "NO_SUCH_KEY"\n[models.bad]\nmodle = "openai/x"\n')
+    found = findings(forkpoint, status=1)
+    assert (found["model fast"][0], "NO_SUCH_KEY is not set" in found["model fast"][1]) == ("bad", True)
+    assert (found["model bad"][0], "did you mean model?" in found["model bad"][1]) == ("bad", True)
+
+
 def test_an_address_is_reached_and_nothing_is_sent_there(forkpoint: Program) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

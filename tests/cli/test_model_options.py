@@ -93,3 +93,45 @@ def test_a_server_serves_a_model_of_another_server(forkpoint: Program, server: M
     finally:
         process.kill()
         process.communicate()
+
+
+def names(forkpoint: Program, text: str) -> None:
+    forkpoint.settings.parent.mkdir(parents=True, exist_ok=True)
+    forkpoint.settings.write_text(text)
+
+
+def test_a_name_of_the_settings_is_enough_and_is_not_needed_again(forkpoint: Program, server: ModelServer) -> None:
+    table = f'model = "qwen3"\nbase_url = "{server.url}"\napi_key_env = "MY_KEY"\ntemperature = 0.5'
+    names(forkpoint, f"[models.fast]\n{table}\n")
+    key = {"MY_KEY": "k-4711"}
+    done = forkpoint.run("run", "Where?", "-c", "one", "--model", "fast", **key)
+    assert (done.returncode, done.stdout) == (0, "Paris.\n"), done.stderr
+    assert (server.last.model, server.last.json["temperature"]) == ("qwen3", 0.5)
+    assert server.last.header("authorization") == "Bearer k-4711"
+    assert forkpoint.text("run", "Where?", "-c", "one", "--model", "fast", **key) == "Paris.\n", (
+        "what is so may be said"
+    )
+    assert forkpoint.text("run", "Where?", FORKPOINT_MODEL="fast", **key) == "Paris.\n"
+    names(forkpoint, f'[models.fast]\nmodel = "other"\nbase_url = "{server.url}"\n')
+    done = forkpoint.run("run", "Where?", "-c", "one", "--model", "fast", **key)
+    assert (done.returncode, "--model" in done.stderr) == (2, True)
+    forkpoint.settings.unlink()
+    assert forkpoint.text("run", "And now?", "-c", "one", **key) == "Paris.\n"
+    done = forkpoint.run("run", "Where?", "--model", "fast")
+    assert (done.returncode, "There is no model 'fast'" in done.stderr) == (1, True)
+
+
+def test_a_trusted_project_names_models_and_shows_them_before_it_is_trusted(
+    forkpoint: Program, server: ModelServer
+) -> None:
+    (forkpoint.folder / "here" / ".forkpoint").mkdir(parents=True)
+    (forkpoint.folder / "here" / ".git").mkdir()
+    table = f'model = "house"\n[models.house]\nmodel = "qwen3"\nbase_url = "{server.url}"\n'
+    (forkpoint.folder / "here" / ".forkpoint" / "config.toml").write_text(table)
+    done = forkpoint.run("run", "Where?", "--workspace", "here", "--model", "house")
+    assert (done.returncode, server.requests) == (1, []), "it is not trusted"
+    shown = forkpoint.run("trust", "here").stdout + forkpoint.run("trust", "here").stderr
+    assert "It names a model house:" in shown
+    assert server.url in shown
+    for model in ((), ("--model", "house")):
+        assert forkpoint.text("run", "Where?", "--workspace", "here", "--trust", *model) == "Paris.\n"

@@ -22,9 +22,10 @@ from forkpoint.agent.team.offer import SubAgents, check_free, sub_agents_of, wit
 from forkpoint.agent.tool import Tool, as_tool
 from forkpoint.errors import BadAgent, BadTool
 from forkpoint.events import JsonText, ToolCall
-from forkpoint.llm.model import LLM, as_llm
+from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.manifest import Manifest, ToolSchema, is_text, manifest_of
 from forkpoint.parameters import Words, checked
+from forkpoint.workspace.models.names import as_model
 
 Unattended: TypeAlias = Literal["deny", "run"]
 """What becomes of a call that would wait for an approval where nobody can be asked."""
@@ -72,7 +73,7 @@ def _refused(_: str, name: str, value: Any, why: str) -> BadAgent:
 class Agent:
     """Who answers. ``Agent("openai/gpt-5.6")`` is enough.
 
-    - ``llm``: a model's name or an `LLM`.
+    - ``llm``: a model's name or an `LLM`. A name without a slash is one of ``[models.NAME]`` in the user's settings.
     - ``instructions``: what stands before every conversation.
     - ``tools``: functions, or what `tool` made of them.
     - ``output``: a type that the answer is to have: a dataclass, a msgspec Struct, a pydantic model, a TypedDict, an
@@ -156,7 +157,7 @@ class Agent:
         if called is not None and not (isinstance(called, str) and is_text(called)):
             raise BadAgent("its name must be a text, in valid Unicode")
         for field, value in (
-            ("llm", as_llm(llm)),
+            ("llm", as_model(llm)),
             ("instructions", instructions),
             ("tools", with_team([*own, *served], team)),
             ("output", as_output(output)),
@@ -169,7 +170,7 @@ class Agent:
             ("mcp", offered),
             ("hooks", hooks_of(hooks)),
             ("skills", skills_of(skills)),
-            ("condenser", condenser),
+            ("condenser", condenser.named() if isinstance(condenser, Condenser) else condenser),
             ("secrets", kept),
         ):
             object.__setattr__(self, field, value)

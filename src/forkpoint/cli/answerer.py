@@ -9,10 +9,12 @@ from msgspec import Struct
 from forkpoint.agent.agent import Agent
 from forkpoint.cli.common import BUILT_IN, imported, imported_agent
 from forkpoint.cli.options import option
+from forkpoint.cli.questions.project import ModelsHere
 from forkpoint.conversation.look import default_agent, is_remote
-from forkpoint.errors import BadAgent
+from forkpoint.errors import BadAgent, BadModel
+from forkpoint.llm.catalog import KEYS
 from forkpoint.llm.model import LLM, full_name
-from forkpoint.workspace.defaults import default_model
+from forkpoint.masking import masked
 
 BaseUrl: TypeAlias = Annotated[
     str | None,
@@ -49,30 +51,43 @@ class ModelOptions(Struct, frozen=True):
     def __bool__(self) -> bool:
         return bool(self.given)
 
-    def llm(self, otherwise: str | None = None) -> LLM:
-        """The model. If no option names one, it is ``otherwise``, and without that the default model."""
-        fields: dict[str, Any] = {"model": otherwise or default_model()} | self.given
-        if self.model is None and self and fields["model"].partition("/")[0] in {"local", "scripted"}:
-            why = f"{fields['model']} runs in this process; say with --model which model is meant"
+    def llm(self, here: ModelsHere = ModelsHere(), otherwise: LLM | None = None) -> LLM:
+        """The model. If no option names one, it is ``otherwise``, and without that the default model of the place."""
+        if self.model is not None:
+            return here.model_from(self.given)
+        llm = otherwise or here.default()
+        if self and llm.kind not in KEYS:
+            why = f"{llm.model} runs in this process; say with --model which model is meant"
             raise typer.BadParameter(why, param_hint=self.hint)
-        return LLM(**fields)
-
-    def over(self, llm: LLM) -> LLM:
-        """What a model becomes: another model if one is named; else the same, asked elsewhere or in another way."""
-        return self.llm() if self.model is not None else llm.replace(**self.given)
+        return llm.replace(**self.given)
 
     @property
     def hint(self) -> str:
         """The first option that was given."""
         return _HINTS[next(iter(self.given))]
 
-    def differing(self, llm: LLM) -> str | None:
+    def differing(self, llm: LLM, here: ModelsHere = ModelsHere()) -> str | None:
         """The first option that says something else than how this model is asked; None if all say the same."""
         has = {"model": llm.model, "base_url": llm.base_url, "api": llm.wire, "api_key_env": llm.key_variable}
-        says = self.given
-        if "model" in says:
-            says["model"] = full_name(says["model"], says.get("base_url", llm.base_url), says.get("api", llm.api))
-        return next((_HINTS[name] for name, value in says.items() if value != has[name]), None)
+        given = self.given
+        if (named := self._named(here)) is not None:
+            says: dict[str, Any] = {"model": named.model, "base_url": named.base_url, "api": named.wire} | given
+            says["model"] = named.model
+        else:
+            says = given
+        if self.model is not None and named is None:
+            says["model"] = full_name(self.model, self.base_url or llm.base_url, self.api or llm.api)
+        different = next((name for name, value in says.items() if value != has[name]), None)
+        return None if different is None else _HINTS[different if different in given else "model"]
+
+    def _named(self, here: ModelsHere) -> LLM | None:
+        """The model that the settings name so; None if none is named, or if the name is not one of the settings."""
+        if self.model is None or "/" in self.model or self.base_url is not None:
+            return None
+        try:
+            return here.model_from({"model": self.model})
+        except BadModel:
+            return None
 
 
 class Answerer(Struct, frozen=True):
@@ -92,15 +107,15 @@ class Answerer(Struct, frozen=True):
         """The first option that was given."""
         return self.model.hint if self.model else "--instructions" if self.instructions is not None else "--agent"
 
-    def made(self, otherwise: str | None = None) -> Agent:
+    def made(self, here: ModelsHere = ModelsHere(), otherwise: LLM | None = None) -> Agent:
         """The agent. ``otherwise`` is its model if no option names one; without it, the default model.
 
         Raises `BadAgent` if the agent cannot be found, or if the options contradict.
         """
         if self.agent is None:
-            return Agent(self.model.llm(otherwise), instructions=self.instructions or "")
+            return Agent(self.model.llm(here, otherwise), instructions=self.instructions or "")
         if self.agent in BUILT_IN and self.instructions is None:
-            made: Agent = imported(BUILT_IN[self.agent])(self.model.llm(otherwise))
+            made: Agent = imported(BUILT_IN[self.agent])(self.model.llm(here, otherwise))
             return made
         self.check()
         return imported_agent(self.agent)
@@ -119,16 +134,23 @@ class Answerer(Struct, frozen=True):
         if self.agent is not None and (self.model or self.instructions is not None):
             raise BadAgent(f"--agent says who answers already, so {hint} cannot be given too")
 
-    def at(self, store: str | None, otherwise: str | None = None) -> Agent | str:
+    def at(self, store: str | None, here: ModelsHere = ModelsHere()) -> Agent | str:
         """The agent for a new conversation, which may live at a server.
 
         There a name without a colon is an agent of the server. Without any option, the server's default agent answers.
         """
         if not is_remote(store) or (self.agent is not None and ":" in self.agent):
-            return self.made(otherwise)
+            return self.made(here)
         if self.agent is not None:
             self._check_alone(self.hint)  # the server's agent has its model
             return self.agent
         if not self.is_given:
             return default_agent(store).name
-        return self.made(default_agent(store).model)
+        return self.made(here, LLM(default_agent(store).model))
+
+
+def described(llm: LLM) -> str:
+    """A model in words: what it is, where, over which wire, and which variable has its key."""
+    where = f" at {masked(llm.base_url)}" if llm.base_url else ""
+    key = f", with the key in {llm.api_key_env}" if llm.api_key_env else ""
+    return f"{llm.model}{where} ({llm.wire}{key})"

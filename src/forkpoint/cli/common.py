@@ -21,7 +21,7 @@ from forkpoint.errors import BadAgent, BadArgument, BadName, NotFound
 from forkpoint.history.wholeness import read_json
 from forkpoint.llm.model import LLM
 from forkpoint.paging import LIMIT, Page, every_sync
-from forkpoint.workspace.defaults import default_model
+from forkpoint.workspace.models.names import default_llm
 
 SHORTEST = 6
 """How many characters of an id are enough to be taken for its start."""
@@ -51,7 +51,11 @@ Id: TypeAlias = Annotated[str, argument("CONVERSATION", "Its name, its id, or th
 
 Model: TypeAlias = Annotated[
     str | None,
-    option("--model NAME", "openai/NAME, anthropic/NAME, local/smollm2. Default: FORKPOINT_MODEL, else local/smollm2."),
+    option(
+        "--model NAME",
+        "openai/NAME, anthropic/NAME, local/smollm2, or NAME of [models.NAME] in your settings. "
+        "Default: FORKPOINT_MODEL, else local/smollm2.",
+    ),
 ]
 
 Instructions: TypeAlias = Annotated[
@@ -246,7 +250,7 @@ def is_built_in(agent: str | None, store: str | None) -> bool:
 def imported_agent(path: str) -> Agent:
     """The agent at ``module:name``, or a built-in agent. Raises `BadAgent`."""
     if path in BUILT_IN:
-        made: Agent = imported(BUILT_IN[path])(default_model())
+        made: Agent = imported(BUILT_IN[path])(default_llm())
         return made
     found = imported(path)
     if not isinstance(found, Agent):

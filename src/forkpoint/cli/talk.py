@@ -9,15 +9,14 @@ from msgspec import Struct
 from forkpoint.agent.output import as_output
 from forkpoint.backend.allowance import allows_models
 from forkpoint.backend.settings import as_workspace
-from forkpoint.cli.answerer import Answerer
+from forkpoint.cli.answerer import Answerer, described
 from forkpoint.cli.common import BUILT_IN, allowed, is_built_in, opened
 from forkpoint.cli.output import one_line
-from forkpoint.cli.questions.project import model_of
+from forkpoint.cli.questions.project import ModelsHere
 from forkpoint.conversation import Conversation
 from forkpoint.conversation.look import is_remote
 from forkpoint.errors import NotFound
 from forkpoint.llm.model import LLM
-from forkpoint.masking import masked
 
 
 class Talk(Struct, frozen=True):
@@ -64,10 +63,7 @@ class Talk(Struct, frozen=True):
     def new(self, **options: Any) -> Conversation:
         """A new conversation, with the name if there is one. It comes into being with its first turn."""
         workspace = here_for(self.who.agent, self.workspace, None, self.store)
-        own = None
-        if self.who.model.model is None and (self.who.agent is None or is_built_in(self.who.agent, self.store)):
-            own = model_of(workspace, self.store, self.trust)
-        who = self.who.at(self.store, own)
+        who = self.who.at(self.store, ModelsHere(workspace, self.store, self.trust))
         for option, other in (("--approval", {"approval": self.approval}), ("--schema", {"output": self.schema})):
             if None in other.values():
                 continue
@@ -85,8 +81,14 @@ class Talk(Struct, frozen=True):
         if not self.allow or not allows_models(allowed(self.allow)):
             return None
         with opened(name, self.store, bind=True, allow=self.allow) as found:
-            has = found.agent
-            return self.who.model.llm(found.info().model) if has is None else self.who.model.over(has.llm)
+            model = found.info().model
+            has = None if model is None else LLM(model)
+            return self.who.model.llm(self._here, has if found.agent is None else found.agent.llm)
+
+    @property
+    def _here(self) -> ModelsHere:
+        """The models that have names where the conversation works."""
+        return ModelsHere(self.workspace, self.store, self.trust)
 
     def _check_options_there(self, found: Conversation, other: LLM | None) -> None:
         """Refuses what a conversation at a server has otherwise. Of its agent only the name and the model are known."""
@@ -105,13 +107,13 @@ class Talk(Struct, frozen=True):
         """Refuses what a conversation of this machine has otherwise. If nobody answers there yet, the agent does."""
         agent, instructions, workspace = self.who.agent, self.who.instructions, self.workspace
         if found.agent is None:
-            found.change_agent(self.who.made())
+            found.change_agent(self.who.made(self._here))
             return
         self.who.check()
         if agent in BUILT_IN and found.agent.name != agent:
             raise _refused(found, "--agent", "is answered by another agent already")
-        if (option := self.who.model.differing(found.agent.llm)) is not None:
-            raise _refused(found, option, f"is answered by {_described(found.agent.llm)} already")
+        if (option := self.who.model.differing(found.agent.llm, self._here)) is not None:
+            raise _refused(found, option, f"is answered by {described(found.agent.llm)} already")
         with_project = "\n\n".join(filter(None, (instructions, found.project_instructions)))
         if instructions is not None and found.agent.instructions not in (instructions, with_project):
             raise _refused(found, "--instructions", "has others already")
@@ -122,13 +124,6 @@ class Talk(Struct, frozen=True):
 def here_for(agent: str | None, workspace: str | None, conversation: str | None, store: str | None) -> str | None:
     """The workspace of a new conversation. A built-in agent works in the folder that the program was started in."""
     return "." if workspace is None and conversation is None and is_built_in(agent, store) else workspace
-
-
-def _described(llm: LLM) -> str:
-    """A model in words, as an error has it."""
-    where = f" at {masked(llm.base_url)}" if llm.base_url else ""
-    key = f", with the key in {llm.api_key_env}" if llm.api_key_env else ""
-    return f"{llm.model}{where} ({llm.wire}{key})"
 
 
 def _answers_so(found: Conversation, schema: dict[str, Any]) -> bool:

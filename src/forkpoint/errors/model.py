@@ -16,6 +16,19 @@ class BadModel(ForkpointError, code="bad_model"):
     why: str
 
     @form
+    def model_not_named(self, model: str, known: str, file: str) -> None:
+        """There is no model {model!r}: it has no provider before a slash, and no settings name it (they name {known}).
+
+        Use openai/NAME, anthropic/NAME, local/smollm2, local/PATH.gguf or scripted/NAME, or write a table
+        [models.{model}] in {file}.
+
+        HTTP: Use openai/NAME, anthropic/NAME or local/smollm2, or name one of the server's agents.
+
+        Chat: Use another model, or tell whoever runs the server.
+        """
+        self.why = "it has no provider before a slash, and no settings name it"
+
+    @form
     def no_script(self, name: str) -> None:
         """There is no script {name!r}.
 

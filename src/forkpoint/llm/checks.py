@@ -121,8 +121,6 @@ def _sampling(llm: "LLM") -> Complaints:
     for setting, wires in SAMPLING.items():
         if getattr(llm, setting) not in (None, ()) and llm.wire not in wires:
             yield setting, f"the wire {llm.wire!r} has no such field"
-    if llm.context_tokens is not None and llm.kind != "local":
-        yield "context_tokens", "only a local model's context can be chosen here"
 
 
 def _reasoning(llm: "LLM") -> Complaints:

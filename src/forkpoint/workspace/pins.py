@@ -356,7 +356,7 @@ def _content(files: Iterable[PinnedFile]) -> set[tuple[str, str]]:
 
 def _canonical(name: str, value: str, root: Path) -> JsonText:
     """A setting's value as JSON that is the same for the same value, wherever the project is."""
-    plain = msgspec.json.decode(value) if name in ("hooks", "mcp", "templates") else value
+    plain = msgspec.json.decode(value) if name in ("hooks", "mcp", "models", "templates") else value
     if name == "store":
         plain = value.replace(f"{file_url(root)}/", "sqlite:///", 1)
     return msgspec.json.encode(plain, order="deterministic").decode()

@@ -34,6 +34,8 @@ class ProjectSettings(Struct, frozen=True):
       make that stricter.
     - ``hooks``: what runs at certain moments of a turn here, after the agent's own hooks, as a JSON list. It is read
       where hooks are known.
+    - ``models``: models by the names that are used for them here, as a JSON object of tables. It is read where a name
+      is looked up.
     - ``mcp``: MCP servers whose tools an agent has here, beside its own, as a JSON list. It is read where those are
       known.
     - ``templates``: messages that are said often, by name, as a JSON object: `forkpoint.workspace.templates` reads it.
@@ -46,6 +48,7 @@ class ProjectSettings(Struct, frozen=True):
     hooks: JsonText | None = None
     mcp: JsonText | None = None
     templates: JsonText | None = None
+    models: JsonText | None = None
 
 
 def settings_of(root: Path) -> Path:
@@ -77,7 +80,7 @@ def settings_at(root: Path) -> ProjectSettings:
     if unknown := [name for name in said if name not in known]:
         why = f"it sets what is not known ({', '.join(unknown)}), and what is known is {', '.join(known)}"
         raise BadSetting.broken_settings(str(file), why)
-    tables = {name: said.pop(name) for name in ("hooks", "mcp") if name in said}
+    tables = {name: said.pop(name) for name in ("hooks", "mcp", "models") if name in said}
     templates = said.pop("templates", None)
     for name, value in said.items():
         _check(file, name, value)
@@ -106,10 +109,12 @@ def _check(file: Path, name: str, value: Any) -> None:
 
 
 def _tables(file: Path, name: str, value: Any) -> JsonText:
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise BadSetting.broken_settings(
-            f"{name} in {file}", f"it must be tables, each of which begins with [[{name}]]"
-        )
+    is_named = name == "models"
+    tables = list(value.values()) if isinstance(value, dict) else value
+    kind = dict if is_named else list
+    if not isinstance(value, kind) or not all(isinstance(one, dict) for one in tables):
+        begins = "[models.NAME]" if is_named else f"[[{name}]]"
+        raise BadSetting.broken_settings(f"{name} in {file}", f"it must be tables, each of which begins with {begins}")
     return msgspec.json.encode(value).decode()
 
 

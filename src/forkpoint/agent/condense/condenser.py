@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeGuard
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forkpoint.agent.condense.cut import Cut, Shown
 from forkpoint.agent.transcript import tokens_in, transcript
@@ -20,6 +21,7 @@ from forkpoint.errors import BadAgent
 from forkpoint.events import AnyBody, Condensation, Event
 from forkpoint.llm.model import LLM, as_llm
 from forkpoint.llm.prompt.manifest import is_text
+from forkpoint.workspace.models.names import as_model
 
 TOKENS = 100_000
 """The limit of a condenser that is given none, or three quarters of what its model takes if that is known and less."""
@@ -155,8 +157,12 @@ class Condenser(_Limited, frozen=True, tag_field="kind", tag="condenser"):
         told: Any = self.instructions
         if not (isinstance(told, str) and told.strip() and is_text(told)):
             raise BadAgent("its condenser's instructions must be a text that says something")
-        if self.llm is not None:
-            as_llm(self.llm)  # says now what is wrong with it
+        if isinstance(self.llm, str) and "/" in self.llm:
+            LLM(self.llm)  # says now what is wrong with it; a name of the settings is looked up by the agent
+
+    def named(self) -> "Condenser":
+        """The same with the model that a name of the settings means. Raises `BadModel`."""
+        return replace(self, llm=as_model(self.llm)) if isinstance(self.llm, str) and "/" not in self.llm else self
 
     def model(self, agents: LLM) -> LLM:
         """Who is asked, where the agent has this model."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from forkpoint.agent.team.tools import NAMES, is_team_tool, team_tools
 from forkpoint.agent.tool import Tool
 from forkpoint.errors import BadAgent
-from forkpoint.llm.model import LLM, as_llm
+from forkpoint.llm.model import LLM
 from forkpoint.llm.prompt.manifest import is_text
+from forkpoint.workspace.models.names import as_model
 
 if TYPE_CHECKING:
     from forkpoint.agent.agent import Agent
@@ -186,7 +187,7 @@ def _named(what: str, given: Any) -> Mapping[str, Any]:
 def _models(given: Any) -> tuple[LLM, ...]:
     if isinstance(given, str | LLM):
         given = (given,)
-    made = tuple(map(as_llm, given))
+    made = tuple(map(as_model, given))
     names = [llm.model for llm in made]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise BadAgent(f"two models of its sub_agents are {twice}, and are chosen by that name")

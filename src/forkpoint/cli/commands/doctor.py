@@ -8,11 +8,10 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 import typer
-from msgspec import Struct
 from msgspec.structs import asdict
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
@@ -24,21 +23,19 @@ from forkpoint.cli.commands.care.exports import is_export, verify_file
 from forkpoint.cli.commands.skills import places
 from forkpoint.cli.commands.trust import instructions_here
 from forkpoint.cli.common import Store, opened
+from forkpoint.cli.model_checks import Check, State, asked_model, default_model, named_models
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, clean, console, display, grid, print_json, tell
 from forkpoint.cli.questions.pin_view import PinView
-from forkpoint.cli.reach import address_of, is_address, reached
+from forkpoint.cli.reach import is_address, reached
 from forkpoint.conversation import Anchor, Conversations, Verification
 from forkpoint.conversation.look import is_there, look
-from forkpoint.errors import BadSetting, ExtraMissing, ForkpointError, NotFound, NoWeights
-from forkpoint.llm.local.llama import load as load_llama
-from forkpoint.llm.local.weights import SMOLLM2, find, status
-from forkpoint.llm.model import LLM
-from forkpoint.llm.scripts import script_named
+from forkpoint.errors import BadSetting, ExtraMissing, ForkpointError, NotFound
+from forkpoint.llm.local.weights import SMOLLM2, status
 from forkpoint.system import extras
 from forkpoint.version import __version__
 from forkpoint.workspace import settings_at, standing
-from forkpoint.workspace.defaults import named_model, settings_file
+from forkpoint.workspace.defaults import settings_file
 from forkpoint.workspace.pins import digest_of
 from forkpoint.workspace.retention import VARIABLES
 from forkpoint.workspace.templates import templates_of
@@ -53,19 +50,9 @@ _VARIABLES = (
     "FORKPOINT_CACHE",
     *VARIABLES.values(),
 )
-_SETTINGS = {"store", "model", "title_model", "projects", "templates"}
+_SETTINGS = {"store", "model", "models", "title_model", "projects", "templates"}
+_TABLES = ("models", "projects", "templates")
 _STYLES = {"good": ("✓", "green"), "absent": ("·", "dim"), "bad": ("✗", "red")}
-
-
-State: TypeAlias = Literal["good", "absent", "bad"]
-
-
-class Check(Struct, frozen=True):
-    """What was found about one thing. "absent" is no problem: nothing asked for it."""
-
-    what: str
-    state: State
-    said: str
 
 
 def doctor(
@@ -214,16 +201,17 @@ def _examined(store: str | None, reach: str | None, model: str | None) -> Iterat
     if readable or store is not None or os.environ.get("FORKPOINT_STORE", "").strip():
         yield _found("store", lambda: _store(store))
     if readable or os.environ.get("FORKPOINT_MODEL", "").strip():
-        yield _found("default model", _default_model)
+        yield _found("default model", default_model)
     if readable:
         yield _found("trust", _trust)
         yield _found("skills", _skills)
+        yield from named_models()
     yield from _variables()
     yield _found("local model", _local)
     yield _found("server", lambda: _extra("server", "A server"))
     yield _found("MCP", lambda: _extra("mcp", "An MCP server"))
     if model is not None:
-        yield _found("model", lambda: _model(model))
+        yield _found("model", lambda: asked_model(model))
     if reach is not None:
         yield _found("reach", lambda: ("good", reached(reach)))
 
@@ -252,19 +240,18 @@ def _settings() -> Check:
         return Check("settings", "bad", f"{path} cannot be read ({error})")
     if unknown := named.keys() - _SETTINGS:
         return Check("settings", "bad", f"{path} sets what is not known: {', '.join(sorted(unknown))}")
-    projects, templates = named.pop("projects", {}), named.pop("templates", None)
+    tables = {name: named.pop(name) for name in _TABLES if name in named}
     if wrong := [name for name, value in named.items() if not isinstance(value, str)]:
         return Check("settings", "bad", f"{path}: {', '.join(wrong)} must be a text")
-    if (flaw := _flaw_of(projects)) is not None:
+    if (flaw := _flaw_of(tables.get("projects", {}))) is not None:
         return Check("settings", "bad", f"{path}: {flaw}")
-    if projects:
-        named["projects"] = projects
-    if templates is not None:
+    if tables.get("templates") is not None:
         try:
-            named["templates"] = templates_of(None)
+            templates_of(None)
         except BadSetting as error:
             return Check("settings", "bad", error.message("Command line"))
-    return Check("settings", "good", f"{path} sets {', '.join(sorted(named)) or 'nothing'}")
+    names = [*named, *(name for name, value in tables.items() if value)]
+    return Check("settings", "good", f"{path} sets {', '.join(sorted(names)) or 'nothing'}")
 
 
 def _flaw_of(projects: Any) -> str | None:
@@ -347,28 +334,6 @@ def _store(store: str | None) -> tuple[State, str]:
     return "good", said
 
 
-def _default_model() -> tuple[State, str]:
-    name, source = named_model()
-    try:
-        _usable(name)
-    except (ExtraMissing, NoWeights) as error:
-        if source != "default":
-            raise
-        return "absent", f"{name} ({source}): {error}"  # nothing asked for this model: it is the default
-    return "good", f"{name} ({source})"
-
-
-def _usable(name: str) -> None:
-    """Raises an error if a model cannot be used: its name is unknown, or its key or its weights are missing."""
-    llm = LLM(name)
-    llm.key()
-    if llm.kind == "local":
-        load_llama(name)
-        find(llm.name)
-    elif llm.kind == "scripted":
-        script_named(llm.name)
-
-
 def _variables() -> Iterator[Check]:
     """Which variables are set. Their values are never shown: some are keys."""
     others = sorted(name for name in os.environ if name.startswith("FORKPOINT_") and name not in _VARIABLES)
@@ -397,11 +362,3 @@ def _extra(extra: str, what: str) -> tuple[State, str]:
     except ExtraMissing:
         return "absent", f"not installed: pip install 'forkpoint[{extra}]'"
     return "good", f"installed: {', '.join(extras.MODULES[extra])}"
-
-
-def _model(name: str) -> tuple[State, str]:
-    _usable(name)
-    llm = LLM(name)
-    if llm.kind in {"local", "scripted"}:
-        return "good", f"{name} runs in this process"
-    return "good", f"{name}: {reached(address_of(llm.kind))}"

@@ -88,6 +88,10 @@ class PinView:
 
 def _settings(name: str, value: Any, pinned: Pinned) -> Iterator[str]:
     """A setting. Each hook and each server has a line for its command, one for what else it says, and its files."""
+    if name == "models":
+        for model, table in value.items():
+            yield visible_line(f"It names a model {model}: {msgspec.json.encode(table).decode()}")
+        return
     if name not in _TABLES:
         yield f"It sets {name} = {visible_line(str(value))}"
         return

@@ -4,8 +4,11 @@ Tests: tests/cli/test_chat_trust.py."""
 import os
 import shlex
 import sys
-from collections.abc import Callable
-from typing import Annotated, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from forkpoint.cli.options import option
 from forkpoint.cli.output import one_line, tell
@@ -13,8 +16,10 @@ from forkpoint.cli.questions.keyboard import forget_typed, says_yes
 from forkpoint.cli.questions.pin_view import PinView
 from forkpoint.conversation.look import is_remote
 from forkpoint.errors import BadSetting, TrustChanged
+from forkpoint.llm.model import LLM
 from forkpoint.workspace import Trust, TrustStand, set_trust, standing
-from forkpoint.workspace.defaults import named_model, named_store, settings_file
+from forkpoint.workspace.defaults import named_store, settings_file
+from forkpoint.workspace.models.names import default_llm, model_from
 from forkpoint.workspace.pins import APPROVED
 
 T = TypeVar("T")
@@ -123,14 +128,28 @@ def place_of(workspace: str | None, store: str | None, trust: bool | None) -> st
     return address if source == "project" else store
 
 
-def model_of(workspace: str | None, store: str | None, trust: bool | None) -> str | None:
-    """The model that the trusted project of the workspace names, if nothing else names one; else None."""
-    if not is_here(workspace, store):
-        return None
-    model, source = in_approved_project(
-        lambda: named_model(workspace, trust=trust_wished(workspace, trust)), workspace, store
-    )
-    return model if source == "project" else None
+class ModelsHere(Struct, frozen=True):
+    """The models that names mean for a command: the user's, and those of the workspace's project if it is trusted.
+
+    ``trust`` is what the user says of the workspace with this command.
+    """
+
+    workspace: str | None = None
+    store: str | None = None
+    trust: bool | None = None
+
+    def model_from(self, fields: Mapping[str, Any]) -> LLM:
+        """The model of fields that an `LLM` has. Its name may be one of the settings."""
+        return self._approved(partial(model_from, fields))
+
+    def default(self) -> LLM:
+        """The model that is meant if no option names one."""
+        return self._approved(default_llm)
+
+    def _approved(self, find: Callable[..., LLM]) -> LLM:
+        folder = self.workspace if is_here(self.workspace, self.store) else None
+        trust = None if folder is None else trust_wished(folder, self.trust)
+        return in_approved_project(lambda: find(folder, trust=trust), folder, self.store)
 
 
 def trust_wished(workspace: str | None, wish: bool | None) -> Trust | None:

@@ -28,7 +28,8 @@ from forkpoint.llm.catalog import KEYS, WIRES
 from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.server.agents.team_file import TeamTable, read_team, without_end
 from forkpoint.server.config import FIELDS, ServerConfig, read_server
-from forkpoint.workspace.models.tables import MODEL, llm_of, typed
+from forkpoint.workspace.models.names import model_from
+from forkpoint.workspace.models.tables import MODEL, fields_of, typed
 
 
 class _ClientTool(Struct, frozen=True, forbid_unknown_fields=True):
@@ -206,7 +207,7 @@ def _agent(
     if "model" not in said or not table.whole:
         return None
     try:
-        model = llm_of(said)
+        model = model_from(fields_of(said))
         output = OutputSchema(*schema) if schema is not None else None
         made = Agent(
             model,
@@ -263,7 +264,7 @@ def _condenser(said: dict[str, Any], where: str, problems: list[str]) -> Condens
         model = typed(table["llm"], MODEL, f"{where}.condenser.llm", problems)
     try:
         if isinstance(table.get("llm"), dict) and len(problems) == before:
-            table["llm"] = llm_of(model)
+            table["llm"] = model_from(fields_of(model))
         if len(problems) == before:
             return msgspec.convert(table, Condenser | Window)
     except msgspec.ValidationError as error:

@@ -10,7 +10,8 @@ from forkpoint.agent.agent import Agent
 from forkpoint.agent.team.offer import DEPTH, MOST, Role, SubAgents
 from forkpoint.errors import BadSetting, ForkpointError
 from forkpoint.llm.model import LLM
-from forkpoint.workspace.models.tables import MODEL, llm_of, typed
+from forkpoint.workspace.models.names import model_from
+from forkpoint.workspace.models.tables import MODEL, fields_of, typed
 
 _TEAM: dict[str, Any] = {
     "roles": dict[str, dict[str, Any]],
@@ -119,7 +120,7 @@ def _model(said: str | dict[str, Any], where: str, problems: list[str]) -> LLM |
         problems.append(f"{where}: one of them has no model")
         return None
     try:
-        return llm_of(fields)
+        return model_from(fields_of(fields))
     except BadSetting as error:
         problems.append(f"{where}: {fields['model']}: {error.setting}: {error.why}")
     except ForkpointError as error:

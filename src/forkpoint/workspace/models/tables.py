@@ -1,5 +1,5 @@
-"""Tables of a server's file, read field by field, so that everything that is wrong with them is found in one go.
-Tests: tests/server/test_agents.py."""
+"""Tables of a settings file, read field by field, so that everything that is wrong with them is found in one go.
+Tests: tests/workspace/test_models.py, tests/server/test_agents.py."""
 
 import difflib
 import typing
@@ -50,14 +50,14 @@ def typed(
     return said
 
 
-def llm_of(said: dict[str, Any]) -> LLM:
-    """The model of a table's fields. Raises `BadSetting`."""
+def fields_of(said: dict[str, Any]) -> dict[str, Any]:
+    """What a table's fields say of a model, as an `LLM` has it."""
     fields = {field: said[field] for field in said.keys() & MODEL.keys()}
     if "headers" in fields:
         fields["headers"] = tuple(fields["headers"].items())
     if "extra" in fields:
         fields["extra"] = msgspec.json.encode(fields["extra"]).decode()
-    return LLM(**fields)
+    return fields
 
 
 def _known(name: str, kinds: Iterable[str]) -> str:

@@ -29,9 +29,11 @@ from forkpoint.cli.common import (
 )
 from forkpoint.cli.options import option
 from forkpoint.cli.output import Json, display, one_line, print_json, tell
+from forkpoint.cli.questions.project import ModelsHere
 from forkpoint.conversation import Branch, Conversation, Info, Stats
 from forkpoint.conversation.look import is_remote
 from forkpoint.errors import NoSuchTurn, NotFound
+from forkpoint.llm.model import LLM
 from forkpoint.wire.documents import info_document, plain, stats_document
 
 _TURN = 13  # of a turn's id, as much as of a conversation's
@@ -322,10 +324,12 @@ def _changed(source: Conversation, who: Answerer, store: str | None) -> Agent:
         if who.instructions is None:
             why = "the server does not show the source's instructions: give --instructions too, or name an --agent"
             raise typer.BadParameter(why, param_hint=who.model.hint)
-        return who.made(source.info().model)
+        model = source.info().model
+        return who.made(otherwise=None if model is None else LLM(model))
+    here = ModelsHere(None if source.workspace is None else str(source.workspace), store)
     if agent is None:
-        return who.made()
-    changes: dict[str, Any] = {"llm": who.model.over(agent.llm)} if who.model else {}
+        return who.made(here)
+    changes: dict[str, Any] = {"llm": who.model.llm(here, agent.llm)} if who.model else {}
     return agent.replace(**changes | ({} if who.instructions is None else {"instructions": who.instructions}))
 
 
