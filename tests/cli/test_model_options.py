@@ -8,7 +8,7 @@ import pytest
 from tests.cli.program import Program, one_line
 
 from forkpoint import Conversation
-from forkpoint.testing import Reply, Script
+from forkpoint.testing import Fault, Reply, Script
 from forkpoint.testing.model_server import ModelServer
 
 
@@ -135,3 +135,33 @@ def test_a_trusted_project_names_models_and_shows_them_before_it_is_trusted(
     assert server.url in shown
     for model in ((), ("--model", "house")):
         assert forkpoint.text("run", "Where?", "--workspace", "here", "--trust", *model) == "Paris.\n"
+
+
+GONE = "http://127.0.0.1:1/v1"
+
+
+def test_a_wrong_model_is_not_baked_in(forkpoint: Program, server: ModelServer) -> None:
+    for name in ("one", "two"):
+        done = forkpoint.run("run", "Where?", "-c", name, "--model", "qwen3", "--base-url", GONE)
+        assert done.returncode == 1
+        assert f"forkpoint retry {name} --model NAME" in one_line(done.stderr)
+    done = forkpoint.run("retry", "one", "--base-url", server.url)
+    assert (done.returncode, done.stdout, server.last.model) == (0, "Paris.\n", "qwen3"), done.stderr
+    assert forkpoint.text("run", "And there?", "-c", "one") == "Paris.\n"
+    other = ("--model", "other", "--base-url", server.url)
+    assert forkpoint.text("run", "Where?", "-c", "two", *other) == "Paris.\n", "no model has ever answered there"
+    assert server.last.model == "other"
+    done = forkpoint.run("run", "Where?", "-c", "two", "--model", "qwen3", "--base-url", server.url)
+    assert (done.returncode, "is answered by openai/other" in one_line(done.stderr)) == (2, True)
+
+
+def test_another_model_of_a_conversation_that_was_answered_is_said_with_retry_or_allowed(
+    forkpoint: Program, server: ModelServer
+) -> None:
+    forkpoint.script(Reply("One."))
+    forkpoint.text("run", "Where?", "-c", "one", "--agent", "builds:agent")
+    forkpoint.script(Reply(fault=Fault("refused")))
+    assert "--model NAME" not in forkpoint.run("run", "Where?", "-c", "one").stderr, "another model would be no help"
+    done = forkpoint.run("retry", "one", "--model", "qwen3", "--base-url", server.url)
+    assert (done.returncode, done.stdout) == (0, "Paris.\n"), done.stderr
+    assert {tool["function"]["name"] for tool in server.last.json["tools"]} == {"press_ctrl_c", "read_log", "restart"}

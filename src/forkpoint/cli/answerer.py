@@ -10,6 +10,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.cli.common import BUILT_IN, imported, imported_agent
 from forkpoint.cli.options import option
 from forkpoint.cli.questions.project import ModelsHere
+from forkpoint.conversation import Conversation
 from forkpoint.conversation.look import default_agent, is_remote
 from forkpoint.errors import BadAgent, BadModel
 from forkpoint.llm.catalog import KEYS
@@ -60,6 +61,15 @@ class ModelOptions(Struct, frozen=True):
             why = f"{llm.model} runs in this process; say with --model which model is meant"
             raise typer.BadParameter(why, param_hint=self.hint)
         return llm.replace(**self.given)
+
+    def instead_of(self, conversation: Conversation, store: str | None) -> LLM | None:
+        """The model that the options want for a conversation; None if they say nothing."""
+        if not self:
+            return None
+        here = ModelsHere(None if conversation.workspace is None else str(conversation.workspace), store)
+        model = conversation.info().model
+        stored = None if model is None else LLM(model)
+        return self.llm(here, stored if conversation.agent is None else conversation.agent.llm)
 
     @property
     def hint(self) -> str:

@@ -26,6 +26,18 @@ from forkpoint.wire.documents import plain, turn_document
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
 
+_OTHER_MODEL = ("retry", "the same input, answered by another model", "--model", "NAME")
+"""For a turn whose model cannot be asked, however often."""
+
+_CANNOT_BE_ASKED = {
+    "missing_key",
+    "model_authentication",
+    "model_connection",
+    "model_quota",
+    "model_unknown",
+    "model_wrong_address",
+}
+
 _RETRY = ("retry", "the same input again, from the last good state")
 _RESUME = ("resume", "on after the last finished step")
 _DISCARD = ("discard", "end it, and go on without it")
@@ -132,7 +144,8 @@ class Telling:
             print_error(failed, as_json=True)
             return
         print(f"error: {one_line(failed.fact('Command line'))}", file=sys.stderr)
-        self._suggest(name, _RETRY, _RESUME)
+        other = [_OTHER_MODEL] if getattr(failed.cause, "code", None) in _CANNOT_BE_ASKED else []
+        self._suggest(name, _RETRY, _RESUME, *other)
 
     def _interrupted(self, conversation: Conversation) -> None:
         """Shows how the turn ended that Ctrl-C should stop: cancelled, unless it had ended before."""
@@ -144,11 +157,11 @@ class Telling:
         elif not self._as_json:
             print("Nothing was run.", file=sys.stderr)
 
-    def _suggest(self, name: str, *verbs: tuple[str, str]) -> None:
-        """Says on stderr what can be done now."""
+    def _suggest(self, name: str, *verbs: tuple[str, ...]) -> None:
+        """Says on stderr what can be done now: each a command, what it does, and further words of the command."""
         if self._as_json:
             return
-        rows = [(f"  {command(verb, name, self._store)}", does) for verb, does in verbs]
+        rows = [(f"  {command(verb, name, self._store, *more)}", does) for verb, does, *more in verbs]
         console(stderr=True).print(menu(rows))
 
 

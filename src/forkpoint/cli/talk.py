@@ -40,7 +40,8 @@ class Talk(Struct, frozen=True):
             return None
         try:
             other = self._other_model(self.name)
-            options |= {"agent": self.who.agent, "llm": other, "allow": self.allow, "trust": self.trust}
+            allow = self.allow if other is None else [*(self.allow or ()), "model"]
+            options |= {"agent": self.who.agent, "llm": other, "allow": allow, "trust": self.trust}
             found = opened(self.name, self.store, bind=True, **options)
         except NotFound:
             return None
@@ -75,15 +76,15 @@ class Talk(Struct, frozen=True):
         return Conversation(who, conversation_id=self.name, **place, **options)
 
     def _other_model(self, name: str) -> LLM | None:
-        """The model that the conversation is to go on with, if ``--allow`` permits another than it has; else None."""
+        """The model that the conversation is to go on with, if it may have another than it has; else None.
+
+        It may if ``--allow`` says so, or if nothing was ever answered there: then no model is to be kept.
+        """
         if not self.who.model or self.who.agent is not None:
             return None
-        if not self.allow or not allows_models(allowed(self.allow)):
-            return None
+        may = bool(self.allow) and allows_models(allowed(self.allow or ()))
         with opened(name, self.store, bind=True, allow=self.allow) as found:
-            model = found.info().model
-            has = None if model is None else LLM(model)
-            return self.who.model.llm(self._here, has if found.agent is None else found.agent.llm)
+            return self.who.model.instead_of(found, self.store) if may or found.info().events == 0 else None
 
     @property
     def _here(self) -> ModelsHere:

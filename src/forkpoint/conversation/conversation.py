@@ -372,6 +372,14 @@ class AsyncConversation:
         """
         await self._handle.change_agent(agent, if_revision)
 
+    async def use_model(self, model: LLM | str) -> None:
+        """Lets another model answer from the next turn on. All else of the agent stays, at a server too.
+
+        Nothing is written yet: the next turn that commits records the change, and a turn that fails leaves the
+        conversation as it was. A turn that is open meanwhile is not disturbed.
+        """
+        await self._handle.use_model(model)
+
     # Turns.
 
     def send_message(self, message: Message) -> None:
@@ -500,12 +508,14 @@ class AsyncConversation:
                 raise NoSuchTurn(self.id, "steer", "nothing was run yet") from None
             raise
 
-    async def retry(self, turn: TurnId | None = None, *, key: str | None = None) -> Turn:
+    async def retry(
+        self, turn: TurnId | None = None, *, key: str | None = None, model: LLM | str | None = None
+    ) -> Turn:
         """Runs the input of a turn again, from the head. Default: the last turn that did not commit.
 
-        A turn that is still open is discarded.
+        A turn that is still open is discarded. ``model``: another model answers, from here on, as with `use_model`.
         """
-        return await self._tries.retry(turn, key)
+        return await self._tries.retry(turn, key, model)
 
     async def resume(
         self, turn: TurnId | None = None, *, rerun: str | Collection[str] = (), limits: Limits | None = None

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from forkpoint.agent.agent import Agent
 from forkpoint.agent.stored.document import bind as bind_to
 from forkpoint.agent.stored.document import portable_document
-from forkpoint.backend.allowance import NOTHING, as_allowed, check_model, reopened, stands_for
+from forkpoint.backend.allowance import NOTHING, as_allowed, check_model, going_on, reopened, standing_in, stands_for
 from forkpoint.backend.messages import ImportedList
 from forkpoint.backend.names import Id, as_answerer, as_id, with_title
 from forkpoint.backend.options import Draft
@@ -40,6 +40,7 @@ from forkpoint.errors import (
 )
 from forkpoint.history.budgets import Budget
 from forkpoint.llm.model import LLM
+from forkpoint.workspace.models.names import as_model
 
 
 class Handle:
@@ -226,6 +227,20 @@ class Handle:
         if self.draft is None:
             await (await self.backend()).change(self.id, settings, at_hand(answerer), if_revision=if_revision)
         self.agent, self.settings = at_hand(answerer), settings
+
+    async def use_model(self, model: LLM | str) -> None:
+        """Lets another model answer from the next turn on. That turn records it if it commits."""
+        llm = as_model(model)
+        async with self._making:
+            if self.draft is None and self.place.is_remote:
+                self.agent = Agent(llm) if self.agent is None else self.agent.replace(llm=llm)
+                self.allow |= {"model"}  # the server keeps all else of its agent
+            elif self.draft is None and self.answerer().llm != llm:
+                self.agent = standing_in(self.answerer().replace(llm=llm), self.settings.agent_json)
+                self.allow |= {"model"}
+                self.settings = going_on(self.settings, self.agent, self.allow)
+        if self.draft is not None:
+            await self.change_agent(llm if self.agent is None else self.agent.replace(llm=llm), None)
 
     def kept(self, settings: Settings, lender: Agent | None) -> None:
         """Goes on with the settings that came with a branch. ``lender`` is the branch's agent, if it is at hand.

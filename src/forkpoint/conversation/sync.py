@@ -170,6 +170,7 @@ class Conversation:
     describe = waits(AsyncConversation.describe)
     rename = waits(AsyncConversation.rename)
     change_agent = waits(AsyncConversation.change_agent)
+    use_model = waits(AsyncConversation.use_model)
 
     # Turns.
 

@@ -22,6 +22,7 @@ from forkpoint.backend.results import Call, Turn
 from forkpoint.conversation.handle import Handle
 from forkpoint.errors import BadArgument, CallChanged, NoSuchTurn, NothingToRun, NotShown, TurnFailed
 from forkpoint.events import ToolResult, UserMessage
+from forkpoint.llm.model import LLM
 from forkpoint.updates import TurnJoined, TurnStarted
 
 
@@ -106,8 +107,8 @@ class Tries:
             raise NothingToRun.going_on(self._handle.id, "nothing was said in it yet")
         return await self.run((), go_on=True, key=key, if_revision=if_revision, also=also)
 
-    async def retry(self, turn: TurnId | None, key: str | None) -> Turn:
-        """Runs the input of a turn again."""
+    async def retry(self, turn: TurnId | None, key: str | None, model: LLM | str | None = None) -> Turn:
+        """Runs the input of a turn again; with another model, if one is given."""
         handle = self._handle
         if key is not None and turn is None and handle.draft is None:  # the key's own turn is not what is retried
             made = await (await handle.backend()).turns.made_with(handle.id, key)
@@ -118,6 +119,8 @@ class Tries:
             raise NoSuchTurn(handle.id, "retry", why)
         if not failed.given and not failed.go_on:
             raise NoSuchTurn(handle.id, "retry", f"turn {failed.id} has no input")
+        if model is not None:
+            await handle.use_model(model)
         if failed.outcome in {"awaiting_approval", "interrupted"}:
             backend = await handle.backend()
             await backend.turns.make_way(handle.id, failed.id, handle.answerer(), allow=handle.allow)

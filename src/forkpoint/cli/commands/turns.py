@@ -7,6 +7,7 @@ import typer
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Limits
+from forkpoint.cli.answerer import Api, ApiKeyEnv, BaseUrl, ModelOptions
 from forkpoint.cli.commands.local import bring_library_for
 from forkpoint.cli.common import Allow, Id, Store, Tools, opened
 from forkpoint.cli.figures import money, tokens
@@ -28,6 +29,12 @@ By = Annotated[str | None, option("--by NAME", "Who decides; it is recorded.")]
 def retry(
     conversation: Id,
     turn: TurnId = None,
+    model: Annotated[str | None, option("--model NAME", "Another model answers from here on, such as openai/NAME.")] = (
+        None
+    ),
+    base_url: BaseUrl = None,
+    api: Api = None,
+    api_key_env: ApiKeyEnv = None,
     agent: Tools = None,
     allow: Allow = None,
     store: Store = None,
@@ -38,11 +45,22 @@ def retry(
     The same input is run from the last good state: the model sees nothing of the failed try. What its tools did is not
     undone.
 
+    --model lets another model answer: for one that is not there, or that cannot be reached. --base-url, --api and
+    --api-key-env say where and how it is asked; without --model they change that of the conversation's own model. The
+    turn records the change if it commits.
+
     \b
-    Example:
+    Examples:
       forkpoint retry build-1234
+      forkpoint retry build-1234 --model anthropic/claude-sonnet-5
+      forkpoint retry build-1234 --base-url http://localhost:8000/v1
     """
-    _continue(conversation, lambda this: this.retry(turn), store, json, agent=agent, allow=allow)
+    asked = ModelOptions(model, base_url, api, api_key_env)
+
+    def act(this: Conversation) -> Turn:
+        return this.retry(turn, model=asked.instead_of(this, store))
+
+    _continue(conversation, act, store, json, agent=agent, allow=allow)
 
 
 def go_on(
