@@ -2,15 +2,15 @@
 Tests: tests/cli/test_doctor.py."""
 
 from collections.abc import Iterator
-from typing import Literal, TypeAlias
+from importlib.util import find_spec
+from typing import Literal, TypeAlias, assert_never
 
 from msgspec import Struct
 
 from forkpoint.cli.answerer import described
 from forkpoint.cli.reach import address_of, reached
-from forkpoint.errors import ExtraMissing, ForkpointError, NoWeights
-from forkpoint.llm.local.llama import load as load_llama
-from forkpoint.llm.local.weights import find
+from forkpoint.errors import ExtraBroken, ForkpointError
+from forkpoint.llm.local.weights import check_ready
 from forkpoint.llm.model import LLM
 from forkpoint.llm.scripts import script_named
 from forkpoint.workspace.defaults import named_model
@@ -30,13 +30,11 @@ class Check(Struct, frozen=True):
 def default_model() -> tuple[State, str]:
     """Whether the model can be asked that answers where nobody names one."""
     name, source = named_model()
+    llm = default_llm()
     try:
-        llm = default_llm()
         check_usable(llm)
-    except (ExtraMissing, NoWeights) as error:
-        if source != "default":
-            raise
-        return "absent", f"{name} ({source}): {error}"  # nothing asked for this model: it is the default
+    except ForkpointError as error:
+        return "bad", f"{name} ({source}): {error.message('Command line')}"
     return "good", f"{name} ({source})" if llm.model == name else f"{name} ({source}), which is {described(llm)}"
 
 
@@ -69,10 +67,23 @@ def asked_model(name: str) -> tuple[State, str]:
 
 
 def check_usable(llm: LLM) -> None:
-    """Raises an error if a model cannot be used: its key or its weights are missing."""
+    """Raises an error if a model cannot be used: its key, its weights, or the package that asks it are missing."""
     llm.key()
-    if llm.kind == "local":
-        load_llama(llm.model)
-        find(llm.name)
-    elif llm.kind == "scripted":
-        script_named(llm.name)
+    match llm.wire:
+        case "local":
+            check_ready(llm.name)
+        case "scripted":
+            script_named(llm.name)
+        case "chat" | "responses" | "messages":
+            package = "anthropic" if llm.wire == "messages" else "openai"
+            if not _is_installed(package):
+                raise ExtraBroken.package_missing(llm.model, package)
+        case _ as never:
+            assert_never(never)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ImportError:
+        return False

@@ -7,7 +7,7 @@ from forkpoint.errors.form import form
 class ExtraMissing(ForkpointError, code="extra_missing"):
     """{what} needs a package that is not installed.
 
-    Install it with: pip install 'forkpoint[{extra}]', and try again.
+    Install it with: pip install 'forkpoint[{extra}]'{then}, and try again.
 
     HTTP: Tell whoever runs the server.
 
@@ -16,6 +16,7 @@ class ExtraMissing(ForkpointError, code="extra_missing"):
 
     what: str
     extra: str
+    then: str = ""  # what else must be run, as ` && COMMAND`
 
 
 class LibraryMissing(ForkpointError, code="library_missing"):
@@ -46,6 +47,18 @@ class ExtraBroken(ForkpointError, code="extra_broken"):
     what: str
     package: str
     why: str
+
+    @form
+    def package_missing(self, what: str, package: str) -> None:
+        """{what} needs the package {package}, which is not installed.
+
+        Install it with: pip install {package}, and try again.
+
+        HTTP: Tell whoever runs the server.
+
+        Chat: Tell whoever runs the server.
+        """
+        self.why = "it is not installed"
 
 
 class NoWeights(ForkpointError, code="no_weights"):

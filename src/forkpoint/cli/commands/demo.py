@@ -24,7 +24,7 @@ from forkpoint.conversation.portal import wait_for
 from forkpoint.conversation.visualizer import TerminalVisualizer
 from forkpoint.errors import TurnFailed
 from forkpoint.llm.local.engine import engine_for, leave
-from forkpoint.llm.local.weights import find
+from forkpoint.llm.local.weights import check_ready
 from forkpoint.llm.model import LLM
 from forkpoint.updates import TextPiece
 from forkpoint.wire.documents import info_document, plain, stats_document
@@ -247,7 +247,7 @@ def _model_loaded(*, quiet: bool) -> Iterator[None]:
         """Somebody who needs the model."""
 
     reader = Reader()
-    path = find(MODEL.partition("/")[2])
+    path = check_ready(MODEL.partition("/")[2])
     engine = engine_for(path, reader, model=MODEL, progress=(lambda _: None) if quiet else tell)
     try:
         wait_for("demo", engine.load)

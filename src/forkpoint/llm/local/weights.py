@@ -83,6 +83,16 @@ def find(name: str) -> Path:
     return _checked(found[0], SMOLLM2.model)
 
 
+def check_ready(name: str) -> Path:
+    """The file of ``local/NAME``, once llama.cpp is loaded. Raises what is missing, with one command that brings all.
+
+    Without llama.cpp the weights are of no use, so that is said first.
+    """
+    bundled = name == SMOLLM2.name
+    llama.load(f"local/{name}", then=" && forkpoint local fetch" if bundled and _found(SMOLLM2) is None else "")
+    return find(name)
+
+
 def cache_folder() -> Path:
     """Where fetched weights stand: ``FORKPOINT_CACHE``, or the folder that the system has for such things."""
     chosen = os.environ.get("FORKPOINT_CACHE", "").strip()

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import anyio
 import anyio.lowlevel
 
+from forkpoint.errors import ExtraBroken
 from forkpoint.llm.key import Key
 from forkpoint.llm.model import LLM
 from forkpoint.lru import Lru
@@ -35,9 +36,15 @@ _LOGGERS = (
 
 
 def load(package: str) -> Any:
-    """The SDK, and whatever else the first call needs that takes a while."""
-    _trusted()
-    return importlib.import_module(package)
+    """The SDK, and whatever else the first call needs that takes a while. Raises `ExtraBroken`."""
+    try:
+        _trusted()
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        missing = (error.name or package).partition(".")[0]
+        raise ExtraBroken.package_missing(f"A model of {package}'s API", missing) from error
+    except ImportError as error:
+        raise ExtraBroken(f"A model of {package}'s API", package, f"{type(error).__name__}: {error}") from error
 
 
 class Clients:

@@ -2,10 +2,11 @@
 
 import msgspec
 
+from forkpoint.errors import NoWeights
 from forkpoint.llm.answers import Answer
 from forkpoint.llm.attempt import Hearing
 from forkpoint.llm.local.engine import Progress, engine_for, leave
-from forkpoint.llm.local.weights import find
+from forkpoint.llm.local.weights import check_ready, find
 from forkpoint.llm.request import Request
 from forkpoint.llm.streams.chat import ChatStream
 
@@ -18,7 +19,10 @@ class LocalProvider:
 
     async def ask(self, request: Request, hearing: Hearing) -> Answer:
         llm = request.llm
-        path = find(llm.name)
+        try:
+            path = find(llm.name)
+        except NoWeights:
+            path = check_ready(llm.name)  # says what else is missing, and that first
         engine = engine_for(path, self, model=llm.model, context_tokens=llm.context_tokens, progress=self._progress)
         stream = ChatStream(origin=request.rendering.manifest.origin, model=request.model, hearing=hearing)
 
