@@ -7,6 +7,7 @@ import typer
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
+from forkpoint.cli.bundled import agent_of
 from forkpoint.cli.common import BUILT_IN, imported, imported_agent
 from forkpoint.cli.options import option
 from forkpoint.cli.questions.project import ModelsHere
@@ -123,7 +124,7 @@ class Answerer(Struct, frozen=True):
         Raises `BadAgent` if the agent cannot be found, or if the options contradict.
         """
         if self.agent is None:
-            return Agent(self.model.llm(here, otherwise), instructions=self.instructions or "")
+            return agent_of(self.model.llm(here, otherwise), self.instructions)
         if self.agent in BUILT_IN and self.instructions is None:
             made: Agent = imported(BUILT_IN[self.agent])(self.model.llm(here, otherwise))
             return made

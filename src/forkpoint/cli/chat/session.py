@@ -6,6 +6,7 @@ from typing import Any, Self, TypeVar
 
 from forkpoint.backend.messages import Message
 from forkpoint.cli import figures
+from forkpoint.cli.bundled import INTRODUCTION, is_bundled
 from forkpoint.cli.chat.screen import ChatScreen
 from forkpoint.cli.chat.turn_watch import TurnWatch, asked
 from forkpoint.cli.chat.typed_lines import TypedLines
@@ -58,6 +59,8 @@ class Session:
             if self.this.agent is not None:
                 told.insert(1, self.this.agent.llm.model)
             self.screen.say(" · ".join(told))
+            if is_bundled(self.this.agent):
+                self.screen.say(INTRODUCTION)
         return self
 
     def __exit__(self, *_: object) -> None:

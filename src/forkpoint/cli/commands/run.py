@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from forkpoint.cli.answerer import Answerer, Api, ApiKeyEnv, BaseUrl, ModelOptions
+from forkpoint.cli.bundled import INTRODUCTION, is_bundled
 from forkpoint.cli.common import AgentPath, Allow, Approval, Instructions, Last, Model, Store, last_used, only_one
 from forkpoint.cli.input.attachments import Files, Images, attached
 from forkpoint.cli.input.schema import schema_from
@@ -12,7 +13,7 @@ from forkpoint.cli.input.stdin import NOTHING, message_from
 from forkpoint.cli.input.template import Parameters, TemplateName, filled, template_from
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.outcome import AnswerForm, Telling
-from forkpoint.cli.output import Json
+from forkpoint.cli.output import Json, aside
 from forkpoint.cli.questions.allowed_tools import AllowedTools
 from forkpoint.cli.questions.project import TrustGiven, Workspace, place_of
 from forkpoint.cli.talk import Talk, here_for
@@ -123,9 +124,12 @@ def run(
     telling = Telling(store=store, as_json=json, quiet=quiet, form=form)
     who = Answerer(ModelOptions(model, base_url, api, api_key_env), instructions, agent)
     talk = Talk(conversation, who, approval, workspace, trust, allow, store, output)
-    with talk.existing(**telling.options) or talk.new(**telling.options) as this:
+    found = talk.existing(**telling.options)
+    with found or talk.new(**telling.options) as this:
         telling.run(
             this,
             lambda: allowed.carry_on(this, this.run([*([said] if said else []), *parts] if parts else said, key=key)),
         )
+        if found is None and is_bundled(this.agent) and form == "text" and not quiet and not json:
+            aside(INTRODUCTION)
         Titles.wanted(title_model, store).give(this)
