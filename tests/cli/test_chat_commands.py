@@ -73,6 +73,11 @@ def test_a_title_is_given_and_the_conversation_is_written_into_a_file(forkpoint:
         assert conversation.title() == "About one"
 
 
+def test_what_to_look_at_is_said_when_a_conversation_is_compacted(forkpoint: Program) -> None:
+    shown = chat(forkpoint, "one", "two", "three", "/compact Above all the colours.")
+    assert any("Above all the colours." in line for line in shown), "the model, which repeats, did not hear it"
+
+
 def test_a_short_conversation_has_nothing_to_compact(forkpoint: Program) -> None:
     assert any(line.startswith("Nothing was condensed") for line in chat(forkpoint, "one", "/compact"))
 

@@ -10,10 +10,10 @@ from tests.agent import importable
 from tests.conversation.support.agents import Signal, agent_of, asks, call, messages_of, scripted
 from tests.conversation.support.homes import Home
 
-from forkpoint import LLM, AsyncConversation, Condenser, Conversation, Window, tool
+from forkpoint import LLM, Agent, AsyncConversation, Condenser, Conversation, Window, tool
 from forkpoint.agent.condense.cut import Cut
 from forkpoint.agent.stored.document import bind, document_of, portable_document
-from forkpoint.errors import BadAgent, CannotResume, ModelError, Stale, TurnOpen
+from forkpoint.errors import BadAgent, BadArgument, CannotResume, ModelError, Stale, TurnOpen
 from forkpoint.events import AnyBody, Condensation, Event, SkillActivated, Usage
 from forkpoint.testing import Fault, Heard, Reply
 
@@ -119,6 +119,35 @@ async def test_only_the_newest_turn_is_left_in_the_end_and_a_new_one_has_nothing
         prompt = await shown(conversation)
         assert ("question 1." in prompt, "question 2." in prompt) == (False, True)
         assert len(await notes_of(conversation)) <= 2
+
+
+async def test_whoever_asks_says_what_the_summary_should_look_at(home: Home) -> None:
+    heard: list[str] = []
+
+    def answer(said: Heard) -> Reply:
+        heard.append(str(messages_of(said)[-1]["content"]))
+        return Reply(f"answer {len(heard)}")
+
+    agent = home.agent(Agent(scripted(answer)))
+    async with AsyncConversation(agent, store=home.store) as conversation:
+        for n in range(2):
+            await conversation.run(f"question {n}")
+        made = await conversation.condense(focus="Above all the colours.")
+        assert made is not None
+        assert made.summary == "answer 3"
+        assert heard[-1].endswith("look at above all:\nAbove all the colours.")
+        with pytest.raises(BadArgument):
+            await conversation.condense(focus=" ")
+
+
+async def test_a_condenser_that_asks_no_model_takes_no_focus(home: Home) -> None:
+    agent = home.agent(Agent("scripted/echo", condenser=Window(events=100)))
+    async with AsyncConversation(agent, store=home.store) as conversation:
+        for n in range(2):
+            await conversation.run(f"question {n}")
+        with pytest.raises(BadArgument, match="asks no model"):
+            await conversation.condense(focus="Above all the colours.")
+        assert await notes_of(conversation) == []
 
 
 async def test_what_goes_wrong_is_raised_and_nothing_has_changed_but_what_it_cost(home: Home) -> None:

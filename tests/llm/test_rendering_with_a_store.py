@@ -49,7 +49,9 @@ async def test_results_that_come_in_any_order_are_sent_as_history_will_have_them
     origin = manifest.origin
     question = NewEvent(UserMessage((Text("Where is it?"),)))
     response = [NewEvent(ToolCall(id, "look", "{}", provider=origin), response=1) for id in CALLS]
-    parts: dict[str, tuple[Part, ...]] = {id: (Text(id), Image("image/png", data=f"{id}aa")) for id in CALLS}
+    parts: dict[str, tuple[Part, ...]] = {
+        id: (Text(id), Image("image/png", data=f"{id}aa".replace("_", "A"))) for id in CALLS
+    }
     results = [NewEvent(ToolResult(id, "look", parts[id])) for id in order]
     results.insert(1, NewEvent(SkillActivated("looking", "Look twice.")))
     answer = NewEvent(AssistantMessage((Text("There."),), provider=origin), response=2)

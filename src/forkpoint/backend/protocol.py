@@ -101,9 +101,18 @@ class BackendTurns(Protocol):
         ...
 
     async def condense(
-        self, id: str, agent: Agent, *, if_revision: int | None = None, allow: frozenset[str] = frozenset()
+        self,
+        id: str,
+        agent: Agent,
+        *,
+        focus: str | None = None,
+        if_revision: int | None = None,
+        allow: frozenset[str] = frozenset(),
     ) -> Condensation | None:
-        """Condenses the path at once, as a note. None if nothing can be forgotten, or the summary is of no use."""
+        """Condenses the path at once, as a note. None if nothing can be forgotten, or the summary is of no use.
+
+        ``focus`` says what the summary should look at above all.
+        """
         ...
 
     async def read(self, id: str, turn: str) -> Turn:

@@ -196,7 +196,7 @@ def last_used(store: str | None) -> str:
     A list by last use goes by minutes, so the last change decides among those at its front. A branch that was set
     aside counts only if something has happened in it since.
     """
-    front = listed(store, order="used", limit=50).items
+    front = listed(store, order="used", limit=50, drafts=True).items
     used = [info for info in front if info.lineage.kind != "aside" or info.updated > info.created]
     if not used:
         raise NotFound("conversation", "--last")

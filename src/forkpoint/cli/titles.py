@@ -32,35 +32,31 @@ QUESTION = (
 
 
 class Titles(Struct, frozen=True):
-    """Which model writes titles, if any, and in which store."""
+    """Which model writes titles, and in which store. Without a model it is the one of the user's settings, if any."""
 
     model: str | None
     store: str | None
 
-    @classmethod
-    def wanted(cls, given: str | None, store: str | None) -> "Titles":
-        """As an option says, or else the user's settings."""
-        return cls(given or default_title_model(), store)
-
     def give(self, conversation: Conversation) -> None:
         """Gives a conversation a title if it has none. That it cannot be done is said, and harms nothing."""
-        if self.model is None or conversation.title() is not None:
-            return
         try:
-            self.write(conversation.id)
+            model = self.model or default_title_model()
+            if model is not None and conversation.title() is None:
+                write_title(conversation.id, model, self.store)
         except (ForkpointError, KeyboardInterrupt) as error:
             why = error.fact("Command line") if isinstance(error, ForkpointError) else "it was stopped."
             aside(f"{one_line(conversation.name)} has no title: {one_line(why)}")
 
-    def write(self, id: str) -> str:
-        """Asks the model for a title of a conversation, and sets it. Raises what asking raises."""
-        llm = ModelOptions(self.model).llm()
-        with opened(id, self.store, bind=True, llm=llm, allow=["model", "tools", "workspace"]) as this:
-            title = title_in(answer := this.ask(QUESTION).text)
-            if not title:
-                raise AnswerMalformed(llm.model, f"it has no title: {one_line(answer, 40)!r}")
-            this.describe(title=title)
-        return title
+
+def write_title(id: str, model: str, store: str | None) -> str:
+    """Asks a model for a title of a conversation, and sets it. Raises what asking raises."""
+    llm = ModelOptions(model).llm()
+    with opened(id, store, bind=True, llm=llm, allow=["model", "tools", "workspace"]) as this:
+        title = title_in(answer := this.ask(QUESTION).text)
+        if not title:
+            raise AnswerMalformed(llm.model, f"it has no title: {one_line(answer, 40)!r}")
+        this.describe(title=title)
+    return title
 
 
 def title_in(answer: str) -> str:

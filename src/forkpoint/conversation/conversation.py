@@ -464,19 +464,24 @@ class AsyncConversation:
             handle.id, handle.answerer(), asked, allow=handle.allow, tell=self._tries.teller()
         )
 
-    async def condense(self, *, if_revision: int | None = None) -> Condensation | None:
+    async def condense(self, *, focus: str | None = None, if_revision: int | None = None) -> Condensation | None:
         """Leaves the older part of the path out of prompts from now on, however short the path is. A note records it.
 
         The agent's condenser does it. For an agent without one, its model writes a summary. Returns what prompts show
         instead; None if there is nothing to leave out, or if the model's summary is of no use, which is logged. The
         conversation must have no open turn; if it goes on meanwhile, `Stale` is raised.
 
-        ``if_revision``: as in `run`.
+        - ``focus``: what the summary should look at above all, in words for the model that writes it.
+        - ``if_revision``: as in `run`.
         """
         handle = self._handle
         handle.check_draft(if_revision)
         backend = await handle.backend()
-        return await backend.turns.condense(handle.id, handle.answerer(), if_revision=if_revision, allow=handle.allow)
+        if focus is not None and not focus.strip():
+            raise BadArgument("condense()", "focus", "it says nothing; leave it out, or say what to look at")
+        return await backend.turns.condense(
+            handle.id, handle.answerer(), focus=focus, if_revision=if_revision, allow=handle.allow
+        )
 
     async def cancel(self) -> Turn:
         """Cancels the open turn, whichever process runs it, and waits for its outcome: ``committed`` if it is too late.

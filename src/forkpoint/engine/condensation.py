@@ -20,7 +20,7 @@ from forkpoint.engine.conversation_cache import check_idle, check_revision
 from forkpoint.engine.paid_notes import PaidNote
 from forkpoint.engine.turns.journal import staged
 from forkpoint.engine.turns.path import newest
-from forkpoint.errors import Stale
+from forkpoint.errors import BadArgument, Stale
 from forkpoint.events import Condensation, Event, ModelCalled, NewEvent, SkillActivated, Text, Usage, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.llm.answers import Complete, Failed
@@ -88,7 +88,7 @@ class PathCondenser:
             await self._charges.settle()
 
     async def condense(
-        self, id: str, agent: Agent, *, if_revision: int | None, allow: frozenset[str]
+        self, id: str, agent: Agent, *, focus: str | None, if_revision: int | None, allow: frozenset[str]
     ) -> Condensation | None:
         """Condenses a path because somebody asks for it. None if nothing can be forgotten."""
         self._charges.check()
@@ -98,7 +98,7 @@ class PathCondenser:
         agent = self._planner.agent_for(record.settings, agent, allow)
         agent.llm.key()
         try:
-            note = await self._at_once(agent, record)
+            note = await self._at_once(agent, record, focus)
         finally:
             await self._charges.settle()
         if note is None:
@@ -131,14 +131,14 @@ class PathCondenser:
         self._remember(id, None if note is not None else _InVain(count, tokens))
         return note
 
-    async def _at_once(self, agent: Agent, record: StoredConversation) -> Committed | None:
+    async def _at_once(self, agent: Agent, record: StoredConversation, focus: str | None = None) -> Committed | None:
         """Condenses a path however short it is. An agent without a condenser lets its own model write the summary."""
         id, condenser = record.id, agent.condenser or Condenser()
         self._owed.discard(id)
         kept_from = (await self._store.state(id)).kept_from
         events = await self._store.events(id, at=record.head.position, after=kept_from - 1)
         cut = condenser.due(events, context=agent.llm.context_tokens, force=True)
-        return None if cut is None else await self._condense(agent, condenser, id, cut, record.revision)
+        return None if cut is None else await self._condense(agent, condenser, id, cut, record.revision, focus)
 
     @property
     def unsettled(self) -> list[str]:
@@ -151,12 +151,17 @@ class PathCondenser:
         if (error := await self._notes.settle(id)) is not None:
             _log.warning("a note was not written: %s", error)
 
-    async def _condense(self, agent: Agent, condenser: Condenses, id: str, cut: Cut, revision: int) -> Committed | None:
+    async def _condense(
+        self, agent: Agent, condenser: Condenses, id: str, cut: Cut, revision: int, focus: str | None = None
+    ) -> Committed | None:
+        question = _focused(condenser.question(cut), focus)
         spent: list[ModelCalled] = []
         counted = False
         admit = await admission_beside(self._store, id, new_id())  # under the id of the note
         try:
-            answer = await self._summary(agent, condenser, id, cut, spent, admit)
+            answer = None
+            if question is not None:
+                answer = await self._summary(agent, condenser, id, question, spent, admit)
             bodies = tuple(condenser.condensed(cut, answer))
             if not _is_a_condensation(bodies):
                 _log.warning("a conversation was not condensed: the summary is of no use")
@@ -175,13 +180,10 @@ class PathCondenser:
         agent: Agent,
         condenser: Condenses,
         id: str,
-        cut: Cut,
+        question: str,
         spent: list[ModelCalled],
         admit: BesideAdmission | None,
     ) -> str | None:
-        question = condenser.question(cut)
-        if question is None:
-            return None
         llm, instructions = asked_by(condenser, agent.llm)
         manifest = manifest_of(llm, instructions=instructions)
         prompt = render(manifest, staged([NewEvent(UserMessage((Text(question),)))]))
@@ -213,6 +215,15 @@ class PathCondenser:
     def _is_too_early(self, id: str, events: int, tokens: int) -> bool:
         last = self._in_vain.get(id)
         return last is not None and (events < last.events * (1 + _AGAIN) and tokens < last.tokens * (1 + _AGAIN))
+
+
+def _focused(question: str | None, focus: str | None) -> str | None:
+    """The question, with what the summary should look at. Raises `BadArgument` if no model is asked."""
+    if focus is None:
+        return question
+    if question is None:
+        raise BadArgument("condense()", "focus", "the agent's condenser asks no model; leave it out")
+    return f"{question}\n\nWhoever asks for the notes says what they should look at above all:\n{focus}"
 
 
 def _is_a_condensation(bodies: tuple[object, ...]) -> bool:

@@ -198,9 +198,15 @@ class RemoteTurns:
         return await self._connection.read(request, TurnDocument, turn_of)
 
     async def condense(
-        self, id: str, agent: Agent | None, *, if_revision: int | None = None, allow: frozenset[str] = NOTHING
+        self,
+        id: str,
+        agent: Agent | None,
+        *,
+        focus: str | None = None,
+        if_revision: int | None = None,
+        allow: frozenset[str] = NOTHING,
     ) -> Condensation | None:
-        path, body = f"{path_of(id)}/condense", without(allow, agent)
+        path, body = f"{path_of(id)}/condense", without(allow, agent) | ({} if focus is None else {"focus": focus})
         request = ServerRequest(method="POST", path=path, body=body, revision=if_revision, read=None)
         return await self._connection.read(request, CondensedDocument, condensed_of, twice=False)
 

@@ -93,7 +93,7 @@ def chat(
     store = place_of(workspace, store, trust)
     talk = Talk(conversation, who, approval, workspace, trust, allow, store)
     screen = ChatScreen(as_json=json, plain=plain)
-    with Session(talk, screen, Titles.wanted(title_model, store)) as session:
+    with Session(talk, screen, Titles(title_model, store)) as session:
         Dialogue(session, attached(image, file)).go()
 
 

@@ -15,7 +15,7 @@ from forkpoint.cli.commands.branches.tree import walk
 from forkpoint.cli.common import Id, Store, Tags, listed, only_one, opened, short_names, tags_from
 from forkpoint.cli.options import option
 from forkpoint.cli.output import Json, aside, console, display, facts, grid, has_screen, one_line, print_json, standing
-from forkpoint.cli.titles import Titles
+from forkpoint.cli.titles import write_title
 from forkpoint.conversation import Conversations, Info, Spending
 from forkpoint.conversation.look import is_there
 from forkpoint.events import Usage
@@ -130,7 +130,7 @@ def describe(
         if tag or untag:
             others = {key: value for key, value in this.tags().items() if key != "title"}
             tags = {key: value for key, value in (others | tags_from(tag)).items() if key not in (untag or ())}
-        written = None if title_model is None else Titles(title_model, store).write(this.id)
+        written = None if title_model is None else write_title(this.id, title_model, store)
         info = this.describe(title=written or title, tags=tags)
     if json:
         print_json(info_document(info))

@@ -132,4 +132,4 @@ def run(
         )
         if found is None and is_bundled(this.agent) and form == "text" and not quiet and not json:
             aside(INTRODUCTION)
-        Titles.wanted(title_model, store).give(this)
+        Titles(title_model, store).give(this)

@@ -285,7 +285,12 @@ def ask(
 
 
 def condense(
-    conversation: Id, agent: Tools = None, allow: Allow = None, store: Store = None, json: Json = False
+    conversation: Id,
+    focus: Annotated[str | None, option("--focus TEXT", "What the summary should look at above all.")] = None,
+    agent: Tools = None,
+    allow: Allow = None,
+    store: Store = None,
+    json: Json = False,
 ) -> None:
     """Have the older part of a conversation summed up.
 
@@ -293,12 +298,13 @@ def condense(
     or else its model writes the summary. The conversation must have no open turn.
 
     \b
-    Example:
+    Examples:
       forkpoint condense build-1234
+      forkpoint condense build-1234 --focus "What was tried, and why it did not work."
     """
     with opened(conversation, store, bind=True, agent=agent, allow=allow) as this:
         bring_library_for(this, store)
-        made = this.condense()
+        made = this.condense(focus=focus)
     if json:
         print_json(condensed_document(made))
     elif made is None:

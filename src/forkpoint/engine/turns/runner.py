@@ -320,12 +320,18 @@ class TurnRunner:
         return await read_turn(self.store, turn)
 
     async def condense(
-        self, id: str, agent: Agent, *, if_revision: int | None = None, allow: frozenset[str] = NOTHING
+        self,
+        id: str,
+        agent: Agent,
+        *,
+        focus: str | None = None,
+        if_revision: int | None = None,
+        allow: frozenset[str] = NOTHING,
     ) -> Condensation | None:
         """Condenses the path at once."""
         await self.unended.end(id)
         self.active.check_open(id)
-        return await self._condenser.condense(id, agent, if_revision=if_revision, allow=allow)
+        return await self._condenser.condense(id, agent, focus=focus, if_revision=if_revision, allow=allow)
 
     async def read(self, id: str, turn: str) -> Turn:
         """A turn by its id."""

@@ -328,8 +328,9 @@ class RetryTurn(_Body, frozen=True):
 
 
 class Condense(_Body, frozen=True):
-    """A conversation whose prompts are to forget their older part."""
+    """A conversation whose prompts are to forget their older part. ``focus``: what the summary should look at."""
 
+    focus: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
     allow: Allow = ()
     agent: GoOnWith | None = None
 

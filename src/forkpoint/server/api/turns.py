@@ -360,7 +360,9 @@ async def condense(call: CallMade, id: Conversation) -> Response:
     body = await call.body(Condense)
     info, settings = await call.found(id)
     agent, allow = call.going_on(info, settings, body)
-    made = await call.backend.turns.condense(info.id, agent, if_revision=call.if_revision, allow=allow)
+    made = await call.backend.turns.condense(
+        info.id, agent, focus=body.focus, if_revision=call.if_revision, allow=allow
+    )
     call.services.watching.moved(call.tenant, info.id)
     return answer(condensed_document(made))
 

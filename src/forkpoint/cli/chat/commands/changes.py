@@ -23,7 +23,7 @@ def change_commands(session: Session) -> tuple[SlashCommand, ...]:
     return (
         SlashCommand("model", "[NAME]", "show the model, or go on with another one", does.model, does.models),
         SlashCommand("title", "[TEXT]", "show the title, or give another one", does.title),
-        SlashCommand("compact", "", "have the older part summed up, so that prompts are shorter", does.compact),
+        SlashCommand("compact", "[TEXT]", "have the older part summed up; TEXT says what to look at", does.compact),
         SlashCommand(
             "export", "[FILE] [--md]", "write the conversation into a file, with --md for people", does.export, files
         ),
@@ -60,8 +60,8 @@ class _Changes:
         )
         return {"conversation": this.id, "title": title}
 
-    def compact(self, _: str) -> Answer:
-        made = self._session.run(self._session.this.condense)
+    def compact(self, focus: str) -> Answer:
+        made = self._session.run(lambda: self._session.this.condense(focus=focus or None))
         self._screen.end_line()
         if made is None:
             self._screen.say("Nothing was condensed: there is nothing to forget, or the summary was of no use.")
