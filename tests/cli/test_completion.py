@@ -102,13 +102,26 @@ def test_folders_are_left_to_the_shell(line: str) -> None:
     assert candidates(before, word) == ("folders", ())
 
 
-def test_models_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_offered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("FORKPOINT_MODEL", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert offered("run --model ") == ["local/smollm2", "openai/", "anthropic/"]
     assert "anthropic/claude-sonnet-5" in offered("run --model anthropic/claude-s")
     assert "--model=openai/gpt-5" in offered("chat --model=openai/gpt-")
     monkeypatch.setenv("FORKPOINT_MODEL", "scripted/mine.json")
     assert offered("fork it --model scr") == ["scripted/mine.json"]
+
+
+def test_models_and_templates_of_the_settings_are_offered(forkpoint: Program) -> None:
+    forkpoint.settings.parent.mkdir(parents=True)
+    house = '[models.house]\nmodel = "qwen3"\nbase_url = "http://localhost:1/v1"\n'
+    forkpoint.settings.write_text(house + '[templates.review]\nmessage = "Review this."\n')
+    assert completed(forkpoint, "chat", "--model", "h") == {"house": "a model of your settings"}
+    assert completed(forkpoint, "run", "-t", "") == {"review": "Review this."}
+    assert completed(forkpoint, "templates", "re") == {"review": "Review this."}
+    forkpoint.settings.write_text("[models")
+    assert list(completed(forkpoint, "chat", "--model", "")) == ["local/smollm2", "openai/", "anthropic/"]
+    assert completed(forkpoint, "run", "-t", "") == {}
 
 
 def test_a_command_that_is_not_there_has_nothing_to_offer() -> None:

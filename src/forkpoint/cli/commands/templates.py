@@ -4,7 +4,6 @@ from typing import Annotated
 
 from msgspec.structs import asdict
 
-from forkpoint.cli.input.template import known_templates
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, display, facts, grid, one_line, print_json, tell
 from forkpoint.workspace.defaults import settings_file
@@ -12,9 +11,7 @@ from forkpoint.workspace.templates import Template, template_of, templates_of
 
 
 def templates(
-    name: Annotated[
-        str | None, argument("NAME", "Show this one, whole. Default: list all.", autocompletion=known_templates)
-    ] = None,
+    name: Annotated[str | None, argument("TEMPLATE", "Show this one, whole. Default: list all.")] = None,
     workspace: Annotated[
         str | None, option("--workspace FOLDER", "The folder whose trusted project is looked at. Default: this one.")
     ] = None,

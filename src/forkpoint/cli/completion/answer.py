@@ -9,7 +9,7 @@ Tests: tests/cli/test_completion.py.
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 
 from forkpoint.cli.completion.candidates import Candidates, candidates
 from forkpoint.cli.completion.words import set_apart, split
@@ -24,7 +24,8 @@ def answer(given: Sequence[str]) -> None:
     *before, word = words or [""]
     late = False
     try:
-        found = candidates(before, word)
+        with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):  # nor is a warning
+            found = candidates(before, word)
     except Exception as error:
         found, late = Candidates("words"), isinstance(error, TimeoutError)
     apart = set_apart(word, os.environ.get("COMP_WORDBREAKS", "")) if is_line else 0

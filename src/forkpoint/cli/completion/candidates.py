@@ -113,6 +113,10 @@ def _values(line: _Line, parameter: Parameter, word: str) -> Candidates:
             from forkpoint.cli.completion.models import known_models
 
             return _starting(word, known_models(word))
+        case "template":
+            from forkpoint.cli.completion.templates import known_templates
+
+            return _starting(word, known_templates())
         case "agent":
             return _starting(word, [("coder", "works in a repository")])
         case "file" | "store":

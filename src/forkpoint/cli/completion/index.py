@@ -90,6 +90,7 @@ def _value(one: Any) -> Value:
 _BY_NAME: dict[str, Value] = {
     "--conversation": "conversation",
     "--model": "model",
+    "--template": "template",
     "--title-model": "model",
     "--store": "store",
     "--workspace": "folder",
@@ -103,6 +104,7 @@ _BY_METAVAR: dict[str, Value] = {
     "MODULE:NAME": "agent",
     "OTHER": "conversation",
     "PATH": "folder",
+    "TEMPLATE": "template",
 }
 
 

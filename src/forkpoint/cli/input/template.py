@@ -9,24 +9,11 @@ from forkpoint.cli.common import pairs_from
 from forkpoint.cli.options import option
 from forkpoint.cli.questions.project import in_approved_project, is_here, trust_wished
 from forkpoint.errors import BadArgument
-from forkpoint.workspace.templates import Template, template_of, templates_of
-
-
-def known_templates(context: typer.Context, incomplete: str) -> list[str]:
-    """The templates whose name starts with ``incomplete``, for a shell. Empty if there are none, or they are broken."""
-    try:
-        return [name for name in templates_of(context.params.get("workspace") or ".") if name.startswith(incomplete)]
-    except Exception:  # an error must not be printed in the middle of a command line
-        return []
-
+from forkpoint.workspace.templates import Template, template_of
 
 TemplateName: TypeAlias = Annotated[
     str | None,
-    option(
-        "--template -t NAME",
-        "Say what this template of your settings says. `forkpoint templates` lists them.",
-        autocompletion=known_templates,
-    ),
+    option("--template -t NAME", "Say what this template of your settings says. `forkpoint templates` lists them."),
 ]
 
 Parameters: TypeAlias = Annotated[
