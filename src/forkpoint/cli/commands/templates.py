@@ -1,9 +1,11 @@
-"""``forkpoint templates``: what ``forkpoint run --template`` can say, and where each one stands."""
+"""``forkpoint templates``: what ``forkpoint run --template`` can say, and where each one stands.
+Tests: tests/cli/test_templates.py."""
 
 from typing import Annotated
 
 from msgspec.structs import asdict
 
+from forkpoint.cli.cells import brief
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, display, facts, grid, one_line, print_json, tell
 from forkpoint.workspace.defaults import settings_file
@@ -42,7 +44,7 @@ def templates(
         for column in ("template", "parameters", "message", "from"):
             table.add_column(column, no_wrap=column != "from", overflow="fold" if column == "from" else "ellipsis")
         for one in found:
-            said = one_line(one.message or one.instructions or "", 60)
+            said = brief(one.message or one.instructions or "", 60)
             table.add_row(one_line(one.name), ", ".join(one.parameters), said, one_line(one.source))
         display(table)
 
