@@ -12,9 +12,7 @@ from tests.console.session import rewritten, session
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-WITH_COMMANDS = [
-    page for page in PAGES if page.name != "command-line.md" and any(isinstance(step, Command) for step in read(page))
-]
+WITH_COMMANDS = [page for page in PAGES if any(isinstance(step, Command) for step in read(page))]
 
 _OTHERS = re.compile(r"\b(curl|git|jq)\b")  # programs that a machine need not have
 _BLOCK = re.compile(r"^ *```console\n.*?```$", re.DOTALL | re.MULTILINE)
