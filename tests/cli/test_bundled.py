@@ -6,7 +6,7 @@ import pytest
 from tests.cli.program import Program, one_line
 
 from forkpoint import Agent, Conversation
-from forkpoint.cli.bundled import INSTRUCTIONS, INTRODUCTION, MAX_TOKENS
+from forkpoint.cli.answerer.bundled import INSTRUCTIONS, INTRODUCTION, MAX_TOKENS
 
 
 @pytest.fixture

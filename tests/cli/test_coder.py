@@ -8,7 +8,7 @@ from tests.cli.program import Program
 
 from forkpoint import Conversation
 from forkpoint.agent.coder import INSTRUCTIONS
-from forkpoint.cli.answerer import Answerer, ModelOptions
+from forkpoint.cli.answerer.answerer import Answerer, ModelOptions
 from forkpoint.errors import BadAgent
 from forkpoint.testing import Reply, ScriptedCall
 

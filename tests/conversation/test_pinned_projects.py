@@ -22,7 +22,7 @@ from forkpoint.store import open_store
 from forkpoint.testing import Heard, Reply
 from forkpoint.testing.samples import remembers
 from forkpoint.workspace import set_trust, standing
-from forkpoint.workspace.pins import pinned_at
+from forkpoint.workspace.pins.pins import pinned_at
 
 pytestmark = pytest.mark.anyio
 

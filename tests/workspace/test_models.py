@@ -12,7 +12,7 @@ from forkpoint.llm.model import LLM, Price
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.workspace import set_trust
 from forkpoint.workspace.models.names import as_model, default_llm, model_from, users_models
-from forkpoint.workspace.pins import pinned_at
+from forkpoint.workspace.pins.pins import pinned_at
 
 FAST = """
 [models.fast]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from forkpoint.workspace import set_trust, standing
-from forkpoint.workspace.pin_records import differences, prose_changed, recall, remember, what_changed
-from forkpoint.workspace.pins import Pinned, pinned_at
+from forkpoint.workspace.pins.pin_records import differences, prose_changed, recall, remember, what_changed
+from forkpoint.workspace.pins.pins import Pinned, pinned_at
 
 
 @pytest.fixture

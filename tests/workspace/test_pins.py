@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forkpoint.errors import BadSetting, TrustChanged
-from forkpoint.workspace.pins import (
+from forkpoint.workspace.pins.pins import (
     MISSING,
     NOTHING,
     Pinned,

@@ -15,7 +15,7 @@ from forkpoint.errors import TrustChanged
 from forkpoint.workspace import Trust, TrustRecord, project_settings, set_trust, standing, trust_of
 from forkpoint.workspace.edits import with_trust
 from forkpoint.workspace.isolation import copy, worktree
-from forkpoint.workspace.pins import pinned_at
+from forkpoint.workspace.pins.pins import pinned_at
 from forkpoint.workspace.trust import check_approved
 
 

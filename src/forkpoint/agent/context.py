@@ -17,7 +17,7 @@ from forkpoint.history.wholeness import read_json
 
 if TYPE_CHECKING:
     from forkpoint.agent.team.tools import Agents, Team
-    from forkpoint.workspace.pins import PinnedCommand
+    from forkpoint.workspace.pins.pins import PinnedCommand
 
 
 SHELL = "shell"

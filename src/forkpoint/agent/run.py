@@ -19,7 +19,7 @@ from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.identity import CallContext
 from forkpoint.llm.prompt.rendering import Rendering
 from forkpoint.llm.request import Admission
-from forkpoint.workspace.pins import PinnedCommand
+from forkpoint.workspace.pins.pins import PinnedCommand
 
 T = TypeVar("T")
 

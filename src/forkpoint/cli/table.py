@@ -65,15 +65,15 @@ SECTIONS: dict[str, Rows] = {
         "release": ("commands.care.hold:release", "End a hold, so that a family may be deleted and erased again."),
         "export": ("commands.care.exports:export", "Write conversations into a file."),
         "import": ("commands.care.exports:import_", "Bring the conversations of an export into a store."),
-        "verify": ("commands.doctor:verify", "Check that everything is as it was written."),
+        "verify": ("doctor.command:verify", "Check that everything is as it was written."),
         "anchor": (
             "commands.care.anchor:anchor",
             "Print a line to keep elsewhere, which shows later whether history was rewritten.",
         ),
-        "doctor": ("commands.doctor:doctor", "Check settings, store, keys and models."),
+        "doctor": ("doctor.command:doctor", "Check settings, store, keys and models."),
         "trust": ("commands.trust:trust", "Trust the project that a folder belongs to, with what it runs now."),
         "local": ("", "The model that runs on this machine: local/smollm2."),
-        "completion": ("commands.completion:completion", "Print what makes the Tab key complete command lines."),
+        "completion": ("completion.command:completion", "Print what makes the Tab key complete command lines."),
     },
     "Serve": {
         "serve": ("commands.serve:command", "Serve conversations over HTTP."),

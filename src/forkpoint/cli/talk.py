@@ -9,7 +9,7 @@ from msgspec import Struct
 from forkpoint.agent.output import as_output
 from forkpoint.backend.allowance import allows_models
 from forkpoint.backend.settings import as_workspace
-from forkpoint.cli.answerer import Answerer, described
+from forkpoint.cli.answerer.answerer import Answerer, described
 from forkpoint.cli.common import BUILT_IN, allowed, is_built_in, opened
 from forkpoint.cli.output import one_line
 from forkpoint.cli.questions.project import ModelsHere

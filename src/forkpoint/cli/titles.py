@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Struct
 
-from forkpoint.cli.answerer import ModelOptions
+from forkpoint.cli.answerer.answerer import ModelOptions
 from forkpoint.cli.common import opened
 from forkpoint.cli.options import option
 from forkpoint.cli.output import aside, one_line

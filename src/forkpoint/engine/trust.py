@@ -41,7 +41,7 @@ from forkpoint.lru import Lru
 from forkpoint.workspace import Decision, ProjectSettings, Trust, TrustStand, set_trust, settings_at, standing
 from forkpoint.workspace.defaults import settings_file
 from forkpoint.workspace.folders import origin_of, printable
-from forkpoint.workspace.pins import (
+from forkpoint.workspace.pins.pins import (
     APPROVED,
     NOTHING,
     Pinned,

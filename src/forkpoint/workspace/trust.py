@@ -28,8 +28,8 @@ from forkpoint.errors import BadSetting, TrustChanged
 from forkpoint.workspace import config as settings
 from forkpoint.workspace.edits import with_trust
 from forkpoint.workspace.folders import origin_of, sources_of
-from forkpoint.workspace.pin_records import recall, remember, what_changed
-from forkpoint.workspace.pins import (
+from forkpoint.workspace.pins.pin_records import recall, remember, what_changed
+from forkpoint.workspace.pins.pins import (
     NOTHING,
     Pinned,
     approved_in_environment,

@@ -41,7 +41,7 @@ from forkpoint.events import (
     UserMessage,
 )
 from forkpoint.llm.prompt.manifest import is_text
-from forkpoint.workspace.pins import PinnedCommand
+from forkpoint.workspace.pins.pins import PinnedCommand
 
 Moment: TypeAlias = Literal["turn_start", "user_message", "before_tool", "after_tool", "turn_end"]
 """When a hook runs."""

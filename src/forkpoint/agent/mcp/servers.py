@@ -16,7 +16,7 @@ from forkpoint.agent.secrets.masking import SHORTEST, Masking
 from forkpoint.errors import BadAgent, McpFailed
 from forkpoint.events import JsonText
 from forkpoint.llm.documents import read_document
-from forkpoint.workspace.pins import PinnedCommand
+from forkpoint.workspace.pins.pins import PinnedCommand
 
 TIMEOUT = 60.0
 """Seconds for a server to start, and for each of its calls, if it does not say otherwise."""

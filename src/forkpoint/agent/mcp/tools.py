@@ -32,7 +32,7 @@ from forkpoint.errors import BadAgent, BadTool, McpFailed, NoSecret, TrustChange
 from forkpoint.events import JsonText, Part
 from forkpoint.llm.prompt.manifest import ToolSchema
 from forkpoint.system import extras
-from forkpoint.workspace.pins import PinnedCommand, trust_changed
+from forkpoint.workspace.pins.pins import PinnedCommand, trust_changed
 
 TOOLS = 256
 """Tools that one server may add to an agent."""

@@ -7,7 +7,7 @@ Tests: tests/cli/test_chat.py.
 import sys
 from typing import Annotated
 
-from forkpoint.cli.answerer import Answerer, Api, ApiKeyEnv, BaseUrl, ModelOptions
+from forkpoint.cli.answerer.answerer import Answerer, Api, ApiKeyEnv, BaseUrl, ModelOptions
 from forkpoint.cli.chat.dialogue import Dialogue
 from forkpoint.cli.chat.screen import ChatScreen
 from forkpoint.cli.chat.session import Session

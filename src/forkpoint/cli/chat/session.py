@@ -6,7 +6,7 @@ from typing import Any, Self, TypeVar
 
 from forkpoint.backend.messages import Message
 from forkpoint.cli import figures
-from forkpoint.cli.bundled import INTRODUCTION, is_bundled
+from forkpoint.cli.answerer.bundled import INTRODUCTION, is_bundled
 from forkpoint.cli.chat.screen import ChatScreen
 from forkpoint.cli.chat.turn_watch import TurnWatch, asked
 from forkpoint.cli.chat.typed_lines import TypedLines

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from forkpoint.cli.answerer import Answerer, Api, ApiKeyEnv, BaseUrl, ModelOptions
-from forkpoint.cli.bundled import INTRODUCTION, is_bundled
+from forkpoint.cli.answerer.answerer import Answerer, Api, ApiKeyEnv, BaseUrl, ModelOptions
+from forkpoint.cli.answerer.bundled import INTRODUCTION, is_bundled
 from forkpoint.cli.common import AgentPath, Allow, Approval, Instructions, Last, Model, Store, last_used, only_one
 from forkpoint.cli.input.attachments import Files, Images, attached
 from forkpoint.cli.input.schema import schema_from

@@ -8,7 +8,7 @@ import typer
 from msgspec.structs import replace
 from typer.core import TyperCommand
 
-from forkpoint.cli.answerer import Answerer, Api, ApiKeyEnv, BaseUrl, ModelOptions
+from forkpoint.cli.answerer.answerer import Answerer, Api, ApiKeyEnv, BaseUrl, ModelOptions
 from forkpoint.cli.commands.local import bring_library
 from forkpoint.cli.common import Instructions
 from forkpoint.cli.lazy_command import as_command

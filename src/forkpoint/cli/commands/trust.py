@@ -19,7 +19,7 @@ from forkpoint.errors import ForkpointError, NotKept
 from forkpoint.workspace import Decision, TrustStand, set_trust, standing
 from forkpoint.workspace.defaults import settings_file
 from forkpoint.workspace.folders import origin_of
-from forkpoint.workspace.pins import Pinned, digest_of, pinned_at, trust_changed
+from forkpoint.workspace.pins.pins import Pinned, digest_of, pinned_at, trust_changed
 from forkpoint.workspace.project import settings_at, settings_of
 from forkpoint.workspace.roots import checkout_and_root
 

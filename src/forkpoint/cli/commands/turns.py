@@ -7,7 +7,7 @@ import typer
 from msgspec.structs import replace
 
 from forkpoint.agent.agent import Limits
-from forkpoint.cli.answerer import Api, ApiKeyEnv, BaseUrl, ModelOptions
+from forkpoint.cli.answerer.answerer import Api, ApiKeyEnv, BaseUrl, ModelOptions
 from forkpoint.cli.commands.local import bring_library_for
 from forkpoint.cli.common import Allow, Id, Store, Tools, opened
 from forkpoint.cli.figures import money, tokens

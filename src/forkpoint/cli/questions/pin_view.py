@@ -13,8 +13,8 @@ from forkpoint.cli.output import console, one_line
 from forkpoint.cli.questions.whole_view import print_above
 from forkpoint.conversation.call_view import ViewLine
 from forkpoint.conversation.screen_text import visible, visible_line
-from forkpoint.workspace.pin_records import PinRecord, differences, prose_changed, prose_of, recall, what_changed
-from forkpoint.workspace.pins import NOTHING, Pinned, is_approved_here, pinned_at
+from forkpoint.workspace.pins.pin_records import PinRecord, differences, prose_changed, prose_of, recall, what_changed
+from forkpoint.workspace.pins.pins import NOTHING, Pinned, is_approved_here, pinned_at
 from forkpoint.workspace.trust import TrustStand
 
 _TABLES = ("hooks", "mcp")

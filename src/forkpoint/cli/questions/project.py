@@ -20,7 +20,7 @@ from forkpoint.llm.model import LLM
 from forkpoint.workspace import Trust, TrustStand, set_trust, standing
 from forkpoint.workspace.defaults import named_store, settings_file
 from forkpoint.workspace.models.names import default_llm, model_from
-from forkpoint.workspace.pins import APPROVED
+from forkpoint.workspace.pins.pins import APPROVED
 
 T = TypeVar("T")
 

@@ -63,7 +63,7 @@ from forkpoint.llm.prompt.rendering import render
 from forkpoint.lru import Lru
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import Head, NewFork, OpenTurn, StoredConversation
-from forkpoint.workspace.pins import PinnedCommand
+from forkpoint.workspace.pins.pins import PinnedCommand
 
 _log = logging.getLogger("forkpoint")
 

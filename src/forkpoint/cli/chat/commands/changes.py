@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable
 
 from forkpoint.cli import figures
-from forkpoint.cli.answerer import ModelOptions
+from forkpoint.cli.answerer.answerer import ModelOptions
 from forkpoint.cli.chat.commands.slash_command import Answer, Refused, SlashCommand, WrongUse
 from forkpoint.cli.chat.completion import files
 from forkpoint.cli.chat.session import Session

@@ -11,7 +11,7 @@ from rich.tree import Tree
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.results import tree_of
 from forkpoint.cli import figures
-from forkpoint.cli.answerer import Answerer, Api, ApiKeyEnv, BaseUrl, ModelOptions
+from forkpoint.cli.answerer.answerer import Answerer, Api, ApiKeyEnv, BaseUrl, ModelOptions
 from forkpoint.cli.commands.branches.budget import OwnBudget, budget_from
 from forkpoint.cli.common import (
     Allow,

@@ -7,7 +7,7 @@ import typer
 from msgspec import Struct
 
 from forkpoint.agent.agent import Agent
-from forkpoint.cli.bundled import agent_of
+from forkpoint.cli.answerer.bundled import agent_of
 from forkpoint.cli.common import BUILT_IN, imported, imported_agent
 from forkpoint.cli.options import option
 from forkpoint.cli.questions.project import ModelsHere

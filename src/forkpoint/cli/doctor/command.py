@@ -23,11 +23,11 @@ from forkpoint.cli.commands.care.exports import is_export, verify_file
 from forkpoint.cli.commands.skills import places
 from forkpoint.cli.commands.trust import instructions_here
 from forkpoint.cli.common import Store, opened
-from forkpoint.cli.model_checks import Check, State, asked_model, default_model, named_models
+from forkpoint.cli.doctor.model_checks import Check, State, asked_model, default_model, named_models
+from forkpoint.cli.doctor.reach import is_address, reached
 from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, clean, console, display, grid, print_json, tell
 from forkpoint.cli.questions.pin_view import PinView
-from forkpoint.cli.reach import is_address, reached
 from forkpoint.conversation import Anchor, Conversations, Verification
 from forkpoint.conversation.look import is_there, look
 from forkpoint.errors import BadSetting, ExtraMissing, ForkpointError, NotFound
@@ -36,7 +36,7 @@ from forkpoint.system import extras
 from forkpoint.version import __version__
 from forkpoint.workspace import settings_at, standing
 from forkpoint.workspace.defaults import settings_file
-from forkpoint.workspace.pins import digest_of
+from forkpoint.workspace.pins.pins import digest_of
 from forkpoint.workspace.retention import VARIABLES
 from forkpoint.workspace.templates import templates_of
 

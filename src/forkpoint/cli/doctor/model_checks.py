@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias, assert_never
 
 from msgspec import Struct
 
-from forkpoint.cli.answerer import described
-from forkpoint.cli.reach import address_of, reached
+from forkpoint.cli.answerer.answerer import described
+from forkpoint.cli.doctor.reach import address_of, reached
 from forkpoint.errors import ExtraBroken, ForkpointError
 from forkpoint.llm.local.weights import check_ready
 from forkpoint.llm.model import LLM

@@ -18,7 +18,7 @@ from forkpoint.errors import BadSetting
 from forkpoint.events import JsonText
 from forkpoint.system.durable_file import replace_file
 from forkpoint.workspace.folders import origin_of, printable
-from forkpoint.workspace.pins import NOTHING, Pinned, content_of
+from forkpoint.workspace.pins.pins import NOTHING, Pinned, content_of
 from forkpoint.workspace.project import settings_at
 from forkpoint.workspace.roots import checkout_and_root
 

@@ -1,0 +1,1 @@
+"""Who answers, as the options of commands name it; and what the model in the box needs."""

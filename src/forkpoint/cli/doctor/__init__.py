@@ -1,0 +1,1 @@
+"""``forkpoint doctor`` and ``verify``: what is checked, and how it is told."""

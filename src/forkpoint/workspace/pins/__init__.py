@@ -1,0 +1,1 @@
+"""What a project would run, trusted by its digest: what is pinned, and where that is kept."""
