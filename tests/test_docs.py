@@ -17,6 +17,8 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 _SHOWN = re.compile(r"```python\n((?:(?!```).)*)```\n\n```text\n((?:(?!```).)*)```", re.DOTALL)  # in one block each
 _TASTE = re.compile(r"## A taste\n\n```python\n(.*?)```", re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+_TABLE = re.compile(r"(?:^ *\|.*\n)+", re.MULTILINE)
+_HEADED = re.compile(r" *\|.*\n *\|(?: *:?-+:? *\|)+\n")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
@@ -61,6 +63,13 @@ def test_the_taste_in_the_readme_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_examples_run(example: Path, tmp_path: Path) -> None:
     assert run(example, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_rows_of_tables_stand_below_a_header(page: Path) -> None:
+    text = re.sub(r"^( *)```.*?^\1```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    orphans = [table.splitlines()[0] for table in _TABLE.findall(text) if not _HEADED.match(table)]
+    assert not orphans, "a paragraph or a blank line cuts the table above them in two, or it has no line |---|"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
