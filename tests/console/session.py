@@ -159,6 +159,8 @@ class Session:
 
     def _real(self, text: str) -> str:
         """A text of the page, as it is in this session."""
+        if (self._work / STAND_IN.removeprefix("scripted/")).exists():  # a script answers in the model's place
+            text = text.replace(f"--model {MODEL}", f"--model {STAND_IN}")
         return self.likeness.real(text).replace(HOME, str(self.home)).replace(PORT, self._port)
 
     def _of_page(self, text: str) -> str:
