@@ -362,6 +362,8 @@ TABLE: Sequence[Row] = (
             "StoredConversation.revision": Starts(0),
             "StoredConversation.lineage": Follows(lambda source: Lineage("fork", source.id, source.head.position)),
             "StoredConversation.draft": Starts(False),
+            "Info.draft": Starts(False),
+            "Info.glance": Starts(None),
             "StoredConversation.created": Own(),
             "StoredConversation.updated": Own(),
             "StoredConversation.used": Own(),
@@ -528,6 +530,8 @@ WALKED: Sequence[type] = (StoredConversation, Head, Lineage, CacheIdentity, Sett
 
 SHOWN_ELSEWHERE = {
     "StoredConversation.draft": "test_fork.py forks a draft",
+    "Info.draft": "test_fork.py forks a draft",
+    "Info.glance": "only a list that was asked for it has one; test_glances.py forks, and lists both",
     "Lineage.kind": "the source is a fork too; test_fork.py forks a root, and the check of sub-agents one of those",
     "Head.state": "it is only there in the middle of a turn; test_fork.py forks at an event",
     "CacheIdentity.dropped": "what has dropped a key inherits none; test_cache_keys.py drops one and forks",

@@ -159,7 +159,7 @@ class AsyncConversation:
         title: str | None = None,
         tags: Mapping[str, str] | None = None,
         bind: bool = True,
-        allow: Collection[str] = (),
+        allow: str | Collection[str] = (),
         trust: bool | None = None,
         store: Where = None,
         callbacks: Iterable[Callback] = (),

@@ -82,7 +82,7 @@ class AsyncConversations:
         title: str | None = None,
         tags: Mapping[str, str] | None = None,
         bind: bool = True,
-        allow: Collection[str] = (),
+        allow: str | Collection[str] = (),
         trust: bool | None = None,
         callbacks: Iterable[Callback] = (),
         visualizer: Visualizer | None = None,

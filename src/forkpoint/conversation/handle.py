@@ -310,7 +310,7 @@ class OpenOptions(Struct, frozen=True, kw_only=True):
     title: str | None = None
     tags: Mapping[str, str] | None = None
     bind: bool = True
-    allow: Collection[str] = ()
+    allow: str | Collection[str] = ()
     trust: bool | None = None
 
     def new(self, id: str) -> NewOptions | None:

@@ -151,9 +151,10 @@ class BadPosition(ForkpointError, code="bad_position"):
     nearest: tuple[str, ...] = ()  # ids of events that are safe places
     use: str = ""  # what to name, where no event is near; or what is safe besides these events
 
-    def __post_init__(self) -> None:
+    def _words(self, surface: Surface | None) -> dict[str, Any]:
         named = " and ".join([*([self.use] if self.use else []), *self.nearest])
-        self.instead = f"The nearest safe positions: {named}." if self.nearest else f"Use {named or 'another one'}."
+        instead = f"The nearest safe positions: {named}." if self.nearest else f"Use {named or 'another one'}."
+        return {**vars(self), "instead": instead}
 
 
 class BadStoreUrl(ForkpointError, code="bad_store_url"):

@@ -93,9 +93,10 @@ class BudgetExceeded(ForkpointError, code="budget_exceeded"):
     needed: str
     used_up: bool = False  # nothing is left of it, however little is needed
 
-    def __post_init__(self) -> None:
-        self.how = "is used up" if self.used_up else "does not allow this"
-        self.more = "" if self.used_up else f", and up to {self.needed} more may be needed"
+    def _words(self, surface: Surface | None) -> dict[str, Any]:
+        how = "is used up" if self.used_up else "does not allow this"
+        more = "" if self.used_up else f", and up to {self.needed} more may be needed"
+        return {**vars(self), "how": how, "more": more}
 
     @form
     def budget_unpriced(self, whose: str, limit: str, model: str) -> None:
