@@ -188,7 +188,8 @@ def _python(arguments: list[str]) -> None:
 def _load() -> None:
     shown = "anyio._backends._asyncio rich.table rich.text rich.tree typer._adapters"
     served = "fastapi httptools httpx2 jsonschema mcp prometheus_client uvicorn uvloop"
-    for name in f"{shown} {served}".split():  # not xllamacpp, which tests replace
+    sys.dont_write_bytecode = True  # a folder of a user's looks the same, whatever the environment of the tests says
+    for name in f"{shown} {served} openai anthropic".split():  # not xllamacpp, which tests replace
         importlib.import_module(name)
     import forkpoint
 

@@ -57,7 +57,7 @@ class Arguments:
 def json_schema(kind: Any) -> JsonText:
     """The JSON schema of an answer of a type, with everything that it refers to in one document.
 
-    Providers want an object at the top. The answer of a type that is none is the field ``value`` of an object.
+    Providers want an object at the top. If the type is not an object, the answer is the field ``value`` of an object.
     """
     wrapper = _wrapper(kind)
     return _written("answer", _schema_document(kind if wrapper is None else wrapper))

@@ -1,4 +1,4 @@
-"""``forkpoint doctor`` and ``verify``: whether everything here is as it should be."""
+"""``forkpoint doctor`` and ``verify``: whether everything here is as it should be. Tests: tests/cli/test_doctor.py."""
 
 import os
 import platform

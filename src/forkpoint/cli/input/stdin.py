@@ -40,7 +40,7 @@ def message_from(given: str | None, *, needed: bool = True) -> str | None:
 
 
 def joined(message: str, piped: str) -> str:
-    """A message with the text that belongs to it. A blank text is none."""
+    """A message with the text that belongs to it. A blank text counts as no text."""
     if not piped or piped.isspace():
         return message
     return f"{message}\n\n{piped}" if message else piped
