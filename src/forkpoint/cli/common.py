@@ -191,7 +191,7 @@ def listed(store: str | None, **options: Any) -> Page[Info]:
 
 
 def last_used(store: str | None) -> str:
-    """The id of the conversation that was used last: by a turn, or otherwise. Raises `NotFound` if there is none.
+    """The id of the conversation that was used last: by a turn, or otherwise. Raises `NotFound` if the store is empty.
 
     A list by last use goes by minutes, so the last change decides among those at its front. A branch that was set
     aside counts only if something has happened in it since.

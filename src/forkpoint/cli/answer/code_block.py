@@ -6,7 +6,7 @@ _OPENS = re.compile(r" {0,3}(?P<fence>`{3,}(?=[^`]*$)|~{3,})")
 
 
 def first_block(text: str) -> str | None:
-    """What stands in the first fenced block of a text, without its fences; None if there is none.
+    """What stands in the first fenced block of a text, without its fences; None if the text has no such block.
 
     A block begins and ends as Markdown says: with three or more backticks or tildes, and with at least as many of the
     same. A block that is never closed goes on to the end of the text.
