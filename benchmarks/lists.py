@@ -24,8 +24,8 @@ from forkpoint.clock import system_clock
 from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.store import ListOrder, Store, open_store
 from forkpoint.store.sqlite.connection import SQL, connect
-from forkpoint.store.sqlite.operations.conversations import fork
-from forkpoint.store.sqlite.rows import Scope
+from forkpoint.store.tables.operations.conversations import fork
+from forkpoint.store.tables.rows import Scope
 from forkpoint.store.values import DEFAULT_TENANT, NewConversation, NewFork, Tags
 from forkpoint.testing.samples import exchange
 

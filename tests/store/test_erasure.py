@@ -31,8 +31,8 @@ from forkpoint.store.erasure import Erasing, Receipt, decode_receipts, encode_re
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import connect
 from forkpoint.store.sqlite.copies.restore import restore
-from forkpoint.store.sqlite.erasure.copied_events import adopt_copies
 from forkpoint.store.sqlite.files import make_tables
+from forkpoint.store.tables.erasure.copied_events import adopt_copies
 from forkpoint.store.values import IdempotencyKey, Lineage, NewConversation, NewFork, OpenTurn, TurnError
 from forkpoint.testing.samples import answers, calls, exchange, remembers, returns, says
 

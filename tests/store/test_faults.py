@@ -29,7 +29,7 @@ from forkpoint.store.erasure import Erasing
 from forkpoint.store.sqlite import SqliteSettings, SqliteStore
 from forkpoint.store.sqlite.connection import Connect, Database
 from forkpoint.store.sqlite.files import lock_path
-from forkpoint.store.sqlite.seals import rows
+from forkpoint.store.tables.seals import rows
 from forkpoint.store.values import (
     Announcement,
     Collected,

@@ -9,8 +9,8 @@ import pytest
 from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import connect
-from forkpoint.store.sqlite.operations.holds import flaws_in_holds
-from forkpoint.store.sqlite.rows import Scope
+from forkpoint.store.tables.operations.holds import flaws_in_holds
+from forkpoint.store.tables.rows import Scope
 from forkpoint.store.values import NewConversation
 
 pytestmark = pytest.mark.anyio

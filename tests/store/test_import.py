@@ -33,7 +33,7 @@ from forkpoint.history.exports.lines import (
 )
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import Connect, Database, connect
-from forkpoint.store.sqlite.transfer import intake
+from forkpoint.store.tables.transfer import intake
 from forkpoint.testing.conformance.base import create, fork_of, run
 from forkpoint.testing.conformance.evidence.copies import exported, family, imported
 

@@ -14,8 +14,8 @@ from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import MEMORY, SQL, Database, connect
 from forkpoint.store.sqlite.files import make_tables
-from forkpoint.store.sqlite.operations import conversations, lists
-from forkpoint.store.sqlite.rows import Scope
+from forkpoint.store.tables.operations import conversations, lists
+from forkpoint.store.tables.rows import Scope
 from forkpoint.store.values import DEFAULT_TENANT, NewConversation, NewFork, OpenTurn
 from forkpoint.testing.clock import ManualClock
 from forkpoint.testing.samples import exchange

@@ -12,7 +12,7 @@ from forkpoint.events import Position, Usage
 from forkpoint.history import records
 from forkpoint.ids import id_to_bytes
 from forkpoint.store.sqlite import SqliteStore
-from forkpoint.store.sqlite.verification.part_cost import PartCost
+from forkpoint.store.tables.verification.part_cost import PartCost
 from forkpoint.testing.conformance.base import create, fork_of, run
 from forkpoint.testing.conformance.branches.parts import FIRST, stepped
 

@@ -17,9 +17,9 @@ from forkpoint.history.seals import START, Seal, hints, tree_hash
 from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import connect
-from forkpoint.store.sqlite.operations import garbage
-from forkpoint.store.sqlite.rows import Scope
-from forkpoint.store.sqlite.seals import recent, rows
+from forkpoint.store.tables.operations import garbage
+from forkpoint.store.tables.rows import Scope
+from forkpoint.store.tables.seals import recent, rows
 from forkpoint.store.values import DEFAULT_TENANT, Onto, TurnError, Verification
 from forkpoint.testing.conformance.base import begin, create, fork_of, run
 from forkpoint.testing.samples import says

@@ -15,8 +15,8 @@ from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.store.erasure import Erasing
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.connection import SQL, Database
-from forkpoint.store.sqlite.evidence import records
-from forkpoint.store.sqlite.rows import Scope
+from forkpoint.store.tables.evidence import records
+from forkpoint.store.tables.rows import Scope
 from forkpoint.store.values import Verification
 from forkpoint.testing.conformance.base import create, fork_of, run
 from forkpoint.testing.samples import says

@@ -11,12 +11,12 @@ from pathlib import Path
 from forkpoint.clock import system_clock
 from forkpoint.errors import BadStoreUrl, StoreDamaged, StoreUnusable
 from forkpoint.store.sql import migrations
+from forkpoint.store.sqlite.adoption import adopt
 from forkpoint.store.sqlite.connection import MEMORY, Database, code_of, connect, translated
 from forkpoint.store.sqlite.disk.log import check_absent, check_log
 from forkpoint.store.sqlite.disk.modes import make_empty, mode_beside
 from forkpoint.store.sqlite.disk.quiet import is_logged, read_quietly
-from forkpoint.store.sqlite.erasure.copied_events import adopt_copies
-from forkpoint.store.sqlite.operations.adoption import adopt
+from forkpoint.store.tables.erasure.copied_events import adopt_copies
 from forkpoint.system.durable_file import install, new_aside
 from forkpoint.system.file_lock import FileLock
 

@@ -31,17 +31,19 @@ from forkpoint.history.wholeness import check_whole
 from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.paging import Page
 from forkpoint.store.erasure import Erasing, Receipt, check_reason
-from forkpoint.store.sqlite.budgets import admission, limits
-from forkpoint.store.sqlite.budgets.evidence import set_budget
-from forkpoint.store.sqlite.budgets.reservations import give_back, is_reserved
-from forkpoint.store.sqlite.collection.collector import Collector, collect_at_close
 from forkpoint.store.sqlite.connection import Connect, Database, connect
 from forkpoint.store.sqlite.copies.backup import back_up
-from forkpoint.store.sqlite.erasure import receipts, removal, transaction
-from forkpoint.store.sqlite.evidence.record_pages import read_records
-from forkpoint.store.sqlite.held_turns import HeldTurns
 from forkpoint.store.sqlite.open_file import DEFAULTS, OpenFile, SqliteSettings
-from forkpoint.store.sqlite.operations import (
+from forkpoint.store.sqlite.tenant_view import TenantView
+from forkpoint.store.stage import placed
+from forkpoint.store.tables.budgets import admission, limits
+from forkpoint.store.tables.budgets.evidence import set_budget
+from forkpoint.store.tables.budgets.reservations import give_back, is_reserved
+from forkpoint.store.tables.collection.collector import Collector, collect_at_close
+from forkpoint.store.tables.erasure import receipts, removal, transaction
+from forkpoint.store.tables.evidence.record_pages import read_records
+from forkpoint.store.tables.held_turns import HeldTurns
+from forkpoint.store.tables.operations import (
     commits,
     conversations,
     deletion,
@@ -55,12 +57,10 @@ from forkpoint.store.sqlite.operations import (
     turn_pages,
     turns,
 )
-from forkpoint.store.sqlite.rows import Scope, head_of
-from forkpoint.store.sqlite.seals import sealing
-from forkpoint.store.sqlite.tenant_view import TenantView
-from forkpoint.store.sqlite.transfer import exporter, intake
-from forkpoint.store.sqlite.verification import verify
-from forkpoint.store.stage import placed
+from forkpoint.store.tables.rows import Scope, head_of
+from forkpoint.store.tables.seals import sealing
+from forkpoint.store.tables.transfer import exporter, intake
+from forkpoint.store.tables.verification import verify
 from forkpoint.store.values import (
     DEFAULT_TENANT,
     Access,

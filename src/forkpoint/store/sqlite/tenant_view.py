@@ -11,9 +11,9 @@ from forkpoint.events import NewEvent
 from forkpoint.store.actor import actor
 from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.open_file import OpenFile
-from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.sqlite.writer import WriteJob
 from forkpoint.store.stage import Staged, stage
+from forkpoint.store.tables.rows import Scope
 from forkpoint.store.values import OpenTurn
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from forkpoint.errors import CopyRefused
 from forkpoint.store.actor import actor
 from forkpoint.store.erasure import Receipt, decode_receipts
 from forkpoint.store.sqlite.connection import Database
-from forkpoint.store.sqlite.erasure import receipts
-from forkpoint.store.sqlite.rows import Scope
+from forkpoint.store.tables.erasure import receipts
+from forkpoint.store.tables.rows import Scope
 
 
 def replay(db: Database, file: Path) -> int:

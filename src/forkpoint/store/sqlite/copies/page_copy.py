@@ -22,8 +22,8 @@ from forkpoint.store.sqlite.disk.modes import make_empty
 from forkpoint.store.sqlite.disk.pages import flaws_of_pages, loose_rows
 from forkpoint.store.sqlite.disk.quiet import connect_quietly
 from forkpoint.store.sqlite.files import format_of
-from forkpoint.store.sqlite.rows import Scope
-from forkpoint.store.sqlite.verification import verify
+from forkpoint.store.tables.rows import Scope
+from forkpoint.store.tables.verification import verify
 from forkpoint.store.values import CopyProgress, CopyStep
 from forkpoint.system.durable_file import sync
 from forkpoint.system.file_lock import FileLock

@@ -15,8 +15,8 @@ import anyio
 import anyio.to_thread
 
 from forkpoint.store.sqlite.connection import Database
-from forkpoint.store.sqlite.rows import Scope
 from forkpoint.store.sqlite.writer import Writer
+from forkpoint.store.tables.rows import Scope
 
 _PAUSE = 0.02  # seconds between two attempts to empty a log: most reads are over within milliseconds
 

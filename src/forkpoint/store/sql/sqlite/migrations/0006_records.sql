@@ -1,6 +1,6 @@
 -- Records: the second chain, next to the events. forkpoint/history/records.py says what is chained and how.
 --
--- Rows that an earlier format wrote get their chains in the same transaction, by operations/adoption.py. A program of an
+-- Rows that an earlier format wrote get their chains in the same transaction, by sqlite/adoption.py. A program of an
 -- earlier format must not write here: what it did would stand in no record.
 
 ALTER TABLE meta ADD COLUMN store BLOB;            -- which store this is; a restored copy gets another

@@ -1,0 +1,141 @@
+"""The turns that this process holds, or may hold: taking them, writing to them, ending them, settling them.
+Tests: tests/store/test_cancellation.py, test_failed_commit.py, test_several_processes.py."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import anyio
+
+from forkpoint.errors import CommitFailed, ForkpointError, OutcomeUnknown, StoreUnusable, TurnLost
+from forkpoint.events import Usage
+from forkpoint.store.sqlite.connection import Database
+from forkpoint.store.sqlite.tenant_view import TenantView, raise_barrier
+from forkpoint.store.sqlite.writer import WriteJob
+from forkpoint.store.tables.operations import turns
+from forkpoint.store.tables.rows import Scope
+from forkpoint.store.values import OpenTurn, Outcome, StoredTurn
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class HeldTurns:
+    """A tenant's turns in this process. The account of them is in the `OpenFile`."""
+
+    view: TenantView
+
+    async def take(
+        self, turn: str, token: bytes, *, begun: bool, operation: Callable[[Database, Scope], OpenTurn | StoredTurn]
+    ) -> OpenTurn | StoredTurn:
+        """Begins a turn or takes it over. This must survive a dead process, not a power cut, so it is not synced."""
+        file = self.view.file
+        await file.to_write()  # before the lock of this process is put beside the file
+        try:
+            file.holder.enrol()
+        except OSError as error:
+            raise StoreUnusable.read_only(file.path, error.strerror or str(error)) from error
+
+        def run(db: Database, scope: Scope) -> tuple[OpenTurn | StoredTurn, int | None]:
+            beaten = file.say_alive(db) if file.is_silent() else file.beaten
+            return operation(db, scope), beaten
+
+        try:
+            held, file.beaten = await self.view.write(
+                "turn", turn, run, landed=partial(turns.is_held, id=turn, token=token), durable=False
+            )
+        except anyio.get_cancelled_exc_class():
+            await self._let_go(turn, token, begun=begun)
+            raise
+        except OutcomeUnknown:
+            file.running.add(token)
+            file.unsettled[self.view.tenant, turn] = (token, Usage())
+            raise
+        if isinstance(held, OpenTurn):
+            file.running.add(token)
+        return held
+
+    async def hold(
+        self,
+        what: str,
+        id: str,
+        operation: Callable[[Database, Scope], T],
+        landed: Callable[[Database, Scope, T], bool],
+    ) -> T:
+        """Writes what belongs to this process as long as it lives. It must survive a dead process, not a power cut.
+
+        ``landed`` says whether it was written that gave this result. If that is unknown, it may stay until the process
+        ends, or the turn.
+        """
+        file = self.view.file
+        await file.to_write()
+        try:
+            file.holder.enrol()
+        except OSError as error:
+            raise StoreUnusable.read_only(file.path, error.strerror or str(error)) from error
+
+        results: list[T] = []
+
+        def run(db: Database, scope: Scope) -> int | None:
+            beaten = file.say_alive(db) if file.is_silent() else file.beaten
+            results.append(operation(db, scope))
+            return beaten
+
+        def has_landed(db: Database, scope: Scope) -> bool:
+            return landed(db, scope, results[-1])
+
+        file.beaten = await self.view.write(what, id, run, landed=has_landed, durable=False)
+        return results[-1]
+
+    async def account(self, turn: OpenTurn, write: Awaitable[T], ends_with: Usage | None = None) -> T:
+        """Does a write to a turn, and keeps account of whether this process still holds the turn.
+
+        ``ends_with`` is what was spent last, if the write ends the turn; None if the turn goes on.
+        """
+        file = self.view.file
+        try:
+            done = await write
+        except OutcomeUnknown:
+            file.unsettled[self.view.tenant, turn.id] = (turn.token, ends_with or Usage())
+            raise
+        except (TurnLost, CommitFailed):
+            file.running.discard(turn.token)
+            raise
+        if ends_with is not None:
+            file.running.discard(turn.token)
+        return done
+
+    async def end(self, turn: OpenTurn, operation: Callable[..., StoredTurn], usage: Usage) -> StoredTurn:
+        """Ends a turn without a commit."""
+        run = partial(operation, turn=turn, usage=usage)
+        landed = partial(turns.is_not_held, id=turn.id, token=turn.token)
+        return await self.account(turn, self.view.write("turn", turn.id, run, landed=landed), usage)
+
+    async def settle(self, turn: str) -> Outcome:
+        """Finds out what became of a turn. If its outcome is unknown, the turn fails unless it has committed."""
+        file, key = self.view.file, (self.view.tenant, turn)
+        if key not in file.unsettled:
+            return (await self.view.read(partial(turns.read, id=turn))).outcome
+        token, usage = file.unsettled[key]
+
+        def run(db: Database, scope: Scope) -> Outcome:
+            raise_barrier(db, scope)
+            return turns.settle(db, scope, turn, token, usage)
+
+        outcome = await self.view.write("turn", turn, run, landed=partial(turns.is_over, id=turn))
+        file.unsettled.pop(key, None)
+        file.running.discard(token)
+        return outcome
+
+    async def _let_go(self, turn: str, token: bytes, *, begun: bool) -> None:
+        """Gives a turn back whose caller was cancelled while it took the turn, because nobody else would."""
+        run = partial(turns.let_go, scope=self.view.scope(), id=turn, token=token, begun=begun)
+
+        def landed(db: Database) -> bool:
+            run(db)  # whether it was done or not: it is now
+            return True
+
+        with suppress(ForkpointError):  # then it is interrupted when this process ends, and can be discarded
+            await self.view.file.writer.finish(WriteJob("turn", turn, run, landed=landed, durable=False))
