@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests import time_limit
+from tests.postgres import fixtures as postgres_fixtures
 
 from forkpoint.cli.commands.local import bring_library
 from forkpoint.conversation import place, portal
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(time_limit, "time limit")
+    config.pluginmanager.register(postgres_fixtures, "databases")
     _restore_ctrl_c()
     _keep_files_in_memory()
     # Where each core runs a worker, threads of llama.cpp that wait by spinning make it many times slower.
