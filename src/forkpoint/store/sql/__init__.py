@@ -1,7 +1,11 @@
 """Every statement that Forkpoint says to a database stands in a ``.sql`` file here, under a name.
 
 A file holds statements of one concept, each opened by ``-- name: NAME`` and a line that says what it is for.
-``migrations/`` holds what makes the tables, numbered, append-only. Tests: tests/store/test_sql.py, test_migrations.py.
+``migrations/`` holds what makes the tables, numbered, append-only.
+
+PostgreSQL's statements have two forms. A line ``-- locks: TABLE, TABLE`` says which rows a writer locks when it reads
+them, because it then decides by them; a reader says the same statement without the locks.
+Tests: tests/store/test_sql.py, test_migrations.py, tests/postgres/test_statements.py.
 """
 
 import re
@@ -11,18 +15,53 @@ from importlib.resources.abc import Traversable
 from types import MappingProxyType
 
 _OPENING = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_LOCKS = re.compile(r"^-- locks: (\w+(?:, \w+)*)$", re.MULTILINE)
+
+# What is looked for in a statement: comments, texts and quoted names, which have no parameters; casts; parameters.
+_TOKEN = re.compile(r"""(?P<quoted>--[^\n]*|'[^']*'|"[^"]*")|(?P<cast>::)|:(?P<name>[a-z_]\w*)|(?P<place>\?)""")
 
 
 def statements(engine: str) -> Mapping[str, str]:
     """All named statements for a database, by name."""
+    return MappingProxyType({name: _uncommented(text) for name, text in _named(engine).items()})
+
+
+def postgres_statements(*, locking: bool) -> Mapping[str, str]:
+    """All named statements for PostgreSQL, by name, as psycopg takes them. A writer's lock the rows that they read."""
+    found: dict[str, str] = {}
+    for name, text in _named("postgres").items():
+        found[name] = with_placeholders(_uncommented(text))
+        if locking and (locks := _LOCKS.search(text)) is not None:
+            found[name] += f"\nFOR NO KEY UPDATE OF {locks.group(1)}"
+    return MappingProxyType(found)
+
+
+def with_placeholders(statement: str) -> str:
+    """A statement with psycopg's placeholders: ``:name`` is ``%(name)s``, and the first ``?`` is ``%(0)s``."""
+    count = 0
+
+    def placeholder(found: re.Match[str]) -> str:
+        nonlocal count
+        if found["quoted"] or found["cast"]:
+            return found.group()
+        if found["name"]:
+            return f"%({found['name']})s"
+        count += 1
+        return f"%({count - 1})s"
+
+    return _TOKEN.sub(placeholder, statement.replace("%", "%%"))
+
+
+def _named(engine: str) -> dict[str, str]:
+    """The texts of the statements for a database as they stand in its files, by name."""
     found: dict[str, str] = {}
     for file in _files(engine):
         parts = _OPENING.split(file.read_text(encoding="utf-8"))
         for name, text in zip(parts[1::2], parts[2::2], strict=True):
             if name in found:
                 raise ValueError(f"{file.name} names {name} again")
-            found[name] = _uncommented(text)
-    return MappingProxyType(found)
+            found[name] = text
+    return found
 
 
 def migrations(engine: str) -> list[str]:
