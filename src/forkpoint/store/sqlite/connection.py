@@ -1,14 +1,15 @@
 """Connections to a database file, and what its errors mean. Tests: tests/store/test_failed_commit.py, test_files.py."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from forkpoint.errors import ForkpointError, StoreDamaged, StoreUnavailable, StoreUnusable
 from forkpoint.store.sql import statements
+from forkpoint.store.sqlite.disk.pages import flaws_of_pages, loose_rows
 
 SQL = statements("sqlite")
 """Every statement, by name."""
@@ -18,11 +19,41 @@ PATIENCE = 5.0
 
 MEMORY = ":memory:"
 
+_SHOWN = 3  # of all that is wrong with the pages of a file
+
+
+_DUPLICATES = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+
 
 class Database(sqlite3.Connection):
-    """A connection that knows which file it is to."""
+    """A connection that knows which file it is to, and the statements that are said to it."""
 
     path: str
+
+    def run(self, name: str, parameters: Mapping[str, Any] | Sequence[Any] = (), /) -> sqlite3.Cursor:
+        return self.execute(SQL[name], parameters)
+
+    def run_many(self, name: str, rows: Iterable[Sequence[Any]], /) -> sqlite3.Cursor:
+        return self.executemany(SQL[name], rows)
+
+    def tuples(self, name: str, parameters: Mapping[str, Any] | Sequence[Any] = (), /) -> sqlite3.Cursor:
+        cursor = self.cursor()
+        cursor.row_factory = None
+        return cursor.execute(SQL[name], parameters)
+
+    def insert(self, name: str, parameters: Mapping[str, Any], /) -> int:
+        number = self.execute(SQL[name], parameters).lastrowid
+        assert number is not None
+        return number
+
+    def flaws(self) -> Iterator[tuple[str, str]]:
+        if flaws := flaws_of_pages(self, most=_SHOWN):
+            raise StoreDamaged(self.path, "; ".join(flaws))
+        for loose in loose_rows(self):
+            yield f"row {loose.row} of {loose.table}", f"it names a row of {loose.parent} that is missing"
+
+    def is_duplicate(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.IntegrityError) and error.sqlite_errorcode in _DUPLICATES
 
 
 Connect: TypeAlias = Callable[[str], Database]

@@ -19,7 +19,6 @@ from forkpoint.events import Usage
 from forkpoint.store.checks import Checks
 from forkpoint.store.sqlite.connection import (
     MEMORY,
-    SQL,
     Connect,
     Database,
     closed_on_failure,
@@ -34,6 +33,7 @@ from forkpoint.store.sqlite.holders import Holder
 from forkpoint.store.sqlite.pulse import Pulse
 from forkpoint.store.sqlite.reader import Readers, SharedReaders
 from forkpoint.store.sqlite.writer import WriteJob, Writer
+from forkpoint.store.tables.database import Database as AnyDatabase
 from forkpoint.store.values import Access, Capabilities, Retention, StoreLimits
 from forkpoint.system.file_lock import NoLock
 from forkpoint.threads.wakeup import finish_in_thread
@@ -222,10 +222,10 @@ class OpenFile:
         """Whether at most one turn is open here, so that no other could share its transaction."""
         return len(self.running) <= 1
 
-    def say_alive(self, db: Database) -> int:
+    def say_alive(self, db: AnyDatabase) -> int:
         """Writes a heartbeat, and returns its time."""
         now = self.clock()
-        db.execute(SQL["beat"], self.holder.row | {"now": now})
+        db.run("beat", self.holder.row | {"now": now})
         return now
 
     def is_silent(self) -> bool:
@@ -233,7 +233,7 @@ class OpenFile:
         return self.beaten is None or self.clock() - self.beaten > self.settings.heartbeat
 
     def _say_gone(self, db: Database) -> None:
-        db.execute(SQL["leave"], {"id": self.holder.id})
+        db.run("leave", {"id": self.holder.id})
 
     def _let_go(self) -> None:
         """Closes the parts, in an order in which no part is used after it is closed. A part that fails is logged."""

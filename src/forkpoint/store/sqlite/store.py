@@ -31,7 +31,7 @@ from forkpoint.history.wholeness import check_whole
 from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.paging import Page
 from forkpoint.store.erasure import Erasing, Receipt, check_reason
-from forkpoint.store.sqlite.connection import Connect, Database, connect
+from forkpoint.store.sqlite.connection import Connect, connect
 from forkpoint.store.sqlite.copies.backup import back_up
 from forkpoint.store.sqlite.open_file import DEFAULTS, OpenFile, SqliteSettings
 from forkpoint.store.sqlite.tenant_view import TenantView
@@ -40,6 +40,7 @@ from forkpoint.store.tables.budgets import admission, limits
 from forkpoint.store.tables.budgets.evidence import set_budget
 from forkpoint.store.tables.budgets.reservations import give_back, is_reserved
 from forkpoint.store.tables.collection.collector import Collector, collect_at_close
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.erasure import receipts, removal, transaction
 from forkpoint.store.tables.evidence.record_pages import read_records
 from forkpoint.store.tables.held_turns import HeldTurns

@@ -9,10 +9,11 @@ from typing import TypeVar
 from forkpoint.errors import ForkpointError
 from forkpoint.events import NewEvent
 from forkpoint.store.actor import actor
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.connection import Database
 from forkpoint.store.sqlite.open_file import OpenFile
 from forkpoint.store.sqlite.writer import WriteJob
 from forkpoint.store.stage import Staged, stage
+from forkpoint.store.tables.database import Database as AnyDatabase
 from forkpoint.store.tables.rows import Scope
 from forkpoint.store.values import OpenTurn
 
@@ -74,6 +75,6 @@ class TenantView:
         return stage(turn, events, now=self.file.clock(), limits=self.file.settings.limits)
 
 
-def raise_barrier(db: Database, scope: Scope) -> None:
+def raise_barrier(db: AnyDatabase, scope: Scope) -> None:
     """Writes a row: once it is on disk, all commits before it are there too, or will never be."""
-    db.execute(SQL["raise_barrier"])
+    db.run("raise_barrier")

@@ -11,9 +11,9 @@ import anyio
 
 from forkpoint.errors import CommitFailed, ForkpointError, OutcomeUnknown, StoreUnusable, TurnLost
 from forkpoint.events import Usage
-from forkpoint.store.sqlite.connection import Database
 from forkpoint.store.sqlite.tenant_view import TenantView, raise_barrier
 from forkpoint.store.sqlite.writer import WriteJob
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.operations import turns
 from forkpoint.store.tables.rows import Scope
 from forkpoint.store.values import OpenTurn, Outcome, StoredTurn

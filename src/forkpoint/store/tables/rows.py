@@ -1,7 +1,6 @@
 """Between rows and records: the only place that knows how a record's fields are spelled in columns.
 Tests: forkpoint.testing.conformance, tests/store/test_limits.py."""
 
-import sqlite3
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -13,6 +12,7 @@ from forkpoint.history.pairing import NO_CALLS, OpenCalls
 from forkpoint.history.state import EMPTY, State
 from forkpoint.history.steers import read_steers
 from forkpoint.ids import id_from_bytes, id_to_bytes
+from forkpoint.store.tables.database import Row
 from forkpoint.store.values import (
     Head,
     HeldBy,
@@ -92,7 +92,7 @@ def head_columns(head: Head) -> Parameters:
     }
 
 
-def head_of(row: sqlite3.Row | Parameters) -> Head:
+def head_of(row: Row | Parameters) -> Head:
     """The head in a conversation's row."""
     state = row["head_state"]
     return Head(
@@ -106,7 +106,7 @@ def head_of(row: sqlite3.Row | Parameters) -> Head:
     )
 
 
-def outcome_of(row: sqlite3.Row, scope: Scope) -> Outcome:
+def outcome_of(row: Row, scope: Scope) -> Outcome:
     """How a turn stands: as stored, but `interrupted` if it runs in a process that is gone."""
     outcome: Outcome = row["outcome"]
     if outcome == "running" and not scope.alive(row["holder"], row["holder_seen"]):
@@ -114,7 +114,7 @@ def outcome_of(row: sqlite3.Row, scope: Scope) -> Outcome:
     return outcome
 
 
-def conversation_of(row: sqlite3.Row | Parameters, scope: Scope) -> StoredConversation:
+def conversation_of(row: Row | Parameters, scope: Scope) -> StoredConversation:
     """A conversation from its row joined with its open turn."""
     status: Status = row["turn_outcome"] or "idle"
     if status == "running" and not scope.alive(row["turn_holder"], row["holder_seen"]):
@@ -143,7 +143,7 @@ def conversation_of(row: sqlite3.Row | Parameters, scope: Scope) -> StoredConver
     )
 
 
-def lineage_of(row: sqlite3.Row | Parameters) -> Lineage:
+def lineage_of(row: Row | Parameters) -> Lineage:
     """Where a conversation came from, from its row."""
     return Lineage(
         kind=row["lineage_kind"],
@@ -154,7 +154,7 @@ def lineage_of(row: sqlite3.Row | Parameters) -> Lineage:
     )
 
 
-def turn_of(row: sqlite3.Row, scope: Scope) -> StoredTurn:
+def turn_of(row: Row, scope: Scope) -> StoredTurn:
     """A turn from its row joined with its holder."""
     error, outcome = row["error"], outcome_of(row, scope)
     return StoredTurn(
@@ -179,7 +179,7 @@ def turn_of(row: sqlite3.Row, scope: Scope) -> StoredTurn:
     )
 
 
-def held_by(row: sqlite3.Row, started: int) -> HeldBy:
+def held_by(row: Row, started: int) -> HeldBy:
     """The process that runs a turn, from a row that is joined with the turn's holder."""
     return HeldBy(row["holder_host"], row["holder_process"], max(started, row["holder_since"] or 0))
 

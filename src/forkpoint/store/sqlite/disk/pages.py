@@ -1,11 +1,10 @@
 """The pages of a database: whether SQLite itself finds them sound.
 Tests: tests/store/test_damage.py, test_log.py, test_backup.py."""
 
+import sqlite3
 from collections.abc import Iterator
 
 from msgspec import Struct
-
-from forkpoint.store.sqlite.connection import Database
 
 
 class LooseRow(Struct, frozen=True):
@@ -19,7 +18,7 @@ class LooseRow(Struct, frozen=True):
         return f"a row of {self.table} names a row of {self.parent} that is missing"
 
 
-def flaws_of_pages(db: Database, most: int) -> list[str]:
+def flaws_of_pages(db: sqlite3.Connection, most: int) -> list[str]:
     """What is wrong with the pages, and with indexes that do not fit their tables, each in one line.
 
     `quick_check` would be faster, but it does not compare an index with its table: a conversation that an index has
@@ -29,7 +28,7 @@ def flaws_of_pages(db: Database, most: int) -> list[str]:
     return [] if found == ["ok"] else found
 
 
-def loose_rows(db: Database) -> Iterator[LooseRow]:
+def loose_rows(db: sqlite3.Connection) -> Iterator[LooseRow]:
     """The rows that name what is missing. The pages must be sound."""
     for row in db.execute("PRAGMA foreign_key_check"):
         yield LooseRow(row[0], row[1], row[2])

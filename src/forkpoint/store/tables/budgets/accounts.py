@@ -9,15 +9,13 @@ side or a branch set aside; then the family's. A budget that is ``apart`` ends t
 Tests: forkpoint.testing.conformance.budgets, tests/store/test_budgets.py.
 """
 
-import sqlite3
-
 from msgspec.structs import replace
 
 from forkpoint.events import Usage
 from forkpoint.history.budgets import Amount
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.tables.budgets.reservations import give_back, keep
 from forkpoint.store.tables.budgets.rows import columns
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.rows import Scope
 
 BENEATH = ("sub_agent", "side", "aside")
@@ -26,12 +24,12 @@ BENEATH = ("sub_agent", "side", "aside")
 
 def has_budgets(db: Database, scope: Scope, family: bytes) -> bool:
     """Whether anything in a family has a budget."""
-    return db.execute(SQL["has_budgets"], {"tenant": scope.tenant, "family": family}).fetchone() is not None
+    return db.run("has_budgets", {"tenant": scope.tenant, "family": family}).fetchone() is not None
 
 
-def covering(db: Database, scope: Scope, conversation: bytes, family: bytes) -> list[sqlite3.Row]:
+def covering(db: Database, scope: Scope, conversation: bytes, family: bytes) -> list[Row]:
     """The budgets that cover a conversation: its own first, the family's last."""
-    found: list[sqlite3.Row] = []
+    found: list[Row] = []
     payer: bytes | None = conversation
     seen: set[bytes] = set()
     while payer is not None and payer not in seen:
@@ -41,16 +39,16 @@ def covering(db: Database, scope: Scope, conversation: bytes, family: bytes) -> 
             found.append(own)
             if own["apart"]:
                 return found
-        row = db.execute(SQL["payer_of"], {"tenant": scope.tenant, "id": payer}).fetchone()
+        row = db.run("payer_of", {"tenant": scope.tenant, "id": payer}).fetchone()
         payer = row["lineage_source"] if row is not None and row["lineage_kind"] in BENEATH else None
     shared = budget_of(db, scope, family, "family", family)
     return found if shared is None else [*found, shared]
 
 
-def budget_of(db: Database, scope: Scope, family: bytes, of: str, subject: bytes) -> sqlite3.Row | None:
+def budget_of(db: Database, scope: Scope, family: bytes, of: str, subject: bytes) -> Row | None:
     """The budget of a conversation or a family, or None."""
     parameters = {"tenant": scope.tenant, "family": family, "scope": of, "subject": subject}
-    row: sqlite3.Row | None = db.execute(SQL["budget_of"], parameters).fetchone()
+    row: Row | None = db.run("budget_of", parameters).fetchone()
     return row
 
 
@@ -58,7 +56,7 @@ def count(db: Database, scope: Scope, conversation: bytes, family: bytes, amount
     """Counts what was spent in a conversation, in every budget that covers it."""
     if amount != Amount():
         for row in covering(db, scope, conversation, family):
-            db.execute(SQL["add_spent"], columns(amount) | {"id": row["id"]})
+            db.run("add_spent", columns(amount) | {"id": row["id"]})
 
 
 def count_turn(

@@ -1,16 +1,14 @@
 """Admission: before a turn begins, goes on or asks a model, what that may cost is reserved; else it is refused.
 Tests: forkpoint.testing.conformance.budgets, tests/store/test_budgets.py."""
 
-import sqlite3
-
 from msgspec.structs import replace
 
 from forkpoint.errors import BudgetExceeded
 from forkpoint.history.budgets import FIELDS, Amount, in_words
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.tables.budgets.accounts import count, covering
 from forkpoint.store.tables.budgets.reservations import give_back, is_alive, keep, reservations_by, write_reservation
 from forkpoint.store.tables.budgets.rows import amount_in, exceeded, left_in, whose
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.rows import Scope
 
 SLICE = 30_000_000
@@ -73,10 +71,10 @@ def reserve(
     return granted
 
 
-def renew(db: Database, scope: Scope, turn: sqlite3.Row, family: bytes) -> tuple[int | None, BudgetExceeded | None]:
+def renew(db: Database, scope: Scope, turn: Row, family: bytes) -> tuple[int | None, BudgetExceeded | None]:
     """Counts the time that a turn has run, and reserves the next slice: so many microseconds, or it says why not."""
     micros = max(scope.now - turn["since"], 0) if turn["since"] is not None else 0
-    db.execute(SQL["renew_time"], {"id": turn["id"], "micros": micros, "now": scope.now})
+    db.run("renew_time", {"id": turn["id"], "micros": micros, "now": scope.now})
     count(db, scope, turn["conversation"], family, Amount(micros=micros))
     keep(db, turn["id"], "turn", lambda amount: replace(amount, micros=0))
     rows = covering(db, scope, turn["conversation"], family)
@@ -94,29 +92,27 @@ def renew(db: Database, scope: Scope, turn: sqlite3.Row, family: bytes) -> tuple
     return slice, None
 
 
-def _free_if_short(
-    db: Database, scope: Scope, rows: list[sqlite3.Row], amount: Amount, micros: int
-) -> list[sqlite3.Row]:
+def _free_if_short(db: Database, scope: Scope, rows: list[Row], amount: Amount, micros: int) -> list[Row]:
     """Gives back what dead processes had reserved, if there is not room for all that is wanted. Returns the budgets as
     they are then."""
     wanted = replace(amount, micros=micros, nanodollars=amount.nanodollars or 0)
     if _short(rows, wanted) is None:
         return rows
     for row in rows:
-        for one in db.execute(SQL["reservations_of"], {"id": row["id"]}).fetchall():
+        for one in db.run("reservations_of", {"id": row["id"]}).fetchall():
             if not is_alive(scope, one):
                 give_back(db, one["owner"])
     return [reread(db, row) for row in rows]
 
 
-def reread(db: Database, row: sqlite3.Row) -> sqlite3.Row:
+def reread(db: Database, row: Row) -> Row:
     """A budget's row as it is now."""
     place = {name: row[name] for name in ("tenant", "family", "scope", "subject")}
-    now: sqlite3.Row = db.execute(SQL["budget_of"], place).fetchone()
+    now: Row = db.run("budget_of", place).fetchone()
     return now
 
 
-def _granted(rows: list[sqlite3.Row], most: Amount, least: Amount) -> Amount:
+def _granted(rows: list[Row], most: Amount, least: Amount) -> Amount:
     """As much between two amounts as fits in all budgets; the lesser one, if not even that does."""
     more = most.tokens - least.tokens
     price = (most.nanodollars or 0) - (least.nanodollars or 0)
@@ -133,7 +129,7 @@ def _granted(rows: list[sqlite3.Row], most: Amount, least: Amount) -> Amount:
     return replace(least, tokens=least.tokens + room, nanodollars=dollars)
 
 
-def _short(rows: list[sqlite3.Row], amount: Amount) -> tuple[sqlite3.Row, str, int] | None:
+def _short(rows: list[Row], amount: Amount) -> tuple[Row, str, int] | None:
     """The first budget that has not room for an amount: of what, and how much is wanted."""
     for row in rows:
         for field in FIELDS:
@@ -143,7 +139,7 @@ def _short(rows: list[sqlite3.Row], amount: Amount) -> tuple[sqlite3.Row, str, i
     return None
 
 
-def _slice(rows: list[sqlite3.Row]) -> int | None:
+def _slice(rows: list[Row]) -> int | None:
     """How long a turn may run until it asks again; None if no budget limits that."""
     left = [time for row in rows if (time := left_in(row, "micros")) is not None]
     return min(SLICE, *left) if left else None

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from forkpoint.events import Usage
 from forkpoint.history.budgets import Amount, Budget, BudgetScope
 from forkpoint.ids import id_from_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.tables.budgets import limits
 from forkpoint.store.tables.budgets.accounts import BENEATH, budget_of
 from forkpoint.store.tables.budgets.rows import columns, spent_in
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.operations import ledger
 from forkpoint.store.tables.rows import Scope, load_usage
 
@@ -79,24 +79,24 @@ class Evidence:
 def evidence(db: Database, scope: Scope, family: bytes) -> Evidence:
     """What a family has spent, conversation by conversation. It reads all of them."""
     of = {"tenant": scope.tenant, "family": family}
-    turns = {row["conversation"]: row for row in db.execute(SQL["turns_to_count"], of)}
+    turns = {row["conversation"]: row for row in db.run("turns_to_count", of)}
     own: dict[bytes, Amount] = {}
     payers: dict[bytes, bytes | None] = {}
-    for row in db.execute(SQL["members_to_count"], of).fetchall():
-        charged = db.execute(SQL["charges"], {"tenant": scope.tenant, "conversation": row["id"]})
+    for row in db.run("members_to_count", of).fetchall():
+        charged = db.run("charges", {"tenant": scope.tenant, "conversation": row["id"]})
         used = sum((load_usage(charge["usage"]) for charge in charged), ledger.in_turns(db, scope, row))
         ran = turns.get(row["id"])
         amount = Amount.of(used)
         own[row["id"]] = amount if ran is None else replace(amount, turns=ran["turns"], micros=ran["micros"])
         payers[row["id"]] = row["lineage_source"] if row["lineage_kind"] in BENEATH else None
-    budgets = db.execute(SQL["budgets_of_a_family"], of).fetchall()
+    budgets = db.run("budgets_of_a_family", of).fetchall()
     apart = {row["subject"]: spent_in(row) for row in budgets if row["apart"]}
     return Evidence(own, payers, apart, ledger.usage(db, scope, id_from_bytes(family)))
 
 
 def counted(db: Database, scope: Scope, family: bytes) -> dict[tuple[str, bytes], Amount]:
     """What turns and ledger say was spent of each budget of a family, by its scope and its subject."""
-    rows = db.execute(SQL["budgets_of_a_family"], {"tenant": scope.tenant, "family": family}).fetchall()
+    rows = db.run("budgets_of_a_family", {"tenant": scope.tenant, "family": family}).fetchall()
     if not rows:
         return {}
     found = evidence(db, scope, family)
@@ -110,11 +110,11 @@ def recount(db: Database, scope: Scope, family: bytes, before: Mapping[tuple[str
     more than turns and ledger still know, because of what was deleted since.
     """
     of = {"tenant": scope.tenant, "family": family}
-    rows = db.execute(SQL["budgets_of_a_family"], of).fetchall()
+    rows = db.run("budgets_of_a_family", of).fetchall()
     for row in sorted(rows, key=lambda row: (row["scope"] == "family", not row["apart"])):
         found = evidence(db, scope, family).spent(row["scope"], row["subject"])
         came = (found - before.get((row["scope"], row["subject"]), found)).at_least(Amount())
         spent = (spent_in(row) + came).at_least(found)
         if row["scope"] == "family":
             spent = replace(spent, nanodollars=found.nanodollars, tokens=found.tokens)
-        db.execute(SQL["restate_spent"], columns(spent) | {"id": row["id"]})
+        db.run("restate_spent", columns(spent) | {"id": row["id"]})

@@ -1,15 +1,13 @@
 """The limits of budgets: setting them, and how they stand. Each change is a record in the family's chain.
 Tests: forkpoint.testing.conformance.budgets, tests/store/test_budgets.py."""
 
-import sqlite3
-
 from forkpoint.history.budgets import FIELDS, Amount, Budget, BudgetScope, BudgetStanding, Figures, Limit, shown
 from forkpoint.history.records import BudgetSet, Fact, decode_fact, family_chain
 from forkpoint.ids import id_from_bytes, id_to_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.tables.budgets.accounts import budget_of, covering
 from forkpoint.store.tables.budgets.reservations import reserved_now
 from forkpoint.store.tables.budgets.rows import columns, limit_in, spent_in
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.evidence import records
 from forkpoint.store.tables.rows import Scope
 
@@ -28,7 +26,7 @@ def put(
     """Writes the row of a budget. What was spent of one that is there already stays."""
     limits = {f"most_{field}": getattr(budget.most, field) for field in FIELDS}
     place = {"tenant": scope.tenant, "family": family, "scope": of, "subject": subject, "apart": apart}
-    db.execute(SQL["put_budget"], place | limits | columns(spent))
+    db.run("put_budget", place | limits | columns(spent))
 
 
 def begin(
@@ -47,13 +45,13 @@ def begin(
         tell(db, scope, family, of, subject, budget, apart=apart)
 
 
-def remove(db: Database, scope: Scope, row: sqlite3.Row) -> None:
+def remove(db: Database, scope: Scope, row: Row) -> None:
     """Removes a budget. If it was apart, what was spent there counts in the budgets that cover it from now on."""
     family = row["family"]
-    db.execute(SQL["delete_budget"], {"id": row["id"]})
+    db.run("delete_budget", {"id": row["id"]})
     if row["apart"]:
         for above in covering(db, scope, row["subject"], family):
-            db.execute(SQL["add_spent"], columns(spent_in(row)) | {"id": above["id"]})
+            db.run("add_spent", columns(spent_in(row)) | {"id": above["id"]})
     tell(db, scope, family, row["scope"], row["subject"], None, apart=False)
 
 
@@ -61,7 +59,7 @@ def tell(
     db: Database, scope: Scope, family: bytes, of: BudgetScope, subject: bytes, budget: Budget | None, *, apart: bool
 ) -> None:
     """Adds the record of a change to the family's chain. From now on the family's open turns look for budgets."""
-    db.execute(SQL["count_in_open_turns"], {"tenant": scope.tenant, "family": family})
+    db.run("count_in_open_turns", {"tenant": scope.tenant, "family": family})
     change = BudgetSet(None if of == "family" else id_from_bytes(subject), budget, apart)
     fact = Fact(kind="budget", time=scope.now, by=scope.by, budget=change)
     records.tell_in(db, scope, family_chain(family), fact, subject=subject)
@@ -77,14 +75,14 @@ def adopt(db: Database, scope: Scope, family: bytes, fact: Fact) -> None:
     if change.limits is not None:
         put(db, scope, family, of, subject, change.limits, apart=change.apart, spent=Amount())
     elif (row := budget_of(db, scope, family, of, subject)) is not None:
-        db.execute(SQL["delete_budget"], {"id": row["id"]})
-    db.execute(SQL["count_in_open_turns"], {"tenant": scope.tenant, "family": family})
+        db.run("delete_budget", {"id": row["id"]})
+    db.run("count_in_open_turns", {"tenant": scope.tenant, "family": family})
 
 
 def on_record(db: Database, scope: Scope, family: bytes) -> dict[tuple[BudgetScope, bytes], BudgetSet]:
     """The budgets that a family has according to its records."""
     found: dict[tuple[BudgetScope, bytes], BudgetSet] = {}
-    for row in db.execute(SQL["budget_records"], {"tenant": scope.tenant, "chain": family_chain(family)}):
+    for row in db.run("budget_records", {"tenant": scope.tenant, "chain": family_chain(family)}):
         change = decode_fact(row["body"]).budget
         if change is None:
             continue
@@ -118,7 +116,7 @@ def forget(db: Database, scope: Scope, conversation: bytes, family: bytes) -> No
         remove(db, scope, row)
 
 
-def _standing(row: sqlite3.Row, reserved: Amount) -> BudgetStanding:
+def _standing(row: Row, reserved: Amount) -> BudgetStanding:
     limit, spent = limit_in(row), spent_in(row)
     left = Limit(
         *(

@@ -4,35 +4,32 @@ A reservation belongs to a process: if the process is gone, so is the reservatio
 transaction that says so. Tests: forkpoint.testing.conformance.budgets, tests/store/test_budgets.py.
 """
 
-import sqlite3
 from collections.abc import Callable
 
 from forkpoint.history.budgets import Amount
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.tables.budgets.rows import amount_in, columns
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.rows import Scope
 
 
-def write_reservation(
-    db: Database, scope: Scope, rows: list[sqlite3.Row], owner: bytes, kind: str, amount: Amount
-) -> None:
+def write_reservation(db: Database, scope: Scope, rows: list[Row], owner: bytes, kind: str, amount: Amount) -> None:
     """Reserves an amount of several budgets. Whether it fits was looked up in the same transaction."""
     for row in rows:
         reserved = columns(amount) | {"id": row["id"]}
-        db.execute(SQL["insert_reservation"], reserved | {"owner": owner, "kind": kind, "holder": scope.holder})
-        db.execute(SQL["add_reserved"], reserved)
+        db.run("insert_reservation", reserved | {"owner": owner, "kind": kind, "holder": scope.holder})
+        db.run("add_reserved", reserved)
 
 
-def reservations_by(db: Database, owner: bytes, kind: str | None) -> list[sqlite3.Row]:
+def reservations_by(db: Database, owner: bytes, kind: str | None) -> list[Row]:
     """What is reserved for a turn, a charge or a note."""
-    return db.execute(SQL["reservations_by"], {"owner": owner, "kind": kind}).fetchall()
+    return db.run("reservations_by", {"owner": owner, "kind": kind}).fetchall()
 
 
 def give_back(db: Database, owner: bytes, kind: str | None = None) -> None:
     """What was reserved for something that is over is free again."""
     for row in reservations_by(db, owner, kind):
-        db.execute(SQL["add_reserved"], columns(Amount() - amount_in(row)) | {"id": row["budget"]})
-    db.execute(SQL["delete_reservations"], {"owner": owner, "kind": kind})
+        db.run("add_reserved", columns(Amount() - amount_in(row)) | {"id": row["budget"]})
+    db.run("delete_reservations", {"owner": owner, "kind": kind})
 
 
 def is_reserved(db: Database, owner: bytes, granted: Amount) -> bool:
@@ -45,16 +42,16 @@ def keep(db: Database, owner: bytes, kind: str, kept: Callable[[Amount], Amount]
     """Gives a part of what is reserved back: ``kept`` says what stays of each amount."""
     for row in reservations_by(db, owner, kind):
         had, stays = amount_in(row), kept(amount_in(row))
-        db.execute(SQL["add_reserved"], columns(stays - had) | {"id": row["budget"]})
-        db.execute(SQL["keep_reservation"], columns(stays) | {"owner": owner, "kind": kind, "id": row["budget"]})
+        db.run("add_reserved", columns(stays - had) | {"id": row["budget"]})
+        db.run("keep_reservation", columns(stays) | {"owner": owner, "kind": kind, "id": row["budget"]})
 
 
-def is_alive(scope: Scope, reservation: sqlite3.Row) -> bool:
+def is_alive(scope: Scope, reservation: Row) -> bool:
     """Whether the process is there that reserved something."""
     return reservation["holder"] == scope.holder or scope.alive(reservation["holder"], reservation["seen"])
 
 
-def reserved_now(db: Database, scope: Scope, row: sqlite3.Row) -> Amount:
+def reserved_now(db: Database, scope: Scope, row: Row) -> Amount:
     """What living processes have reserved of a budget."""
-    found = db.execute(SQL["reservations_of"], {"id": row["id"]}).fetchall()
+    found = db.run("reservations_of", {"id": row["id"]}).fetchall()
     return sum((amount_in(one) for one in found if is_alive(scope, one)), Amount())

@@ -18,7 +18,7 @@ import anyio.to_thread
 from msgspec.structs import replace
 
 from forkpoint.errors import ForkpointError
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.sqlite.connection import Database
 from forkpoint.store.sqlite.disk.residue import empty_log, size_of_store
 from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.tables.collection import retention
@@ -178,7 +178,7 @@ class Collector:
             return Collected()
         if not await empty_log(self.view.file.writer, attempts=_ATTEMPTS):
             return Collected(pending=(READERS,))
-        await self._write(lambda db, scope: db.execute(SQL["clear"], {"removals": due.removals}))
+        await self._write(lambda db, scope: db.run("clear", {"removals": due.removals}))
         return Collected()
 
     def _is_late(self) -> bool:

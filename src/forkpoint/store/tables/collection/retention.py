@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from forkpoint.history.records import Expiry, Fact, family_chain
 from forkpoint.ids import id_from_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.evidence import records
 from forkpoint.store.tables.operations import garbage
 from forkpoint.store.tables.operations.garbage import Tenants
@@ -58,10 +58,10 @@ class Due(Struct, frozen=True):
 def due(db: Database, scope: Scope, tenants: Tenants, before: CutOffs) -> Due:
     """What there is to do. It is five reads, each of an index or of one row."""
     at_least_one = tenants.range | {"limit": 1}
-    drafts = db.execute(SQL["old_drafts"], tenants.range | {"before": before.drafts}).fetchall()
-    keys = db.execute(SQL["old_keys"], at_least_one | {"before": before.keys}).fetchone()
-    tries = db.execute(SQL["old_tries"], at_least_one | {"before": before.tries}).fetchone()
-    owed = db.execute(SQL["owed"], {"before": before.holders}).fetchone()
+    drafts = db.run("old_drafts", tenants.range | {"before": before.drafts}).fetchall()
+    keys = db.run("old_keys", at_least_one | {"before": before.keys}).fetchone()
+    tries = db.run("old_tries", at_least_one | {"before": before.tries}).fetchone()
+    owed = db.run("owed", {"before": before.holders}).fetchone()
     return Due(
         garbage=garbage.is_there(db, tenants),
         drafts=tuple((row["tenant"], id_from_bytes(row["id"])) for row in drafts),
@@ -78,17 +78,17 @@ def due(db: Database, scope: Scope, tenants: Tenants, before: CutOffs) -> Due:
 def count(db: Database, tenants: Tenants, before: CutOffs, due: Due) -> Collected:
     """How many drafts, keys and tries are due. The tries of a draft that is due go with the draft."""
     everything = tenants.range | {"limit": -1}
-    keys = db.execute(SQL["old_keys"], everything | {"before": before.keys}).fetchall()
-    tries = db.execute(SQL["old_tries"], everything | {"before": before.tries}).fetchall()
+    keys = db.run("old_keys", everything | {"before": before.keys}).fetchall()
+    tries = db.run("old_tries", everything | {"before": before.tries}).fetchall()
     stay = [row for row in tries if (row["tenant"], id_from_bytes(row["conversation"])) not in due.drafts]
     return Collected(drafts=len(due.drafts), keys=len(keys), tries=len(stay))
 
 
 def delete_keys(db: Database, scope: Scope, tenants: Tenants, before: int) -> int:
     """Frees some keys that are due, and returns how many."""
-    rows = db.execute(SQL["old_keys"], tenants.range | {"before": before, "limit": BATCH}).fetchall()
+    rows = db.run("old_keys", tenants.range | {"before": before, "limit": BATCH}).fetchall()
     for row in rows:
-        db.execute(SQL["delete_key"], {"tenant": row["tenant"], "key": row["key"]})
+        db.run("delete_key", {"tenant": row["tenant"], "key": row["key"]})
     if rows:
         garbage.owe(db)
     return len(rows)
@@ -96,15 +96,15 @@ def delete_keys(db: Database, scope: Scope, tenants: Tenants, before: int) -> in
 
 def expire_tries(db: Database, scope: Scope, tenants: Tenants, before: int) -> int:
     """Removes the content of some tries that are due, and returns how many. A record in each family's chain says so."""
-    rows = db.execute(SQL["old_tries"], tenants.range | {"before": before, "limit": BATCH}).fetchall()
+    rows = db.run("old_tries", tenants.range | {"before": before, "limit": BATCH}).fetchall()
     rows.sort(key=lambda row: (row["tenant"], row["family"]))
     for (tenant, family), tries in groupby(rows, key=lambda row: (row["tenant"], row["family"])):
         of_tenant = replace(scope, tenant=tenant, by=None)  # nobody acts here: a rule does
         turns = [row["id"] for row in tries]
         for turn in turns:
-            db.execute(SQL["expire_try"], {"id": turn, "now": scope.now})
-            db.execute(SQL["delete_steps"], {"turn": turn})
-            db.execute(SQL["forget_salts_of_tries"], {"tenant": tenant, "subject": turn})
+            db.run("expire_try", {"id": turn, "now": scope.now})
+            db.run("delete_steps", {"turn": turn})
+            db.run("forget_salts_of_tries", {"tenant": tenant, "subject": turn})
         expired = Expiry(TRIES, before, tuple(map(id_from_bytes, turns)))
         fact = Fact(kind="expired", time=scope.now, expired=expired)
         records.tell_in(db, of_tenant, family_chain(family), fact)
@@ -114,4 +114,4 @@ def expire_tries(db: Database, scope: Scope, tenants: Tenants, before: int) -> i
 
 
 def forget_holders(db: Database, before: int) -> None:
-    db.execute(SQL["forget_holders"], {"before": before})
+    db.run("forget_holders", {"before": before})

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from forkpoint.events import Brought, BroughtAs, decode_body
 from forkpoint.ids import id_to_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.rows import ORDINALS, Scope
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ class BroughtNotes:
 
 
 def _read(db: Database, scope: Scope, family: bytes) -> Iterator[_Note]:
-    for segment in db.execute(SQL["segments_of_a_family"], {"tenant": scope.tenant, "family": family}).fetchall():
+    for segment in db.run("segments_of_a_family", {"tenant": scope.tenant, "family": family}).fetchall():
         whole = {"first": segment["id"] << 32, "last": segment["id"] << 32 | ORDINALS, "kind": _KIND}
-        for row in db.execute(SQL["events_of_a_kind"], whole).fetchall():
+        for row in db.run("events_of_a_kind", whole).fetchall():
             told = decode_body(row["payload"])
             if isinstance(told, Brought) and told.what != "turns":
                 yield _Note(row["turn"], told.what, tuple(_origins(told)))

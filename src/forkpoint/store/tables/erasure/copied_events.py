@@ -16,8 +16,8 @@ from msgspec import Struct
 from forkpoint.events import Envelope, decode_envelope
 from forkpoint.history.digests import Link
 from forkpoint.ids import id_to_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.stage import Sealed
+from forkpoint.store.tables.database import Database
 
 Source: TypeAlias = tuple[bytes, int]
 """A turn, and which event of it; or a sub-agent without a turn yet, and 0."""
@@ -51,13 +51,13 @@ def insert_imported_copies(db: Database, events: Iterable[tuple[int, str, str | 
 
 def adopt_copies(db: Database) -> None:
     """Writes down the copies that programs of an earlier format have made."""
-    found = db.execute(SQL["events_that_may_be_copies"]).fetchall()
+    found = db.run("events_that_may_be_copies").fetchall()
     _insert(db, ((row["id"], decode_envelope(row["envelope"]), row["payload"]) for row in found))
 
 
 def _insert(db: Database, rows: Iterable[tuple[int, Envelope, Any]]) -> None:
     copies = [(key, *source) for key, envelope, payload in rows if (source := source_of(envelope, payload)) is not None]
-    db.executemany(SQL["insert_copy"], copies)
+    db.run_many("insert_copy", copies)
 
 
 def _may_be(envelope: str) -> bool:

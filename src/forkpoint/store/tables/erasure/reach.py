@@ -15,7 +15,6 @@ prompts in `model_called`.
 Tests: tests/store/test_erasure.py.
 """
 
-import sqlite3
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
@@ -24,7 +23,7 @@ import msgspec
 from forkpoint.errors import NotFound
 from forkpoint.events import Condensation, Position, SubAgentSpawned, ToolCall, decode_body, decode_envelope
 from forkpoint.history.paths import Path
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.erasure.brought_notes import BroughtNotes
 from forkpoint.store.tables.operations import conversations, history, turns
 from forkpoint.store.tables.rows import ORDINALS, Scope, head_of, pack, unpack
@@ -44,7 +43,7 @@ _READ = ("tool_call", "sub_agent_spawned", "condensation")
 class Found:
     """One event that is to be erased."""
 
-    def __init__(self, row: sqlite3.Row) -> None:
+    def __init__(self, row: Row) -> None:
         payload: str | None = row["payload"]
         self.key: int = row["id"]
         self.turn: bytes = row["turn"]
@@ -79,17 +78,17 @@ class Reach:
         self._brought = BroughtNotes(db, scope, family, self._events_of)
 
     @cached_property
-    def conversations(self) -> dict[bytes, sqlite3.Row]:
+    def conversations(self) -> dict[bytes, Row]:
         """All conversations of the family, with how their open turns stand."""
         of_family = {"tenant": self._scope.tenant, "family": self.family}
-        return {row["id"]: row for row in self._db.execute(SQL["conversations_of_a_family"], of_family)}
+        return {row["id"]: row for row in self._db.run("conversations_of_a_family", of_family)}
 
     # What was chosen.
 
-    def add_conversation(self, row: sqlite3.Row) -> None:
+    def add_conversation(self, row: Row) -> None:
         """Everything in a conversation: its path, its tries, its sub-agents and its sides, and what it is called."""
         doomed = {"tenant": self._scope.tenant, "id": row["id"], "family": self.family}
-        for one in self._db.execute(SQL["with_dependents"], doomed).fetchall():
+        for one in self._db.run("with_dependents", doomed).fetchall():
             if one["id"] in self.described or one["id"] not in self.conversations:
                 continue
             self.described.add(one["id"])
@@ -105,10 +104,10 @@ class Reach:
         of_family = {"tenant": self._scope.tenant, "family": self.family}
         for row in self.conversations.values():
             self.add_conversation(row)
-        for row in self._db.execute(SQL["segments_of_a_family"], of_family).fetchall():
+        for row in self._db.run("segments_of_a_family", of_family).fetchall():
             self._add_all(_stretch(self._db, row["id"], 0, ORDINALS))
 
-    def add_turn_of(self, row: sqlite3.Row, turn: str) -> None:
+    def add_turn_of(self, row: Row, turn: str) -> None:
         """One turn of a conversation's path, or one of its tries. Raises `NotFound`.
 
         All of the turn goes, also if the path has only its first events.
@@ -124,7 +123,7 @@ class Reach:
             raise NotFound("turn", turn)
         self.add_turn(found["id"])
 
-    def add_event_of(self, row: sqlite3.Row, event: Position) -> None:
+    def add_event_of(self, row: Row, event: Position) -> None:
         """One event of a conversation's path. Raises `NotFound`."""
         if event not in self._path(row):
             raise NotFound("event", str(event))
@@ -181,7 +180,7 @@ class Reach:
 
     def _add_source(self, one: Found) -> None:
         """The event that this one repeats."""
-        copy = self._db.execute(SQL["copy_at"], {"position": one.key}).fetchone()
+        copy = self._db.run("copy_at", {"position": one.key}).fetchone()
         if copy is None:
             return
         if copy["source_step"] > 0:
@@ -250,13 +249,13 @@ class Reach:
             if asked is not None and asked["end"] is None:
                 self.add_turn(asked["id"])
 
-    def _add_try(self, row: sqlite3.Row) -> None:
+    def _add_try(self, row: Row) -> None:
         """A turn that is not history: what it was asked, its steps, the copies of them, and the tasks in them."""
         self.tries.add(row["id"])
         self.turns.add(row["id"])
         self._add_all(copy for copy, _ in self._copies_of(row["id"]))
         spawned = {"tenant": self._scope.tenant, "turn": row["id"]}
-        for child in self._db.execute(SQL["children_of_a_turn"], spawned).fetchall():
+        for child in self._db.run("children_of_a_turn", spawned).fetchall():
             self._add_first_task(child["id"])
 
     def _add_tries_like(self, one: Found) -> None:
@@ -273,7 +272,7 @@ class Reach:
             elif one.kind == "user_message":
                 self._add_all(said for said in self._events_of(id) if said.kind == "user_message")
 
-    def add_sides(self, affected: Iterable[sqlite3.Row]) -> bool:
+    def add_sides(self, affected: Iterable[Row]) -> bool:
         """All of what clients asked beside these conversations after the text was there. Says whether there was any."""
         ids = {row["id"] for row in affected}
         region = self.region()
@@ -311,7 +310,7 @@ class Reach:
             erased[segment] = min(ordinal, erased.get(segment, ordinal))
         region: dict[int, int] = {}
         of_family = {"tenant": self._scope.tenant, "family": self.family}
-        for row in self._db.execute(SQL["segments_of_a_family"], of_family):  # parents first
+        for row in self._db.run("segments_of_a_family", of_family):  # parents first
             base, found = unpack(row["base"]), erased.get(row["id"])
             above = None if base is None else region.get(base.segment)
             if base is not None and above is not None and above <= base.ordinal:
@@ -335,29 +334,29 @@ class Reach:
         """The events of a kind that were written when an erased text was before whoever wrote."""
         for segment, first in region.items():
             stretch = {"first": (segment << 32) + first + 1, "last": segment << 32 | ORDINALS}
-            rows = self._db.execute(SQL["events_of_a_kind"], stretch | {"kind": f'{{"kind":"{kind}"%'}).fetchall()
+            rows = self._db.run("events_of_a_kind", stretch | {"kind": f'{{"kind":"{kind}"%'}).fetchall()
             yield from map(Found, rows)
 
-    def affected(self) -> list[sqlite3.Row]:
+    def affected(self) -> list[Row]:
         """The conversations whose history shows something else once this is erased."""
         region = self.region()
         return [row for row in self.conversations.values() if _is_after(region, row["head"])]
 
-    def tries_after(self, affected: Iterable[sqlite3.Row]) -> list[sqlite3.Row]:
+    def tries_after(self, affected: Iterable[Row]) -> list[Row]:
         """The tries that had the text before them: why they failed may quote it."""
         region = self.region()
         tries = (turn for row in affected for turn in turns.uncommitted(self._db, self._scope, row))
         found = [self._turn(conversations.key_of(turn.id)) for turn in tries if _is_after(region, pack(turn.base))]
         return [row for row in found if row is not None]
 
-    def loses_title(self, row: sqlite3.Row) -> bool:
+    def loses_title(self, row: Row) -> bool:
         """Whether a conversation is called after something that is erased."""
         if row["title"] is None or row["id"] in self.described:
             return False
         said = next(self._messages(row), None)
         return (said is not None and said.key in self.events) or self._has(row["title"])
 
-    def _messages(self, row: sqlite3.Row) -> Iterator[Found]:
+    def _messages(self, row: Row) -> Iterator[Found]:
         for span in history.read_path(self._db, self._scope, self.family, unpack(row["head"])).spans:
             found = _stretch(self._db, span.segment, span.first, span.last)
             yield from (one for one in found if one.kind == "user_message")
@@ -370,19 +369,17 @@ class Reach:
     def _texts(self) -> Iterator[str]:
         """The texts of all that is erased, as titles are compared with them."""
         for key in self.events:
-            payload = self._db.execute(SQL["event_to_erase"], {"id": key}).fetchone()["payload"]
+            payload = self._db.run("event_to_erase", {"id": key}).fetchone()["payload"]
             yield " ".join(" ".join(_strings(msgspec.json.decode(payload))).split()).casefold()
 
     # Reading.
 
-    def _turn(self, id: bytes) -> sqlite3.Row | None:
-        row: sqlite3.Row | None = self._db.execute(
-            SQL["read_turn"], {"tenant": self._scope.tenant, "id": id}
-        ).fetchone()
+    def _turn(self, id: bytes) -> Row | None:
+        row: Row | None = self._db.run("read_turn", {"tenant": self._scope.tenant, "id": id}).fetchone()
         return row
 
     def _event(self, key: int) -> Found | None:
-        row = self._db.execute(SQL["event_to_erase"], {"id": key}).fetchone()
+        row = self._db.run("event_to_erase", {"id": key}).fetchone()
         return None if row is None else Found(row)
 
     def _events_of(self, turn: bytes) -> list[Found]:
@@ -397,11 +394,11 @@ class Reach:
             self._of_turn[turn] = [one for one in found if one.turn == turn]
         return self._of_turn[turn]
 
-    def _same_input(self, row: sqlite3.Row) -> list[bytes]:
+    def _same_input(self, row: Row) -> list[bytes]:
         if row["input"] is None:
             return []
         same = {"tenant": self._scope.tenant, "id": row["id"], "retry_of": row["retry_of"], "input": row["input"]}
-        return [other["id"] for other in self._db.execute(SQL["retries_of"], same).fetchall()]
+        return [other["id"] for other in self._db.run("retries_of", same).fetchall()]
 
     def _source_of(self, turn: bytes, step: int, copy: Found) -> Found | None:
         """The event of a turn that a copy repeats. Steps keep their places in history, but results: these stand in the
@@ -415,7 +412,7 @@ class Reach:
     def _copies_of(self, turn: bytes) -> list[tuple[Found, int]]:
         """The events that repeat what a turn says, each with the step that it repeats."""
         if turn not in self._copies:
-            rows = self._db.execute(SQL["copies_of_a_turn"], {"turn": turn}).fetchall()
+            rows = self._db.run("copies_of_a_turn", {"turn": turn}).fetchall()
             found = [(self._event(row["position"]), row["source_step"]) for row in rows]
             self._copies[turn] = [(copy, step) for copy, step in found if copy is not None]
         return self._copies[turn]
@@ -431,13 +428,13 @@ class Reach:
             self._first_turns[child["id"]] = said[0].turn if said else None
         return child["id"] if self._first_turns[child["id"]] == one.turn else None
 
-    def _own_messages(self, child: sqlite3.Row) -> list[Found]:
+    def _own_messages(self, child: Row) -> list[Found]:
         """What a sub-agent was asked, after all that it began with."""
         spans = history.read_spans(self._db, self._scope, self.family, unpack(child["head"]), child["own_from"])
         own = (one for span in spans for one in _stretch(self._db, span.segment, span.first, span.last))
         return [one for one in own if one.kind == "user_message" and one.envelope.origin is None]
 
-    def _path(self, row: sqlite3.Row) -> Path:
+    def _path(self, row: Row) -> Path:
         return history.read_path(self._db, self._scope, self.family, head_of(row).position)
 
 
@@ -446,7 +443,7 @@ _REPEATS = {("user_message", "sub_agent_spawned"), ("assistant_message", "sub_ag
 
 def _stretch(db: Database, segment: int, first: int, last: int) -> list[Found]:
     stretch = {"first": segment << 32 | first, "last": segment << 32 | last}
-    return [Found(row) for row in db.execute(SQL["events_to_erase"], stretch)]
+    return [Found(row) for row in db.run("events_to_erase", stretch)]
 
 
 def _is_after(region: dict[int, int], key: int | None) -> bool:

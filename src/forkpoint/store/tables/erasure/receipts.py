@@ -1,7 +1,6 @@
 """Receipts of erasures: read from the families' records, and done again in a copy that was made before them.
 Tests: tests/store/test_erasure.py."""
 
-import sqlite3
 from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
@@ -11,7 +10,7 @@ from forkpoint.history.records import ErasedRun, decode_fact
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.paging import Page
 from forkpoint.store.erasure import Receipt
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.erasure import removal
 from forkpoint.store.tables.erasure.reach import Found, Reach
 from forkpoint.store.tables.operations import turns
@@ -23,14 +22,14 @@ def page(db: Database, scope: Scope, cursor: str | None, limit: int) -> Page[Rec
     if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
         raise BadName.bad_cursor(cursor[:200])
     parameters = {"tenant": scope.tenant, "after": int(cursor or 0), "limit": limit + 1}
-    rows = db.execute(SQL["erasure_records"], parameters).fetchall()
+    rows = db.run("erasure_records", parameters).fetchall()
     items = tuple(_receipt(row, scope.tenant) for row in rows[:limit])
     return Page(items, str(rows[limit - 1]["id"]) if len(rows) > limit else None)
 
 
 def count(db: Database, scope: Scope) -> int:
     """How often content was erased in this store: caches of an older count are void."""
-    return int(db.execute(SQL["read_erasures"]).fetchone()["erasures"])
+    return int(db.run("read_erasures").fetchone()["erasures"])
 
 
 def replay(db: Database, scope: Scope, receipt: Receipt) -> bool:
@@ -81,16 +80,16 @@ def _is_try(db: Database, scope: Scope, id: bytes) -> bool:
 def named_events(db: Database, scope: Scope, family: bytes, runs: Iterable[ErasedRun]) -> Iterator[Found]:
     """The events that runs name and that have their content, found by their chain digests."""
     wanted = {run.first: run for run in runs}
-    for segment in db.execute(SQL["segments_of_a_family"], {"tenant": scope.tenant, "family": family}).fetchall():
+    for segment in db.run("segments_of_a_family", {"tenant": scope.tenant, "family": family}).fetchall():
         whole = {"first": segment["id"] << 32, "last": segment["id"] << 32 | ORDINALS}
-        for row in db.execute(SQL["digests_of_a_segment"], whole).fetchall():
+        for row in db.run("digests_of_a_segment", whole).fetchall():
             if (run := wanted.get(row["chain_digest"])) is not None:
                 stretch = {"first": row["id"], "last": row["id"] + run.events - 1}
-                found = map(Found, db.execute(SQL["events_to_erase"], stretch).fetchall())
+                found = map(Found, db.run("events_to_erase", stretch).fetchall())
                 yield from (one for one in found if one.is_there)
 
 
-def _receipt(row: sqlite3.Row, tenant: str) -> Receipt:
+def _receipt(row: Row, tenant: str) -> Receipt:
     fact = decode_fact(row["body"])
     erased = fact.erased
     assert erased is not None, "the statement gives only such records"

@@ -1,7 +1,6 @@
 """Removal: erases what `reach` has found, in the transaction that it is called in, and gives the receipt.
 Tests: forkpoint.testing.conformance.evidence.erasures, tests/store/test_erasure.py."""
 
-import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
@@ -12,7 +11,7 @@ from forkpoint.events import Position
 from forkpoint.history.records import ErasedRun, Erasure, Fact, conversation_chain, family_chain
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.store.erasure import NAMED, Erasing, Receipt, Touched
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.erasure.reach import Found, Reach
 from forkpoint.store.tables.erasure.refold import refold
 from forkpoint.store.tables.evidence import records
@@ -30,9 +29,9 @@ class Plan(Struct):
 
     reach: Reach
     events: dict[int, Found]  # with those that only have a digest of the text
-    affected: list[sqlite3.Row]
-    after: list[sqlite3.Row]  # tries that had the text before them
-    untitled: list[sqlite3.Row]
+    affected: list[Row]
+    after: list[Row]  # tries that had the text before them
+    untitled: list[Row]
     summaries: list[Found]
 
 
@@ -60,9 +59,7 @@ def erase_planned(db: Database, scope: Scope, id: str, plan: Plan, chosen: Erasi
 
 def is_made(db: Database, scope: Scope, id: str) -> bool:
     """Whether an erasure is in the store."""
-    return (
-        db.execute(SQL["erasure_record"], {"tenant": scope.tenant, "subject": id_to_bytes(id)}).fetchone() is not None
-    )
+    return db.run("erasure_record", {"tenant": scope.tenant, "subject": id_to_bytes(id)}).fetchone() is not None
 
 
 def carry_out(db: Database, scope: Scope, plan: Plan, receipt: Receipt) -> None:
@@ -85,14 +82,14 @@ def remove(db: Database, scope: Scope, plan: Plan) -> set[bytes]:
     stated = _forget_tasks(db, scope, reach)
     _erase_turns(db, scope, plan, stated)
     for row in plan.untitled:
-        db.execute(SQL["erase_title"], {"tenant": scope.tenant, "id": row["id"]})
+        db.run("erase_title", {"tenant": scope.tenant, "id": row["id"]})
     for id in reach.described:
         called = {"tenant": scope.tenant, "id": id}
-        db.execute(SQL["erase_description"], called | {"name": id_from_bytes(id)})
-        db.execute(SQL["free_all_keys_of_a_conversation"], called)
+        db.run("erase_description", called | {"name": id_from_bytes(id)})
+        db.run("free_all_keys_of_a_conversation", called)
     for id in unsalted:
-        db.execute(SQL["drop_salts_beside_turns"], {"tenant": scope.tenant, "chain": conversation_chain(id)})
-    db.execute(SQL["count_erasure"])
+        db.run("drop_salts_beside_turns", {"tenant": scope.tenant, "chain": conversation_chain(id)})
+    db.run("count_erasure")
     return unsalted
 
 
@@ -144,7 +141,7 @@ def spread(reach: Reach, *, keep_summaries: bool) -> Plan:
     return Plan(reach, prompts | reach.events, affected, after, untitled, covering)
 
 
-def _open(plan: Plan) -> list[sqlite3.Row]:
+def _open(plan: Plan) -> list[Row]:
     """The conversations with an open turn in what an erasure touches."""
     region, ids = plan.reach.region(), {row["id"] for row in plan.affected} | plan.reach.described
     return [
@@ -155,7 +152,7 @@ def _open(plan: Plan) -> list[sqlite3.Row]:
     ]
 
 
-def _is_running(row: sqlite3.Row, scope: Scope) -> bool:
+def _is_running(row: Row, scope: Scope) -> bool:
     return row["turn_outcome"] == "running" and scope.alive(row["turn_holder"], row["holder_seen"])
 
 
@@ -164,25 +161,25 @@ def _stands_in(region: dict[int, int], base: int | None) -> bool:
 
 
 def _erase_events(db: Database, plan: Plan) -> None:
-    db.executemany(SQL["erase_event"], [(key,) for key in plan.events])
+    db.run_many("erase_event", [(key,) for key in plan.events])
 
 
 def _erase_turns(db: Database, scope: Scope, plan: Plan, stated: Iterable[bytes]) -> None:
     for id in (*plan.reach.turns, *stated):
-        db.execute(SQL["erase_turn"], {"id": id})
-        db.execute(SQL["free_all_keys"], {"tenant": scope.tenant, "target": id})
+        db.run("erase_turn", {"id": id})
+        db.run("free_all_keys", {"tenant": scope.tenant, "target": id})
         _drop_salts(db, scope, id)
     for id in plan.reach.tries:
-        db.execute(SQL["erase_steps"], {"turn": id})
+        db.run("erase_steps", {"turn": id})
     for row in plan.after:
-        db.execute(SQL["erase_error"], {"id": row["id"]})
-        db.execute(SQL["erase_steps_of_a_kind"], {"turn": row["id"], "kind": _PROMPT})
+        db.run("erase_error", {"id": row["id"]})
+        db.run("erase_steps_of_a_kind", {"turn": row["id"], "kind": _PROMPT})
         _drop_salts(db, scope, row["id"])
 
 
 def _drop_salts(db: Database, scope: Scope, turn: bytes) -> None:
     """Keeps everybody from guessing what a turn was asked from the digests in its records."""
-    row = db.execute(SQL["read_turn"], {"tenant": scope.tenant, "id": turn}).fetchone()
+    row = db.run("read_turn", {"tenant": scope.tenant, "id": turn}).fetchone()
     if row is not None:
         records.forget_salts(db, scope, row)
 
@@ -194,14 +191,14 @@ def _forget_tasks(db: Database, scope: Scope, reach: Reach) -> list[bytes]:
         row = reach.conversations.get(id)
         settings = None if row is None else _without_task(row["settings"])
         if settings is not None:
-            db.execute(SQL["change_settings"], {"tenant": scope.tenant, "id": id, "settings": settings})
+            db.run("change_settings", {"tenant": scope.tenant, "id": id, "settings": settings})
             stated += turns_stating_settings(db, scope, id)
     return stated
 
 
 def turns_stating_settings(db: Database, scope: Scope, conversation: bytes) -> list[bytes]:
     of_it = {"tenant": scope.tenant, "chain": conversation_chain(conversation)}
-    return [row["subject"] for row in db.execute(SQL["turns_that_state_settings"], of_it).fetchall()]
+    return [row["subject"] for row in db.run("turns_that_state_settings", of_it).fetchall()]
 
 
 def _without_task(settings: str) -> str | None:
@@ -232,7 +229,7 @@ def _receipt(db: Database, scope: Scope, id: str, plan: Plan, chosen: Erasing, r
     stated = {turn for child in tasks for turn in turns_stating_settings(db, scope, child)}
     lost = reach.turns | {row["id"] for row in plan.after} | stated
     untitled = ({row["id"] for row in plan.untitled} | tasks) - reach.described
-    steps = [db.execute(SQL["size_of_steps"], {"turn": turn}).fetchone() for turn in sorted(reach.tries)]
+    steps = [db.run("size_of_steps", {"turn": turn}).fetchone() for turn in sorted(reach.tries)]
     touched = {row["id"]: row["name"] for row in plan.affected}
     touched |= {one: reach.conversations[one]["name"] for one in reach.described | untitled}
     named = sorted(touched.items())[:NAMED]

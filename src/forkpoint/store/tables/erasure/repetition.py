@@ -5,13 +5,12 @@ the same text: what was made of it there is looked for as in any erasure, and th
 Tests: tests/store/test_import_of_gaps.py.
 """
 
-import sqlite3
 from collections.abc import Collection, Sequence
 
 from forkpoint.history.records import Erasure
 from forkpoint.ids import id_to_bytes, new_id
 from forkpoint.store.erasure import Erasing
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.erasure import removal
 from forkpoint.store.tables.erasure.reach import Reach
 from forkpoint.store.tables.erasure.receipts import named_events
@@ -38,7 +37,7 @@ def repeat(
                 reach.tries.add(row["id"])
     named = {id_to_bytes(id) for one in erasures for id in one.conversations} & reach.conversations.keys()
     for conversation in named:
-        db.execute(SQL["free_all_keys_of_a_conversation"], {"tenant": scope.tenant, "id": conversation})
+        db.run("free_all_keys_of_a_conversation", {"tenant": scope.tenant, "id": conversation})
     untitled = {id_to_bytes(id) for one in erasures for id in one.untitled} & named - came
     reach.untasked, reach.described = named - came, named - came - untitled
     titles = [reach.conversations[id] for id in sorted(untitled)]
@@ -51,7 +50,7 @@ def repeat(
     return len(plan.events)
 
 
-def _erase_all(db: Database, scope: Scope, reach: Reach, titles: list[sqlite3.Row], erasures: Sequence[Erasure]) -> int:
+def _erase_all(db: Database, scope: Scope, reach: Reach, titles: list[Row], erasures: Sequence[Erasure]) -> int:
     """Erases what was found and all that was made of it here, with a record of that."""
     reach.follow()
     plan = removal.spread(reach, keep_summaries=False)

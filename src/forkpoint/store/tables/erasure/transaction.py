@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from forkpoint.errors import NotFound, StoreError
 from forkpoint.store.erasure import Erasing, Receipt
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.disk.residue import empty_log, size_of_store
 from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.sqlite.writer import WriteJob
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.erasure import receipts, removal
 from forkpoint.store.tables.rows import Scope
 
@@ -50,7 +50,7 @@ async def clean(view: TenantView, *, is_compacted: bool = False) -> tuple[str, .
     ``is_compacted``: the file has just been written anew.
     """
     try:
-        owed = await view.read(lambda db, scope: dict(db.execute(SQL["owed_after_erasures"]).fetchone()))
+        owed = await view.read(lambda db, scope: dict(db.run("owed_after_erasures").fetchone()))
         if owed["compacted"] >= owed["erasures"] and owed["cleared"] >= owed["removals"]:
             return ()
         is_small = is_compacted or await view.read(size_of_store) <= LARGEST
@@ -80,4 +80,4 @@ async def _write(view: TenantView, id: str, operation: Callable[[Database, Scope
 
 
 def _settle(db: Database, scope: Scope, removals: int, erasures: int) -> None:
-    db.execute(SQL["settle_erasures"], {"removals": removals, "erasures": erasures})
+    db.run("settle_erasures", {"removals": removals, "erasures": erasures})

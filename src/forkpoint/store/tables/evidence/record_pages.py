@@ -6,7 +6,7 @@ from forkpoint.errors import BadName
 from forkpoint.history.records import conversation_chain, decode_birth
 from forkpoint.ids import id_from_bytes
 from forkpoint.paging import Page
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.operations import conversations
 from forkpoint.store.tables.rows import Scope
 from forkpoint.store.values import Record
@@ -25,7 +25,7 @@ def read_records(db: Database, scope: Scope, id: str, cursor: str | None, limit:
         items.append(Record(birth.follows, BORN, digest, None, birth.created, None, msgspec.json.decode(row["born"])))
     after = {"after": birth.follows if cursor is None else _number(cursor), "limit": limit + 1 - len(items)}
     own = {"tenant": scope.tenant, "chain": conversation_chain(row["id"])}
-    for found in db.execute(SQL["records_after"], own | after):
+    for found in db.run("records_after", own | after):
         body = msgspec.json.decode(found["body"])
         subject = None if found["subject"] is None else id_from_bytes(found["subject"])
         said = (found["digest"].hex(), subject, body["time"], body.get("by"), body)

@@ -1,7 +1,6 @@
 """Records on disk: each is written in the transaction that it is about, and chained to the record before.
 Tests: forkpoint.testing.conformance.evidence.records, tests/store/test_verify.py."""
 
-import sqlite3
 from typing import TypedDict
 
 from msgspec import Struct
@@ -11,7 +10,7 @@ from forkpoint.events import Usage
 from forkpoint.history import records
 from forkpoint.history.records import Birth, Charge, Fact, Point, Removal, TurnFacts, conversation_chain, salted
 from forkpoint.ids import id_from_bytes, id_to_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.rows import ORDINALS, Parameters, Scope, head_of, load_usage, pack
 from forkpoint.store.values import Head, Lineage
 
@@ -49,7 +48,7 @@ def insert(db: Database, scope: Scope, link: Link, *, salt: bytes | None = None,
         "salt": salt,
         "digest": link.digest,
     }
-    db.execute(SQL["insert_record"], parameters)
+    db.run("insert_record", parameters)
 
 
 def tell(
@@ -62,27 +61,27 @@ def tell(
     subject: bytes | None = None,
 ) -> int:
     """Adds a record to a conversation's chain. Returns its number."""
-    row = db.execute(SQL["read_chain"], {"tenant": scope.tenant, "id": conversation}).fetchone()
+    row = db.run("read_chain", {"tenant": scope.tenant, "id": conversation}).fetchone()
     if row is None:
         raise NotFound("conversation", id_from_bytes(conversation))
     link = next_link(conversation_chain(conversation), row["records"], row["record_digest"], fact)
     moved = {"tenant": scope.tenant, "id": conversation, "number": link.number, "digest": link.digest}
-    db.execute(SQL["move_chain"], moved)
+    db.run("move_chain", moved)
     insert(db, scope, link, salt=salt, subject=subject)
     return link.number
 
 
 def tell_in(db: Database, scope: Scope, chain: bytes, fact: Fact, *, subject: bytes | None = None) -> None:
     """Adds a record to the chain of a family or of the tenant."""
-    row = db.execute(SQL["read_shared_chain"], {"tenant": scope.tenant, "chain": chain}).fetchone()
+    row = db.run("read_shared_chain", {"tenant": scope.tenant, "chain": chain}).fetchone()
     number, digest = (0, records.start_of(chain)) if row is None else (row["records"], row["record_digest"])
     link = next_link(chain, number, digest, fact)
     moved = {"tenant": scope.tenant, "chain": chain, "number": link.number, "digest": link.digest}
-    db.execute(SQL["move_shared_chain"], moved)
+    db.run("move_shared_chain", moved)
     insert(db, scope, link, subject=subject)
 
 
-def tell_of_turn(db: Database, scope: Scope, turn: sqlite3.Row, kind: str) -> None:
+def tell_of_turn(db: Database, scope: Scope, turn: Row, kind: str) -> None:
     """Adds how a turn stands, from its row, which has just been written and is not committed."""
     salt = records.new_salt()
     facts = turn_facts(turn, salt, base=point_at(db, turn["base"]), end=None)
@@ -90,7 +89,7 @@ def tell_of_turn(db: Database, scope: Scope, turn: sqlite3.Row, kind: str) -> No
     tell(db, scope, turn["conversation"], fact, salt=salt, subject=turn["id"])
 
 
-def turn_facts(row: sqlite3.Row | Parameters, salt: bytes, *, base: Point | None, end: Point | None) -> TurnFacts:
+def turn_facts(row: Row | Parameters, salt: bytes, *, base: Point | None, end: Point | None) -> TurnFacts:
     """What a record says about a turn, from the turn's row."""
     return TurnFacts(
         id=id_from_bytes(row["id"]),
@@ -119,7 +118,7 @@ def tell_of_charge(db: Database, scope: Scope, conversation: bytes | None, id: s
         tell(db, scope, conversation, fact, salt=None, subject=subject)
 
 
-def tell_of_removal(db: Database, scope: Scope, row: sqlite3.Row, spent: Usage, charged: Usage, kind: str) -> None:
+def tell_of_removal(db: Database, scope: Scope, row: Row, spent: Usage, charged: Usage, kind: str) -> None:
     """Adds to the family's chain that a conversation is gone, and forgets what was kept about it alone."""
     follows = records.decode_birth(row["born"]).follows
     chain = (follows, row["first_digest"], row["records"], row["record_digest"])
@@ -127,11 +126,11 @@ def tell_of_removal(db: Database, scope: Scope, row: sqlite3.Row, spent: Usage, 
     fact = Fact(kind=kind, time=scope.now, by=scope.by, removed=removed)
     tell_in(db, scope, records.family_chain(row["family"]), fact, subject=row["id"])
     of_it = {"tenant": scope.tenant, "chain": conversation_chain(row["id"])}
-    db.execute(SQL["forget_records_beside_turns"], of_it)
-    db.execute(SQL["forget_salts"], of_it)
+    db.run("forget_records_beside_turns", of_it)
+    db.run("forget_salts", of_it)
 
 
-def restate(db: Database, scope: Scope, row: sqlite3.Row) -> None:
+def restate(db: Database, scope: Scope, row: Row) -> None:
     """Adds a record that states all of how a conversation stands, under a new salt, from its row."""
     salt = records.new_salt()
     fact = Fact(
@@ -148,7 +147,7 @@ def restate(db: Database, scope: Scope, row: sqlite3.Row) -> None:
     tell(db, scope, row["id"], fact, salt=salt)
 
 
-def forget_turn(db: Database, scope: Scope, turn: sqlite3.Row) -> None:
+def forget_turn(db: Database, scope: Scope, turn: Row) -> None:
     """Forgets what was kept about a committed turn that is gone: nobody reaches its events any more.
 
     A conversation that has left the turn behind keeps what its records say, since it stands as they say. Only the salts
@@ -156,21 +155,21 @@ def forget_turn(db: Database, scope: Scope, turn: sqlite3.Row) -> None:
     """
     about = {"tenant": scope.tenant, "subject": turn["id"]}
     commit = {"tenant": scope.tenant, "chain": conversation_chain(turn["conversation"]), "number": turn["record"]}
-    left = db.execute(SQL["conversation_that_left_a_turn"], commit).fetchone()
+    left = db.run("conversation_that_left_a_turn", commit).fetchone()
     if left is None:
-        db.execute(SQL["forget_tries"], about)
-        db.execute(SQL["forget_commit"], commit)
+        db.run("forget_tries", about)
+        db.run("forget_commit", commit)
         return
     forget_salts(db, scope, turn)
     if _states_texts(left["body"]):
         restate(db, scope, left)
 
 
-def forget_salts(db: Database, scope: Scope, turn: sqlite3.Row) -> None:
+def forget_salts(db: Database, scope: Scope, turn: Row) -> None:
     """Forgets the salts of the records about a turn, so that nobody can guess its texts from the digests in them."""
-    db.execute(SQL["forget_salts_of_tries"], {"tenant": scope.tenant, "subject": turn["id"]})
+    db.run("forget_salts_of_tries", {"tenant": scope.tenant, "subject": turn["id"]})
     commit = {"tenant": scope.tenant, "chain": conversation_chain(turn["conversation"]), "number": turn["record"]}
-    db.execute(SQL["forget_salt_of_commit"], commit)
+    db.run("forget_salt_of_commit", commit)
 
 
 def _states_texts(body: str) -> bool:
@@ -192,17 +191,17 @@ def point_at(db: Database, key: int | None) -> Point | None:
     """The point at the key of an event; None for the root. It has no digest if the event was collected."""
     if key is None:
         return None
-    event = db.execute(SQL["event_at"], {"id": key}).fetchone()
+    event = db.run("event_at", {"id": key}).fetchone()
     return Point(key & ORDINALS, b"" if event is None else event["chain_digest"])
 
 
 def earlier(db: Database, scope: Scope, id: bytes) -> int:
     """How many records a conversation with this id had that was deleted: the numbers go on after them."""
-    row = db.execute(SQL["last_number"], {"tenant": scope.tenant, "chain": conversation_chain(id)}).fetchone()
+    row = db.run("last_number", {"tenant": scope.tenant, "chain": conversation_chain(id)}).fetchone()
     return int(row["number"])
 
 
-def birth(db: Database, row: Parameters, lineage: Lineage, head: Head, source: sqlite3.Row | None) -> Parameters:
+def birth(db: Database, row: Parameters, lineage: Lineage, head: Head, source: Row | None) -> Parameters:
     """The columns of a new conversation's birth, from its other columns.
 
     Its chain goes on from the chain of ``source``, if that is given.
@@ -243,7 +242,7 @@ class _Texts(TypedDict):
     tags: bytes
 
 
-def _texts(row: sqlite3.Row | Parameters, salt: bytes) -> _Texts:
+def _texts(row: Row | Parameters, salt: bytes) -> _Texts:
     """The salted digests of the texts in a conversation's row."""
     return {
         "settings": salted(salt, row["settings"]),

@@ -10,9 +10,9 @@ from forkpoint.errors import KeyReused, NotWhole, Stale
 from forkpoint.events import JsonText, NewEvent, Position, Usage, encode_body
 from forkpoint.history.records import Fact, TurnFacts, conversation_chain, new_salt, salted
 from forkpoint.ids import id_from_bytes, id_to_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.stage import Sealed, Staged, chain, stage
 from forkpoint.store.tables.budgets import accounts
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.erasure.copied_events import insert_copies
 from forkpoint.store.tables.evidence import records
 from forkpoint.store.tables.operations import conversations, garbage, idempotency, ledger
@@ -54,7 +54,7 @@ def commit(
         "open_calls": dumps(head.open_calls),
         "now": scope.now,
     }
-    _, before = write_as_budgeted(db, scope, turn, SQL["commit_turn"], parameters)
+    _, before = write_as_budgeted(db, scope, turn, "commit_turn", parameters)
     if before is not None:
         place, spent = (id, before["conversation"], id_to_bytes(turn.family)), load_usage(before["usage"])
         accounts.count_turn(db, scope, *place, spent, usage - spent)
@@ -67,12 +67,12 @@ def commit(
     segment = turn.segment
     if segment is None:
         segment = _open_segment(db, scope, id_to_bytes(turn.family), turn.base)
-        db.execute(SQL["place_turn"], {"id": id, "end": segment << 32 | ordinal})
+        db.run("place_turn", {"id": id, "end": segment << 32 | ordinal})
     first, last = Position(segment, turn.base.ordinal + 1), Position(segment, ordinal)
     events = list(staged.events)
     if turn.staged:
         events = read_sealed(db, turn.id) + events
-        db.execute(SQL["delete_steps"], {"turn": id})
+        db.run("delete_steps", {"turn": id})
     digest = _insert_events(db, id, first, turn.base, events)
     head = replace(head, position=last, digest=digest)
     record = _move_head(
@@ -89,7 +89,7 @@ def commit(
         aside=kept,
     )
     if record != turn.records + 1:
-        db.execute(SQL["name_record"], {"id": id, "record": record})
+        db.run("name_record", {"id": id, "record": record})
     return Committed(turn.conversation, turn.id, turn.revision + 1, head, first, last, kept, scope.now)
 
 
@@ -119,7 +119,7 @@ def note(
     if (done := _same_note(db, scope, conversation, note, events)) is not None:
         return done
     if if_erasures is not None:
-        erasures = db.execute(SQL["read_erasures"]).fetchone()["erasures"]
+        erasures = db.run("read_erasures").fetchone()["erasures"]
         if erasures != if_erasures:
             raise Stale(conversation, if_erasures, erasures)
     base = replace(_base_for_note(db, scope, conversation, note, if_revision), started=scope.now, by=by)
@@ -158,7 +158,7 @@ def note(
     if usage:
         ledger.count_beside(db, scope, id, id_to_bytes(base.conversation), id_to_bytes(base.family), usage)
     record = _move_head(db, scope, base, head, usage, kind="note", segment=segment, settings=settings, cache=cache)
-    db.execute(SQL["insert_turn"], parameters | {"record": record})
+    db.run("insert_turn", parameters | {"record": record})
     idempotency.take(db, scope, key, "turn", subject, note)
     return Committed(base.conversation, base.id, base.revision + 1, head, first, last)
 
@@ -183,7 +183,7 @@ def _same_note(db: Database, scope: Scope, conversation: str, id: str, events: S
         return None
     done = _done(db, scope, conversation, id)
     stretch = {"first": pack(done.first), "last": pack(done.last), "limit": -1}
-    payloads = sorted(link["payload"] or "" for link in db.execute(SQL["links_between"], stretch))
+    payloads = sorted(link["payload"] or "" for link in db.run("links_between", stretch))
     if payloads != sorted(encode_body(event.body) for event in events):
         raise KeyReused(id)
     return done
@@ -226,9 +226,7 @@ def _head_after(turn: OpenTurn, staged: Staged, usage: Usage) -> Head:
 
 def _open_segment(db: Database, scope: Scope, family: bytes, base: Head) -> int:
     parameters = {"tenant": scope.tenant, "family": family, "base": pack(base.position), "base_digest": base.digest}
-    segment = db.execute(SQL["open_segment"], parameters).lastrowid
-    assert segment is not None
-    return segment
+    return db.insert("open_segment", parameters)
 
 
 def _insert_events(db: Database, turn: bytes, first: Position, base: Head, events: Sequence[Sealed]) -> bytes:
@@ -239,7 +237,7 @@ def _insert_events(db: Database, turn: bytes, first: Position, base: Head, event
         (key + n, turn, link.envelope, link.payload, link.salt, link.payload_digest, link.chain_digest)
         for n, link in enumerate(links)
     ]
-    db.executemany(SQL["insert_event"], rows)
+    db.run_many("insert_event", rows)
     insert_landmarks(db, key, events, links)
     insert_copies(db, key, events, links)
     return links[-1].chain_digest
@@ -298,14 +296,14 @@ def _move_head(
         "now": scope.now,
     }
     link = records.next_link(conversation_chain(id), turn.records, turn.record_digest, fact)
-    if db.execute(SQL["move_head"], parameters | link.place).rowcount != 1:  # a charge has come between, or a writer
+    if db.run("move_head", parameters | link.place).rowcount != 1:  # a charge has come between, or a writer
         found = conversations.row_of(db, scope, turn.conversation)
         link = records.next_link(link.chain, found["records"], found["record_digest"], fact)
-        if db.execute(SQL["move_head"], parameters | link.place).rowcount != 1:
+        if db.run("move_head", parameters | link.place).rowcount != 1:
             raise Stale(turn.conversation, turn.revision, found["revision"])
     if segment != turn.segment:
-        db.execute(SQL["append_to"], {"tenant": scope.tenant, "id": id, "segment": segment})
+        db.run("append_to", {"tenant": scope.tenant, "id": id, "segment": segment})
     if turn.draft:
-        db.execute(SQL["admit_conversation"], {"tenant": scope.tenant, "id": id, "now": scope.now})
+        db.run("admit_conversation", {"tenant": scope.tenant, "id": id, "now": scope.now})
     records.insert(db, scope, link, salt=salt, subject=id_to_bytes(turn.id))
     return link.number

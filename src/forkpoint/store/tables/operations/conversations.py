@@ -1,7 +1,6 @@
 """Operations on conversations: each a function of its inputs, run inside a transaction.
 Tests: forkpoint.testing.conformance.conversations, branches.forks, branches.sub_agents."""
 
-import sqlite3
 from collections.abc import Collection
 from contextlib import suppress
 
@@ -15,8 +14,8 @@ from forkpoint.history.paths import common_ancestor
 from forkpoint.history.records import Fact, new_salt, salted
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.paging import Page
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.tables.budgets import limits
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.evidence import records
 from forkpoint.store.tables.operations import idempotency
 from forkpoint.store.tables.operations.history import head_at, read_path, resolve
@@ -77,13 +76,13 @@ def key_of(id: str, what: str = "conversation") -> bytes:
         raise NotFound(what, id if len(id) <= 200 else id[:200] + "...") from None
 
 
-def use(db: Database, scope: Scope, row: sqlite3.Row) -> None:
+def use(db: Database, scope: Scope, row: Row) -> None:
     """Moves a conversation to the front of lists by last use, unless it moved less than a minute ago."""
     if scope.now - row["used"] >= MINUTE:
-        db.execute(SQL["use_conversation"], {"tenant": scope.tenant, "id": row["id"], "now": scope.now})
+        db.run("use_conversation", {"tenant": scope.tenant, "id": row["id"], "now": scope.now})
 
 
-def row_of(db: Database, scope: Scope, id: str, *, drafts: bool = True) -> sqlite3.Row:
+def row_of(db: Database, scope: Scope, id: str, *, drafts: bool = True) -> Row:
     """A conversation's row. Raises `NotFound`, also for a draft if ``drafts`` is False."""
     row = _row_or_none(db, scope, id)
     if row is None or (row["draft"] and not drafts):
@@ -96,7 +95,7 @@ def read(db: Database, scope: Scope, id: str) -> StoredConversation:
 
 
 def find(db: Database, scope: Scope, name: str) -> StoredConversation:
-    row = db.execute(SQL["find_conversation"], {"tenant": scope.tenant, "name": name}).fetchone()
+    row = db.run("find_conversation", {"tenant": scope.tenant, "name": name}).fetchone()
     if row is None:
         raise NotFound("conversation", name if len(name) <= 200 else name[:200] + "...")
     return read(db, scope, id_from_bytes(row["id"]))
@@ -108,7 +107,7 @@ def revisions(db: Database, scope: Scope, ids: Collection[str]) -> dict[str, int
     for id in ids:
         with suppress(ValueError):
             wanted[id] = id_to_bytes(id)
-    rows = db.execute(SQL["read_revisions"], {"tenant": scope.tenant, "ids": b"".join(wanted.values())})
+    rows = db.run("read_revisions", {"tenant": scope.tenant, "ids": b"".join(wanted.values())})
     asked = tuple(wanted)
     return {asked[number]: revision for number, revision in rows}
 
@@ -116,7 +115,7 @@ def revisions(db: Database, scope: Scope, ids: Collection[str]) -> dict[str, int
 def families(db: Database, scope: Scope, *, cursor: str | None, limit: int) -> Page[str]:
     """One page of the tenant's families, the oldest first."""
     parameters = {"tenant": scope.tenant, "after": b"" if cursor is None else _cursor(cursor), "limit": limit + 1}
-    found = [id_from_bytes(row["family"]) for row in db.execute(SQL["families_of_a_tenant"], parameters)]
+    found = [id_from_bytes(row["family"]) for row in db.run("families_of_a_tenant", parameters)]
     return Page(tuple(found[:limit]), found[limit - 1] if len(found) > limit else None)
 
 
@@ -133,10 +132,7 @@ def create(
             lineage = replace(lineage, at=head.position)
     else:
         head = Head(None, root_digest(family))
-        if (
-            new.family is not None
-            and not db.execute(SQL["branches"], {"tenant": scope.tenant, "family": family}).fetchone()
-        ):
+        if new.family is not None and not db.run("branches", {"tenant": scope.tenant, "family": family}).fetchone():
             raise NotFound("family", new.family)
     if lineage.kind == "aside":
         lineage = replace(lineage, at=_parting(db, scope, lineage, head))
@@ -199,7 +195,7 @@ def describe(
         "tags": None if tags is None else dumps(dict(tags)),
         "now": scope.now,
     }
-    db.execute(SQL["describe_conversation"], parameters)
+    db.run("describe_conversation", parameters)
     described = read(db, scope, id)
     salt = new_salt()
     fact = Fact(
@@ -219,7 +215,7 @@ def _description(record: StoredConversation) -> tuple[int, str, str | None, dict
 
 def approvals(db: Database, scope: Scope, id: str) -> JsonText:
     """The standing approvals of a conversation."""
-    row = db.execute(SQL["read_approvals"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
+    row = db.run("read_approvals", {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
     if row is None:
         raise NotFound("conversation", id)
     return str(row["approvals"])
@@ -227,7 +223,7 @@ def approvals(db: Database, scope: Scope, id: str) -> JsonText:
 
 def change_approvals(db: Database, scope: Scope, id: str, approvals: JsonText, before: JsonText) -> bool:
     parameters = {"tenant": scope.tenant, "id": key_of(id), "approvals": approvals, "before": before, "now": scope.now}
-    if db.execute(SQL["change_approvals"], parameters).rowcount:
+    if db.run("change_approvals", parameters).rowcount:
         salt = new_salt()
         fact = Fact(kind="approvals", time=scope.now, by=scope.by, approvals=salted(salt, approvals))
         records.tell(db, scope, key_of(id), fact, salt=salt)
@@ -245,9 +241,11 @@ def rename(db: Database, scope: Scope, id: str, name: str | None, if_revision: i
         "now": scope.now,
     }
     try:
-        found = db.execute(SQL["rename_conversation"], parameters).rowcount
-    except sqlite3.IntegrityError:  # names are all that it can violate
-        raise AlreadyExists("conversation", name or id) from None
+        found = db.run("rename_conversation", parameters).rowcount
+    except Exception as error:
+        if db.is_duplicate(error):
+            raise AlreadyExists("conversation", name or id) from None
+        raise
     if not found:
         row = row_of(db, scope, id)
         check_revision(row, if_revision)
@@ -262,7 +260,7 @@ def rename(db: Database, scope: Scope, id: str, name: str | None, if_revision: i
 
 def admit(db: Database, scope: Scope, id: str) -> StoredConversation:
     """Makes a draft a conversation that is listed."""
-    if db.execute(SQL["admit_conversation"], {"tenant": scope.tenant, "id": key_of(id), "now": scope.now}).rowcount:
+    if db.run("admit_conversation", {"tenant": scope.tenant, "id": key_of(id), "now": scope.now}).rowcount:
         fact = Fact(kind="admitted", time=scope.now, by=scope.by, draft=False)
         records.tell(db, scope, key_of(id), fact)
     return read(db, scope, id)
@@ -336,7 +334,7 @@ def rewind(
         "revision": row["revision"],
         "now": scope.now,
     }
-    db.execute(SQL["rewind_head"], parameters)
+    db.run("rewind_head", parameters)
     fact = Fact(
         kind="rewound",
         time=scope.now,
@@ -355,7 +353,7 @@ def rewind(
 def insert_branch(
     db: Database,
     scope: Scope,
-    source: sqlite3.Row,
+    source: Row,
     new: NewFork,
     head: Head,
     lineage: Lineage,
@@ -384,7 +382,7 @@ def insert_branch(
     )
 
 
-def spend_of(row: sqlite3.Row) -> Spend:
+def spend_of(row: Row) -> Spend:
     return Spend(row["own_from"], load_usage(row["inherited"]))
 
 
@@ -414,13 +412,13 @@ def was_updated(db: Database, scope: Scope, id: str) -> bool:
     return row is not None and bool(row["updated"] == scope.now)
 
 
-def check_revision(row: sqlite3.Row, expected: int | None) -> None:
+def check_revision(row: Row, expected: int | None) -> None:
     """Raises `Stale` if the conversation is not at the revision that the caller decided on."""
     if expected is not None and row["revision"] != expected:
         raise Stale(id_from_bytes(row["id"]), expected, row["revision"])
 
 
-def check_free(row: sqlite3.Row, scope: Scope) -> None:
+def check_free(row: Row, scope: Scope) -> None:
     """Raises `Busy` or `TurnOpen` if a turn holds the conversation."""
     if row["open_turn"] is None:
         return
@@ -432,15 +430,15 @@ def check_free(row: sqlite3.Row, scope: Scope) -> None:
     raise busy(row)
 
 
-def busy(row: sqlite3.Row) -> Busy:
+def busy(row: Row) -> Busy:
     """The error for whoever has to leave a conversation alone, since a process runs its open turn."""
     by = held_by(row, row["turn_started"])
     return Busy(id_from_bytes(row["id"]), id_from_bytes(row["open_turn"]), by.host, by.process, by.since)
 
 
-def _row_or_none(db: Database, scope: Scope, id: str) -> sqlite3.Row | None:
-    row: sqlite3.Row | None
-    row = db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
+def _row_or_none(db: Database, scope: Scope, id: str) -> Row | None:
+    row: Row | None
+    row = db.run("read_conversation", {"tenant": scope.tenant, "id": key_of(id)}).fetchone()
     return row
 
 
@@ -472,13 +470,13 @@ def _stands_at(db: Database, scope: Scope, open_turn: bytes | None, position: Po
     """
     if open_turn is None:
         return False
-    turn = db.execute(SQL["read_turn"], {"tenant": scope.tenant, "id": open_turn}).fetchone()
+    turn = db.run("read_turn", {"tenant": scope.tenant, "id": open_turn}).fetchone()
     return turn is not None and bool(turn["base"] == pack(position))
 
 
 def _child_of(db: Database, scope: Scope, lineage: Lineage) -> bytes | None:
     parameters = {"tenant": scope.tenant, "turn": blob(lineage.turn), "call": lineage.call}
-    row = db.execute(SQL["find_child"], parameters).fetchone()
+    row = db.run("find_child", parameters).fetchone()
     return None if row is None else row["id"]
 
 
@@ -499,7 +497,7 @@ def _insert(
     title: str | None,
     tags: Tags,
     draft: bool,
-    source: sqlite3.Row | None = None,
+    source: Row | None = None,
 ) -> StoredConversation:
     """Makes a conversation's row. Its chain of records goes on from the chain of ``source``, if that is given."""
     parameters: Parameters = head_columns(head) | {
@@ -526,9 +524,9 @@ def _insert(
     parameters["records"] = records.earlier(db, scope, key_of(id))
     parameters |= records.birth(db, parameters, lineage, head, source)
     try:
-        db.execute(SQL["insert_conversation"], parameters)
-    except sqlite3.IntegrityError as error:
-        if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
+        db.run("insert_conversation", parameters)
+    except Exception as error:
+        if db.is_duplicate(error):
             raise AlreadyExists("conversation", parameters["name"]) from None
         raise
     return conversation_of(

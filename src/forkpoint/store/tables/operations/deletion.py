@@ -1,14 +1,13 @@
 """The deletion of conversations: their pointers go, what they spent stays counted.
 Tests: forkpoint.testing.conformance.evidence.care."""
 
-import sqlite3
 from typing import Literal, TypeAlias
 
 from forkpoint.errors import Busy, Held
 from forkpoint.ids import id_from_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.tables.budgets import limits
 from forkpoint.store.tables.budgets.reservations import give_back
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.evidence import records
 from forkpoint.store.tables.operations import conversations, garbage, holds, idempotency, ledger, turns
 from forkpoint.store.tables.rows import Scope
@@ -21,7 +20,7 @@ RemovalKind: TypeAlias = Literal["deleted", "expired"]
 def delete_old_draft(db: Database, scope: Scope, id: str, before: int) -> bool:
     """Removes a draft, and its sides, if it is still old and a draft: its turn may have committed a moment ago."""
     parameters = {"tenant": scope.tenant, "id": conversations.key_of(id), "before": before}
-    if db.execute(SQL["old_draft"], parameters).fetchone() is None:
+    if db.run("old_draft", parameters).fetchone() is None:
         return False
     try:
         delete(db, scope, id, if_revision=None, kind="expired")
@@ -37,7 +36,7 @@ def delete(db: Database, scope: Scope, id: str, *, if_revision: int | None, kind
     conversations.check_revision(named, if_revision)
     holds.check_not_held(db, scope, named["family"], named["id"])
     parameters = {"tenant": scope.tenant, "id": named["id"], "family": named["family"]}
-    ids = [id_from_bytes(row["id"]) for row in db.execute(SQL["with_dependents"], parameters).fetchall()]
+    ids = [id_from_bytes(row["id"]) for row in db.run("with_dependents", parameters).fetchall()]
     doomed = [conversations.row_of(db, scope, id) for id in ids]
     for row in doomed:
         if row["turn_outcome"] == "running" and scope.alive(row["turn_holder"], row["holder_seen"]):
@@ -47,21 +46,21 @@ def delete(db: Database, scope: Scope, id: str, *, if_revision: int | None, kind
     return Deleted(tuple(ids))
 
 
-def _delete_one(db: Database, scope: Scope, row: sqlite3.Row, kind: RemovalKind) -> None:
+def _delete_one(db: Database, scope: Scope, row: Row, kind: RemovalKind) -> None:
     parameters = {"tenant": scope.tenant, "id": row["id"]}
     spent, charged = ledger.write_off(db, scope, row)
     records.tell_of_removal(db, scope, row, spent, charged, kind)
     for turn in turns.uncommitted(db, scope, row):
         key = conversations.key_of(turn.id)
-        db.execute(SQL["delete_steps"], {"turn": key})
-        db.execute(SQL["delete_turn"], {"id": key})
+        db.run("delete_steps", {"turn": key})
+        db.run("delete_turn", {"id": key})
         idempotency.free(db, scope, key)
         garbage.unpin(db, scope, key)
         give_back(db, key)
     idempotency.free(db, scope, row["id"])
-    db.execute(SQL["free_keys_of_a_conversation"], parameters)
-    db.execute(SQL["free_keys_of_steers"], parameters)
-    db.execute(SQL["delete_conversation"], parameters)
+    db.run("free_keys_of_a_conversation", parameters)
+    db.run("free_keys_of_steers", parameters)
+    db.run("delete_conversation", parameters)
     limits.forget(db, scope, row["id"], row["family"])
     garbage.queue(db, scope, row["head"])
     garbage.owe(db)

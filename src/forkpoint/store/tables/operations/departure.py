@@ -1,7 +1,6 @@
 """The departure from a head: what becomes of it when the conversation goes elsewhere, by a commit or by a keep.
 Tests: forkpoint.testing.conformance.branches.elsewhere, keeps."""
 
-import sqlite3
 from collections.abc import Iterable
 
 from msgspec import Struct
@@ -11,7 +10,7 @@ from forkpoint.events import JsonText, Position
 from forkpoint.history.paths import common_ancestor
 from forkpoint.history.records import Fact, KeptHead, conversation_chain, new_salt, salted
 from forkpoint.ids import id_from_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.evidence import records
 from forkpoint.store.tables.operations import conversations, idempotency
 from forkpoint.store.tables.operations.conversations import Spend, key_of
@@ -28,7 +27,7 @@ class Departure(Struct, frozen=True):
     left: Spend | None  # what goes with the branch that keeps the old head; None if the new path has the old head
 
 
-def departure_of(db: Database, scope: Scope, row: sqlite3.Row, there: Head) -> Departure:
+def departure_of(db: Database, scope: Scope, row: Row, there: Head) -> Departure:
     """How a conversation would leave its head for ``there``. Reads segments, and no events."""
     old, own = head_of(row), conversations.spend_of(row)
     new = Spend(there.ordinal, there.totals)
@@ -106,7 +105,7 @@ def keep(
         "revision": row["revision"],
         "now": scope.now,
     }
-    db.execute(SQL["keep_head"], parameters)
+    db.run("keep_head", parameters)
     salt = new_salt()
     fact = Fact(
         kind="kept",
@@ -151,7 +150,7 @@ def is_there(db: Database, scope: Scope, id: str, mark: KeepMark | None) -> bool
     if mark is None:
         return False
     at = {"tenant": scope.tenant, "chain": conversation_chain(key_of(id)), "number": mark.number}
-    row = db.execute(SQL["digest_of_record"], at).fetchone()
+    row = db.run("digest_of_record", at).fetchone()
     return row is not None and bool(row["digest"] == mark.digest)
 
 
@@ -163,7 +162,7 @@ def _check_unchanged(db: Database, scope: Scope, expected: Iterable[StoredConver
             raise Stale(one.id, one.revision, found.revision)
 
 
-def _check_can_keep(row: sqlite3.Row, other: sqlite3.Row) -> None:
+def _check_can_keep(row: Row, other: Row) -> None:
     """Raises `CannotKeep` for a branch whose head a conversation cannot have."""
     id, branch = id_from_bytes(row["id"]), id_from_bytes(other["id"])
     if id == branch:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.evidence import records
 from forkpoint.store.tables.operations import idempotency
 from forkpoint.store.tables.rows import ORDINALS, Scope
@@ -60,37 +60,37 @@ class Stretch(Struct, frozen=True):
 def queue(db: Database, scope: Scope, place: int | None) -> None:
     """Notes that a pointer to this place is gone. The place of an empty path is None."""
     if place is not None:
-        db.execute(SQL["queue_garbage"], {"tenant": scope.tenant, "segment": place >> 32, "now": scope.now})
+        db.run("queue_garbage", {"tenant": scope.tenant, "segment": place >> 32, "now": scope.now})
 
 
 def owe(db: Database) -> None:
     """Notes that this transaction removes text: the log has to be emptied afterwards."""
-    db.execute(SQL["owe"])
+    db.run("owe")
 
 
 def pin(db: Database, turn: bytes, place: int | None) -> None:
     """Keeps the base of an open turn that stands elsewhere than at the head."""
     if place is not None:
-        db.execute(SQL["pin"], {"turn": turn, "place": place})
+        db.run("pin", {"turn": turn, "place": place})
 
 
 def unpin(db: Database, scope: Scope, turn: bytes, *, is_committed: bool = False) -> None:
     """The turn is over, and perhaps nobody reaches its base any more. If it has committed, its events stand there."""
-    for row in db.execute(SQL["unpin"], {"turn": turn}).fetchall():
+    for row in db.run("unpin", {"turn": turn}).fetchall():
         if not is_committed:
             queue(db, scope, row["place"])
 
 
 def is_there(db: Database, tenants: Tenants) -> bool:
     """Whether there is a segment to look at."""
-    return db.execute(SQL["next_garbage"], tenants.range).fetchone() is not None
+    return db.run("next_garbage", tenants.range).fetchone() is not None
 
 
 def collect_slice(db: Database, scope: Scope, tenants: Tenants, most: int = SLICE_BYTES) -> tuple[Collected, bool]:
     """Removes one slice of the garbage, of ``most`` bytes; says whether there is more."""
     until = time.perf_counter() + SLICE_SECONDS
     done = Collected()
-    while (row := db.execute(SQL["next_garbage"], tenants.range).fetchone()) is not None:
+    while (row := db.run("next_garbage", tenants.range).fetchone()) is not None:
         of_tenant = replace(scope, tenant=row["tenant"])
         stretch = _unreached(db, row["segment"])
         while stretch is not None:
@@ -102,10 +102,10 @@ def collect_slice(db: Database, scope: Scope, tenants: Tenants, most: int = SLIC
                 owe(db)
                 return done, True
         if stretch is not None and stretch.whole:
-            db.execute(SQL["delete_segment"], {"id": stretch.segment})
+            db.run("delete_segment", {"id": stretch.segment})
             done += Collected(segments=1)
             queue(db, of_tenant, stretch.base)
-        db.execute(SQL["delete_garbage"], {"tenant": row["tenant"], "segment": row["segment"]})
+        db.run("delete_garbage", {"tenant": row["tenant"], "segment": row["segment"]})
     if done != Collected():
         owe(db)
     return done, False
@@ -114,7 +114,7 @@ def collect_slice(db: Database, scope: Scope, tenants: Tenants, most: int = SLIC
 def measure(db: Database, tenants: Tenants) -> Collected:
     """What collecting the garbage would remove."""
     total, gone, measured = Collected(), set[int](), 0
-    waiting = [-row["segment"] for row in db.execute(SQL["all_garbage"], tenants.range)]
+    waiting = [-row["segment"] for row in db.run("all_garbage", tenants.range)]
     heapq.heapify(waiting)  # the newest first: a segment stands on an older one
     while waiting:
         segment = -heapq.heappop(waiting)
@@ -122,8 +122,8 @@ def measure(db: Database, tenants: Tenants) -> Collected:
         measured = segment
         if stretch is None:
             continue
-        found = db.execute(SQL["measure_events"], stretch.keys).fetchone()
-        turns = db.execute(SQL["turns_in_stretch"], stretch.keys | {"after": stretch.after}).fetchone()["turns"]
+        found = db.run("measure_events", stretch.keys).fetchone()
+        turns = db.run("turns_in_stretch", stretch.keys | {"after": stretch.after}).fetchone()["turns"]
         total += Collected(found["events"], found["bytes"], int(stretch.whole), turns=turns)
         if stretch.whole:
             gone.add(segment)
@@ -137,16 +137,16 @@ def _unreached(db: Database, segment: int, gone: Iterable[int] = ()) -> Stretch 
 
     ``gone`` are segments that count as removed: what stands on another one keeps it no longer.
     """
-    row = db.execute(SQL["base_of_segment"], {"id": segment}).fetchone()
+    row = db.run("base_of_segment", {"id": segment}).fetchone()
     if row is None:
         return None
     keys = {"first": segment << 32, "last": segment << 32 | ORDINALS}
     if gone:
-        place = db.execute(SQL["highest_place_of_a_head"], keys).fetchone()["place"]
-        bases = (base["base"] for base in db.execute(SQL["bases_in_segment"], keys) if base["id"] not in gone)
+        place = db.run("highest_place_of_a_head", keys).fetchone()["place"]
+        bases = (base["base"] for base in db.run("bases_in_segment", keys) if base["id"] not in gone)
         place = max(place, next(bases, 0))
     else:
-        place = db.execute(SQL["highest_place"], keys).fetchone()["place"]
+        place = db.run("highest_place", keys).fetchone()["place"]
     base = row["base"]
     return Stretch(segment, place & ORDINALS if place else (base or 0) & ORDINALS, base, whole=not place)
 
@@ -155,16 +155,16 @@ def _shorten(db: Database, scope: Scope, stretch: Stretch, most: int) -> Collect
     """Removes a few events from the end of a stretch, and the turns of which nothing is left then."""
     first = last = None
     events = size = 0
-    for row in db.execute(SQL["last_events"], stretch.keys):
+    for row in db.run("last_events", stretch.keys):
         first, last = row["id"], last or row["id"]
         events, size = events + 1, size + row["bytes"]
         if events == _CHUNK or size >= most:
             break
     if first is None:
         return Collected()
-    db.execute(SQL["delete_events"], {"first": first, "last": last})
+    db.run("delete_events", {"first": first, "last": last})
     from_here = {"first": first, "last": stretch.keys["last"], "after": (first & ORDINALS) - 1}
-    turns = db.execute(SQL["delete_turns"], from_here).fetchall()
+    turns = db.run("delete_turns", from_here).fetchall()
     for turn in turns:
         idempotency.free(db, scope, turn["id"])
         records.forget_turn(db, scope, turn)

@@ -1,7 +1,6 @@
 """Reading history: paths, events, and the head that stood at a position.
 Tests: forkpoint.testing.conformance.turns, branches.forks, tests/store/test_reading.py."""
 
-import sqlite3
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
@@ -14,8 +13,8 @@ from forkpoint.history.pairing import NO_CALLS, open_cuts, safe_cuts
 from forkpoint.history.paths import Path, Span, join
 from forkpoint.history.state import State, fold
 from forkpoint.ids import id_from_bytes, id_to_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.stage import Sealed
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.rows import (
     ORDINALS,
     Parameters,
@@ -39,7 +38,7 @@ def read_spans(db: Database, scope: Scope, family: bytes, head: Position | None,
     """The stretches of a path that follow an ordinal. What comes before is not read, however long it is."""
     if head is None or head.ordinal <= after:
         return ()
-    rows = db.execute(SQL["path_spans"], from_head(scope, family, head, after))
+    rows = db.run("path_spans", from_head(scope, family, head, after))
     spans = [Span(segment, max(first, after + 1), last) for segment, first, last in rows]
     unread = [Span(0, 1, after)] if after else []  # stands for all that comes before
     try:
@@ -56,7 +55,7 @@ def spans_back(db: Database, scope: Scope, family: bytes, head: Position | None)
     if head is None:
         return
     upto = head.ordinal
-    rows = db.execute(SQL["path_spans"], from_head(scope, family, head, 0))
+    rows = db.run("path_spans", from_head(scope, family, head, 0))
     try:
         for segment, first, last in rows:
             if last != upto:
@@ -69,9 +68,7 @@ def spans_back(db: Database, scope: Scope, family: bytes, head: Position | None)
         raise StoreDamaged(db.path, f"the path to {head} does not begin at the root")
 
 
-def place_on(
-    db: Database, scope: Scope, conversation: sqlite3.Row, at: Position | None
-) -> tuple[bytes, Position | None]:
+def place_on(db: Database, scope: Scope, conversation: Row, at: Position | None) -> tuple[bytes, Position | None]:
     """A conversation's family, and a position on its path; None: its head. Raises `NotFound` if it is not there."""
     family, head = conversation["family"], unpack(conversation["head"])
     if at is None or at == head:
@@ -88,9 +85,7 @@ def read_events(
     if head is None or upto <= after:
         return []
     parameters = from_head(scope, family, head, after) | {"upto": upto}
-    cursor = db.cursor()
-    cursor.row_factory = None  # plain tuples: this is the one place where the cost of a row counts
-    rows = cursor.execute(SQL["path_events"], parameters).fetchall()
+    rows = db.tuples("path_events", parameters).fetchall()  # this is the one place where the cost of a row counts
     rows.sort(key=_ordinal)
     if len(rows) != upto - after or _ordinal(rows[0]) != after + 1 or _ordinal(rows[-1]) != upto:
         raise StoreDamaged(db.path, f"{upto - after - len(rows)} events are missing between {after + 1} and {upto}")
@@ -99,10 +94,8 @@ def read_events(
 
 def read_stretch(db: Database, first: int, last: Position) -> list[Event]:
     """The events of one segment from an ordinal to a position: what one commit wrote stands in one."""
-    cursor = db.cursor()
-    cursor.row_factory = None
     stretch = {"first": last.segment << 32 | first, "last": last.segment << 32 | last.ordinal}
-    return decoded(cursor.execute(SQL["events_between"], stretch).fetchall())
+    return decoded(db.tuples("events_between", stretch).fetchall())
 
 
 def read_digests(db: Database, scope: Scope, family: bytes, head: Position | None, after: int) -> list[bytes]:
@@ -110,7 +103,7 @@ def read_digests(db: Database, scope: Scope, family: bytes, head: Position | Non
     digests: list[bytes] = []
     for span in read_spans(db, scope, family, head, after):
         stretch = {"first": span.segment << 32 | span.first, "last": span.segment << 32 | span.last}
-        digests += [row["chain_digest"] for row in db.execute(SQL["digests_of_a_segment"], stretch)]
+        digests += [row["chain_digest"] for row in db.run("digests_of_a_segment", stretch)]
     return digests
 
 
@@ -129,14 +122,14 @@ def decoded(rows: Iterable[Any], kinds: Sequence[str] = ()) -> list[Event]:
 
 def read_steps(db: Database, turn: str) -> list[StagedEvent]:
     """The journalled events of a turn, as they arrived."""
-    rows = db.execute(SQL["read_steps"], {"turn": id_to_bytes(turn)}).fetchall()
+    rows = db.run("read_steps", {"turn": id_to_bytes(turn)}).fetchall()
     sealed = [(decode_envelope(envelope), payload) for envelope, payload in rows]
     return [StagedEvent(envelope, body_of(envelope, payload)) for envelope, payload in sealed]
 
 
 def read_sealed(db: Database, turn: str) -> list[Sealed]:
     """The same, ready to be made history."""
-    rows = db.execute(SQL["read_steps"], {"turn": id_to_bytes(turn)}).fetchall()
+    rows = db.run("read_steps", {"turn": id_to_bytes(turn)}).fetchall()
     return [Sealed(decode_envelope(envelope), envelope, payload) for envelope, payload in rows]
 
 
@@ -146,7 +139,7 @@ def read_state(db: Database, head: Head) -> State:
         return head.state
     if head.state_of is None:
         return state_or_empty(None)
-    row = db.execute(SQL["state_of_turn"], {"id": id_to_bytes(head.state_of)}).fetchone()
+    row = db.run("state_of_turn", {"id": id_to_bytes(head.state_of)}).fetchone()
     if row is None:
         raise StoreDamaged(db.path, f"the state left by turn {head.state_of} is missing")
     return state_or_empty(row["state"])
@@ -192,7 +185,7 @@ def head_at(
     """
     if position is None:
         return Head(None, root_digest(family))
-    event = db.execute(SQL["event_at"], {"id": pack(position)}).fetchone()
+    event = db.run("event_at", {"id": pack(position)}).fetchone()
     if event is None:
         raise StoreDamaged(db.path, f"event {position} is missing")
     turn = turn_row(db, event["turn"])
@@ -210,14 +203,7 @@ def head_at(
 
 
 def _head_within(
-    db: Database,
-    family: bytes,
-    position: Position,
-    event: sqlite3.Row,
-    turn: sqlite3.Row,
-    *,
-    is_answered: bool,
-    path: Path | None,
+    db: Database, family: bytes, position: Position, event: Row, turn: Row, *, is_answered: bool, path: Path | None
 ) -> Head:
     before_turn = unpack(turn["base"])
     if before_turn is not None and before_turn.ordinal >= position.ordinal:
@@ -258,7 +244,7 @@ def _head_within(
     )
 
 
-def totals_within(turn: sqlite3.Row, bodies: Iterable[Content]) -> Usage:
+def totals_within(turn: Row, bodies: Iterable[Content]) -> Usage:
     """What a path has cost after these first events of a turn. A call of a model that was erased counts as nothing."""
     before = load_usage(turn["totals"]) - load_usage(turn["usage"])
     return sum((body.usage for body in bodies if isinstance(body, ModelCalled)), before)
@@ -270,24 +256,24 @@ def counted_from(db: Database, first: Position) -> Usage:
     In the middle of a turn that may be another figure than can be made of the events: calls of models may have been
     erased since, and an earlier program counted none of them.
     """
-    event = db.execute(SQL["event_at"], {"id": pack(first)}).fetchone()
+    event = db.run("event_at", {"id": pack(first)}).fetchone()
     if event is None:
         raise StoreDamaged(db.path, f"event {first} is missing")
     turn = turn_row(db, event["turn"])
     return load_usage(turn["totals"]) - load_usage(turn["usage"])
 
 
-def rows_of_turn(db: Database, segment: int, after: int, turn: sqlite3.Row) -> list[sqlite3.Row]:
+def rows_of_turn(db: Database, segment: int, after: int, turn: Row) -> list[Row]:
     """The events of a committed turn, as many as there are: the rest of it may be collected."""
     last = turn["end"] or (segment << 32 | ORDINALS)
-    rows = db.execute(SQL["links_between"], {"first": (segment << 32) + after + 1, "last": last, "limit": -1})
+    rows = db.run("links_between", {"first": (segment << 32) + after + 1, "last": last, "limit": -1})
     return [row for row in rows.fetchall() if row["turn"] == turn["id"]]
 
 
 def _place(db: Database, scope: Scope, path: Path, wanted: str | Position, *, excluded: bool) -> Position | None:
     """The position that is meant by a turn's id or an event's, if it is on the path."""
     if isinstance(wanted, str) and len(wanted) == 36:
-        turn = db.execute(SQL["read_turn"], {"tenant": scope.tenant, "id": _turn_key(wanted)}).fetchone()
+        turn = db.run("read_turn", {"tenant": scope.tenant, "id": _turn_key(wanted)}).fetchone()
         end = None if turn is None else unpack(turn["end"])
         if end is None:
             raise NotFound("committed turn", wanted)
@@ -321,8 +307,8 @@ def _turn_key(wanted: str) -> bytes:
         raise NotFound("committed turn", wanted) from None
 
 
-def turn_row(db: Database, id: bytes) -> sqlite3.Row:
-    row: sqlite3.Row | None = db.execute(SQL["turn_behind_event"], {"id": id}).fetchone()
+def turn_row(db: Database, id: bytes) -> Row:
+    row: Row | None = db.run("turn_behind_event", {"id": id}).fetchone()
     if row is None:
         raise StoreDamaged(db.path, f"turn {id_from_bytes(id)} is missing")
     return row

@@ -1,13 +1,11 @@
 """Holds: what keeps a family from deletion, erasure and retention. Each is a record in the family's chain.
 Tests: forkpoint.testing.conformance.evidence.holds, tests/store/test_holds.py."""
 
-import sqlite3
-
 from forkpoint.errors import Held, NotFound
 from forkpoint.history import records as chained
 from forkpoint.history.records import Fact, decode_fact, family_chain
 from forkpoint.ids import id_from_bytes, id_to_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.evidence import records
 from forkpoint.store.tables.operations import conversations
 from forkpoint.store.tables.rows import Scope
@@ -20,7 +18,7 @@ def hold(db: Database, scope: Scope, conversation: str, id: str, reason: str) ->
     if (there := _find(db, scope, row["family"], id)) is not None:
         return there
     parameters = {"tenant": scope.tenant, "family": row["family"], "id": id_to_bytes(id)}
-    db.execute(SQL["insert_hold"], parameters | {"reason": reason, "by": scope.by, "now": scope.now})
+    db.run("insert_hold", parameters | {"reason": reason, "by": scope.by, "now": scope.now})
     fact = Fact(kind="held", time=scope.now, by=scope.by, hold=chained.Hold(id, reason))
     records.tell_in(db, scope, family_chain(row["family"]), fact, subject=id_to_bytes(id))
     return Hold(id, id_from_bytes(row["family"]), reason, scope.by, scope.now)
@@ -35,7 +33,7 @@ def release(db: Database, scope: Scope, conversation: str, id: str | None) -> tu
         raise NotFound("hold", id[:200])
     for one in ended:
         raw = id_to_bytes(one.id)
-        db.execute(SQL["delete_hold"], {"tenant": scope.tenant, "family": family, "id": raw})
+        db.run("delete_hold", {"tenant": scope.tenant, "family": family, "id": raw})
         fact = Fact(kind="released", time=scope.now, by=scope.by, hold=chained.Hold(one.id))
         records.tell_in(db, scope, family_chain(family), fact, subject=raw)
     return ended
@@ -47,21 +45,21 @@ def adopt(db: Database, scope: Scope, family: bytes, fact: Fact) -> None:
         return
     parameters: dict[str, object] = {"tenant": scope.tenant, "family": family, "id": id_to_bytes(fact.hold.id)}
     if fact.kind == "held":
-        db.execute(SQL["insert_hold"], parameters | {"reason": fact.hold.reason, "by": fact.by, "now": fact.time})
+        db.run("insert_hold", parameters | {"reason": fact.hold.reason, "by": fact.by, "now": fact.time})
     else:
-        db.execute(SQL["delete_hold"], parameters)
+        db.run("delete_hold", parameters)
 
 
 def read(db: Database, scope: Scope, conversation: str | None) -> tuple[Hold, ...]:
     """What holds the family of a conversation; all holds of the tenant if None is given."""
     if conversation is not None:
         return holds_of(db, scope, conversations.row_of(db, scope, conversation)["family"])
-    return tuple(map(_hold_of, db.execute(SQL["holds_of_a_tenant"], {"tenant": scope.tenant})))
+    return tuple(map(_hold_of, db.run("holds_of_a_tenant", {"tenant": scope.tenant})))
 
 
 def holds_of(db: Database, scope: Scope, family: bytes) -> tuple[Hold, ...]:
     """What holds a family, the oldest first."""
-    rows = db.execute(SQL["holds_of_a_family"], {"tenant": scope.tenant, "family": family})
+    rows = db.run("holds_of_a_family", {"tenant": scope.tenant, "family": family})
     return tuple(map(_hold_of, rows))
 
 
@@ -82,7 +80,7 @@ def flaws_in_holds(db: Database, scope: Scope, family: bytes) -> list[str]:
     """Where the holds of a family are others than its records say."""
     told: dict[str, tuple[str, str | None, int]] = {}
     of_family = {"tenant": scope.tenant, "chain": family_chain(family)}
-    for row in db.execute(SQL["hold_records"], of_family):
+    for row in db.run("hold_records", of_family):
         fact = decode_fact(row["body"])
         if fact.hold is not None and fact.kind == "held":
             told[fact.hold.id] = fact.hold.reason, fact.by, fact.time
@@ -111,5 +109,5 @@ def is_released(db: Database, scope: Scope, conversation: str, id: str | None) -
     return not is_held(db, scope, family) if id is None else _find(db, scope, family, id) is None
 
 
-def _hold_of(row: sqlite3.Row) -> Hold:
+def _hold_of(row: Row) -> Hold:
     return Hold(id_from_bytes(row["id"]), id_from_bytes(row["family"]), row["reason"], row["by"], row["since"])

@@ -3,7 +3,7 @@
 from forkpoint.errors import KeyReused
 from forkpoint.events import JsonText
 from forkpoint.ids import id_to_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.rows import Scope
 from forkpoint.store.values import IdempotencyKey
 
@@ -15,7 +15,7 @@ def find(db: Database, scope: Scope, key: IdempotencyKey | None, operation: str,
     """
     if key is None:
         return None
-    row = db.execute(SQL["find_key"], {"tenant": scope.tenant, "key": key.key}).fetchone()
+    row = db.run("find_key", {"tenant": scope.tenant, "key": key.key}).fetchone()
     if row is None:
         return None
     is_there = row["subject"] == subject or (operation == "turn" and subject is None)
@@ -40,7 +40,7 @@ def take(
             "request": key.request,
             "now": scope.now,
         }
-        db.execute(SQL["insert_key"], parameters)
+        db.run("insert_key", parameters)
 
 
 def take_over(db: Database, scope: Scope, subject: bytes, turn: str, retry_of: str, input: JsonText | None) -> None:
@@ -54,9 +54,9 @@ def take_over(db: Database, scope: Scope, subject: bytes, turn: str, retry_of: s
         "input": input,
         "now": scope.now,
     }
-    db.execute(SQL["take_over_keys"], parameters)
+    db.run("take_over_keys", parameters)
 
 
 def free(db: Database, scope: Scope, target: bytes) -> None:
     """Frees the key of a request that had no effect or whose result is deleted."""
-    db.execute(SQL["free_key"], {"tenant": scope.tenant, "target": target})
+    db.run("free_key", {"tenant": scope.tenant, "target": target})

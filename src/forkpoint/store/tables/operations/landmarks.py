@@ -17,9 +17,9 @@ from forkpoint.events import Event, Position, body_of, decode_envelope
 from forkpoint.history.digests import Link
 from forkpoint.history.landmarks import LANDMARKS, Landmark, kept_from
 from forkpoint.history.paths import Span
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.stage import Sealed
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.operations.history import decoded, from_head
 from forkpoint.store.tables.rows import ORDINALS, Scope, pack, unpack
 
@@ -41,7 +41,7 @@ def insert_landmarks(db: Database, first: int, events: Sequence[Sealed], links: 
     if LANDMARKS.isdisjoint({event.envelope.kind for event in events}):
         return
     rows = ((first + n, link.envelope, link.payload) for n, link in enumerate(links))
-    db.executemany(SQL["insert_landmark"], _found(rows))
+    db.run_many("insert_landmark", _found(rows))
 
 
 def read_landmarks(
@@ -51,10 +51,10 @@ def read_landmarks(
     if head is None or upto <= after:
         return []
     parameters = from_head(scope, family, head, after)
-    if segments := [row["segment"] for row in db.execute(SQL["unmarked_segments"], parameters)]:
+    if segments := [row["segment"] for row in db.run("unmarked_segments", parameters)]:
         raise Unmarked(segments)
     parameters |= {"upto": upto, "kinds": msgspec.json.encode(sorted(kinds)).decode()}
-    found = [Landmark(_place(row[0]), row[1], row[2]) for row in db.execute(SQL["path_landmarks"], parameters)]
+    found = [Landmark(_place(row[0]), row[1], row[2]) for row in db.run("path_landmarks", parameters)]
     return sorted(found, key=lambda one: one.position.ordinal)
 
 
@@ -62,9 +62,7 @@ def read_marked(db: Database, places: Iterable[Landmark]) -> list[Event]:
     """The events at landmarks."""
     rows = []
     for one in places:
-        cursor = db.cursor()
-        cursor.row_factory = None
-        row = cursor.execute(SQL["event_of_landmark"], (pack(one.position),)).fetchone()
+        row = db.tuples("event_of_landmark", (pack(one.position),)).fetchone()
         if row is None:
             raise StoreDamaged(db.path, f"event {one.position} is missing")
         rows.append(row)
@@ -105,11 +103,11 @@ def landmark_at(place: Position, link: Link) -> list[Landmark]:
 
 def misplaced(db: Database, span: Span, found: Sequence[Landmark]) -> list[str]:
     """What is wrong with the landmarks of a stretch, given those that its events ask for."""
-    row = db.execute(SQL["has_landmarks"], {"segment": span.segment}).fetchone()
+    row = db.run("has_landmarks", {"segment": span.segment}).fetchone()
     if row is None or row["landmarks"] is None:
         return []
     keys = {"first": span.segment << 32 | span.first, "last": span.segment << 32 | span.last}
-    stored = {_place(key): (kind, kept) for key, kind, kept in map(tuple, db.execute(SQL["landmarks_between"], keys))}
+    stored = {_place(key): (kind, kept) for key, kind, kept in map(tuple, db.run("landmarks_between", keys))}
     wanted = {one.position: one for one in found}
     flaws = [f"event {place} has no landmark" for place in wanted if place not in stored]
     flaws += [f"the landmark at {place} is not that of a {stored[place][0]}" for place in stored if place not in wanted]
@@ -123,14 +121,12 @@ def misplaced(db: Database, span: Span, found: Sequence[Landmark]) -> list[str]:
 def _scanned(db: Database, scope: Scope, segment: int) -> list[tuple[int, str, int | None]]:
     """The landmarks of a whole segment. Of its events no more than one is in memory at a time."""
     keys = {"first": segment << 32, "last": segment << 32 | ORDINALS}
-    cursor = db.cursor()
-    cursor.row_factory = None
-    return list(_found(cursor.execute(SQL["segment_contents"], keys)))
+    return list(_found(db.tuples("segment_contents", keys)))
 
 
 def _mark(db: Database, scope: Scope, segment: int, rows: Sequence[tuple[int, str, int | None]]) -> None:
-    db.executemany(SQL["insert_missing_landmark"], rows)
-    db.execute(SQL["mark_segment"], {"segment": segment})
+    db.run_many("insert_missing_landmark", rows)
+    db.run("mark_segment", {"segment": segment})
 
 
 def _found(rows: Iterable[tuple[int, str, str | None]]) -> Iterable[tuple[int, str, int | None]]:

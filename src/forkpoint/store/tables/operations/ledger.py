@@ -7,16 +7,15 @@ A charge without a conversation belongs to `NONE`, in a family of the same name.
 Tests: forkpoint.testing.conformance.evidence.ledger.
 """
 
-import sqlite3
 from collections.abc import Iterable
 
 from forkpoint.errors import KeyReused
 from forkpoint.events import Usage
 from forkpoint.history.budgets import Amount
 from forkpoint.ids import id_to_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.tables.budgets import accounts
 from forkpoint.store.tables.budgets.reservations import give_back
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.evidence import records
 from forkpoint.store.tables.operations import conversations, turns
 from forkpoint.store.tables.rows import Parameters, Scope, dumps, load_usage
@@ -42,7 +41,7 @@ def charge(db: Database, scope: Scope, conversation: str | None, id: str, usage:
         "usage": dumps(usage),
         "id": id_to_bytes(id),
     }
-    db.execute(SQL["insert_charge"], parameters)
+    db.run("insert_charge", parameters)
     if conversation is not None:
         count_beside(db, scope, parameters["id"], charged, family, usage)
     records.tell_of_charge(db, scope, None if conversation is None else charged, id, usage)
@@ -63,7 +62,7 @@ def spent(db: Database, scope: Scope, conversation: str | None) -> Usage:
     """What a conversation itself has spent: its turns, committed or not, and its charges."""
     row = None if conversation is None else conversations.row_of(db, scope, conversation)
     charged = {"tenant": scope.tenant, "conversation": NONE if row is None else row["id"]}
-    beside = _sum(db.execute(SQL["charges"], charged))
+    beside = _sum(db.run("charges", charged))
     return beside if row is None else in_turns(db, scope, row) + beside
 
 
@@ -71,38 +70,38 @@ def usage(db: Database, scope: Scope, family: str | None) -> Usage:
     """All that was ever spent in a family, or by the tenant: turns, charges, and deleted branches."""
     own = {"tenant": scope.tenant}
     if family is None:
-        total = _sum(db.execute(SQL["tenant_ledger"], own)) + _sum(db.execute(SQL["tenant_tries"], own))
-        return sum((_committed(row) for row in db.execute(SQL["tenant_branches"], own)), total)
+        total = _sum(db.run("tenant_ledger", own)) + _sum(db.run("tenant_tries", own))
+        return sum((_committed(row) for row in db.run("tenant_branches", own)), total)
     within = own | {"family": conversations.key_of(family, "family")}
-    total = _sum(db.execute(SQL["family_ledger"], within))
-    return sum((in_turns(db, scope, row) for row in db.execute(SQL["branches"], within).fetchall()), total)
+    total = _sum(db.run("family_ledger", within))
+    return sum((in_turns(db, scope, row) for row in db.run("branches", within).fetchall()), total)
 
 
-def write_off(db: Database, scope: Scope, row: sqlite3.Row) -> tuple[Usage, Usage]:
+def write_off(db: Database, scope: Scope, row: Row) -> tuple[Usage, Usage]:
     """Enters what a conversation has spent, just before it is deleted. Its charges are in the ledger already.
 
     Returns what its turns have spent, and what it was charged.
     """
     own = {"tenant": scope.tenant, "conversation": row["id"], "now": scope.now}
-    spent, charged = in_turns(db, scope, row), _sum(db.execute(SQL["charges"], own))
-    db.execute(SQL["write_off"], own | {"family": row["family"], "usage": dumps(spent)})
-    db.execute(SQL["close_charges"], own)
+    spent, charged = in_turns(db, scope, row), _sum(db.run("charges", own))
+    db.run("write_off", own | {"family": row["family"], "usage": dumps(spent)})
+    db.run("close_charges", own)
     return spent, charged
 
 
-def in_turns(db: Database, scope: Scope, row: sqlite3.Row) -> Usage:
+def in_turns(db: Database, scope: Scope, row: Row) -> Usage:
     """What a conversation's own turns have spent: those committed since it branched off, and its other tries."""
     return sum((turn.usage for turn in turns.uncommitted(db, scope, row)), _committed(row))
 
 
-def _committed(row: sqlite3.Row) -> Usage:
+def _committed(row: Row) -> Usage:
     return load_usage(row["head_totals"]) - load_usage(row["inherited"])
 
 
-def _sum(rows: Iterable[sqlite3.Row]) -> Usage:
+def _sum(rows: Iterable[Row]) -> Usage:
     return sum((load_usage(row["usage"]) for row in rows), Usage())
 
 
-def _find(db: Database, scope: Scope, id: str) -> sqlite3.Row | None:
-    row: sqlite3.Row | None = db.execute(SQL["find_charge"], {"tenant": scope.tenant, "id": id_to_bytes(id)}).fetchone()
+def _find(db: Database, scope: Scope, id: str) -> Row | None:
+    row: Row | None = db.run("find_charge", {"tenant": scope.tenant, "id": id_to_bytes(id)}).fetchone()
     return row

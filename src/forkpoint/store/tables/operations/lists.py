@@ -16,7 +16,7 @@ from msgspec import Struct
 from forkpoint.errors import BadName
 from forkpoint.ids import id_to_bytes
 from forkpoint.paging import Page
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.operations import turn_pages
 from forkpoint.store.tables.operations.conversations import key_of
 from forkpoint.store.tables.rows import Parameters, Scope, conversation_of, dumps
@@ -85,13 +85,13 @@ def page(
 
 def glances(db: Database, scope: Scope, *, ids: Sequence[str]) -> dict[str, StoredGlance]:
     """What a list shows of these conversations beside their rows. Leaves out a conversation that is gone."""
-    rows = db.execute(SQL["read_listed"], {"tenant": scope.tenant, "ids": b"".join(map(key_of, ids))})
+    rows = db.run("read_listed", {"tenant": scope.tenant, "ids": b"".join(map(key_of, ids))})
     return {found.id: _glance(db, scope, found) for found in [conversation_of(row, scope) for row in rows]}
 
 
 def _glance(db: Database, scope: Scope, found: StoredConversation) -> StoredGlance:
     counted = {"tenant": scope.tenant, "of": key_of(found.id), "limit": _ENOUGH}
-    folded = db.execute(SQL["count_folded"], counted).fetchone()
+    folded = db.run("count_folded", counted).fetchone()
     return StoredGlance(_first_turn(db, scope, found), int(folded["asides"]), int(folded["sides"]))
 
 
@@ -108,17 +108,17 @@ def _first_turn(db: Database, scope: Scope, found: StoredConversation) -> Stored
 
 def _source(db: Database, scope: Scope, order: ListOrder, wanted: Wanted) -> Source:
     if wanted.parent is not None:
-        return _few(db, scope, order, SQL["list_children"], {"of": key_of(wanted.parent)})
+        return _few(db, scope, order, "list_children", {"of": key_of(wanted.parent)})
     if wanted.family is not None:
-        return _few(db, scope, order, SQL["list_family"], {"of": key_of(wanted.family, "family")})
+        return _few(db, scope, order, "list_family", {"of": key_of(wanted.family, "family")})
     if wanted.status not in (None, "idle"):
-        return _few(db, scope, order, SQL["list_open"], {"status": wanted.status, "dead": _dead(db, scope)})
+        return _few(db, scope, order, "list_open", {"status": wanted.status, "dead": _dead(db, scope)})
     if wanted.tags:
         return _tagged(db, scope, order, wanted)
-    statement = SQL["list_by_creation"] if order == "created" else SQL["list_by_use"]
+    statement = "list_by_creation" if order == "created" else "list_by_use"
     kinds = [{"tenant": scope.tenant, "kind": kind} for kind in wanted.kinds]
 
-    drafts = [_few(db, scope, order, SQL["list_drafts"], {})] if wanted.drafts else []
+    drafts = [_few(db, scope, order, "list_drafts", {})] if wanted.drafts else []
 
     def next_places(after: Place, most: int) -> list[Place]:
         runs: list[Sequence[Place]] = [_places(db, statement, each, after, most) for each in kinds]
@@ -134,7 +134,7 @@ def _tagged(db: Database, scope: Scope, order: ListOrder, wanted: Wanted) -> Sou
 
     def how_many(key: str) -> int:
         counted = {"tenant": scope.tenant, "tag": dumps({key: tags[key]}), "limit": _ENOUGH}
-        return int(db.execute(SQL["count_tagged"], counted).fetchone()[0])
+        return int(db.run("count_tagged", counted).fetchone()[0])
 
     rarest = min(tags, key=how_many) if len(tags) > 1 else next(iter(tags))
     parameters = {
@@ -146,7 +146,7 @@ def _tagged(db: Database, scope: Scope, order: ListOrder, wanted: Wanted) -> Sou
         "asides": wanted.asides,
         "drafts": wanted.drafts,
     }
-    statement = SQL["list_tagged_by_creation"] if order == "created" else SQL["list_tagged_by_use"]
+    statement = "list_tagged_by_creation" if order == "created" else "list_tagged_by_use"
     return lambda after, most: _places(db, statement, parameters, after, most)
 
 
@@ -166,21 +166,21 @@ def _few(db: Database, scope: Scope, order: ListOrder, statement: str, which: Pa
 
 def _dead(db: Database, scope: Scope) -> str:
     """The processes that are known dead, as a JSON array of their ids in hex."""
-    holders = db.execute(SQL["read_holders"]).fetchall()
+    holders = db.run("read_holders").fetchall()
     return msgspec.json.encode(
         [row["id"].hex().upper() for row in holders if not scope.alive(row["id"], row["seen"])]
     ).decode()
 
 
 def _places(db: Database, statement: str, parameters: Parameters, after: Place, most: int) -> list[Place]:
-    rows = db.execute(statement, parameters | {"used": after.used, "id": after.id, "limit": most})
+    rows = db.run(statement, parameters | {"used": after.used, "id": after.id, "limit": most})
     return [Place(*row) for row in rows]
 
 
 def _read(db: Database, scope: Scope, places: Sequence[Place]) -> list[StoredConversation]:
     """The conversations at these places, in the same order."""
     ids = [place.id for place in places]
-    rows = {row["id"]: row for row in db.execute(SQL["read_listed"], {"tenant": scope.tenant, "ids": b"".join(ids)})}
+    rows = {row["id"]: row for row in db.run("read_listed", {"tenant": scope.tenant, "ids": b"".join(ids)})}
     return [conversation_of(rows[id], scope) for id in ids]
 
 

@@ -1,14 +1,12 @@
 """Steers on disk: messages for an open turn, kept in its row until its journal has them.
 Tests: forkpoint.testing.conformance.steers."""
 
-import sqlite3
-
 from msgspec.structs import replace
 
 from forkpoint.errors import NoSuchTurn, NotFound, TooLarge
 from forkpoint.history.steers import Steer, read_steers, write_steers
 from forkpoint.ids import id_from_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.operations import conversations, idempotency, turns
 from forkpoint.store.tables.rows import Scope, outcome_of, turn_of
 from forkpoint.store.values import IdempotencyKey, StoredTurn, StoreLimits
@@ -42,7 +40,7 @@ def steer(
     steered = write_steers([*there, new])
     if (size := len(steered.encode())) > limits.input:
         raise TooLarge("list of steered messages", size, limits.input)
-    db.execute(SQL["change_steered"], {"id": row["id"], "steered": steered})
+    db.run("change_steered", {"id": row["id"], "steered": steered})
     idempotency.take(db, scope, key, "steer", held["id"], id_from_bytes(row["id"]))
     return turns.tell(db, scope, id_from_bytes(row["id"]), "steered"), new
 
@@ -53,7 +51,7 @@ def is_left(db: Database, scope: Scope, turn: str | None, id: str) -> bool:
     return found is not None and any(one.id == id for one in read_steers(found["steered"]))
 
 
-def _open_turn(db: Database, scope: Scope, held: sqlite3.Row, conversation: str, turn: str | None) -> sqlite3.Row:
+def _open_turn(db: Database, scope: Scope, held: Row, conversation: str, turn: str | None) -> Row:
     """The turn that is meant. It may be over, if it was named."""
     if turn is None and held["open_turn"] is None:
         raise NoSuchTurn(conversation, "steer", "none is open; send the message as the next turn")

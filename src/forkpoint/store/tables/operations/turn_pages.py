@@ -1,6 +1,5 @@
 """Pages of a conversation's turns. Tests: forkpoint.testing.conformance.turns, branches.parts."""
 
-import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 
@@ -13,7 +12,7 @@ from forkpoint.history.pairing import NO_CALLS
 from forkpoint.history.paths import Span
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.paging import Page
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.operations import conversations
 from forkpoint.store.tables.operations.history import counted_from, read_spans, spans_back, turn_row
 from forkpoint.store.tables.operations.turns import read, uncommitted
@@ -47,7 +46,7 @@ def page(
     spans = read_spans(db, scope, row["family"], head_of(row).position, after[0])
     for n, span in enumerate(spans):
         # One more than the page, and the turn in which it starts: the cursor's own, or one that began before `since`.
-        whole = _in_span(db, scope, SQL["turns_in_span"], span, limit + 2, wanted)
+        whole = _in_span(db, scope, "turns_in_span", span, limit + 2, wanted)
         committed += whole
         if len(whole) < limit + 2 and (part := _part(db, scope, row, spans[n : n + 2])) is not None:
             committed.append(part)
@@ -84,7 +83,7 @@ def newest_page(
 
 
 def _path_back(
-    db: Database, scope: Scope, conversation: sqlite3.Row, below: int, most: int, wanted: Wanted
+    db: Database, scope: Scope, conversation: Row, below: int, most: int, wanted: Wanted
 ) -> list[StoredTurn]:
     """The last committed turns of a path up to an ordinal, the last one first. No more of the path is read."""
     found: list[StoredTurn] = []
@@ -97,13 +96,13 @@ def _path_back(
                 found += [part] if wanted.has(part) else []
             if span.first <= below:
                 upto = Span(span.segment, span.first, min(span.last, below))
-                found += filter(wanted.has, _in_span(db, scope, SQL["newest_turns_in_span"], upto, most, wanted))
+                found += filter(wanted.has, _in_span(db, scope, "newest_turns_in_span", upto, most, wanted))
             newer = [span]
     return found[:most]
 
 
 def _tries_back(
-    db: Database, scope: Scope, conversation: sqlite3.Row, before: str, most: int, wanted: Wanted
+    db: Database, scope: Scope, conversation: Row, before: str, most: int, wanted: Wanted
 ) -> list[StoredTurn]:
     """A conversation's last tries that began before a turn, and its open turn. The last one comes first."""
     own = {
@@ -113,7 +112,7 @@ def _tries_back(
         "since": _possible_ordinal(wanted.since),
         "limit": most,
     }
-    tries = [turn_of(row, scope) for row in db.execute(SQL["newest_tries"], own)]
+    tries = [turn_of(row, scope) for row in db.run("newest_tries", own)]
     if conversation["open_turn"] is not None:
         tries.append(read(db, scope, id_from_bytes(conversation["open_turn"])))
     tries = [turn for turn in tries if wanted.has(turn) and (not before or turn.id < before)]
@@ -122,17 +121,17 @@ def _tries_back(
 
 def _in_span(db: Database, scope: Scope, statement: str, span: Span, most: int, wanted: Wanted) -> list[StoredTurn]:
     stretch = {"first": span.segment << 32 | span.first, "last": span.segment << 32 | span.last}
-    rows = db.execute(statement, stretch | {"notes": wanted.notes, "limit": most})
+    rows = db.run(statement, stretch | {"notes": wanted.notes, "limit": most})
     return [turn_of(row, scope) for row in rows]
 
 
-def _part(db: Database, scope: Scope, conversation: sqlite3.Row, spans: Sequence[Span]) -> StoredTurn | None:
+def _part(db: Database, scope: Scope, conversation: Row, spans: Sequence[Span]) -> StoredTurn | None:
     """The turn or note of which a path has only the first events, since the first of these stretches ends within it.
 
     Its usage is what the conversation itself has spent on that part. A part that was inherited cost others something.
     """
     here = Position(spans[0].segment, spans[0].last)
-    event = db.execute(SQL["event_at"], {"id": pack(here)}).fetchone()
+    event = db.run("event_at", {"id": pack(here)}).fetchone()
     if event is None or (row := turn_row(db, event["turn"]))["end"] == pack(here):
         return None
     turn = read(db, scope, id_from_bytes(row["id"]))

@@ -1,7 +1,6 @@
 """Operations on turns: each a function of its inputs, run inside a transaction and fenced by the turn's token.
 Tests: forkpoint.testing.conformance.turns, branches.elsewhere."""
 
-import sqlite3
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -24,10 +23,10 @@ from forkpoint.history.records import start_of_steps
 from forkpoint.history.state import fold
 from forkpoint.history.steers import steers_among, with_delivered
 from forkpoint.ids import id_from_bytes, id_to_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.stage import Staged
 from forkpoint.store.tables.budgets import accounts, admission
 from forkpoint.store.tables.budgets.reservations import give_back
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.evidence import records
 from forkpoint.store.tables.operations import conversations, garbage, idempotency
 from forkpoint.store.tables.operations.history import head_at, read_state, read_steps, resolve
@@ -117,9 +116,11 @@ def begin(
         "since": scope.now,
     }
     try:
-        db.execute(SQL["insert_turn"], parameters)
-    except sqlite3.IntegrityError:  # ids are its only constraint
-        raise AlreadyExists("turn", turn) from None
+        db.run("insert_turn", parameters)
+    except Exception as error:
+        if db.is_duplicate(error):
+            raise AlreadyExists("turn", turn) from None
+        raise
     if base is not None:
         garbage.pin(db, id_to_bytes(turn), pack(base.position))
     idempotency.take(db, scope, key, "turn", subject, turn)
@@ -166,8 +167,8 @@ def journal(
         digest = link.chain_digest
     mine = {"id": id, "token": turn.token, "staged": turn.staged}
     more = {"usage": dumps(usage), "more": len(staged.events), "steps": digest}
-    written, before = write_as_budgeted(db, scope, turn, SQL["journal_turn"], mine | more)
-    db.executemany(SQL["insert_step"], rows)
+    written, before = write_as_budgeted(db, scope, turn, "journal_turn", mine | more)
+    db.run_many("insert_step", rows)
     if before is not None:
         spent = load_usage(before["usage"])
         accounts.count_turn(db, scope, id, before["conversation"], id_to_bytes(turn.family), spent, usage - spent)
@@ -183,13 +184,13 @@ def deliver(db: Database, turn: bytes, steered: JsonText | None, staged: Staged)
         return None
     left = with_delivered(steered, steers_among([event.envelope for event in staged.events]))
     if left != steered:
-        db.execute(SQL["change_steered"], {"id": turn, "steered": left})
+        db.run("change_steered", {"id": turn, "steered": left})
     return left
 
 
 def write_as_budgeted(
     db: Database, scope: Scope, turn: OpenTurn, statement: str, parameters: Parameters
-) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
+) -> tuple[Row | None, Row | None]:
     """Writes to the row of a running turn by compare-and-set. Returns what the statement returns, if anything, and the
     row as it was, if a budget has to count what was written.
 
@@ -209,10 +210,10 @@ def write_as_budgeted(
     return told, row if row["budgeted"] else None
 
 
-def _written(db: Database, statement: str, parameters: Parameters) -> tuple[bool, sqlite3.Row | None]:
+def _written(db: Database, statement: str, parameters: Parameters) -> tuple[bool, Row | None]:
     """Whether a statement has written its row, and what it returned."""
-    cursor = db.execute(statement, parameters)
-    told: sqlite3.Row | None = cursor.fetchone()
+    cursor = db.run(statement, parameters)
+    told: Row | None = cursor.fetchone()
     return told is not None or cursor.rowcount == 1, told
 
 
@@ -240,7 +241,7 @@ def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
     outcome = outcome_of(row, scope)
     conversation = id_from_bytes(row["conversation"])
     _check_not_expired(row)
-    if db.execute(SQL["is_turn_erased"], {"tenant": scope.tenant, "id": row["id"]}).fetchone() is not None:
+    if db.run("is_turn_erased", {"tenant": scope.tenant, "id": row["id"]}).fetchone() is not None:
         raise NotResumable(id, outcome, "its content was erased")
     match outcome:
         case "running":
@@ -263,7 +264,7 @@ def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
         "budgeted": budgeted,
         "now": scope.now,
     }
-    if db.execute(SQL["take_over"], parameters).rowcount != 1:
+    if db.run("take_over", parameters).rowcount != 1:
         raise NotResumable(id, outcome, "somebody else has just taken it")
     if budgeted:
         is_counted = bool(load_usage(row["usage"]).calls)
@@ -310,14 +311,14 @@ def discard(db: Database, scope: Scope, id: str) -> StoredTurn:
 
 def ask_cancel(db: Database, scope: Scope, id: str) -> StoredTurn:
     """Asks the process that runs a turn to cancel it."""
-    db.execute(SQL["ask_cancel"], {"id": conversations.key_of(id, "turn"), "tenant": scope.tenant, "now": scope.now})
+    db.run("ask_cancel", {"id": conversations.key_of(id, "turn"), "tenant": scope.tenant, "now": scope.now})
     return read(db, scope, id)
 
 
 def stops(db: Database, scope: Scope, turns: Sequence[OpenTurn]) -> dict[str, StopReason]:
     """Which of these turns the process that runs them has to stop, and why."""
     held = b"".join(id_to_bytes(turn.id) + turn.token for turn in turns)
-    rows = db.execute(SQL["read_stops"], {"tenant": scope.tenant, "held": held})
+    rows = db.run("read_stops", {"tenant": scope.tenant, "held": held})
     return {turns[row["number"]].id: "cancel" if row["mine"] else "lost" for row in rows}
 
 
@@ -340,7 +341,7 @@ def let_go(db: Database, scope: Scope, id: str, token: bytes, *, begun: bool) ->
     if begun:
         _close(db, scope, row, "cancelled", None)
     else:
-        db.execute(SQL["let_go"], {"id": row["id"]})
+        db.run("let_go", {"id": row["id"]})
         if row["budgeted"]:
             give_back(db, row["id"])
 
@@ -387,7 +388,7 @@ def read(db: Database, scope: Scope, id: str) -> StoredTurn:
     return turn_of(_turn_row(db, scope, id), scope)
 
 
-def uncommitted(db: Database, scope: Scope, conversation: sqlite3.Row, since: int = 0) -> list[StoredTurn]:
+def uncommitted(db: Database, scope: Scope, conversation: Row, since: int = 0) -> list[StoredTurn]:
     """A conversation's tries that are not history, from an ordinal on: failed, cancelled, and the open one."""
     own = {
         "conversation": conversation["id"],
@@ -395,19 +396,19 @@ def uncommitted(db: Database, scope: Scope, conversation: sqlite3.Row, since: in
         "tenant": scope.tenant,
         "since": since,
     }
-    return [turn_of(turn, scope) for turn in db.execute(SQL["uncommitted_turns"], own)]
+    return [turn_of(turn, scope) for turn in db.run("uncommitted_turns", own)]
 
 
-def _take_lock(db: Database, scope: Scope, conversation: str, turn: str, revision: int | None) -> sqlite3.Row | None:
+def _take_lock(db: Database, scope: Scope, conversation: str, turn: str, revision: int | None) -> Row | None:
     parameters = {
         "tenant": scope.tenant,
         "id": conversations.key_of(conversation),
         "turn": id_to_bytes(turn),
         "revision": possible_revision(revision),
     }
-    if not db.execute(SQL["take_lock"], parameters).rowcount:
+    if not db.run("take_lock", parameters).rowcount:
         return None
-    row: sqlite3.Row = db.execute(SQL["read_taken"], parameters).fetchone()
+    row: Row = db.run("read_taken", parameters).fetchone()
     return row
 
 
@@ -438,7 +439,7 @@ def _make_way(
         discard(db, scope, open.turn)
 
 
-def _elsewhere(db: Database, scope: Scope, row: sqlite3.Row, onto: Onto) -> Head | None:
+def _elsewhere(db: Database, scope: Scope, row: Row, onto: Onto) -> Head | None:
     """The head at another base of a turn; None if the base is the head of the conversation that the turn holds."""
     own = conversations.key_of(onto.branch) == row["id"]
     branch = row if own else conversations.row_of(db, scope, onto.branch, drafts=False)
@@ -456,7 +457,7 @@ def _elsewhere(db: Database, scope: Scope, row: sqlite3.Row, onto: Onto) -> Head
 
 def open_turn(
     db: Database,
-    row: sqlite3.Row,
+    row: Row,
     turn: str,
     token: bytes,
     *,
@@ -515,12 +516,12 @@ def _handle(
         budgeted=bool(held["budgeted"]),
         input=record.input,
         retry_of=record.retry_of,
-        erasures=db.execute(SQL["read_erasures"]).fetchone()["erasures"],
+        erasures=db.run("read_erasures").fetchone()["erasures"],
         steered=held["steered"],
     )
 
 
-def _reopen(db: Database, scope: Scope, id: str, row: sqlite3.Row, outcome: Outcome) -> None:
+def _reopen(db: Database, scope: Scope, id: str, row: Row, outcome: Outcome) -> None:
     """Takes the lock again for a turn that had ended, if nothing has happened since."""
     conversation = id_from_bytes(row["conversation"])
     held = conversations.row_of(db, scope, conversation)
@@ -528,15 +529,15 @@ def _reopen(db: Database, scope: Scope, id: str, row: sqlite3.Row, outcome: Outc
     if held["head"] != row["base"]:
         raise NotResumable(id, outcome, "the conversation has gone on since; retry it instead")
     if row["key"] is not None:
-        if db.execute(SQL["find_key"], {"tenant": scope.tenant, "key": row["key"]}).fetchone() is not None:
+        if db.run("find_key", {"tenant": scope.tenant, "key": row["key"]}).fetchone() is not None:
             raise NotResumable(id, outcome, "its idempotency key was used for another try since")
-        db.execute(SQL["retake_key"], {"tenant": scope.tenant, "turn": row["id"], "now": scope.now})
+        db.run("retake_key", {"tenant": scope.tenant, "turn": row["id"], "now": scope.now})
     if row["retry_of"] is not None:
         idempotency.take_over(db, scope, row["conversation"], id, id_from_bytes(row["retry_of"]), row["input"])
     _take_lock(db, scope, conversation, id, None)
 
 
-def _check_not_expired(row: sqlite3.Row) -> None:
+def _check_not_expired(row: Row) -> None:
     """Raises `NotResumable` if a rule of retention has removed what a try was asked."""
     if row["expired"] is not None:
         why = "what it was asked and what it did was removed, since it is too old; send it as a new message"
@@ -564,7 +565,7 @@ def _leave_running(
         "ended": ended,
         "now": scope.now,
     }
-    if db.execute(SQL["end_turn"], parameters).rowcount != 1:
+    if db.run("end_turn", parameters).rowcount != 1:
         raise lost(db, scope, turn)
     if row is not None and row["budgeted"]:
         place = row["id"], row["conversation"], id_to_bytes(turn.family)
@@ -573,7 +574,7 @@ def _leave_running(
 
 
 def _close(
-    db: Database, scope: Scope, row: sqlite3.Row, outcome: Outcome, error: TurnError | None, usage: Usage = Usage()
+    db: Database, scope: Scope, row: Row, outcome: Outcome, error: TurnError | None, usage: Usage = Usage()
 ) -> None:
     """Ends an open turn from its row, whoever held it, and adds what was spent last."""
     parameters = {
@@ -583,7 +584,7 @@ def _close(
         "usage": dumps(load_usage(row["usage"]) + usage),
         "now": scope.now,
     }
-    db.execute(SQL["close_turn"], parameters)
+    db.run("close_turn", parameters)
     if row["budgeted"]:
         family = conversations.row_of(db, scope, id_from_bytes(row["conversation"]))["family"]
         place = row["id"], row["conversation"], family
@@ -596,7 +597,7 @@ def _close(
 def _release(db: Database, scope: Scope, turn: bytes, conversation: bytes) -> None:
     """The turn did not commit: the conversation is free, and so is the turn's idempotency key."""
     parameters = {"tenant": scope.tenant, "turn": turn, "id": conversation, "now": scope.now}
-    db.execute(SQL["release_lock"], parameters)
+    db.run("release_lock", parameters)
     idempotency.free(db, scope, turn)
     garbage.unpin(db, scope, turn)
 
@@ -608,16 +609,16 @@ def tell(db: Database, scope: Scope, id: str, kind: str) -> StoredTurn:
     return turn_of(row, scope)
 
 
-def _turn_row(db: Database, scope: Scope, id: str) -> sqlite3.Row:
+def _turn_row(db: Database, scope: Scope, id: str) -> Row:
     parameters = {"tenant": scope.tenant, "id": conversations.key_of(id, "turn")}
-    row: sqlite3.Row | None = db.execute(SQL["read_turn"], parameters).fetchone()
+    row: Row | None = db.run("read_turn", parameters).fetchone()
     if row is None:
         raise NotFound("turn", id)
     return row
 
 
-def find(db: Database, scope: Scope, id: str) -> sqlite3.Row | None:
-    row: sqlite3.Row | None = db.execute(SQL["read_turn"], {"tenant": scope.tenant, "id": id_to_bytes(id)}).fetchone()
+def find(db: Database, scope: Scope, id: str) -> Row | None:
+    row: Row | None = db.run("read_turn", {"tenant": scope.tenant, "id": id_to_bytes(id)}).fetchone()
     return row
 
 

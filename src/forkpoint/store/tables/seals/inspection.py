@@ -4,7 +4,6 @@ A seal is made anew from the digests of its records; that these fit to the recor
 chains. Who rewrites records and seals alike is found by an anchor only. Tests: tests/store/test_seals.py.
 """
 
-import sqlite3
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
@@ -12,7 +11,7 @@ from msgspec import Struct
 from forkpoint.history.anchors import Anchor, anchor_of, contradictions
 from forkpoint.history.seals import HINT, START, Seal, StoreSeal, tree_hash
 from forkpoint.ids import id_from_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.rows import Scope
 from forkpoint.store.tables.seals.recent import seal_at
 from forkpoint.store.tables.seals.rows import root_of_tenants, seal_of, sealed_up_to, store_id, store_seal_of
@@ -41,7 +40,7 @@ def inspect(db: Database, scope: Scope, anchors: Sequence[Anchor] = (), since: A
     kept = anchors if since is None else (*anchors, since)
     check.tenant(scope.tenant, since)
     if any(anchor.tenant is None for anchor in kept):
-        for row in db.execute(SQL["sealed_tenants"]).fetchall():
+        for row in db.run("sealed_tenants").fetchall():
             if row["tenant"] != scope.tenant:
                 check.tenant(row["tenant"], since)
         check.store(since)
@@ -69,7 +68,7 @@ class _Check:
         start = None if since is None else seal_at(self._db, tenant, since)
         expected = 1 if start is None else start.number
         before = self._numbered(tenant, expected - 1)
-        for row in self._rows(SQL["seals_from"], {"tenant": tenant}, expected):
+        for row in self._rows("seals_from", {"tenant": tenant}, expected):
             seal, where = seal_of(row), self._where(tenant, row["number"])
             if row["digest"] != seal.digest:
                 self.found(where, "its digest does not fit to what it says: somebody changed it")
@@ -87,9 +86,9 @@ class _Check:
     def store(self, since: Anchor | None) -> None:
         """Makes each seal of the whole store anew and compares."""
         expected = since.number if since is not None and since.tenant is None and since.number else 1
-        row = self._db.execute(SQL["store_seal_numbered"], {"number": expected - 1}).fetchone()
+        row = self._db.run("store_seal_numbered", {"number": expected - 1}).fetchone()
         before = None if row is None else store_seal_of(row)
-        for row in self._rows(SQL["store_seals_from"], {}, expected):
+        for row in self._rows("store_seals_from", {}, expected):
             seal, where = store_seal_of(row), f"seal {row['number']} of the whole store"
             if row["digest"] != seal.digest:
                 self.found(where, "its digest does not fit to what it says: somebody changed it")
@@ -170,7 +169,7 @@ class _Check:
 
     # Records in words.
 
-    def _changed(self, tenant: str, leaves: bytes, sealed: int, records: Sequence[sqlite3.Row]) -> str:
+    def _changed(self, tenant: str, leaves: bytes, sealed: int, records: Sequence[Row]) -> str:
         """Which records differ from those that were sealed, as far as the hints tell."""
         hints = [leaves[at : at + HINT] for at in range(0, len(leaves), HINT)]
         known = set(hints)
@@ -187,16 +186,16 @@ class _Check:
             parts.append("their order, or the seal itself, was changed" if hints else "which ones is not known")
         return "; ".join(parts)
 
-    def _named(self, tenant: str, records: Sequence[sqlite3.Row]) -> str:
+    def _named(self, tenant: str, records: Sequence[Row]) -> str:
         names = [self._label(tenant, record) for record in records[:NAMED]]
         more = len(records) - len(names)
         return "; ".join(names) + (f"; and {more:,} more" if more else "")
 
-    def _label(self, tenant: str, record: sqlite3.Row) -> str:
+    def _label(self, tenant: str, record: Row) -> str:
         chain: bytes = record["chain"]
         sort, whose = chain[:1], chain[1:]
         if sort == b"c":
-            row = self._db.execute(SQL["name_of_conversation"], {"tenant": tenant, "id": whose}).fetchone()
+            row = self._db.run("name_of_conversation", {"tenant": tenant, "id": whose}).fetchone()
             name = f"conversation {id_from_bytes(whose) if row is None else row['name']}"
         elif sort == b"f":
             name = f"family {id_from_bytes(whose)}"
@@ -206,21 +205,21 @@ class _Check:
 
     # Rows.
 
-    def _rows(self, statement: str, parameters: dict[str, str], number: int) -> Iterator[sqlite3.Row]:
-        while rows := self._db.execute(statement, parameters | {"number": number, "limit": _PAGE}).fetchall():
+    def _rows(self, statement: str, parameters: dict[str, str], number: int) -> Iterator[Row]:
+        while rows := self._db.run(statement, parameters | {"number": number, "limit": _PAGE}).fetchall():
             yield from rows
             number = rows[-1]["number"] + 1
 
-    def _records(self, tenant: str, after: int, last: int) -> list[sqlite3.Row]:
+    def _records(self, tenant: str, after: int, last: int) -> list[Row]:
         between = {"tenant": tenant, "after": after, "last": last}
-        return self._db.execute(SQL["sealed_records"], between).fetchall()
+        return self._db.run("sealed_records", between).fetchall()
 
     def _numbered(self, tenant: str, number: int) -> Seal | None:
-        row = self._db.execute(SQL["seal_numbered"], {"tenant": tenant, "number": number}).fetchone()
+        row = self._db.run("seal_numbered", {"tenant": tenant, "number": number}).fetchone()
         return None if row is None else seal_of(row)
 
     def _store_numbered(self, number: int) -> StoreSeal | None:
-        row = self._db.execute(SQL["store_seal_numbered"], {"number": number}).fetchone()
+        row = self._db.run("store_seal_numbered", {"number": number}).fetchone()
         return None if row is None else store_seal_of(row)
 
     def _where(self, tenant: str, number: int) -> str:

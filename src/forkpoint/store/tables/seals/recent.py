@@ -5,7 +5,7 @@ from msgspec import Struct
 
 from forkpoint.history.anchors import Anchor
 from forkpoint.history.seals import Seal
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.rows import Scope
 from forkpoint.store.tables.seals.rows import seal_of
 
@@ -23,7 +23,7 @@ def recent(db: Database, scope: Scope, after: int) -> Recent:
     """What was recorded after a record, by its row id, in the chains of the tenant."""
     chains: dict[bytes, int] = {}
     turns: set[bytes] = set()
-    while rows := db.execute(SQL["records_since"], {"tenant": scope.tenant, "after": after, "limit": _PAGE}).fetchall():
+    while rows := db.run("records_since", {"tenant": scope.tenant, "after": after, "limit": _PAGE}).fetchall():
         after = rows[-1]["id"]
         for row in rows:
             chains.setdefault(row["chain"], row["number"])
@@ -39,9 +39,9 @@ def seal_at(db: Database, tenant: str, anchor: Anchor) -> Seal | None:
     """
     if anchor.tenant is not None:
         wanted = {"tenant": tenant, "number": anchor.number if anchor.tenant == tenant else 0}
-        row = db.execute(SQL["seal_numbered"], wanted).fetchone()
+        row = db.run("seal_numbered", wanted).fetchone()
     else:
-        store_seal = db.execute(SQL["store_seal_numbered"], {"number": anchor.number}).fetchone()
+        store_seal = db.run("store_seal_numbered", {"number": anchor.number}).fetchone()
         upto = 0 if store_seal is None else store_seal["seal"]
-        row = db.execute(SQL["last_seal_within"], {"tenant": tenant, "seal": upto}).fetchone()
+        row = db.run("last_seal_within", {"tenant": tenant, "seal": upto}).fetchone()
     return None if row is None else seal_of(row)

@@ -1,13 +1,12 @@
 """Seals as rows: each statement about them, within the transaction of the caller. Tests: tests/store/test_seals.py."""
 
-import sqlite3
 from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from forkpoint.history.seals import START, Seal, StoreSeal, hints, tree_hash
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.rows import Scope
 
 LARGEST = 10_000
@@ -28,25 +27,25 @@ class NewSeals(Struct, frozen=True):
 
 def store_id(db: Database) -> bytes:
     """Which store this is."""
-    found: bytes = db.execute(SQL["store_id"]).fetchone()["store"]
+    found: bytes = db.run("store_id").fetchone()["store"]
     return found
 
 
 def sealed_up_to(db: Database) -> int:
     """The record up to which all tenants' records are sealed."""
-    row = db.execute(SQL["sealed_up_to"]).fetchone()
+    row = db.run("sealed_up_to").fetchone()
     return 0 if row is None else int(row["last"])
 
 
 def newest_record(db: Database, scope: Scope) -> int:
-    return int(db.execute(SQL["newest_record"]).fetchone()["id"])
+    return int(db.run("newest_record").fetchone()["id"])
 
 
 def next_seals(db: Database, scope: Scope) -> NewSeals | None:
     """Seals for the next records that have none; None if all are sealed. Writes nothing."""
     after = sealed_up_to(db)
-    by_tenant: dict[str, list[sqlite3.Row]] = {}
-    for row in db.execute(SQL["unsealed_records"], {"after": after, "limit": LARGEST}):
+    by_tenant: dict[str, list[Row]] = {}
+    for row in db.run("unsealed_records", {"after": after, "limit": LARGEST}):
         by_tenant.setdefault(row["tenant"], []).append(row)
     if not by_tenant:
         return None
@@ -60,30 +59,30 @@ def insert(db: Database, scope: Scope, new: NewSeals) -> bool:
     if sealed_up_to(db) != new.after:
         return False
     for seal, leaves in new.seals:
-        db.execute(SQL["insert_seal"], asdict(seal) | {"digest": seal.digest, "leaves": leaves})
+        db.run("insert_seal", asdict(seal) | {"digest": seal.digest, "leaves": leaves})
     return True
 
 
 def is_written(db: Database, scope: Scope, new: NewSeals) -> bool:
     """Whether these seals are in the store."""
     seal = new.seals[-1][0]
-    row = db.execute(SQL["seal_numbered"], {"tenant": seal.tenant, "number": seal.number}).fetchone()
+    row = db.run("seal_numbered", {"tenant": seal.tenant, "number": seal.number}).fetchone()
     return row is not None and row["digest"] == seal.digest
 
 
 def last_seal(db: Database, tenant: str) -> Seal | None:
-    row = db.execute(SQL["last_seal"], {"tenant": tenant}).fetchone()
+    row = db.run("last_seal", {"tenant": tenant}).fetchone()
     return None if row is None else seal_of(row)
 
 
 def last_store_seal(db: Database) -> StoreSeal | None:
-    row = db.execute(SQL["last_store_seal"]).fetchone()
+    row = db.run("last_store_seal").fetchone()
     return None if row is None else store_seal_of(row)
 
 
 def next_store_seal(db: Database, scope: Scope) -> StoreSeal | None:
     """A seal of the whole store; None if its last one covers every tenant's last seal. Writes nothing."""
-    before, newest = last_store_seal(db), db.execute(SQL["sealed_up_to"]).fetchone()
+    before, newest = last_store_seal(db), db.run("sealed_up_to").fetchone()
     if newest is None or (before is not None and before.seal == newest["id"]):
         return None
     root, count = root_of_tenants(db, newest["id"])
@@ -103,32 +102,32 @@ def insert_store_seal(db: Database, scope: Scope, seal: StoreSeal) -> bool:
     before = last_store_seal(db)
     if (0 if before is None else before.number) != seal.number - 1:
         return False
-    db.execute(SQL["insert_store_seal"], asdict(seal) | {"digest": seal.digest})
+    db.run("insert_store_seal", asdict(seal) | {"digest": seal.digest})
     return True
 
 
 def is_store_seal_written(db: Database, scope: Scope, seal: StoreSeal) -> bool:
-    row = db.execute(SQL["store_seal_numbered"], {"number": seal.number}).fetchone()
+    row = db.run("store_seal_numbered", {"number": seal.number}).fetchone()
     return row is not None and row["digest"] == seal.digest
 
 
 def root_of_tenants(db: Database, seal: int) -> tuple[bytes, int]:
     """The root over the last seals of all tenants up to a seal, and how many records these cover."""
-    rows = db.execute(SQL["last_seals"], {"seal": seal}).fetchall()
+    rows = db.run("last_seals", {"seal": seal}).fetchall()
     return tree_hash(row["digest"] for row in rows), sum(row["count"] for row in rows)
 
 
-def seal_of(row: sqlite3.Row) -> Seal:
+def seal_of(row: Row) -> Seal:
     """A seal from its row. Its digest is what its fields give, and need not be what the row says."""
     return Seal(**{name: row[name] for name in Seal.__struct_fields__})
 
 
-def store_seal_of(row: sqlite3.Row) -> StoreSeal:
+def store_seal_of(row: Row) -> StoreSeal:
     """A seal of the whole store from its row, as `seal_of`."""
     return StoreSeal(**{name: row[name] for name in StoreSeal.__struct_fields__})
 
 
-def _seal(db: Database, scope: Scope, store: bytes, tenant: str, records: Sequence[sqlite3.Row]) -> tuple[Seal, bytes]:
+def _seal(db: Database, scope: Scope, store: bytes, tenant: str, records: Sequence[Row]) -> tuple[Seal, bytes]:
     before = last_seal(db, tenant)
     digests = [row["digest"] for row in records]
     seal = Seal(

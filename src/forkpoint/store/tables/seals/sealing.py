@@ -9,8 +9,8 @@ Tests: forkpoint.testing.conformance.evidence.anchors, tests/store/test_seals.py
 from functools import partial
 
 from forkpoint.history.anchors import Anchor, anchor_of, anchor_of_nothing
-from forkpoint.store.sqlite.connection import Database
 from forkpoint.store.sqlite.tenant_view import TenantView
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.rows import Scope
 from forkpoint.store.tables.seals import rows
 

@@ -5,7 +5,6 @@ one chain is the beginning of the other, and if neither is, they have gone diffe
 Events are found by their turns, whose ids are the same in every store. Tests: tests/store/test_import.py.
 """
 
-import sqlite3
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
@@ -15,7 +14,7 @@ from forkpoint.errors import AlreadyExists, ImportRefused
 from forkpoint.history import records
 from forkpoint.history.exports.lines import Chain, ConversationLine, Line, RecordLine, TurnLine
 from forkpoint.ids import id_from_bytes, id_to_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.erasure import removal
 from forkpoint.store.tables.operations import conversations
 from forkpoint.store.tables.rows import ORDINALS, Scope
@@ -63,9 +62,7 @@ class _Comparing:
         self._family_chain = records.family_chain(family).hex()
         self._removed = frozenset(
             row["subject"]
-            for row in db.execute(
-                SQL["removals_of_family"], {"tenant": scope.tenant, "chain": records.family_chain(family)}
-            )
+            for row in db.run("removals_of_family", {"tenant": scope.tenant, "chain": records.family_chain(family)})
         )
         self._result = Comparison(removed=self._removed)
         self._told: ConversationLine | None = None
@@ -93,7 +90,7 @@ class _Comparing:
 
     def done(self) -> Comparison:
         after = {"chain": records.family_chain(self._family), "number": self._family_records}
-        found = self._db.execute(SQL["newer_erasure"], after | {"tenant": self._scope.tenant}).fetchone()
+        found = self._db.run("newer_erasure", after | {"tenant": self._scope.tenant}).fetchone()
         if self._result.changes and found is not None:
             why = "something was erased here after the file had left it, and the file may have it; export it anew"
             raise ImportRefused(f"family {id_from_bytes(self._family)}", why)
@@ -102,8 +99,8 @@ class _Comparing:
     def _chain(self, line: Chain, told: ConversationLine | None) -> None:
         self._meets = None
         if line.chain == self._family_chain:
-            end = self._db.execute(
-                SQL["end_of_chain"], {"tenant": self._scope.tenant, "chain": bytes.fromhex(line.chain)}
+            end = self._db.run(
+                "end_of_chain", {"tenant": self._scope.tenant, "chain": bytes.fromhex(line.chain)}
             ).fetchone()
             here = (0, b"") if end is None else (end["records"], end["digest"])
             self._result.family_grows = line.records > here[0]
@@ -115,7 +112,7 @@ class _Comparing:
             return
         id = bytes.fromhex(line.chain)[1:]
         name = f"conversation {id_from_bytes(id)}"
-        row = self._db.execute(SQL["read_conversation"], {"tenant": self._scope.tenant, "id": id}).fetchone()
+        row = self._db.run("read_conversation", {"tenant": self._scope.tenant, "id": id}).fetchone()
         if row is not None and row["family"] != self._family:
             raise ImportRefused(name, "a conversation of another family has its id here")
         if row is None:
@@ -129,7 +126,7 @@ class _Comparing:
 
     def _absent(self, line: Chain, told: ConversationLine | None, id: bytes, name: str) -> None:
         key = {"tenant": self._scope.tenant, "chain": bytes.fromhex(line.chain)}
-        end = self._db.execute(SQL["record_end"], key).fetchone()
+        end = self._db.run("record_end", key).fetchone()
         if told is not None:
             if id in self._removed:
                 raise ImportRefused(name, "it was deleted here")
@@ -142,7 +139,7 @@ class _Comparing:
         else:
             self._result.chains[line.chain] = 0
 
-    def _present(self, line: Chain, told: ConversationLine, row: sqlite3.Row, name: str) -> None:
+    def _present(self, line: Chain, told: ConversationLine, row: Row, name: str) -> None:
         if told.born != row["born"]:
             raise ImportRefused(name, "it began otherwise here")
         grown = line.records > row["records"]
@@ -170,7 +167,7 @@ class _Comparing:
             self._result.names[told.id] = name
 
     def _is_taken(self, name: str, id: str) -> bool:
-        row = self._db.execute(SQL["find_conversation"], {"tenant": self._scope.tenant, "name": name}).fetchone()
+        row = self._db.run("find_conversation", {"tenant": self._scope.tenant, "name": name}).fetchone()
         return row is not None and row["id"] != id_to_bytes(id)
 
     def _meet(self, line: Chain, here: tuple[int, bytes], name: str) -> None:
@@ -184,7 +181,7 @@ class _Comparing:
             same = digest.hex() == line.digest
         else:
             at = {"tenant": self._scope.tenant, "chain": bytes.fromhex(line.chain), "number": line.records}
-            found = self._db.execute(SQL["record_at"], at).fetchone()
+            found = self._db.run("record_at", at).fetchone()
             same = found is not None and found["digest"].hex() == line.digest
         if not same:
             raise ImportRefused(name, _PARTED)
@@ -216,12 +213,12 @@ class _Comparing:
         if removed is None:
             return
         of_it = {"tenant": self._scope.tenant, "id": id_to_bytes(removed.conversation)}
-        row = self._db.execute(SQL["read_conversation"], of_it).fetchone()
+        row = self._db.run("read_conversation", of_it).fetchone()
         if row is not None and row["first_digest"] == removed.first:
             raise ImportRefused(f"conversation {removed.conversation}", "it was deleted there, and is still here")
 
     def _turn(self, line: TurnLine) -> None:
-        row = self._db.execute(SQL["turn_row"], {"id": id_to_bytes(line.id)}).fetchone()
+        row = self._db.run("turn_row", {"id": id_to_bytes(line.id)}).fetchone()
         if row is None:
             return
         if row["tenant"] != self._scope.tenant:
@@ -231,7 +228,7 @@ class _Comparing:
         known = self._result.known.get(line.end[0])
         if known is not None and known.upto >= line.end[1]:
             return
-        if self._db.execute(SQL["event_at"], {"id": row["end"]}).fetchone() is None:
+        if self._db.run("event_at", {"id": row["end"]}).fetchone() is None:
             raise ImportRefused(f"turn {line.id}", "only a part of it is here, since the rest was not reached any more")
         if row["end"] & ORDINALS != line.end[1]:
             raise ImportRefused(f"turn {line.id}", "it ends elsewhere here than in the file")

@@ -14,8 +14,8 @@ from forkpoint.errors import StoreUnusable
 from forkpoint.history.exports.lines import ConversationLine, FamilyEnd, Seal
 from forkpoint.history.records import Export, Fact
 from forkpoint.ids import id_from_bytes, id_to_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.tenant_view import TenantView
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.evidence import records
 from forkpoint.store.tables.operations import conversations
 from forkpoint.store.tables.rows import Scope
@@ -31,7 +31,7 @@ _READ_ONLY = {StoreUnusable.read_only.code, StoreUnusable.opened_to_read.code}
 
 def store_id(db: Database, scope: Scope) -> str:
     """Which store this is, in hexadecimal."""
-    return bytes(db.execute(SQL["store_id"]).fetchone()["store"]).hex()
+    return bytes(db.run("store_id").fetchone()["store"]).hex()
 
 
 async def export_family(
@@ -66,7 +66,7 @@ def _members(db: Database, scope: Scope, family: bytes, named: Collection[bytes]
     """The conversations that an export has."""
     if named is not None:
         return set().union(*(with_dependents(db, scope, id) for id in named))
-    rows = db.execute(SQL["family_conversations"], {"tenant": scope.tenant, "family": family})
+    rows = db.run("family_conversations", {"tenant": scope.tenant, "family": family})
     return {row["id"] for row in rows}
 
 

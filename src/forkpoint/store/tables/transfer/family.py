@@ -1,6 +1,5 @@
 """A family as the lines of an export, read from one snapshot. Tests: forkpoint.testing.conformance.evidence.copies."""
 
-import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 
 from msgspec import UNSET, Struct
@@ -22,7 +21,7 @@ from forkpoint.history.exports.lines import (
     TurnLine,
 )
 from forkpoint.ids import id_from_bytes, id_to_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.rows import ORDINALS, Scope, text
 
 _PAGE = 500
@@ -30,7 +29,7 @@ _PAGE = 500
 
 def family_of(db: Database, scope: Scope, conversation: bytes) -> bytes:
     """The family of a conversation. Raises `NotFound`."""
-    row = db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": conversation}).fetchone()
+    row = db.run("read_conversation", {"tenant": scope.tenant, "id": conversation}).fetchone()
     if row is None:
         raise NotFound("conversation", id_from_bytes(conversation))
     return bytes(row["family"])
@@ -40,7 +39,7 @@ def with_dependents(db: Database, scope: Scope, conversation: bytes) -> set[byte
     """A conversation with its sub-agents and sides: what is deleted with it is exported with it."""
     family = family_of(db, scope, conversation)
     parameters = {"tenant": scope.tenant, "id": conversation, "family": family}
-    return {row["id"] for row in db.execute(SQL["with_dependents"], parameters)}
+    return {row["id"] for row in db.run("with_dependents", parameters)}
 
 
 class _Counts(Struct):
@@ -85,7 +84,7 @@ class _Reading:
     def __init__(self, db: Database, scope: Scope, family: bytes, chosen: Collection[bytes] | None) -> None:
         self._db, self._scope, self._family = db, scope, family
         self._whole = chosen is None
-        rows = db.execute(SQL["family_conversations"], self._own(family=family)).fetchall()
+        rows = db.run("family_conversations", self._own(family=family)).fetchall()
         self._rows = [row for row in rows if chosen is None or row["id"] in chosen]
         if not self._rows:
             raise NotFound("family", id_from_bytes(family))
@@ -101,7 +100,7 @@ class _Reading:
 
     def lines(self) -> Iterator[Line]:
         family = records.family_chain(self._family)
-        end = self._db.execute(SQL["end_of_chain"], self._own(chain=family)).fetchone()
+        end = self._db.run("end_of_chain", self._own(chain=family)).fetchone()
         if end is not None:
             yield Chain(chain=family.hex(), records=end["records"], digest=end["digest"].hex())
             yield from self._records(family, end["records"], bodies=True)
@@ -120,7 +119,7 @@ class _Reading:
             yield from self._records(chain, row["records"], bodies=True)
         for id, upto in sorted(self._chains.items()):
             chain = records.conversation_chain(id)
-            last = self._db.execute(SQL["record_at"], self._own(chain=chain, number=upto)).fetchone()
+            last = self._db.run("record_at", self._own(chain=chain, number=upto)).fetchone()
             follows, first = self._beginning(id)
             digest = first if last is None else last["digest"]
             if digest is not None:
@@ -128,7 +127,7 @@ class _Reading:
                 yield from self._records(chain, upto, bodies=False)
         for turn in self._turns_without_a_record():
             yield from self._turn(turn)
-        for row in self._db.execute(SQL["ledger_rows"], self._own(family=self._family)).fetchall():
+        for row in self._db.run("ledger_rows", self._own(family=self._family)).fetchall():
             if self._whole or row["deleted"] or row["conversation"] in self._ids:
                 yield Spent(
                     id=text(row["id"]),
@@ -143,10 +142,10 @@ class _Reading:
         for row in self._rows:
             self._reaches(row["head"])
             if row["open_turn"] is not None:
-                turn = self._db.execute(SQL["turn_row"], {"id": row["open_turn"]}).fetchone()
+                turn = self._db.run("turn_row", {"id": row["open_turn"]}).fetchone()
                 if turn is not None and (self._whole or turn["base"] == row["head"]):
                     self._reaches(turn["base"])
-        for row in self._db.execute(SQL["segments_down"], self._own(family=self._family)).fetchall():
+        for row in self._db.run("segments_down", self._own(family=self._family)).fetchall():
             if row["id"] in self._reach:
                 self._bases[row["id"]] = (row["base"], row["base_digest"])
                 self._reaches(row["base"])
@@ -167,10 +166,10 @@ class _Reading:
             if segment not in self._bases:
                 continue
             stretch = {"first": segment << 32, "last": segment << 32 | upto}
-            for row in self._db.execute(SQL["turn_writers"], self._own(**stretch)):
+            for row in self._db.run("turn_writers", self._own(**stretch)):
                 need(row["conversation"], row["number"])
-            event = self._db.execute(SQL["event_at"], {"id": segment << 32 | upto}).fetchone()
-            turn = None if event is None else self._db.execute(SQL["turn_row"], {"id": event["turn"]}).fetchone()
+            event = self._db.run("event_at", {"id": segment << 32 | upto}).fetchone()
+            turn = None if event is None else self._db.run("turn_row", {"id": event["turn"]}).fetchone()
             if turn is not None:  # perhaps only a part of it is here
                 need(turn["conversation"], self._last_about(turn))
         for row in self._rows:
@@ -178,37 +177,37 @@ class _Reading:
             if birth.records is not None and birth.source is not None:
                 need(id_to_bytes(birth.source), birth.records)
         for gone in (*self._removed(), *(id_to_bytes(left.conversation) for left in self._left())):
-            end = self._db.execute(SQL["record_end"], self._own(chain=records.conversation_chain(gone))).fetchone()
+            end = self._db.run("record_end", self._own(chain=records.conversation_chain(gone))).fetchone()
             need(gone, None if end is None else end["number"])
         return chains
 
     def _removed(self) -> Iterable[bytes]:
         chain = records.family_chain(self._family)
-        return [row["subject"] for row in self._db.execute(SQL["removals_of_family"], self._own(chain=chain))]
+        return [row["subject"] for row in self._db.run("removals_of_family", self._own(chain=chain))]
 
     def _left(self) -> Iterable[records.Left]:
         chain = records.family_chain(self._family)
-        bodies = self._db.execute(SQL["imports_of_family"], self._own(chain=chain)).fetchall()
+        bodies = self._db.run("imports_of_family", self._own(chain=chain)).fetchall()
         facts = [records.decode_fact(row["body"]) for row in bodies]
         return [left for fact in facts if fact.imported is not None for left in fact.imported.left]
 
     def _beginning(self, id: bytes) -> tuple[int, bytes | None]:
         """Where the chain of a conversation begins that is not in the file and was not deleted."""
-        row = self._db.execute(SQL["read_conversation"], self._own(id=id)).fetchone()
+        row = self._db.run("read_conversation", self._own(id=id)).fetchone()
         if row is not None:
             return records.decode_birth(row["born"]).follows, row["first_digest"]
         found = [left for left in self._left() if id_to_bytes(left.conversation) == id]
         return (found[-1].follows, found[-1].first) if found else (0, None)
 
-    def _last_about(self, turn: sqlite3.Row) -> int | None:
+    def _last_about(self, turn: Row) -> int | None:
         """The number of the last record about a turn, in the chain of its conversation."""
         if turn["record"] is not None:
             return int(turn["record"])
-        row = self._db.execute(SQL["last_record_about"], self._own(subject=turn["id"])).fetchone()
+        row = self._db.run("last_record_about", self._own(subject=turn["id"])).fetchone()
         number: int | None = row["number"]
         return number
 
-    def _is_told(self, turn: sqlite3.Row) -> bool:
+    def _is_told(self, turn: Row) -> bool:
         """Whether a turn belongs into the file: at least one of its events does, or it is a try of a conversation."""
         if turn["end"] is None:
             return turn["conversation"] in self._ids
@@ -232,7 +231,7 @@ class _Reading:
         yield Segment(segment=self._numbers[segment], base=self._place(base), base_digest=digest.hex())
         first, last = segment << 32, segment << 32 | self._reach[segment]
         while first <= last:
-            rows = self._db.execute(SQL["links_between"], {"first": first, "last": last, "limit": _PAGE}).fetchall()
+            rows = self._db.run("links_between", {"first": first, "last": last, "limit": _PAGE}).fetchall()
             for row in rows:
                 yield EventLine(
                     ordinal=row["id"] & ORDINALS,
@@ -247,7 +246,7 @@ class _Reading:
                 return
             first = rows[-1]["id"] + 1
 
-    def _conversation(self, row: sqlite3.Row) -> ConversationLine:
+    def _conversation(self, row: Row) -> ConversationLine:
         return ConversationLine(
             id=id_from_bytes(row["id"]),
             name=row["name"],
@@ -289,11 +288,11 @@ class _Reading:
         after = 0
         while after < upto:
             page = self._own(chain=chain, after=after, upto=upto, limit=_PAGE)
-            rows = self._db.execute(SQL["page_of_chain"], page).fetchall()
+            rows = self._db.run("page_of_chain", page).fetchall()
             for row in rows:
                 turn = None
                 if row["kind"] in records.ABOUT_A_TURN:
-                    turn = self._db.execute(SQL["turn_row"], {"id": row["subject"]}).fetchone()
+                    turn = self._db.run("turn_row", {"id": row["subject"]}).fetchone()
                     turn = turn if turn is not None and self._is_told(turn) else None
                 has_body = bodies or turn is not None
                 yield RecordLine(
@@ -310,7 +309,7 @@ class _Reading:
                 return
             after = rows[-1]["number"]
 
-    def _turn(self, row: sqlite3.Row) -> Iterator[Line]:
+    def _turn(self, row: Row) -> Iterator[Line]:
         yield TurnLine(
             id=id_from_bytes(row["id"]),
             conversation=id_from_bytes(row["conversation"]),
@@ -334,7 +333,7 @@ class _Reading:
             expired=row["expired"],
             steered=UNSET if row["steered"] is None else row["steered"],
         )
-        for step in self._db.execute(SQL["steps_with_digests"], {"turn": row["id"]}).fetchall():
+        for step in self._db.run("steps_with_digests", {"turn": row["id"]}).fetchall():
             yield StepLine(
                 number=step["number"],
                 envelope=step["envelope"],
@@ -343,20 +342,20 @@ class _Reading:
                 payload_digest=step["payload_digest"].hex(),
             )
 
-    def _turns_without_a_record(self) -> Iterator[sqlite3.Row]:
+    def _turns_without_a_record(self) -> Iterator[Row]:
         """Turns that have only begun, and turns of conversations that were deleted before there were records."""
         for segment in sorted(self._bases):
             stretch = {"first": segment << 32, "last": segment << 32 | ORDINALS}
-            for row in self._db.execute(SQL["turns_ending"], stretch):
+            for row in self._db.run("turns_ending", stretch):
                 if self._is_told(row) and self._last_about(row) is None:
                     yield row
         for row in self._rows:
             tries = self._own(conversation=row["id"], open_turn=row["open_turn"])
-            for turn in self._db.execute(SQL["turns_without_end"], tries).fetchall():
+            for turn in self._db.run("turns_without_end", tries).fetchall():
                 if self._last_about(turn) is None:
                     yield turn
 
-    def _source_digest(self, row: sqlite3.Row) -> bytes | None:
+    def _source_digest(self, row: Row) -> bytes | None:
         """The digest that a fork's chain goes on from; None if it goes on from no other."""
         birth = records.decode_birth(row["born"])
         if birth.records is None:
@@ -372,14 +371,14 @@ class _Reading:
             return
         source = id_to_bytes(birth.source)
         chain = records.conversation_chain(source)
-        record = self._db.execute(SQL["record_at"], self._own(chain=chain, number=birth.records)).fetchone()
+        record = self._db.run("record_at", self._own(chain=chain, number=birth.records)).fetchone()
         if record is not None:
             yield record["digest"]
-        of_source = self._db.execute(SQL["read_conversation"], self._own(id=source)).fetchone()
+        of_source = self._db.run("read_conversation", self._own(id=source)).fetchone()
         if of_source is not None:
             yield of_source["first_digest"]
-        for removal in self._db.execute(
-            SQL["removals_of_family"], self._own(chain=records.family_chain(self._family))
+        for removal in self._db.run(
+            "removals_of_family", self._own(chain=records.family_chain(self._family))
         ).fetchall():
             removed = None if removal["body"] is None else records.decode_fact(removal["body"]).removed
             if removed is not None and removed.conversation == birth.source:

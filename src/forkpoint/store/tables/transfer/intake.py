@@ -31,10 +31,10 @@ from forkpoint.history.exports.lines import (
 )
 from forkpoint.history.records import ErasedRun, Erasure, Fact, Import, Left
 from forkpoint.ids import id_from_bytes, id_to_bytes, new_id
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.tables.budgets import limits
 from forkpoint.store.tables.budgets.evidence import counted, recount
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.erasure.copied_events import insert_imported_copies
 from forkpoint.store.tables.erasure.repetition import repeat
 from forkpoint.store.tables.erasure.transaction import clean
@@ -184,7 +184,7 @@ class _Intake:
         return opened
 
     def _write_events(self, db: Database, rows: list[_Row]) -> None:
-        db.executemany(SQL["insert_event"], rows)
+        db.run_many("insert_event", rows)
         insert_imported_copies(db, ((key, envelope, payload) for key, _, envelope, payload, *_ in rows))
 
     def _open(self, db: Database, scope: Scope, line: Segment, opened: dict[int, int]) -> tuple[int, bytes]:
@@ -192,14 +192,13 @@ class _Intake:
         base = self._key(db, scope, line.base, opened) if known is None else known.key
         digest = bytes.fromhex(line.base_digest)
         if base is not None:
-            event = db.execute(SQL["event_at"], {"id": base}).fetchone()
+            event = db.run("event_at", {"id": base}).fetchone()
             if event is None:
                 raise _Changed
             digest = event["chain_digest"]
         parameters = {"tenant": scope.tenant, "family": self._family, "base": base, "base_digest": digest}
-        segment = db.execute(SQL["open_imported_segment"], parameters).lastrowid
-        assert segment is not None
-        db.execute(SQL["pin_segment"], {"segment": segment, "import": self._id})
+        segment = db.insert("open_imported_segment", parameters)
+        db.run("pin_segment", {"segment": segment, "import": self._id})
         return segment, digest
 
     def _key(self, db: Database, scope: Scope, place: Place | None, opened: dict[int, int]) -> int | None:
@@ -219,7 +218,7 @@ class _Intake:
         return ordinal if segment is None else segment << 32 | ordinal
 
     def _go_on(self, db: Database, scope: Scope) -> None:
-        if not db.execute(SQL["touch_import"], {"id": self._id, "now": scope.now}).rowcount:
+        if not db.run("touch_import", {"id": self._id, "now": scope.now}).rowcount:
             raise _Changed
 
     # Everything else, in one transaction.
@@ -234,8 +233,8 @@ class _Intake:
         done.tell(self._header, id_from_bytes(self._id))
         done.erase()
         done.recount()
-        db.execute(SQL["unpin_segments"], {"import": self._id})
-        db.execute(SQL["end_import"], {"id": self._id})
+        db.run("unpin_segments", {"import": self._id})
+        db.run("end_import", {"id": self._id})
         return done.result()
 
 
@@ -278,7 +277,7 @@ class _Finish:
                 salt = None if line.salt is None else bytes.fromhex(line.salt)
                 digest = bytes.fromhex(line.payload_digest)
                 row = (self._turn, line.number, line.envelope, line.payload, salt, digest)
-                self._db.execute(SQL["insert_step"], row)
+                self._db.run("insert_step", row)
             case Segment():
                 self._numbers = line.segment
             case EventLine():
@@ -292,7 +291,7 @@ class _Finish:
                     "deleted": line.deleted,
                     "id": blob(line.id),
                 }
-                self._db.execute(SQL["import_ledger"], parameters)
+                self._db.run("import_ledger", parameters)
             case _:
                 pass
 
@@ -329,7 +328,7 @@ class _Finish:
         told = set(map(id_to_bytes, self._found.steps))
         came = {id_to_bytes(id) for id, step in self._found.steps.items() if step != "same"}
         new = {id_to_bytes(id) for id, step in self._found.steps.items() if step == "new"}
-        members = self._db.execute(SQL["family_conversations"], {"tenant": self._scope.tenant, "family": self._family})
+        members = self._db.run("family_conversations", {"tenant": self._scope.tenant, "family": self._family})
         was_here = self._found.known or any(row["id"] not in new for row in members)
         if was_here:
             self._erased = repeat(self._db, self._scope, self._family, self._erasures, told, came)
@@ -341,7 +340,7 @@ class _Finish:
             self._writes_records = self._found.family_grows
             if self._found.family_grows:
                 parameters = {"chain": key, "records": line.records, "digest": bytes.fromhex(line.digest)}
-                self._db.execute(SQL["import_chain"], parameters | {"tenant": self._scope.tenant})
+                self._db.run("import_chain", parameters | {"tenant": self._scope.tenant})
             return
         # Of a conversation that is not in the file, all is taken that is missing: its turns are on the path of another.
         self._writes_records = told is None or self._found.steps[told.id] != "same"
@@ -375,7 +374,7 @@ class _Finish:
         }
         for name in ("head_turn", "head_state_of", "open_turn", "lineage_source", "lineage_turn"):
             parameters[name] = blob(getattr(told, name))
-        self._db.execute(SQL["import_conversation"], parameters)
+        self._db.run("import_conversation", parameters)
 
     def _record(self, chain: Chain, line: RecordLine) -> None:
         parameters = {
@@ -389,7 +388,7 @@ class _Finish:
             "digest": bytes.fromhex(line.digest),
             "erases": self._found.erases,
         }
-        self._db.execute(SQL["import_record"], parameters)
+        self._db.run("import_record", parameters)
         is_new = line.number > self._found.chains.get(chain.chain, 0)
         if is_new and line.kind in ("held", "released", "erased", "budget") and line.body is not None:
             fact = records.decode_fact(line.body)
@@ -419,12 +418,12 @@ class _Finish:
     def _take_turn(self, line: TurnLine) -> None:
         self._turn = id_to_bytes(line.id)
         step = self._found.steps.get(line.conversation)
-        is_here = self._db.execute(SQL["turn_row"], {"id": self._turn}).fetchone() is not None
+        is_here = self._db.run("turn_row", {"id": self._turn}).fetchone() is not None
         self._writes_steps = step == "grown" or (step != "same" and not is_here)
         if not self._writes_steps:
             return
         if is_here:
-            self._db.execute(SQL["delete_steps"], {"turn": self._turn})
+            self._db.run("delete_steps", {"turn": self._turn})
         parameters = {name: getattr(line, name) for name in line.__struct_fields__}
         parameters |= {
             "tenant": self._scope.tenant,
@@ -439,7 +438,7 @@ class _Finish:
             "steps_digest": None if line.steps_digest is None else bytes.fromhex(line.steps_digest),
             "steered": None if line.steered is UNSET else line.steered,
         }
-        self._db.execute(SQL["import_turn"], parameters)
+        self._db.run("import_turn", parameters)
         if line.outcome in ("running", "awaiting_approval") and line.base is not None and line.base[0]:
             head = conversations.row_of(self._db, self._scope, line.conversation)["head"]
             if head != parameters["base"]:

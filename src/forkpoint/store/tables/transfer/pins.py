@@ -6,8 +6,8 @@ events whose turns are missing. Tests: tests/store/test_import.py.
 
 from functools import partial
 
-from forkpoint.store.sqlite.connection import SQL, Database
 from forkpoint.store.sqlite.tenant_view import TenantView
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.operations import garbage
 from forkpoint.store.tables.rows import ORDINALS, Scope
 
@@ -16,34 +16,34 @@ _BATCH = 500
 
 def begin(db: Database, scope: Scope, id: bytes, family: bytes) -> None:
     parameters = {"id": id, "tenant": scope.tenant, "family": family, "holder": scope.holder, "now": scope.now}
-    db.execute(SQL["begin_import"], parameters)
+    db.run("begin_import", parameters)
 
 
 def exists(db: Database, scope: Scope, id: bytes) -> bool:
-    return any(row["id"] == id for row in db.execute(SQL["imports"], {"tenant": scope.tenant}))
+    return any(row["id"] == id for row in db.run("imports", {"tenant": scope.tenant}))
 
 
 def abandoned(db: Database, scope: Scope) -> list[bytes]:
     """The imports of processes that are gone."""
-    rows = db.execute(SQL["imports"], {"tenant": scope.tenant}).fetchall()
+    rows = db.run("imports", {"tenant": scope.tenant}).fetchall()
     return [row["id"] for row in rows if not scope.alive(row["holder"], row["seen"])]
 
 
 def clear_some(db: Database, scope: Scope, id: bytes) -> bool:
     """Removes a part of what an import has written, the newest first; says whether there is more."""
-    row = db.execute(SQL["segments_of_import"], {"import": id}).fetchone()
+    row = db.run("segments_of_import", {"import": id}).fetchone()
     if row is None:
-        db.execute(SQL["end_import"], {"id": id})
+        db.run("end_import", {"id": id})
         return False
     segment = row["segment"]
     stretch = {"first": segment << 32, "last": segment << 32 | ORDINALS}
-    events = db.execute(SQL["last_events"], stretch | {"limit": _BATCH}).fetchall()
+    events = db.run("last_events", stretch | {"limit": _BATCH}).fetchall()
     if events:
-        db.execute(SQL["delete_events"], {"first": events[-1]["id"], "last": events[0]["id"]})
+        db.run("delete_events", {"first": events[-1]["id"], "last": events[0]["id"]})
         garbage.owe(db)
     if len(events) < _BATCH:
-        db.execute(SQL["unpin_segment"], {"segment": segment})
-        db.execute(SQL["delete_segment"], {"id": segment})
+        db.run("unpin_segment", {"segment": segment})
+        db.run("delete_segment", {"id": segment})
     return True
 
 

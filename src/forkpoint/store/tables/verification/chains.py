@@ -1,14 +1,13 @@
 """Chains of records: whether each follows the one before, and says what its columns say.
 Tests: tests/store/test_verify.py."""
 
-import sqlite3
 from itertools import groupby
 
 import msgspec
 
 from forkpoint.history.records import Fact, decode_fact, record_digest, start_of
 from forkpoint.ids import id_from_bytes, id_to_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.rows import Scope
 from forkpoint.store.tables.verification.absences import Absences
 from forkpoint.store.tables.verification.findings import Findings
@@ -30,10 +29,10 @@ class ChainWalk:
         self.number = 0
         findings.chains += 1
 
-    def place(self, row: sqlite3.Row) -> str:
+    def place(self, row: Row) -> str:
         return f"record {row['number']} of {self._owner}"
 
-    def follow(self, row: sqlite3.Row) -> Fact | None:
+    def follow(self, row: Row) -> Fact | None:
         """Checks the next record, and returns what it says; None if that is gone or cannot be read."""
         place = self.place(row)
         self._findings.saw_record()
@@ -46,7 +45,7 @@ class ChainWalk:
         self.number, self.previous, self._id = row["number"], row["digest"], row["id"]
         return fact
 
-    def _read(self, row: sqlite3.Row, place: str) -> Fact | None:
+    def _read(self, row: Row, place: str) -> Fact | None:
         if self.previous is not None:
             expected = record_digest(self.previous, self._chain, row["number"], row["body"])
             if expected != row["digest"]:
@@ -74,8 +73,8 @@ def check_beside(
     absences = Absences() if absences is None else absences
     first, below = BESIDE if family is None else (family, family + b"\0")
     within = {"tenant": scope.tenant, "first": first, "below": below}
-    ends = {row["chain"]: row for row in db.execute(SQL["chains_beside_conversations"], within)}
-    rows = db.execute(SQL["records_beside_conversations"], within)
+    ends = {row["chain"]: row for row in db.run("chains_beside_conversations", within)}
+    rows = db.run("records_beside_conversations", within)
     for chain, group in groupby(rows, key=lambda row: row["chain"]):
         owner = owner_of(chain)
         walk = ChainWalk(findings, owner, chain, start_of(chain))

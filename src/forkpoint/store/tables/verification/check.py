@@ -1,7 +1,6 @@
 """Verification: whether everything is as it was written. Each part of what is checked has a module here.
 Tests: forkpoint.testing.conformance.evidence.care, records, tests/store/test_verify.py."""
 
-import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -12,7 +11,7 @@ from forkpoint.history.anchors import Anchor
 from forkpoint.history.paths import Span
 from forkpoint.history.records import family_chain
 from forkpoint.ids import id_from_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.operations import conversations
 from forkpoint.store.tables.operations.history import read_path
 from forkpoint.store.tables.operations.holds import flaws_in_holds
@@ -22,7 +21,6 @@ from forkpoint.store.tables.verification.absences import Absences
 from forkpoint.store.tables.verification.budgets import check_budgets
 from forkpoint.store.tables.verification.chains import check_beside
 from forkpoint.store.tables.verification.events import Events
-from forkpoint.store.tables.verification.file import check_file
 from forkpoint.store.tables.verification.findings import Findings
 from forkpoint.store.tables.verification.ledger import check_charges, check_written_off
 from forkpoint.store.tables.verification.lookups import check_tags
@@ -60,7 +58,7 @@ def verify(
     return findings.finish()
 
 
-def _check(db: Database, scope: Scope, findings: Findings, row: sqlite3.Row | None, head_digest: bytes | None) -> None:
+def _check(db: Database, scope: Scope, findings: Findings, row: Row | None, head_digest: bytes | None) -> None:
     if row is None:
         rows, events = _check_all(db, scope, findings, head_digest)
     else:
@@ -72,17 +70,16 @@ def _check(db: Database, scope: Scope, findings: Findings, row: sqlite3.Row | No
         findings.found("head digest", f"{head_digest.hex()} is not on the path: history was rewritten or cut")
 
 
-def _check_all(
-    db: Database, scope: Scope, findings: Findings, head_digest: bytes | None
-) -> tuple[list[sqlite3.Row], Events]:
-    check_file(db, findings)
+def _check_all(db: Database, scope: Scope, findings: Findings, head_digest: bytes | None) -> tuple[list[Row], Events]:
+    for place, flaw in db.flaws():
+        findings.found(place, flaw)
     _check_numbers(db, findings)
     spans = []
-    for row in db.execute(SQL["all_segments"], {"tenant": scope.tenant}).fetchall():
+    for row in db.run("all_segments", {"tenant": scope.tenant}).fetchall():
         base = unpack(row["base"])
         if row["last"] is not None:
             spans.append(Span(row["id"], (base.ordinal if base else 0) + 1, row["last"]))
-    records = db.execute(SQL["count_records"], {"tenant": scope.tenant}).fetchone()["records"]
+    records = db.run("count_records", {"tenant": scope.tenant}).fetchone()["records"]
     findings.total = records + sum(span.last - span.first + 1 for span in spans)
     absences = check_beside(db, scope, findings, None)
     rows = Conversations(db, scope, findings, absences).check_all()
@@ -90,13 +87,13 @@ def _check_all(
     check_tags(db, scope, findings, None)
     check_charges(db, scope, findings, None)
     check_written_off(db, scope, findings, absences)
-    for held in db.execute(SQL["families_with_holds"], {"tenant": scope.tenant}).fetchall():
+    for held in db.run("families_with_holds", {"tenant": scope.tenant}).fetchall():
         _check_holds(db, scope, findings, held["family"])
     check_budgets(db, scope, findings, None)
     return rows, _check_events(db, scope, findings, absences, head_digest, spans)
 
 
-def _check_one(db: Database, scope: Scope, findings: Findings, row: sqlite3.Row, head_digest: bytes | None) -> Events:
+def _check_one(db: Database, scope: Scope, findings: Findings, row: Row, head_digest: bytes | None) -> Events:
     spans: tuple[Span, ...] = ()
     with suppress(StoreDamaged):  # `check_head` finds the same, and says so
         spans = read_path(db, scope, row["family"], unpack(row["head"])).spans
@@ -132,6 +129,6 @@ def _check_holds(db: Database, scope: Scope, findings: Findings, family: bytes) 
 
 def _check_numbers(db: Database, findings: Findings) -> None:
     """No record is ever removed, so that their ids have no gap."""
-    row = db.execute(SQL["numbers_of_records"]).fetchone()
+    row = db.run("numbers_of_records").fetchone()
     if row["records"] != row["last"]:
         findings.found("the store", f"{row['last'] - row['records']} of its records are missing")

@@ -1,7 +1,6 @@
 """Events: whether each follows the one before, and adds up to what its turn says.
 Tests: tests/store/test_verify.py."""
 
-import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,7 +28,7 @@ from forkpoint.history.paths import Span
 from forkpoint.history.records import ErasedRun
 from forkpoint.history.state import EMPTY, State
 from forkpoint.ids import id_from_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.erasure.copied_events import TELLS, Source, source_of
 from forkpoint.store.tables.operations.history import head_at, read_state
 from forkpoint.store.tables.operations.landmarks import landmark_at, misplaced
@@ -77,13 +76,13 @@ class Events:
 
     def check(self, span: Span) -> None:
         """Follows the chain through a stretch that starts where its segment starts, or where a turn does."""
-        segment = self._db.execute(SQL["read_segment"], {"id": span.segment, "tenant": self._scope.tenant}).fetchone()
+        segment = self._db.run("read_segment", {"id": span.segment, "tenant": self._scope.tenant}).fetchone()
         if segment is None:
             return self._findings.found(f"segment {span.segment}", "it is missing")
         here = self._base(segment, span.first)
         before = here.state  # as it was when the turn of the events began
         expected, turn = span.segment << 32 | span.first, None
-        row: sqlite3.Row | None = None  # of the turn that the events are of
+        row: Row | None = None  # of the turn that the events are of
         for key, *columns in self._rows(span):
             if key != expected:
                 return self._findings.found(_place(key), f"event {_place(expected)} before it is missing")
@@ -113,7 +112,7 @@ class Events:
             self._findings.found(_place(expected), f"events up to {span.segment}-{span.last} are missing")
         return None
 
-    def _base(self, segment: sqlite3.Row, first: int) -> Here:
+    def _base(self, segment: Row, first: int) -> Here:
         """What is true where a stretch of a segment starts."""
         where = f"segment {segment['id']}"
         key, digest = segment["base"], segment["base_digest"]
@@ -131,9 +130,9 @@ class Events:
             self._findings.found(where, "it names another digest than its base has")
         return Here(digest, base.open_calls, state, base.totals, blob(base.state_of), key, part=part)
 
-    def _turn(self, id: bytes, key: int, here: Here) -> sqlite3.Row | None:
+    def _turn(self, id: bytes, key: int, here: Here) -> Row | None:
         """The row of the turn that begins at a place, if it fits there."""
-        row: sqlite3.Row | None = self._db.execute(SQL["turn_of_events"], {"id": id}).fetchone()
+        row: Row | None = self._db.run("turn_of_events", {"id": id}).fetchone()
         if row is None:
             self._findings.found(_place(key), f"its turn {id_from_bytes(id)} is missing")
             return None
@@ -176,7 +175,7 @@ class Events:
         except Unpaired as error:
             self._findings.found(_place(key), str(error))
 
-    def _end_turn(self, turn: sqlite3.Row, here: Here, before: State) -> None:
+    def _end_turn(self, turn: Row, here: Here, before: State) -> None:
         """At a turn's last event, checks what its row says is true from there on."""
         where = f"turn {id_from_bytes(turn['id'])}"
         assert here.key is not None
@@ -209,10 +208,8 @@ class Events:
 
     def _rows(self, span: Span) -> Iterator[tuple[Any, ...]]:
         first, last = span.segment << 32 | span.first, span.segment << 32 | span.last
-        cursor = self._db.cursor()
-        cursor.row_factory = None  # plain tuples: the cost of a row counts here
         while first <= last:
-            rows = cursor.execute(SQL["links_between"], {"first": first, "last": last, "limit": _PAGE}).fetchall()
+            rows = self._db.tuples("links_between", {"first": first, "last": last, "limit": _PAGE}).fetchall()
             yield from rows
             self._findings.saw_events(len(rows))
             if len(rows) < _PAGE:

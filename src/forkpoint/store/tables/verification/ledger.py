@@ -1,7 +1,6 @@
 """The ledger: whether each row has its record, and each record its row.
 Tests: tests/store/test_verify.py."""
 
-import sqlite3
 from collections import defaultdict
 
 import msgspec
@@ -9,7 +8,7 @@ import msgspec
 from forkpoint.events import Usage
 from forkpoint.history.records import Fact
 from forkpoint.ids import id_from_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.rows import Scope, load_usage
 from forkpoint.store.tables.verification.absences import Absences
 from forkpoint.store.tables.verification.findings import Findings
@@ -20,14 +19,14 @@ def check_charge(
     scope: Scope,
     findings: Findings,
     place: str,
-    row: sqlite3.Row,
+    row: Row,
     fact: Fact | None,
     *,
     conversation: bytes,
     family: bytes | None,
 ) -> None:
     """Checks that the charge that a record is about is in the ledger. ``fact`` is None if its conversation is gone."""
-    charge = db.execute(SQL["charge_of_record"], {"tenant": scope.tenant, "id": row["subject"]}).fetchone()
+    charge = db.run("charge_of_record", {"tenant": scope.tenant, "id": row["subject"]}).fetchone()
     if charge is None:
         return findings.found(place, "its charge is missing in the ledger")
     if charge["conversation"] != conversation or (family is not None and charge["family"] != family):
@@ -42,7 +41,7 @@ def check_charge(
 def check_charges(db: Database, scope: Scope, findings: Findings, conversation: bytes | None) -> None:
     """Checks that each charge has a record."""
     within = {"tenant": scope.tenant, "conversation": conversation}
-    for row in db.execute(SQL["charges_without_a_record"], within):
+    for row in db.run("charges_without_a_record", within):
         findings.found(f"charge {id_from_bytes(row['id'])}", "no record tells of it")
 
 
@@ -54,7 +53,7 @@ def check_written_off(db: Database, scope: Scope, findings: Findings, absences: 
             told[id, gone.family, gone.time].append((gone.removal.spent, gone.removal.charged))
     turns: defaultdict[tuple[bytes, bytes, int], list[Usage]] = defaultdict(list)
     charges: defaultdict[tuple[bytes, bytes, int], Usage] = defaultdict(Usage)
-    for row in db.execute(SQL["written_off"], {"tenant": scope.tenant}):
+    for row in db.run("written_off", {"tenant": scope.tenant}):
         key, usage = (row["conversation"], row["family"], row["deleted"]), _usage(row)
         if usage is None:
             findings.found("the ledger", "a cost in it cannot be read")
@@ -71,7 +70,7 @@ def check_written_off(db: Database, scope: Scope, findings: Findings, absences: 
             findings.found(where, "the ledger states another cost for it than the record of its deletion")
 
 
-def _usage(row: sqlite3.Row) -> Usage | None:
+def _usage(row: Row) -> Usage | None:
     try:
         return load_usage(row["usage"])
     except msgspec.DecodeError:

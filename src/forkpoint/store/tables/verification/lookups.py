@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from forkpoint.history.paths import Span
 from forkpoint.ids import id_from_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.erasure.copied_events import Source
 from forkpoint.store.tables.rows import Scope
 from forkpoint.store.tables.verification.findings import Findings
@@ -13,7 +13,7 @@ from forkpoint.store.tables.verification.findings import Findings
 
 def check_tags(db: Database, scope: Scope, findings: Findings, conversation: bytes | None) -> None:
     """Checks that conversations are found by the tags that they have, and by no others."""
-    for row in db.execute(SQL["tags_that_differ"], {"tenant": scope.tenant, "conversation": conversation}):
+    for row in db.run("tags_that_differ", {"tenant": scope.tenant, "conversation": conversation}):
         findings.found(f"conversation {id_from_bytes(row['id'])}", "lists by tag do not find it as its tags say")
 
 
@@ -21,8 +21,6 @@ def miscopied(db: Database, span: Span, found: Mapping[int, Source], erased: Seq
     """What is wrong with the table of copies in a stretch, given the copies among its events. What an erased event
     repeats can be read in the table only."""
     keys = {"first": span.segment << 32 | span.first, "last": span.segment << 32 | span.last}
-    stored = {
-        row["position"]: (row["source_turn"], row["source_step"]) for row in db.execute(SQL["copies_between"], keys)
-    }
+    stored = {row["position"]: (row["source_turn"], row["source_step"]) for row in db.run("copies_between", keys)}
     wrong = {key for key in stored.keys() | found.keys() if stored.get(key) != found.get(key)}
     return [f"the table of copies is wrong about event {key & 0xFFFFFFFF}" for key in sorted(wrong.difference(erased))]

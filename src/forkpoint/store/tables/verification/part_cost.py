@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from forkpoint.events import Position, Usage, decode_body, decode_envelope
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.operations.history import rows_of_turn, totals_within, turn_row
 from forkpoint.store.tables.rows import ORDINALS, load_usage, pack
 
@@ -34,7 +34,7 @@ class PartCost(Struct, frozen=True):
 def part_cost(db: Database, position: Position | None) -> PartCost | None:
     """What a path can have cost at a place in the middle of a turn; None if no turn is cut there."""
     key = pack(position)
-    event = db.execute(SQL["event_at"], {"id": key}).fetchone()
+    event = db.run("event_at", {"id": key}).fetchone()
     if position is None or key is None or event is None:
         return None
     turn = turn_row(db, event["turn"])

@@ -5,13 +5,12 @@ and the events and steps of their turns. Of families all records are read, since
 payloads are not looked at, nor is the file as a whole. Tests: tests/store/test_seals.py.
 """
 
-import sqlite3
 from collections.abc import Iterable
 
 from forkpoint.history.anchors import Anchor
 from forkpoint.history.paths import Span
 from forkpoint.history.records import family_chain, start_of
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.rows import ORDINALS, Scope
 from forkpoint.store.tables.seals.recent import recent, seal_at
 from forkpoint.store.tables.verification.absences import Absences
@@ -55,7 +54,7 @@ def _absences(db: Database, scope: Scope, findings: Findings, chains: Iterable[b
         if chain.startswith(b"f"):
             families.add(chain)
         elif chain.startswith(b"c"):
-            row = db.execute(SQL["read_conversation"], {"tenant": scope.tenant, "id": chain[1:]}).fetchone()
+            row = db.run("read_conversation", {"tenant": scope.tenant, "id": chain[1:]}).fetchone()
             if row is not None:
                 families.add(family_chain(row["family"]))
     for family in sorted(families):
@@ -66,16 +65,16 @@ def _absences(db: Database, scope: Scope, findings: Findings, chains: Iterable[b
 def _check_charges(db: Database, scope: Scope, findings: Findings, chain: bytes, number: int) -> None:
     """Follows one of the tenant's chains from a record on."""
     before = {"tenant": scope.tenant, "chain": chain, "number": number - 1}
-    row = db.execute(SQL["digest_of_record"], before).fetchone()
+    row = db.run("digest_of_record", before).fetchone()
     walk = ChainWalk(findings, owner_of(chain), chain, start_of(chain) if row is None else row["digest"])
     walk.number = number - 1
-    for record in db.execute(SQL["records_of_chain"], before).fetchall():
+    for record in db.run("records_of_chain", before).fetchall():
         fact = walk.follow(record)
         if fact is None:
             findings.found(walk.place(record), "what it said is missing, which nothing allows")
         elif fact.charge is not None:
             check_charge(db, scope, findings, walk.place(record), record, fact, conversation=b"", family=b"")
-    end = db.execute(SQL["end_of_chain"], before).fetchone()
+    end = db.run("end_of_chain", before).fetchone()
     if end is None or (end["records"], end["digest"]) != (walk.number, walk.previous):
         findings.found(owner_of(chain), "its chain does not end with its last record")
 
@@ -87,12 +86,12 @@ def _spans(db: Database, scope: Scope, turns: Iterable[bytes], *, whole: bool) -
     """
     found: dict[int, Span] = {}
     for turn in turns:
-        row = db.execute(SQL["turn_of_events"], {"id": turn}).fetchone()
+        row = db.run("turn_of_events", {"id": turn}).fetchone()
         if row is None or row["end"] is None:
             continue
         segment, first = row["end"] >> 32, 0 if row["base"] is None else row["base"] & ORDINALS
         if whole:
-            start = db.execute(SQL["read_segment"], {"id": segment, "tenant": scope.tenant}).fetchone()
+            start = db.run("read_segment", {"id": segment, "tenant": scope.tenant}).fetchone()
             first = 0 if start is None or start["base"] is None else start["base"] & ORDINALS
         key = segment if whole else row["end"]
         span = Span(segment, first + 1, _last_event(db, row) & ORDINALS)
@@ -101,7 +100,7 @@ def _spans(db: Database, scope: Scope, turns: Iterable[bytes], *, whole: bool) -
     return [found[key] for key in sorted(found)]
 
 
-def _last_event(db: Database, turn: sqlite3.Row) -> int:
+def _last_event(db: Database, turn: Row) -> int:
     """Where the events of a committed turn must end: where they ended when it committed, or before that.
 
     If a path leads into the middle of the turn and nobody reaches the rest, the collector removes the rest from its
@@ -109,12 +108,12 @@ def _last_event(db: Database, turn: sqlite3.Row) -> int:
     turn is removed with the last one.
     """
     end: int = turn["end"]
-    if db.execute(SQL["event_at"], {"id": end}).fetchone() is not None:
+    if db.run("event_at", {"id": end}).fetchone() is not None:
         return end
     segment = end & ~ORDINALS
     own = {"first": segment + ((turn["base"] or 0) & ORDINALS) + 1, "last": end}
-    there: int | None = db.execute(SQL["last_event_between"], own).fetchone()["last"]
+    there: int | None = db.run("last_event_between", own).fetchone()["last"]
     if there is None:
         return end
-    reached: int = db.execute(SQL["highest_place"], {"first": segment, "last": end | ORDINALS}).fetchone()["place"]
+    reached: int = db.run("highest_place", {"first": segment, "last": end | ORDINALS}).fetchone()["place"]
     return min(end, max(reached, there))

@@ -1,7 +1,6 @@
 """The standing of conversations: whether each row says what its birth and its records add up to.
 Tests: tests/store/test_verify.py."""
 
-import sqlite3
 from collections.abc import Iterator
 from itertools import groupby
 
@@ -23,7 +22,7 @@ from forkpoint.history.records import (
     salted,
 )
 from forkpoint.ids import id_from_bytes, id_to_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.operations.history import head_at, read_path
 from forkpoint.store.tables.rows import ORDINALS, Scope, head_of, load_usage, unpack
 from forkpoint.store.tables.verification.absences import Absences, Life
@@ -89,9 +88,9 @@ class Conversations:
         self._findings = findings
         self._absences = absences
 
-    def check_all(self) -> list[sqlite3.Row]:
+    def check_all(self) -> list[Row]:
         """Checks all of the tenant's, and returns their rows."""
-        rows = self._db.execute(SQL["conversations_to_verify"], {"tenant": self._scope.tenant}).fetchall()
+        rows = self._db.run("conversations_to_verify", {"tenant": self._scope.tenant}).fetchall()
         waiting = {conversation_chain(row["id"]): row for row in rows}
         for chain, group in groupby(self._records(b"c", b"d"), key=lambda row: row["chain"]):
             self._check(chain, waiting.pop(chain, None), group)
@@ -101,7 +100,7 @@ class Conversations:
         self._find_lost_chains(gone)
         return rows
 
-    def check_one(self, row: sqlite3.Row) -> None:
+    def check_one(self, row: Row) -> None:
         """Checks one, and the chains that its own goes on from, up to where it left them."""
         chain = conversation_chain(row["id"])
         self._check(chain, row, self._records(chain, chain + b"\0"))
@@ -111,7 +110,7 @@ class Conversations:
             if source in checked:
                 return self._findings.found(owner_of(chain), "it would be forked from itself")
             checked.add(source)
-            found = self._db.execute(SQL["read_conversation"], {"tenant": self._scope.tenant, "id": source}).fetchone()
+            found = self._db.run("read_conversation", {"tenant": self._scope.tenant, "id": source}).fetchone()
             self._check(
                 conversation_chain(source),
                 found,
@@ -121,33 +120,25 @@ class Conversations:
             birth = None if found is None else _birth(found)
         return None
 
-    def check_from(self, chain: bytes, number: int) -> sqlite3.Row | None:
+    def check_from(self, chain: bytes, number: int) -> Row | None:
         """Checks a conversation by its records from a number on, and returns its row, unless that is gone."""
         of_it = {"tenant": self._scope.tenant, "id": chain[1:]}
-        row: sqlite3.Row | None = self._db.execute(SQL["read_conversation"], of_it).fetchone()
+        row: Row | None = self._db.run("read_conversation", of_it).fetchone()
         self._check(chain, row, self._records(chain, chain + b"\0", least=number), start=number)
         return row
 
-    def _records(
-        self, first: bytes, below: bytes, most: int = EVERY_RECORD, *, least: int = 1
-    ) -> Iterator[sqlite3.Row]:
+    def _records(self, first: bytes, below: bytes, most: int = EVERY_RECORD, *, least: int = 1) -> Iterator[Row]:
         within = {"tenant": self._scope.tenant, "first": first, "below": below, "least": least, "most": most}
-        return self._db.execute(SQL["records_of_conversations"], within)
+        return self._db.run("records_of_conversations", within)
 
     def _find_lost_chains(self, gone: set[bytes]) -> None:
         for id in gone:
             last = {"tenant": self._scope.tenant, "chain": conversation_chain(id), "number": 1}
-            if self._db.execute(SQL["digest_of_record"], last).fetchone() is None:
+            if self._db.run("digest_of_record", last).fetchone() is None:
                 self._findings.found(f"conversation {id_from_bytes(id)}", "all its records are missing")
 
     def _check(
-        self,
-        chain: bytes,
-        row: sqlite3.Row | None,
-        records: Iterator[sqlite3.Row],
-        *,
-        start: int = 1,
-        upto: int = EVERY_RECORD,
+        self, chain: bytes, row: Row | None, records: Iterator[Row], *, start: int = 1, upto: int = EVERY_RECORD
     ) -> None:
         """Follows a chain through all conversations that have had its id; the last of them may be there still.
 
@@ -174,7 +165,7 @@ class Conversations:
             if life.follows != walk.number and life.follows <= upto and not is_begun:
                 self._findings.found(where, "its records do not begin where they should")
             walk.previous = self._digest(chain, start - 1) if is_begun else life.first
-            open_turns: dict[bytes, tuple[sqlite3.Row, Fact]] = {}
+            open_turns: dict[bytes, tuple[Row, Fact]] = {}
             while record is not None and record["number"] <= life.records:
                 self._follow(walk, record, life, None if life.removed else fold, open_turns)
                 record = next(records, None)
@@ -193,12 +184,7 @@ class Conversations:
             self._check_row(where, row, birth, fold)
 
     def _follow(
-        self,
-        walk: ChainWalk,
-        record: sqlite3.Row,
-        life: Life,
-        fold: Fold | None,
-        open_turns: dict[bytes, tuple[sqlite3.Row, Fact]],
+        self, walk: ChainWalk, record: Row, life: Life, fold: Fold | None, open_turns: dict[bytes, tuple[Row, Fact]]
     ) -> None:
         """Checks one record, and what it says about a turn once no later record can say otherwise."""
         fact, place = walk.follow(record), walk.place(record)
@@ -223,17 +209,17 @@ class Conversations:
             else:
                 open_turns[record["subject"]] = record, fact
 
-    def _check_turn(self, conversation: bytes, record: sqlite3.Row, fact: Fact) -> None:
+    def _check_turn(self, conversation: bytes, record: Row, fact: Fact) -> None:
         if fact.turn is not None:
             check_turn(self._scope, self._findings, self._absences, conversation, record, fact.turn)
 
-    def _may_have_no_salt(self, record: sqlite3.Row, conversation: bytes) -> bool:
+    def _may_have_no_salt(self, record: Row, conversation: bytes) -> bool:
         if record["kind"] not in ABOUT_A_TURN:
             return conversation in self._absences.erased_conversations
         collected = record["turn"] is None  # `check_turn` says if it must not be
         return collected or self._absences.lost_its_texts(record["subject"])
 
-    def _check_birth(self, where: str, row: sqlite3.Row) -> Birth | None:
+    def _check_birth(self, where: str, row: Row) -> Birth | None:
         """Checks that a conversation began as it says, and that its chain goes on from its source's."""
         if (birth := _birth(row)) is None:
             self._findings.found(where, "how it began cannot be read")
@@ -254,7 +240,7 @@ class Conversations:
 
     def _digest(self, chain: bytes, number: int) -> bytes | None:
         at = {"tenant": self._scope.tenant, "chain": chain, "number": number}
-        row = self._db.execute(SQL["digest_of_record"], at).fetchone()
+        row = self._db.run("digest_of_record", at).fetchone()
         return None if row is None else row["digest"]
 
     def _digests_at(self, source: str, number: int) -> set[bytes]:
@@ -263,7 +249,7 @@ class Conversations:
             id = id_to_bytes(source)
         except ValueError:
             return set()
-        row = self._db.execute(SQL["read_conversation"], {"tenant": self._scope.tenant, "id": id}).fetchone()
+        row = self._db.run("read_conversation", {"tenant": self._scope.tenant, "id": id}).fetchone()
         birth = None if row is None else _birth(row)
         lives = self._absences.past_lives(id, None if birth is None else birth.follows)
         if row is not None and birth is not None:
@@ -272,10 +258,10 @@ class Conversations:
             return set()
         found = {life.first for life in lives if life.follows == number}
         at = {"tenant": self._scope.tenant, "chain": conversation_chain(id), "number": number}
-        record = self._db.execute(SQL["digest_of_record"], at).fetchone()
+        record = self._db.run("digest_of_record", at).fetchone()
         return found if record is None else found | {record["digest"]}
 
-    def _check_row(self, where: str, row: sqlite3.Row, birth: Birth, fold: Fold) -> None:
+    def _check_row(self, where: str, row: Row, birth: Birth, fold: Fold) -> None:
         self._check_lineage(where, row, birth)
         try:
             here: dict[str, object] = {
@@ -305,7 +291,7 @@ class Conversations:
             except msgspec.DecodeError as error:
                 self._findings.found(where, f"{_words(name)} cannot be read: {error}")
 
-    def _check_lineage(self, where: str, row: sqlite3.Row, birth: Birth) -> None:
+    def _check_lineage(self, where: str, row: Row, birth: Birth) -> None:
         imported = birth.tenant in self._absences.tenants.get(row["family"], ())  # the tenant of another store
         stated = (
             birth.id,
@@ -329,11 +315,11 @@ class Conversations:
         """Whether a position is the point that a birth names. The event there may have been collected."""
         if key is None or point is None:
             return key is None and (point is None or point.ordinal == 0)
-        event = self._db.execute(SQL["event_at"], {"id": key}).fetchone()
+        event = self._db.run("event_at", {"id": key}).fetchone()
         return key & ORDINALS == point.ordinal and (event is None or event["chain_digest"] == point.digest)
 
 
-def check_head(db: Database, scope: Scope, findings: Findings, row: sqlite3.Row) -> None:
+def check_head(db: Database, scope: Scope, findings: Findings, row: Row) -> None:
     """Checks that a head stands on an event, that all it states is true there, and who may write after it."""
     where = f"conversation {id_from_bytes(row['id'])}"
     position = unpack(row["head"])
@@ -356,14 +342,14 @@ def check_head(db: Database, scope: Scope, findings: Findings, row: sqlite3.Row)
         findings.found(where, "it would write to another segment than the one where its head stands")
     if row["open_turn"] is None:
         return
-    turn = db.execute(SQL["open_turn_of"], {"id": row["open_turn"], "tenant": scope.tenant}).fetchone()
+    turn = db.run("open_turn_of", {"id": row["open_turn"], "tenant": scope.tenant}).fetchone()
     if turn is None:
         findings.found(where, "its open turn is missing")
     elif turn["conversation"] != row["id"] or turn["outcome"] not in ("running", "awaiting_approval"):
         findings.found(where, "the turn that it says is open is not, or is another conversation's")
 
 
-def is_root(row: sqlite3.Row, digest: bytes) -> bool:
+def is_root(row: Row, digest: bytes) -> bool:
     """Whether a digest is the one with which a conversation's path begins."""
     return root_digest(row["family"]) == digest
 
@@ -379,7 +365,7 @@ def _is_root(point: object) -> bool:
     return isinstance(point, Point) and point.ordinal == 0
 
 
-def _birth(row: sqlite3.Row) -> Birth | None:
+def _birth(row: Row) -> Birth | None:
     try:
         birth = decode_birth(row["born"])
         id_to_bytes(birth.family)

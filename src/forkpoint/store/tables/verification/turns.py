@@ -1,7 +1,6 @@
 """Turns: whether each row says what the last record about its turn says, and each journal is as it was written.
 Tests: tests/store/test_verify.py."""
 
-import sqlite3
 from typing import Any
 
 import msgspec
@@ -10,7 +9,7 @@ from forkpoint.errors import ForkpointError
 from forkpoint.history.digests import SALT_BYTES, chain_digest, payload_digest
 from forkpoint.history.records import Point, TurnFacts, salted, start_of_steps
 from forkpoint.ids import id_from_bytes
-from forkpoint.store.sqlite.connection import SQL, Database
+from forkpoint.store.tables.database import Database, Row
 from forkpoint.store.tables.operations.history import head_at
 from forkpoint.store.tables.rows import ORDINALS, Scope, blob, load_usage, text, unpack
 from forkpoint.store.tables.verification.absences import Absences
@@ -22,7 +21,7 @@ COMMITTED = ("committed", "note")
 
 
 def check_turn(
-    scope: Scope, findings: Findings, absences: Absences, conversation: bytes, row: sqlite3.Row, facts: TurnFacts
+    scope: Scope, findings: Findings, absences: Absences, conversation: bytes, row: Row, facts: TurnFacts
 ) -> None:
     """Checks a turn's row against the last record about it. Both are in ``row``."""
     where = f"turn {facts.id}"
@@ -49,7 +48,7 @@ def check_turn(
             findings.found(where, f"{name} is not what its record says")
 
 
-def _differences(row: sqlite3.Row, facts: TurnFacts) -> list[str]:
+def _differences(row: Row, facts: TurnFacts) -> list[str]:
     """What of a turn's row is not what the last record about it says."""
     is_open = _runs_on(row, facts)
     try:
@@ -70,7 +69,7 @@ def _differences(row: sqlite3.Row, facts: TurnFacts) -> list[str]:
     return [] if all(agree.values()) else [what for what, agrees in agree.items() if not agrees]
 
 
-def _runs_on(row: sqlite3.Row, facts: TurnFacts) -> bool:
+def _runs_on(row: Row, facts: TurnFacts) -> bool:
     """Whether a turn runs on after its last record: then its journal adds to usage and steps, and takes messages."""
     return row["kind"] == "resumed" or (row["kind"] == "steered" and facts.outcome == "running")
 
@@ -85,14 +84,14 @@ def _agree(point: Point | None, key: int | None, digest: bytes | None) -> bool:
 def check_tries(db: Database, scope: Scope, findings: Findings, absences: Absences, conversation: bytes | None) -> None:
     """Checks the turns that are not committed: their rows beside what records say, and their journals."""
     within = {"tenant": scope.tenant, "conversation": conversation}
-    for row in db.execute(SQL["tries_to_verify"], within):
+    for row in db.run("tries_to_verify", within):
         where = f"turn {_name(row['id'])}"
         if row["end"] is not None or row["state"] is not None or row["open_calls"] != "{}":
             findings.found(where, "it has left something behind, though it is not committed")
         _check_base(db, findings, where, row)
         _check_usage(findings, where, row)
         _check_steps(db, findings, absences, where, row)
-    for row in db.execute(SQL["turns_that_nothing_vouches_for"], within):
+    for row in db.run("turns_that_nothing_vouches_for", within):
         where = f"turn {_name(row['id'])}"
         if row["outcome"] != "running" and row["untold"]:
             findings.found(where, "no record tells of it")
@@ -101,17 +100,17 @@ def check_tries(db: Database, scope: Scope, findings: Findings, absences: Absenc
         else:
             findings.found(where, "it is open, and its conversation does not say so")
     if conversation is None:
-        for row in db.execute(SQL["steps_of_no_try"], {"tenant": scope.tenant}):
+        for row in db.run("steps_of_no_try", {"tenant": scope.tenant}):
             findings.found(f"turn {_name(row['turn'])}", f"it has {row['steps']} steps, and no turn that could go on")
 
 
-def _check_base(db: Database, findings: Findings, where: str, row: sqlite3.Row) -> None:
+def _check_base(db: Database, findings: Findings, where: str, row: Row) -> None:
     """What a try says was true where it began must be true there. The events there may have been collected."""
     if row["base"] is None:
         if (row["totals"], row["state_of"]) != ("{}", None):
             findings.found(where, "it began at the root, and says that something was spent or set before")
         return
-    if db.execute(SQL["event_at"], {"id": row["base"]}).fetchone() is None:
+    if db.run("event_at", {"id": row["base"]}).fetchone() is None:
         if row["outcome"] in ("running", "awaiting_approval"):
             findings.found(where, "the event at which it stands is missing")
         return
@@ -125,16 +124,16 @@ def _check_base(db: Database, findings: Findings, where: str, row: sqlite3.Row) 
         findings.found(where, f"its base does not hold: {damage}")
 
 
-def _check_usage(findings: Findings, where: str, row: sqlite3.Row) -> None:
+def _check_usage(findings: Findings, where: str, row: Row) -> None:
     try:
         load_usage(row["usage"])
     except msgspec.DecodeError as error:
         findings.found(where, f"what it cost cannot be read: {error}")
 
 
-def _check_steps(db: Database, findings: Findings, absences: Absences, where: str, row: sqlite3.Row) -> None:
+def _check_steps(db: Database, findings: Findings, absences: Absences, where: str, row: Row) -> None:
     turn: bytes = row["id"]
-    steps = db.execute(SQL["steps_with_digests"], {"turn": turn}).fetchall()
+    steps = db.run("steps_with_digests", {"turn": turn}).fetchall()
     if not steps and turn in absences.expired_turns:
         return None
     digest = None
@@ -151,7 +150,7 @@ def _check_steps(db: Database, findings: Findings, absences: Absences, where: st
     return None
 
 
-def _flaw(step: sqlite3.Row, *, erased: bool) -> str | None:
+def _flaw(step: Row, *, erased: bool) -> str | None:
     payload, salt = step["payload"], step["salt"]
     if payload is None:
         return None if erased and salt is None else "its payload is missing, and no erasure names it"
