@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests import time_limit
-from tests.postgres import fixtures as postgres_fixtures
+from tests.postgres import fixtures as databases
 
 from forkpoint.cli.commands.local import bring_library
 from forkpoint.conversation import place, portal
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.register(databases, "databases")  # it has an option
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(time_limit, "time limit")
-    config.pluginmanager.register(postgres_fixtures, "databases")
     _restore_ctrl_c()
     _keep_files_in_memory()
     # Where each core runs a worker, threads of llama.cpp that wait by spinning make it many times slower.

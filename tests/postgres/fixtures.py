@@ -8,6 +8,7 @@ to drop it, against 70 ms and more to make our tables in it.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
+from zlib import crc32
 
 import pytest
 from tests.postgres.pooler import MISSING, Pooler
@@ -15,6 +16,32 @@ from tests.postgres.programs import pgbouncer_program
 from tests.postgres.server import Server
 
 _NUMBERS = count(1)
+_PARTS = 4
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "run the whole suite of stores in every mode of PostgreSQL, not samples"
+    parser.addoption("--every-mode", action="store_true", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "sample(part): without --every-mode only this quarter of the tests is run")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what is in no sample. Which tests are in one depends on their names alone."""
+    if config.getoption("every_mode"):
+        return
+    left = [item for item in items if (mark := item.get_closest_marker("sample")) and not _is_in(item, *mark.args)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        gone = {*left}
+        items[:] = [item for item in items if item not in gone]
+
+
+def _is_in(item: pytest.Item, part: int) -> bool:
+    return crc32(item.name.encode()) % _PARTS == part
 
 
 class Databases:
