@@ -71,7 +71,7 @@ async def test_what_read_the_empty_store_is_closed_once_there_is_a_file(
 
 async def test_a_read_that_comes_late_to_an_empty_store_is_answered(tmp_path: Path) -> None:
     async with await opened(tmp_path / "store.db") as store:
-        late = await store._view.file.to_read()
+        late = await store._view.opened.to_read()
         await store.create(NewConversation(id=new_id()))
         assert await late.run(lambda db: db.execute("SELECT count(*) FROM conversation").fetchone()[0]) == 0
         assert not late._idle, "it leaves no connection open"

@@ -197,7 +197,7 @@ async def test_a_process_that_is_killed_while_it_collects_leaves_the_rest_to_the
     store = await SqliteStore.open(path)
     told = await tell(store)
     await delete_all_but_the_fork(store, told)
-    await store._view.file.close()  # without the collection
+    await store._view.opened.close()  # without the collection
     killed(path, "collect", told.id, number)
     async with await SqliteStore.open(path) as store:
         assert (await store.verify()).ok

@@ -70,7 +70,7 @@ async def test_a_number_that_cannot_be_had_counts_as_a_change(
         return execute()
 
     async with await SqliteStore.open(tmp_path / "a.db") as store:
-        pulse = Pulse(str(tmp_path / "a.db"), watched(watch), store._view.file.writer)
+        pulse = Pulse(str(tmp_path / "a.db"), watched(watch), store._view.opened.writer)
         pulse.prepare()
         before = pulse.read()
         assert pulse.read() == before

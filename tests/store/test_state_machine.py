@@ -26,7 +26,7 @@ class SqliteMachine(StoreMachine):
 
     async def send_beat(self, store: Store) -> bool:
         assert isinstance(store, SqliteStore)
-        file = store._view.file
+        file = store._view.opened
         beat = file.beat()
         if beat is not None:
             await file.writer.submit(beat)

@@ -41,7 +41,7 @@ class Two:
 
         Each looks before any can write; then they write in this order. Nothing is answered well before the others are.
         """
-        jobs = self.server.services.tenants.store._view.file.writer._jobs  # type: ignore[attr-defined]
+        jobs = self.server.services.tenants.store._view.opened.writer._jobs  # type: ignore[attr-defined]
         count = len(self.models.requests)
         with self.models.holding():
             with held(self.file):

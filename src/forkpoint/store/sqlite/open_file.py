@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import anyio.to_thread
-from msgspec import Struct
 
 from forkpoint.clock import Clock
 from forkpoint.errors import BadStoreUrl, ForkpointError, StoreUnavailable, StoreUnusable
@@ -34,33 +33,18 @@ from forkpoint.store.sqlite.pulse import Pulse
 from forkpoint.store.sqlite.reader import Readers, SharedReaders
 from forkpoint.store.sqlite.writer import WriteJob, Writer
 from forkpoint.store.tables.database import Database as AnyDatabase
-from forkpoint.store.values import Access, Capabilities, Retention, StoreLimits
+from forkpoint.store.tables.settings import SECOND, StoreSettings
+from forkpoint.store.values import Access, Capabilities
 from forkpoint.system.file_lock import NoLock
 from forkpoint.threads.wakeup import finish_in_thread
 
 _log = logging.getLogger("forkpoint")
 
-SECOND = 1_000_000
-HOUR = 3600 * SECOND
 
+class SqliteSettings(StoreSettings, frozen=True, kw_only=True):
+    """How a SQLite store behaves."""
 
-class SqliteSettings(Struct, frozen=True, kw_only=True):
-    """How a SQLite store behaves. Times are in microseconds."""
-
-    limits: StoreLimits = StoreLimits()
     readers: int = 4  # reads at once
-    heartbeat: int = 10 * SECOND
-    expiry: int = 60 * SECOND  # a process that was silent for longer may lose its turns
-    keep_drafts: int = 24 * HOUR
-    keep_keys: int = 7 * 24 * HOUR
-    keep_tries: int = 30 * 24 * HOUR  # the content of tries that failed or were cancelled; their cost stays
-
-    @classmethod
-    def with_retention(cls, retention: Retention) -> Self:
-        """The defaults, but for how long things are kept."""
-        kept = (retention.drafts, retention.keys, retention.tries)
-        drafts, keys, tries = (int(seconds * SECOND) for seconds in kept)
-        return cls(keep_drafts=drafts, keep_keys=keys, keep_tries=tries)
 
 
 DEFAULTS = SqliteSettings()
@@ -149,10 +133,24 @@ class OpenFile:
             await anyio.to_thread.run_sync(self._open)
         return self.writer
 
+    async def enrol(self) -> None:
+        """Makes the file if need be, and takes the lock that shows that this process lives."""
+        await self.to_write()  # before the lock of this process is put beside the file
+        try:
+            self.holder.enrol()
+        except OSError as error:
+            raise StoreUnusable.read_only(self.path, error.strerror or str(error)) from error
+
     def check_writable(self) -> None:
         """Raises `StoreUnusable` if the file is open for reading only."""
         if self.read_only is not None:
             raise StoreUnusable.opened_to_read(self.path, self.read_only)
+
+    async def is_made(self) -> bool:
+        """Whether there is a file to write to. Raises `StoreUnusable` if nothing may be written."""
+        await self.to_read()
+        self.check_writable()
+        return self.is_open
 
     async def to_watch(self) -> Pulse | QuietPulse:
         """The pulse."""

@@ -9,13 +9,12 @@ from typing import TypeVar
 
 import anyio
 
-from forkpoint.errors import CommitFailed, ForkpointError, OutcomeUnknown, StoreUnusable, TurnLost
+from forkpoint.errors import CommitFailed, ForkpointError, OutcomeUnknown, TurnLost
 from forkpoint.events import Usage
-from forkpoint.store.sqlite.tenant_view import TenantView, raise_barrier
-from forkpoint.store.sqlite.writer import WriteJob
 from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.operations import turns
 from forkpoint.store.tables.rows import Scope
+from forkpoint.store.tables.view import View
 from forkpoint.store.values import OpenTurn, Outcome, StoredTurn
 
 T = TypeVar("T")
@@ -23,38 +22,34 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class HeldTurns:
-    """A tenant's turns in this process. The account of them is in the `OpenFile`."""
+    """A tenant's turns in this process. The account of them is in the open store."""
 
-    view: TenantView
+    view: View
 
     async def take(
         self, turn: str, token: bytes, *, begun: bool, operation: Callable[[Database, Scope], OpenTurn | StoredTurn]
     ) -> OpenTurn | StoredTurn:
         """Begins a turn or takes it over. This must survive a dead process, not a power cut, so it is not synced."""
-        file = self.view.file
-        await file.to_write()  # before the lock of this process is put beside the file
-        try:
-            file.holder.enrol()
-        except OSError as error:
-            raise StoreUnusable.read_only(file.path, error.strerror or str(error)) from error
+        opened = self.view.opened
+        await opened.enrol()
 
         def run(db: Database, scope: Scope) -> tuple[OpenTurn | StoredTurn, int | None]:
-            beaten = file.say_alive(db) if file.is_silent() else file.beaten
+            beaten = opened.say_alive(db) if opened.is_silent() else opened.beaten
             return operation(db, scope), beaten
 
         try:
-            held, file.beaten = await self.view.write(
+            held, opened.beaten = await self.view.write(
                 "turn", turn, run, landed=partial(turns.is_held, id=turn, token=token), durable=False
             )
         except anyio.get_cancelled_exc_class():
             await self._let_go(turn, token, begun=begun)
             raise
         except OutcomeUnknown:
-            file.running.add(token)
-            file.unsettled[self.view.tenant, turn] = (token, Usage())
+            opened.running.add(token)
+            opened.unsettled[self.view.tenant, turn] = (token, Usage())
             raise
         if isinstance(held, OpenTurn):
-            file.running.add(token)
+            opened.running.add(token)
         return held
 
     async def hold(
@@ -69,24 +64,20 @@ class HeldTurns:
         ``landed`` says whether it was written that gave this result. If that is unknown, it may stay until the process
         ends, or the turn.
         """
-        file = self.view.file
-        await file.to_write()
-        try:
-            file.holder.enrol()
-        except OSError as error:
-            raise StoreUnusable.read_only(file.path, error.strerror or str(error)) from error
+        opened = self.view.opened
+        await opened.enrol()
 
         results: list[T] = []
 
         def run(db: Database, scope: Scope) -> int | None:
-            beaten = file.say_alive(db) if file.is_silent() else file.beaten
+            beaten = opened.say_alive(db) if opened.is_silent() else opened.beaten
             results.append(operation(db, scope))
             return beaten
 
         def has_landed(db: Database, scope: Scope) -> bool:
             return landed(db, scope, results[-1])
 
-        file.beaten = await self.view.write(what, id, run, landed=has_landed, durable=False)
+        opened.beaten = await self.view.write(what, id, run, landed=has_landed, durable=False)
         return results[-1]
 
     async def account(self, turn: OpenTurn, write: Awaitable[T], ends_with: Usage | None = None) -> T:
@@ -94,17 +85,17 @@ class HeldTurns:
 
         ``ends_with`` is what was spent last, if the write ends the turn; None if the turn goes on.
         """
-        file = self.view.file
+        opened = self.view.opened
         try:
             done = await write
         except OutcomeUnknown:
-            file.unsettled[self.view.tenant, turn.id] = (turn.token, ends_with or Usage())
+            opened.unsettled[self.view.tenant, turn.id] = (turn.token, ends_with or Usage())
             raise
         except (TurnLost, CommitFailed):
-            file.running.discard(turn.token)
+            opened.running.discard(turn.token)
             raise
         if ends_with is not None:
-            file.running.discard(turn.token)
+            opened.running.discard(turn.token)
         return done
 
     async def end(self, turn: OpenTurn, operation: Callable[..., StoredTurn], usage: Usage) -> StoredTurn:
@@ -115,27 +106,27 @@ class HeldTurns:
 
     async def settle(self, turn: str) -> Outcome:
         """Finds out what became of a turn. If its outcome is unknown, the turn fails unless it has committed."""
-        file, key = self.view.file, (self.view.tenant, turn)
-        if key not in file.unsettled:
+        opened, key = self.view.opened, (self.view.tenant, turn)
+        if key not in opened.unsettled:
             return (await self.view.read(partial(turns.read, id=turn))).outcome
-        token, usage = file.unsettled[key]
+        token, usage = opened.unsettled[key]
 
         def run(db: Database, scope: Scope) -> Outcome:
             raise_barrier(db, scope)
             return turns.settle(db, scope, turn, token, usage)
 
         outcome = await self.view.write("turn", turn, run, landed=partial(turns.is_over, id=turn))
-        file.unsettled.pop(key, None)
-        file.running.discard(token)
+        opened.unsettled.pop(key, None)
+        opened.running.discard(token)
         return outcome
 
     async def _let_go(self, turn: str, token: bytes, *, begun: bool) -> None:
         """Gives a turn back whose caller was cancelled while it took the turn, because nobody else would."""
-        run = partial(turns.let_go, scope=self.view.scope(), id=turn, token=token, begun=begun)
-
-        def landed(db: Database) -> bool:
-            run(db)  # whether it was done or not: it is now
-            return True
-
+        run = partial(turns.let_go, id=turn, token=token, begun=begun)
         with suppress(ForkpointError):  # then it is interrupted when this process ends, and can be discarded
-            await self.view.file.writer.finish(WriteJob("turn", turn, run, landed=landed, durable=False))
+            await self.view.finish("turn", turn, run)
+
+
+def raise_barrier(db: Database, scope: Scope) -> None:
+    """Writes a row: once it is on disk, all commits before it are there too, or will never be."""
+    db.run("raise_barrier")

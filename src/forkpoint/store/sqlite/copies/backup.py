@@ -29,7 +29,7 @@ async def back_up(
     All that is recorded is sealed before, so that the copy has the seal which the backup's anchor names. A store that
     is open for reading only cannot be sealed: its backup has no anchor.
     """
-    source = view.file.path
+    source = view.opened.path
 
     def tell(step: CopyStep) -> None:
         anyio.from_thread.check_cancelled()  # between two steps a backup can be given up
@@ -38,11 +38,11 @@ async def back_up(
 
     def copy_to(copy: Path, db: Database) -> int:
         copy_pages(db, copy, tell)
-        return view.file.clock()
+        return view.opened.clock()
 
     try:
         target = await anyio.to_thread.run_sync(partial(_target, source, path, force=force))
-        anchor = await sealing.anchor(view, all_tenants=True) if view.file.is_open else None
+        anchor = await sealing.anchor(view, all_tenants=True) if view.opened.is_open else None
         with new_copy(target) as copy:
             taken = await view.read(lambda db, scope: copy_to(copy, db))
             made = await anyio.to_thread.run_sync(partial(_finish, copy, source, target, taken, tell, force=force))

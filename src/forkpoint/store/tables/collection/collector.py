@@ -18,12 +18,12 @@ import anyio.to_thread
 from msgspec.structs import replace
 
 from forkpoint.errors import ForkpointError
+from forkpoint.store.sqlite.cleaning import NOT_COMPACTED, clean
 from forkpoint.store.sqlite.connection import Database
 from forkpoint.store.sqlite.disk.residue import empty_log, size_of_store
 from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.tables.collection import retention
 from forkpoint.store.tables.collection.retention import CutOffs, Due
-from forkpoint.store.tables.erasure.transaction import NOT_COMPACTED, clean
 from forkpoint.store.tables.operations import deletion, garbage
 from forkpoint.store.tables.operations.garbage import SLICE_BYTES, SLICE_SECONDS, Tenants
 from forkpoint.store.tables.rows import Scope
@@ -53,7 +53,7 @@ _ATTEMPTS = 5  # to empty the log
 
 async def collect_at_close(view: TenantView) -> None:
     """Collects for all tenants, for a short time, if something is due. What cannot be done then is done later."""
-    if view.file.closed or view.file.is_only_measured or not view.file.is_open:
+    if view.opened.closed or view.opened.is_only_measured or not view.opened.is_open:
         return
     with suppress(ForkpointError):
         await Collector(view, every_tenant=True, seconds=AT_CLOSE).run()
@@ -72,7 +72,7 @@ class Collector:
         self._busy_until = 0.0
         self._tenants = Tenants() if self.every_tenant else Tenants.only(self.view.tenant)
         self._until = None if self.seconds is None else time.monotonic() + self.seconds
-        now, settings = self.view.file.clock(), self.view.file.settings
+        now, settings = self.view.opened.clock(), self.view.opened.settings
         self._before = CutOffs(
             drafts=now - settings.keep_drafts,
             keys=now - settings.keep_keys,
@@ -83,20 +83,20 @@ class Collector:
     async def run(self, *, dry_run: bool = False, compact: bool = False) -> Collected:
         """Removes what is due, and says how much that was; or only says how much is due."""
         due = await self._due()
-        self.view.file.is_only_measured = dry_run
+        self.view.opened.is_only_measured = dry_run
         if dry_run:
             return await self._measure(due)
         total = Collected()
-        self.view.file.check_writable()
+        self.view.opened.check_writable()
         if due.imports:
             await clear_abandoned(self.view)
-        if not self.view.file.is_open:  # there is no file yet
+        if not self.view.opened.is_open:  # there is no file yet
             return total
-        self._commits = self.view.file.writer.commits
+        self._commits = self.view.opened.writer.commits
         if due:
             total = await self._remove(due)
         if compact:
-            await anyio.to_thread.run_sync(self.view.file.writer.compact)
+            await anyio.to_thread.run_sync(self.view.opened.writer.compact)
         elif not due.pages and (due.log or due.removes_something):
             await self._compact_if_small()
         if due or compact:
@@ -125,7 +125,7 @@ class Collector:
         total += await self._garbage(due)
         if due.holders:
             await self._write(lambda db, scope: retention.forget_holders(db, self._before.holders))
-            await anyio.to_thread.run_sync(self.view.file.holder.sweep)
+            await anyio.to_thread.run_sync(self.view.opened.holder.sweep)
         return total
 
     async def _keys(self, due: Due) -> Collected:
@@ -159,11 +159,11 @@ class Collector:
 
     async def _compact_if_small(self) -> None:
         """Compacts a small store in which this process runs no turn: nobody notices that it takes a moment."""
-        if self.view.file.running or self._is_late():
+        if self.view.opened.running or self._is_late():
             return
         with suppress(ForkpointError):  # what had to be removed is removed
             if await self.view.read(size_of_store) <= SMALL:
-                await anyio.to_thread.run_sync(self.view.file.writer.compact)
+                await anyio.to_thread.run_sync(self.view.opened.writer.compact)
 
     async def _settle(self, *, owed: bool) -> Collected:
         """Gives free space back and empties the log."""
@@ -176,7 +176,7 @@ class Collector:
         due = await self._due()
         if not due.log and not owed:
             return Collected()
-        if not await empty_log(self.view.file.writer, attempts=_ATTEMPTS):
+        if not await empty_log(self.view.opened.writer, attempts=_ATTEMPTS):
             return Collected(pending=(READERS,))
         await self._write(lambda db, scope: db.run("clear", {"removals": due.removals}))
         return Collected()
@@ -194,8 +194,8 @@ class Collector:
 
     def _is_busy(self) -> bool:
         """Whether turns run in this process, or something was written here a moment ago, other than by a collection."""
-        writer, now = self.view.file.writer, time.monotonic()
-        if self.view.file.running or writer.commits > self._commits:
+        writer, now = self.view.opened.writer, time.monotonic()
+        if self.view.opened.running or writer.commits > self._commits:
             self._busy_until = now + 0.1
         self._commits = writer.commits
         return now < self._busy_until

@@ -17,11 +17,11 @@ from forkpoint.events import Event, Position, body_of, decode_envelope
 from forkpoint.history.digests import Link
 from forkpoint.history.landmarks import LANDMARKS, Landmark, kept_from
 from forkpoint.history.paths import Span
-from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.stage import Sealed
 from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.operations.history import decoded, from_head
 from forkpoint.store.tables.rows import ORDINALS, Scope, pack, unpack
+from forkpoint.store.tables.view import View
 
 T = TypeVar("T")
 
@@ -69,9 +69,7 @@ def read_marked(db: Database, places: Iterable[Landmark]) -> list[Event]:
     return decoded(rows)
 
 
-async def found(
-    view: TenantView, read: Callable[[Database, Scope], T], *, instead: Callable[[Database, Scope], T]
-) -> T:
+async def found(view: View, read: Callable[[Database, Scope], T], *, instead: Callable[[Database, Scope], T]) -> T:
     """What a read finds by landmarks. ``instead`` finds the same in all events, if landmarks cannot be written down."""
     try:
         return await view.read(read)
@@ -83,7 +81,7 @@ async def found(
         return await view.read(instead)
 
 
-async def _mark_all(view: TenantView, segments: Sequence[int]) -> None:
+async def _mark_all(view: View, segments: Sequence[int]) -> None:
     """Writes down the landmarks of segments that have none yet, if the store can be written to."""
     for segment in segments:
         rows = await view.read(partial(_scanned, segment=segment))

@@ -9,13 +9,13 @@ Tests: forkpoint.testing.conformance.evidence.anchors, tests/store/test_seals.py
 from functools import partial
 
 from forkpoint.history.anchors import Anchor, anchor_of, anchor_of_nothing
-from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.rows import Scope
 from forkpoint.store.tables.seals import rows
+from forkpoint.store.tables.view import View
 
 
-async def anchor(view: TenantView, *, all_tenants: bool) -> Anchor:
+async def anchor(view: View, *, all_tenants: bool) -> Anchor:
     """Seals what is new, and returns the anchor of the tenant's last seal, or of the whole store's."""
     await _seal(view)
     if all_tenants:
@@ -24,7 +24,7 @@ async def anchor(view: TenantView, *, all_tenants: bool) -> Anchor:
     return await view.read(_anchor)
 
 
-async def _seal(view: TenantView) -> None:
+async def _seal(view: View) -> None:
     """Seals all records that are there now, not those that are written meanwhile: there might be no end of them."""
     newest = await view.read(rows.newest_record)
     sealed = 0
@@ -34,7 +34,7 @@ async def _seal(view: TenantView) -> None:
             sealed = new.last  # else somebody else was first, and the next read begins after their seals
 
 
-async def _seal_store(view: TenantView) -> None:
+async def _seal_store(view: View) -> None:
     while (seal := await view.read(rows.next_store_seal)) is not None:
         write = partial(rows.insert_store_seal, seal=seal)
         landed = partial(rows.is_store_seal_written, seal=seal)

@@ -14,12 +14,12 @@ from forkpoint.errors import StoreUnusable
 from forkpoint.history.exports.lines import ConversationLine, FamilyEnd, Seal
 from forkpoint.history.records import Export, Fact
 from forkpoint.ids import id_from_bytes, id_to_bytes
-from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.evidence import records
 from forkpoint.store.tables.operations import conversations
 from forkpoint.store.tables.rows import Scope
 from forkpoint.store.tables.transfer.family import family_lines, with_dependents
+from forkpoint.store.tables.view import View
 from forkpoint.store.values import FamilyExport
 
 IN_MEMORY = 8 << 20
@@ -34,9 +34,7 @@ def store_id(db: Database, scope: Scope) -> str:
     return bytes(db.run("store_id").fetchone()["store"]).hex()
 
 
-async def export_family(
-    view: TenantView, family: str, chosen: Collection[str] | None, told: Export | None
-) -> FamilyExport:
+async def export_family(view: View, family: str, chosen: Collection[str] | None, told: Export | None) -> FamilyExport:
     """Writes the lines of a family into a temporary file."""
     key = conversations.key_of(family, "family")
     named = None if chosen is None else [conversations.key_of(id) for id in chosen]
@@ -57,7 +55,7 @@ async def export_family(
     return FamilyExport(file, lines, digest, end, recorded)
 
 
-async def record_export(view: TenantView, ids: Collection[str], told: Export) -> bool:
+async def record_export(view: View, ids: Collection[str], told: Export) -> bool:
     """Adds the record of an export to each conversation. False if the store can only be read."""
     return await _tell(view, [conversations.key_of(id) for id in ids], told)
 
@@ -87,7 +85,7 @@ def _write(
     return lines, seal.last, end, ids
 
 
-async def _tell(view: TenantView, ids: Collection[bytes], about: Export) -> bool:
+async def _tell(view: View, ids: Collection[bytes], about: Export) -> bool:
     """Adds the record of an export to each conversation. False if the store can only be read."""
     left = sorted(ids)
     try:

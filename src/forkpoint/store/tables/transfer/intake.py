@@ -31,19 +31,18 @@ from forkpoint.history.exports.lines import (
 )
 from forkpoint.history.records import ErasedRun, Erasure, Fact, Import, Left
 from forkpoint.ids import id_from_bytes, id_to_bytes, new_id
-from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.tables.budgets import limits
 from forkpoint.store.tables.budgets.evidence import counted, recount
 from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.erasure.copied_events import insert_imported_copies
 from forkpoint.store.tables.erasure.repetition import repeat
-from forkpoint.store.tables.erasure.transaction import clean
 from forkpoint.store.tables.evidence import records as told
 from forkpoint.store.tables.operations import conversations, garbage, holds
 from forkpoint.store.tables.operations.history import read_path
 from forkpoint.store.tables.rows import Scope, blob, unpack
 from forkpoint.store.tables.transfer import pins
 from forkpoint.store.tables.transfer.comparison import Comparison, compare
+from forkpoint.store.tables.view import View
 from forkpoint.store.values import FamilyImported
 
 T = TypeVar("T")
@@ -58,21 +57,21 @@ Lines: TypeAlias = Callable[[], Iterable[Line]]
 _Row: TypeAlias = tuple[int, bytes, str, str | None, bytes | None, bytes, bytes]
 
 
-async def import_family(view: TenantView, family: str, lines: Lines, header: Header, *, rename: bool) -> FamilyImported:
+async def import_family(view: View, family: str, lines: Lines, header: Header, *, rename: bool) -> FamilyImported:
     """Brings a family of a checked file into the store. Raises `ImportRefused` or `AlreadyExists`."""
     key = id_to_bytes(family)
     for left in reversed(range(_TRIES)):
         found = await view.read(lambda db, scope: compare(db, scope, key, lines(), rename=rename))
         if not found.changes:
             return FamilyImported(family)
-        view.file.check_writable()
-        await anyio.to_thread.run_sync(view.file.holder.enrol)
+        view.opened.check_writable()
+        await view.opened.enrol()
         await pins.clear_abandoned(view)
         intake = _Intake(view, key, lines, header, found, rename)
         try:
             done = await intake.run()
             if found.erases:
-                await clean(view)
+                await view.clean()
             return done
         except _Changed:
             if not left:
@@ -94,7 +93,7 @@ class _Batch(Struct):
 
 class _Intake:
     def __init__(
-        self, view: TenantView, family: bytes, lines: Lines, header: Header, found: Comparison, rename: bool
+        self, view: View, family: bytes, lines: Lines, header: Header, found: Comparison, rename: bool
     ) -> None:
         self._view, self._family, self._lines, self._header = view, family, lines, header
         self._found, self._rename = found, rename
@@ -108,14 +107,19 @@ class _Intake:
             while (batch := await anyio.to_thread.run_sync(next, batches, None)) is not None:
                 opened = await self._write(partial(self._insert, batch=batch), _never, batch.size)
                 self._segments |= opened
-            return await self._write(self._finish, _is_done)
+            return await self._write(self._finish, _is_done, exclusive=True)
         except BaseException:
             with anyio.CancelScope(shield=True), suppress(ForkpointError):  # else the next import or collection does it
                 await pins.clear(self._view, self._id)
             raise
 
     async def _write(
-        self, operation: Callable[[Database, Scope], T], landed: Callable[[Database, Scope, bytes], bool], size: int = 0
+        self,
+        operation: Callable[[Database, Scope], T],
+        landed: Callable[[Database, Scope, bytes], bool],
+        size: int = 0,
+        *,
+        exclusive: bool = False,
     ) -> T:
         return await self._view.write(
             "import",
@@ -123,6 +127,7 @@ class _Intake:
             operation,
             landed=lambda db, scope: landed(db, scope, self._id),
             size=size,
+            exclusive=exclusive,
         )
 
     # Events.

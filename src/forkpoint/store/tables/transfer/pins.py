@@ -6,10 +6,10 @@ events whose turns are missing. Tests: tests/store/test_import.py.
 
 from functools import partial
 
-from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.operations import garbage
 from forkpoint.store.tables.rows import ORDINALS, Scope
+from forkpoint.store.tables.view import View
 
 _BATCH = 500
 
@@ -47,14 +47,14 @@ def clear_some(db: Database, scope: Scope, id: bytes) -> bool:
     return True
 
 
-async def clear(view: TenantView, id: bytes) -> None:
+async def clear(view: View, id: bytes) -> None:
     """Removes all that an import has written, in short transactions."""
     more = True
     while more:
         more = await view.write("import", id.hex(), partial(clear_some, id=id), landed=lambda db, scope: False)
 
 
-async def clear_abandoned(view: TenantView) -> None:
+async def clear_abandoned(view: View) -> None:
     """Removes what imports of processes that are gone have left behind."""
     for id in await view.read(abandoned):
         await clear(view, id)

@@ -1,0 +1,28 @@
+"""How a store behaves, in whichever database. Tests: tests/store/test_limits.py, test_collection.py."""
+
+from typing import Self
+
+from msgspec import Struct
+
+from forkpoint.store.values import Retention, StoreLimits
+
+SECOND = 1_000_000
+HOUR = 3600 * SECOND
+
+
+class StoreSettings(Struct, frozen=True, kw_only=True):
+    """How a store behaves. Times are in microseconds."""
+
+    limits: StoreLimits = StoreLimits()
+    heartbeat: int = 10 * SECOND
+    expiry: int = 60 * SECOND  # a process that was silent for longer may lose its turns
+    keep_drafts: int = 24 * HOUR
+    keep_keys: int = 7 * 24 * HOUR
+    keep_tries: int = 30 * 24 * HOUR  # the content of tries that failed or were cancelled; their cost stays
+
+    @classmethod
+    def with_retention(cls, retention: Retention) -> Self:
+        """The defaults, but for how long things are kept."""
+        kept = (retention.drafts, retention.keys, retention.tries)
+        drafts, keys, tries = (int(seconds * SECOND) for seconds in kept)
+        return cls(keep_drafts=drafts, keep_keys=keys, keep_tries=tries)
