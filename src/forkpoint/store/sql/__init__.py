@@ -4,7 +4,9 @@ A file holds statements of one concept, each opened by ``-- name: NAME`` and a l
 ``migrations/`` holds what makes the tables, numbered, append-only.
 
 PostgreSQL's statements have two forms. A line ``-- locks: TABLE, TABLE`` says which rows a writer locks when it reads
-them, because it then decides by them; a reader says the same statement without the locks.
+them, because it then decides by them; a reader says the same statement without the locks. A line ``-- after: NAME``
+says that a writer first says another statement, with the same parameters: it takes the locks, and what is read
+afterwards is as whoever had them has left it.
 Tests: tests/store/test_sql.py, test_migrations.py, tests/postgres/test_statements.py.
 """
 
@@ -16,6 +18,7 @@ from types import MappingProxyType
 
 _OPENING = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _LOCKS = re.compile(r"^-- locks: (\w+(?:, \w+)*)$", re.MULTILINE)
+_AFTER = re.compile(r"^-- after: (\w+)$", re.MULTILINE)
 
 # What is looked for in a statement: comments, texts and quoted names, which have no parameters; casts; parameters.
 _TOKEN = re.compile(r"""(?P<quoted>--[^\n]*|'[^']*'|"[^"]*")|(?P<cast>::)|:(?P<name>[a-z_]\w*)|(?P<place>\?)""")
@@ -34,6 +37,12 @@ def postgres_statements(*, locking: bool) -> Mapping[str, str]:
         if locking and (locks := _LOCKS.search(text)) is not None:
             found[name] += f"\nFOR NO KEY UPDATE OF {locks.group(1)}"
     return MappingProxyType(found)
+
+
+def postgres_preludes() -> Mapping[str, str]:
+    """The statement that a writer says before another one, both by name. Most statements have none."""
+    found = {name: _AFTER.search(text) for name, text in _named("postgres").items()}
+    return MappingProxyType({name: after.group(1) for name, after in found.items() if after is not None})
 
 
 def with_placeholders(statement: str) -> str:
