@@ -139,6 +139,7 @@ CODES = {
     "TooMany": "too_many",
     "TooSlow": "too_slow",
     "ShuttingDown": "shutting_down",
+    "ShuttingDown.turn_handed_over": "turn_handed_over",
     "BadKeys.open_to_the_world": "open_to_the_world",
     "AddressTaken": "address_taken",
     "ServerUnreachable": "server_unreachable",

@@ -30,7 +30,7 @@ def refused(program: Program, *options: str, status: int = 1, **environment: str
 
 
 FLAGS = {
-    *("--host", "--port", "--store", "--config", "--keys", "--key-env", "--log-level", "--json", "--help"),
+    *("--host", "--port", "--store", "--config", "--keys", "--key-env", "--drain", "--log-level", "--json", "--help"),
     *("--model", "--api", "--base-url", "--api-key-env", "--instructions"),
     *("--anchor-log", "--anchor-command", "--anchor-interval"),
 }
@@ -268,6 +268,6 @@ def test_it_takes_its_settings_from_a_file_and_flags_win_and_it_tells_people_whe
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "")
-    assert "stopping (SIGINT)" in err
+    assert "draining (SIGINT)" in err
     assert not re.search(r"^\{", err, re.MULTILINE)
     assert key not in "".join(lines) + err

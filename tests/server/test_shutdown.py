@@ -1,6 +1,7 @@
 """A server that is told to stop: it begins nothing more, lets turns finish for a while, and answers everybody.
 
-A second signal is in `test_two_servers`, where a server has an hour to stop.
+A second signal is in `test_two_servers`, where a server has an hour to stop. Servers that go on with each other's turns
+are in `test_rolling`.
 """
 
 import asyncio
@@ -61,6 +62,7 @@ def test_running_turns_finish_and_are_answered_while_nothing_new_begins(tmp_path
             for refused in (api.run(idle), api.post(f"{idle}/ask", message="Why?")):
                 assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
                 assert int(refused.headers["retry-after"]) >= 1
+                assert refused.headers["connection"] == "close"  # the next request goes elsewhere
             assert api.get(idle)["status"] == "idle"  # what is there can be read
             assert server.process.poll() is None
             first.go("one")
@@ -76,9 +78,9 @@ def test_running_turns_finish_and_are_answered_while_nothing_new_begins(tmp_path
     assert outcomes(tmp_path, a, b, c, idle) == ["committed"] * 3
 
 
-def test_after_the_grace_time_turns_are_cancelled_and_everybody_hears_so(tmp_path: Path) -> None:
+def test_after_the_grace_time_turns_are_handed_over_and_everybody_hears_so(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
-    with start(tmp_path, grace=0.2) as server, using(server.url) as api:
+    with start(tmp_path, "--drain", "0.2") as server, using(server.url) as api:
         a, b, c = (api.create() for _ in range(3))
         in_tool = api.soon(api.run, a, steps([["note", {"line": "done"}]], gate.step()))
         with api.stream(b, steps("hang")) as in_model, gate.reached():
@@ -87,16 +89,19 @@ def test_after_the_grace_time_turns_are_cancelled_and_everybody_hears_so(tmp_pat
                 aside.until("text")
                 server.process.send_signal(signal.SIGINT)  # Ctrl-C
                 *_, (last, problem) = list(in_model)
-                assert (last, problem["error"]["code"]) == ("error", "turn_cancelled")
+                assert (last, problem["error"]["code"]) == ("error", "turn_handed_over")
                 *_, (last, problem) = list(aside)
                 assert (last, problem["error"]["code"]) == ("error", "shutting_down")
             heard = in_tool.result()
-            assert (heard.status_code, heard.json()["error"]["code"]) == (409, "turn_cancelled")
-            assert [call["status"] for call in heard.json()["turn"]["calls"]] == ["done", "unknown"]
+            assert (heard.status_code, heard.json()["error"]["code"]) == (503, "turn_handed_over")
+            assert int(heard.headers["retry-after"]) >= 1
             assert server.process.wait(PATIENCE) == 0, server.log.read_text()  # though a tool still waits there
         assert is_free(server)
-    assert outcomes(tmp_path, a, b, c) == ["cancelled", "cancelled"]
+    assert outcomes(tmp_path, a, b, c) == ["interrupted", "interrupted"]
     assert logged(tmp_path) == ["done", "at gate"]
+    with Conversation.open(a, store=f"sqlite:///{tmp_path / 'server.db'}", bind=False) as conversation:
+        [turn] = conversation.turns().items
+        assert [call.status for call in turn.calls] == ["done", "unknown"]  # what was finished is on disk
     assert "Traceback" not in server.log.read_text()
 
 
@@ -126,7 +131,7 @@ def test_a_third_signal_ends_the_process_though_a_turn_does_not_let_itself_be_ca
                 server._server.handle_exit(signal.SIGTERM, None)
                 stopping(api)
                 server._server.handle_exit(signal.SIGTERM, None)
-                events.until("closing")  # the turn was cancelled with this one, and goes on
+                events.until("closing")  # the turn was to be handed over with this one, and goes on
                 assert exits.empty()
                 server._server.handle_exit(signal.SIGTERM, None)
                 assert exits.get(timeout=PATIENCE) == 1
@@ -134,4 +139,4 @@ def test_a_third_signal_ends_the_process_though_a_turn_does_not_let_itself_be_ca
             finally:
                 server.loop.call_soon_threadsafe(let_go.set)
             *_, (last, problem) = list(turn)
-            assert (last, problem["error"]["code"]) == ("error", "turn_cancelled")
+            assert (last, problem["error"]["code"]) == ("error", "turn_handed_over")

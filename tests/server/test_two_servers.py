@@ -155,7 +155,7 @@ def test_a_second_signal_stops_a_server_at_once_also_one_that_waits_for_the_othe
         assert two.get(other)["status"] == "running"
         servers[1].process.terminate()
         *_, (last, problem) = list(own)
-        assert (last, problem["error"]["code"]) == ("error", "turn_cancelled")
+        assert (last, problem["error"]["code"]) == ("error", "turn_handed_over")
         *_, (last, problem) = list(joined)
         assert (last, problem["error"]["code"]) == ("error", "shutting_down")
         assert json.loads(waits.getresponse().read())["outcome"] == "running"
@@ -163,4 +163,5 @@ def test_a_second_signal_stops_a_server_at_once_also_one_that_waits_for_the_othe
         assert servers[1].process.wait(PATIENCE) == 0
         held.go()
     assert one.turn(id, turn, wait=PATIENCE)["outcome"] == "committed"
-    assert one.outcomes(other) == ["cancelled"]
+    assert one.outcomes(other) == ["interrupted"]
+    assert one.get(other)["status"] == "interrupted"

@@ -98,9 +98,12 @@ class Engine:
         if self._owns_store:
             await self._store.close()
 
-    async def stop(self) -> None:
-        """Cancels what still runs here. Nothing begins any more."""
-        await self.turns.stop()
+    async def stop(self, *, hand_over: bool = False) -> None:
+        """Cancels what still runs here. Nothing begins any more.
+
+        With ``hand_over`` turns are left open instead, for another process to go on with once the store is closed here.
+        """
+        await self.turns.stop(hand_over=hand_over)
 
     def check_closable(self) -> None:
         """Raises `Busy` inside a turn that runs here."""

@@ -83,6 +83,19 @@ class ShuttingDown(ForkpointError, code="shutting_down"):
 
     retry_after: int = 5
 
+    @form
+    def turn_handed_over(self, turn: str) -> None:
+        """The server is stopping and has let go of turn {turn}, which had not finished: its finished steps are kept,
+        and another server can go on with it.
+
+        Send the same request again in {retry_after} s: with the Idempotency-Key of the first, if it had one, the turn
+        goes on. Or resume the turn.
+
+        Command line: Try again in {retry_after} s, or resume the turn with `forkpoint resume`.
+
+        Chat: Send the same request again in {retry_after} s.
+        """
+
 
 class AddressTaken(ForkpointError, code="address_taken"):
     """The server cannot listen on {host} port {port} ({detail}).

@@ -227,7 +227,7 @@ class ServerConnection:
                 raise Lost(error, after=_seconds(response.headers.get("retry-after"))) from None
         if isinstance(error, TooMany | ShuttingDown):
             after = _seconds(response.headers.get("retry-after"), error.retry_after)
-            raise Lost(error, after=after, refused=True)
+            raise Lost(error, after=after, refused=not ShuttingDown.turn_handed_over.made(error))
         raise error
 
     def _broken(self, error: Exception) -> Lost | ForkpointError:

@@ -171,7 +171,7 @@ def _shared_out(settings: ServerSettings) -> ServerSettings:
 
 
 async def stop(services: Services, grace: float) -> None:
-    """Begins nothing more, lets what runs finish within the grace time, and cancels what does not."""
+    """Begins nothing more, lets what runs finish within the grace time, and hands over what does not."""
     await services.turns.drain(grace)
     services.watching.close()
     await services.tenants.stop()

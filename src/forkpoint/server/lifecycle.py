@@ -1,8 +1,10 @@
 """Running a server: listening, and stopping without losing anything.
 
-The first signal (SIGTERM, Ctrl-C) makes it stop gracefully: it begins no new turn, lets running ones finish within the
-grace time, cancels the rest, and answers everybody who waits. A second one shortens the grace time to nothing; a third
-one ends the process, whatever a tool still does. Tests: tests/server/test_shutdown.py.
+The first signal (SIGTERM, Ctrl-C) makes it drain. It says at once that it is not ready, begins no new turn, and closes
+each connection with its next answer, so that clients go elsewhere. Turns and other requests that run have the grace
+time to finish. Then it hands over the turns that have not: they are left open with their journals, and another server
+on the store can go on with them as soon as this one is gone. A second signal shortens the grace time to nothing; a
+third one ends the process, whatever a tool still does. Tests: tests/server/test_shutdown.py, test_rolling.py.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 
 import uvicorn
@@ -69,7 +71,7 @@ def run(
 
 
 class Listening(uvicorn.Server):
-    """A server that stops in the right order: turns first, then connections."""
+    """A server that stops in the right order: turns first, then other requests, then connections."""
 
     def __init__(self, app: FastAPI, told: Callable[[], None] = lambda: None) -> None:
         self._told = told  # when it listens
@@ -84,7 +86,7 @@ class Listening(uvicorn.Server):
             access_log=False,
             server_header=False,
             date_header=True,
-            timeout_graceful_shutdown=3,  # by then turns and streams have ended
+            timeout_graceful_shutdown=3,  # by then turns, streams and other requests have ended
             timeout_keep_alive=75,  # longer than proxies keep theirs
             lifespan="on",
             backlog=BACKLOG,
@@ -106,7 +108,8 @@ class Listening(uvicorn.Server):
     def _stop(self, sig: int) -> None:
         if self._stopping is None:
             grace = self._services.settings.grace
-            _log.info("stopping (%s): running turns have %g s to finish", signal.Signals(sig).name, grace)
+            _log.info("draining (%s): running turns have %g s to finish", signal.Signals(sig).name, grace)
+            self._services.turns.draining = True  # at once, and not when the task runs
             self._hurry = asyncio.Event()
             self._stopping = asyncio.create_task(self._stop_gracefully(grace))
         elif self._hurry is not None and not self._hurry.is_set():
@@ -117,15 +120,26 @@ class Listening(uvicorn.Server):
 
     async def _stop_gracefully(self, grace: float) -> None:
         assert self._hurry is not None
+        until = time.monotonic() + grace
         drained = asyncio.create_task(self._services.turns.drain(grace))
         hurried = asyncio.create_task(self._hurry.wait())
         try:
             await asyncio.wait((drained, hurried), return_when=asyncio.FIRST_COMPLETED)
             await stop(self._services, grace=0)
+            # An export, an import, a backup: those that run now. Others come and go while this waits, and are short.
+            answered = asyncio.create_task(_all_of(self.server_state.tasks, until - time.monotonic()))
+            await asyncio.wait((answered, hurried), return_when=asyncio.FIRST_COMPLETED)
+            answered.cancel()
         finally:
             hurried.cancel()
             drained.cancel()
             self.should_exit = True
+
+
+async def _all_of(tasks: Iterable[asyncio.Task[None]], seconds: float) -> None:
+    """Waits for the tasks that run now, but not longer than this."""
+    if running := list(tasks):
+        await asyncio.wait(running, timeout=max(seconds, 0.0))
 
 
 def _leave_threads_behind() -> None:

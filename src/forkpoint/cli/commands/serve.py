@@ -57,6 +57,10 @@ def serve(
     anchor_interval: Annotated[
         float | None, option("--anchor-interval SECONDS", "How often, if anything is new. Default: 3600.", min=0.001)
     ] = None,
+    drain: Annotated[
+        float | None,
+        option("--drain SECONDS", "How long turns may go on after a signal to stop. Default: 30 (grace).", min=0),
+    ] = None,
     log_level: Annotated[
         _Level | None, option("--log-level LEVEL", "debug, info, warning or error. Default: info.")
     ] = None,
@@ -71,8 +75,9 @@ def serve(
     Limits, timeouts, web origins, conversation headers and the rest stand under [server] in the file that --config
     names; docs/operations.md lists them. A flag wins over the file.
 
-    Ctrl-C or SIGTERM lets running turns finish, and cancels them after 30 s (grace in the file); a second one cancels
-    them at once.
+    Ctrl-C or SIGTERM drains: /ready says no, new turns are refused with Retry-After, and running turns have --drain
+    seconds (grace in the file) to finish. Those that do not are left open, for another server on the store to go on
+    with, or for you to resume. A second signal does not wait.
 
     An anchor shows later whether anybody rewrote the store: `forkpoint anchor --help`. With --anchor-log and
     --anchor-command there is one at the start, at each interval if anything is new, and at the end.
@@ -86,7 +91,7 @@ def serve(
     file = ServerFile() if config is None else read_file(config)
     flags = {"host": host, "port": port, "keys": keys, "key_env": key_env, "log_level": log_level}
     anchors = {"anchor_log": anchor_log, "anchor_command": anchor_command, "anchor_interval": anchor_interval}
-    start = _started_with(file, flags, anchors)
+    start = _started_with(file, flags, {"grace": drain, **anchors})
     address = _address(store, start)
     offered = _agents(file, Answerer(ModelOptions(model, base_url, api, api_key_env), instructions))
     keyring = _keyring(start)

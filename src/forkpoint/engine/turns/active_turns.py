@@ -17,6 +17,7 @@ from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.results import Turn
 from forkpoint.engine.turns.reader import read_turn
 from forkpoint.engine.turns.trace import traced
+from forkpoint.engine.turns.transaction import Transaction
 from forkpoint.engine.turns.unended import UnendedTurns
 from forkpoint.errors import Busy, ConversationClosed, ForkpointError
 from forkpoint.polling import pauses
@@ -39,6 +40,7 @@ class RunningTurn:
         self.conversation = conversation
         self.turn = turn
         self.held = held  # None: no store has it
+        self.transaction: Transaction | None = None  # None: no store has it, or it has not begun to run
         self.scope = anyio.CancelScope()
         self.afterwards = anyio.CancelScope()  # what is done once it has committed
         self.done = anyio.Event()
@@ -48,6 +50,11 @@ class RunningTurn:
     def cancel(self) -> None:
         self.scope.cancel()
         self.afterwards.cancel()
+
+    def will_be_handed_over(self) -> None:
+        """Lets the next cancellation leave the turn open, for another process to go on with."""
+        if self.transaction is not None:
+            self.transaction.is_handed_over = True
 
 
 _inside: ContextVar[RunningTurn | None] = ContextVar("forkpoint turn", default=None)
@@ -128,11 +135,18 @@ class ActiveTurns:
             await anyio.sleep(wait)
         raise AssertionError("pauses have no end")
 
-    async def stop(self) -> None:
-        """Cancels what still runs here, and ends what could not be ended, if that is possible now."""
+    async def stop(self, *, hand_over: bool = False) -> None:
+        """Cancels what still runs here, and ends what could not be ended, if that is possible now.
+
+        With ``hand_over`` turns are not cancelled but left open: they are `interrupted` once the store is closed here,
+        and another process can resume them at once.
+        """
         self.is_stopped = True
         self._stop_watch()
         running = list(self._running.values())
+        if hand_over:
+            for one in running:  # all of them first: a turn's end would cancel the turns of its sub-agents
+                one.will_be_handed_over()
         for one in running:
             one.cancel()
         for one in running:

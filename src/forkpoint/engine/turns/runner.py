@@ -361,9 +361,9 @@ class TurnRunner:
             return None
         return None if made is None or made.kind == "note" else await read_turn(self.store, made.id)
 
-    async def stop(self) -> None:
-        """Cancels what still runs here, and counts what it cost."""
-        await self.active.stop()
+    async def stop(self, *, hand_over: bool = False) -> None:
+        """Cancels what still runs here, or leaves it to another process, and counts what it cost."""
+        await self.active.stop(hand_over=hand_over)
         await self._resources.charges.settle()
 
     # Before a turn begins.
@@ -555,6 +555,7 @@ class TurnRunner:
             return made if resumed is None else await self._continued(made, already, resumed)
 
         with self.active.running(opened.conversation, opened.id, tell, agent, opened) as (running, tell):
+            running.transaction = transaction
             try:
                 with running.scope:
                     started = TurnStarted(opened.id, opened.conversation, said_in(new.given), resumed is not None)

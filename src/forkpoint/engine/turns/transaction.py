@@ -7,10 +7,10 @@ This is the transaction that everything else stands on::
     commit     all of it becomes history and the head moves, once, on disk
     or else    `fail`, `cancel` or `wait`: the head has not moved
 
-Whatever happens between begin and commit ends in exactly one of these, or the process dies, and the turn is
-`interrupted`: open, with its journal, for somebody to resume or discard. "Done" is said after the commit. "Failed" is
-said when it is certain that nothing was committed; what the store cannot tell is raised as `OutcomeUnknown`, never
-guessed. Tests: tests/conversation/test_turns.py.
+Whatever happens between begin and commit ends in exactly one of these, or the process dies or hands the turn over, and
+the turn is `interrupted`: open, with its journal, for somebody to resume or discard. "Done" is said after the commit.
+"Failed" is said when it is certain that nothing was committed; what the store cannot tell is raised as
+`OutcomeUnknown`, never guessed. Tests: tests/conversation/test_turns.py.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -94,6 +94,7 @@ class Transaction:
         self._conversation = turn.conversation
         self._steps = Steps(resources.store, turn)
         self._ending = False  # its end is on the way to the disk
+        self.is_handed_over = False  # if it is cancelled now, no end is written: another process shall go on with it
         self.committed: Committed | None = None
         self.answered_by: Agent | None = None  # who was asked, once that is known
         self.cache: JsonText | None = None  # the cache identity that the commit brought, if another
@@ -228,13 +229,18 @@ class Transaction:
 
     async def cancelled(self) -> Turn:
         """The turn after its cancellation. If its commit was faster, it says so. Raises `TurnLost` if the turn was
-        another process's already."""
+        another process's already. A turn that was handed over is `interrupted` as soon as this process is gone."""
         if self.lost is not None:
             raise self.lost
-        turn = await self._read("cancelled")
-        return replace(turn, outcome="cancelled") if turn.outcome == "running" else turn
+        outcome: Outcome = "interrupted" if self.is_handed_over else "cancelled"
+        turn = await self._read(outcome)
+        return replace(turn, outcome=outcome) if turn.outcome == "running" else turn
 
     async def _cancel(self) -> None:
+        if self.is_handed_over:
+            with suppress(Exception):  # then the turn goes on from an earlier step, as after a crash
+                await finished(self._steps.flush)
+            return
         try:
             await finished(lambda: self._end(None))
         except TurnLost as lost:

@@ -52,8 +52,8 @@ calls = Calls("turns", under="/api/conversations/{id}")
 
 RUNNING = (
     "busy turn_open no_agent cannot_resume trust_changed guards_lost broken_settings unsafe_settings bad_argument "
-    "bad_agent missing_key shutting_down too_many turn_failed turn_cancelled turn_lost model_error model_timeout "
-    "model_rate_limit outcome_unknown budget_exceeded budget_unpriced"
+    "bad_agent missing_key shutting_down turn_handed_over too_many turn_failed turn_cancelled turn_lost model_error "
+    "model_timeout model_rate_limit outcome_unknown budget_exceeded budget_unpriced"
 )
 CONTINUING = f"not_found no_such_turn not_resumable {RUNNING}"
 _HEARD = "what happens in the turn as it happens, provisionally; the last event is `turn` or `error`"

@@ -29,6 +29,7 @@ from forkpoint.server.http.logs import bind
 from forkpoint.server.http.span import request_span
 from forkpoint.server.http.statuses import retry_after, status_of
 from forkpoint.server.live.feed import encode
+from forkpoint.server.live.runs import Turns
 from forkpoint.server.live.stream import PARKED
 from forkpoint.server.services import Services
 from forkpoint.server.wires.chat import errors as chat_errors
@@ -64,7 +65,7 @@ class Door:
         id = given if _REQUEST_ID.fullmatch(given) else new_id()
         scope["forkpoint.request_id"] = id
         with bind(request_id=id), request_span(scope["method"], scope["headers"]) as span:
-            visit = _Visit(id, scope["path"], send)
+            visit = _Visit(id, scope["path"], send, self._services().turns)
             started = time.perf_counter()
             try:
                 await self._enter(scope, headers, receive, visit)
@@ -119,7 +120,8 @@ class Door:
 class _Visit:
     """One request on its way through."""
 
-    def __init__(self, id: str, path: str, send: Send) -> None:
+    def __init__(self, id: str, path: str, send: Send, turns: Turns) -> None:
+        self._turns = turns
         self.id = id
         self.names: dict[str, str] = {}  # of the conversations that the call has found, by id
         self._path = path
@@ -129,7 +131,10 @@ class _Visit:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            MutableHeaders(scope=message)["x-request-id"] = self.id
+            headers = MutableHeaders(scope=message)
+            headers["x-request-id"] = self.id
+            if self._turns.draining:  # the client's next request goes elsewhere, and finds no connection cut
+                headers["connection"] = "close"
         await self._send(message)
 
     async def refuse(self, error: BaseException) -> None:

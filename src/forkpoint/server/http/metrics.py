@@ -86,7 +86,7 @@ class Metrics:
         self._kinds = [self._tokens.labels(kind) for kind in ("cached", "written", "fresh", "output")]
         for witness in ("log", "command"):
             self._unwitnessed.labels(witness)
-        for outcome in ("committed", "failed", "cancelled", "awaiting_approval", "unknown"):
+        for outcome in ("committed", "failed", "cancelled", "awaiting_approval", "interrupted", "unknown"):
             self._turns.labels(outcome)
 
     def render(self, accept: str | None = None) -> tuple[bytes, str]:

@@ -39,6 +39,7 @@ class HttpProtocol(HttpToolsProtocol):
     _left: int | None = None  # how many bytes of the body are to come; None if its head does not say it
     _late: asyncio.TimerHandle | None = None  # what ends a connection that says nothing
     _is_over: bool = False  # whether the connection closes after the requests that came whole; it is not read any more
+    _is_last: bool = False  # whether the connection closes after the request whose head is coming
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -99,6 +100,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._head, self._tail = None, b""
         self._stop_waiting()
         super().on_headers_complete()
+        if self._is_last:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         if self._left is not None:
@@ -113,6 +116,13 @@ class HttpProtocol(HttpToolsProtocol):
         if self._is_over and (not self.pipeline or self.pipeline[-1][0].more_body):  # the rest of a body never comes
             self.transport.close()
         super().on_response_complete()
+
+    def shutdown(self) -> None:
+        """The server stops: the connection closes, but a request of which some has come is answered first."""
+        if self._head and not self._is_answering:
+            self._is_last = True
+        else:
+            super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
         said = f" ({error})" if (error := sys.exception()) is not None else ""  # the parser's words have no values

@@ -1,5 +1,6 @@
 """What each tenant sees: its own conversations in the shared store, through an engine of its own."""
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 
@@ -37,9 +38,8 @@ class Tenants:
         return found
 
     async def stop(self) -> None:
-        """Cancels every turn that still runs, and waits for its end."""
-        for engine in list(self._engines.values()):
-            await engine.stop()
+        """Lets go of every turn that still runs, for another process to go on with."""
+        await asyncio.gather(*(engine.stop(hand_over=True) for engine in self._engines.values()))
 
     async def close(self) -> None:
         """Lets go of models and store."""

@@ -18,7 +18,7 @@ from forkpoint.history.paths import Path, common_ancestor
 from forkpoint.paging import every
 from forkpoint.server.api.public import event_frame
 from forkpoint.server.live.feed import Encoded, Feed, Mailbox, encode, ends_of, gap_frame, moves
-from forkpoint.server.live.stream import HEARTBEAT, OPENING, frame
+from forkpoint.server.live.stream import HEARTBEAT, OPENING, closing, frame
 from forkpoint.store import Store
 
 PAGE = 200
@@ -73,7 +73,7 @@ class Following(ABC):
                 async for some in self._heard():
                     yield some
                     del some
-            yield frame("closing", b"{}")
+            yield closing()
         except NotFound:
             yield self._deleted()
 

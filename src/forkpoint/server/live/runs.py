@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.results import SideAnswer, Turn
-from forkpoint.errors import ForkpointError, ShuttingDown, TooMany
+from forkpoint.errors import ForkpointError, ShuttingDown, TooMany, TurnOpen
 from forkpoint.server.http.metrics import Metrics
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.live.watch import Watching
@@ -189,7 +189,7 @@ class Turns:
             if isinstance(result, SideAnswer):
                 self._metrics.used(result.usage)
         except Exception as raised:
-            error = raised
+            error = self._handed_over(feed, raised) or raised
             if hides(raised):
                 _log.error("what was asked for failed", exc_info=getattr(raised, "cause", None) or raised)
         finally:
@@ -200,6 +200,13 @@ class Turns:
             self._end(tenant, feed, result, error)
             if (turn := feed.outcome) is not None and turn.id == feed.turn:
                 _log.info("turn %s", turn.outcome, extra={"fields": _told_of(turn, time.perf_counter() - started)})
+
+    def _handed_over(self, feed: Feed, error: Exception) -> ShuttingDown | None:
+        """What clients hear if this server, which is stopping, has let go of its turn; None if it has not."""
+        if not self.draining or not isinstance(error, TurnOpen) or error.turn != feed.turn:
+            return None
+        _log.info("turn handed over", extra={"fields": {"conversation": error.conversation, "turn": error.turn}})
+        return ShuttingDown.turn_handed_over(error.turn)
 
     def _end(
         self, tenant: str, feed: Feed, result: Turn | SideAnswer | None = None, error: Exception | None = None

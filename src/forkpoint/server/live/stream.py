@@ -2,6 +2,7 @@
 Tests: tests/server/test_feed.py."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -14,6 +15,7 @@ STALLED = 300.0
 """Seconds after which a reader that takes nothing is given up. It can come back, and loses nothing committed."""
 HEARTBEAT = b": heartbeat\n\n"
 OPENING = b"retry: 1000\n\n"  # how long a client is to wait before it reconnects, in milliseconds
+_COME_BACK = 500, 3000  # the same, for readers of a server that stops: at least and at most
 _HEADERS = (
     (b"content-type", TYPE.encode()),
     (b"cache-control", b"no-store, no-transform"),
@@ -21,6 +23,12 @@ _HEADERS = (
 )
 PARKED = "forkpoint.streams"
 """The key of a list in a request's scope: the door follows the streams in it once the framework is done."""
+
+
+def closing() -> bytes:
+    """The last event of a stream whose server stops. It asks each reader to come back at another moment: thousands
+    reconnect at once otherwise, to the servers that are left."""
+    return f"retry: {random.randint(*_COME_BACK)}\n".encode() + frame("closing", b"{}")  # noqa: S311
 
 
 def frame(event: str, data: bytes, *, id: str | None = None) -> bytes:

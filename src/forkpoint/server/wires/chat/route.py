@@ -72,8 +72,8 @@ SAYS = (
     raises=(
         "bad_name unsupported no_new_user_message call_not_open bad_tool bad_agent bad_position key_reused "
         "model_not_found not_found exists busy turn_open cannot_resume trust_changed guards_lost broken_settings "
-        "unsafe_settings turn_cancelled turn_lost too_many missing_key shutting_down outcome_unknown turn_failed "
-        "budget_exceeded"
+        "unsafe_settings turn_cancelled turn_lost too_many missing_key shutting_down turn_handed_over outcome_unknown "
+        "turn_failed budget_exceeded"
     ),
 )
 async def create_chat_completion(call: CallMade) -> Response:
