@@ -54,6 +54,7 @@ from forkpoint.store.values import (
     NewFork,
     Onto,
     OpenTurn,
+    Orphan,
     Outcome,
     Record,
     Status,
@@ -381,8 +382,12 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         key: IdempotencyKey | None = None,
         onto: Onto | None = None,
         by: str | None = None,
+        accepted: bool = False,
     ) -> OpenTurn | StoredTurn:
         """Takes the conversation for a new turn with this id. ``by`` is who asked for it.
+
+        ``accepted``: whoever asked is told that the turn runs, and asks later how it ended. So the turn is on disk when
+        this returns, and another process may go on with it if this one dies: `orphans`.
 
         ``if_name`` is the outer name that the caller found the conversation by: if it has another one by now, nobody
         may go on in it under the old one, and `NotFound` is raised.
@@ -470,6 +475,30 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
 
         The head must be the turn's base: a turn with another base has to be sent again. Raises `Busy` if a process runs
         it, and `NotResumable` if it has committed or the conversation has gone on.
+        """
+        ...
+
+    async def accept(self, turn: str) -> StoredTurn:
+        """Makes a turn that runs an accepted one, as `begin` can, and returns it. A turn that has ended stays as it
+        is."""
+        ...
+
+    async def orphans(
+        self, *, cursor: str | None = None, limit: int = 50, accepted: bool = False, every_tenant: bool = False
+    ) -> Page[Orphan]:
+        """The open turns whose process is gone, and that nobody has gone on with: of this tenant, or of all tenants.
+
+        With ``accepted`` only those that somebody was promised. A turn that was given up is not among them.
+        """
+        ...
+
+    async def take_over(self, turn: str) -> OpenTurn | StoredTurn:
+        """Takes over an orphan, as `resume` does, without anybody asking for it. Of several processes one gets it.
+
+        The store counts how often a turn was taken over from a process that died. After three times the turn is given
+        up: it stays `interrupted`, for somebody to resume or discard, and the turn that this returns says so in its
+        error. A process that closed the store did not die, so taking over what it left does not count. Raises as
+        `resume` does, and `NotResumable` if the turn is no orphan any more.
         """
         ...
 

@@ -103,6 +103,17 @@ class TurnError(Struct, frozen=True):
     message: str
 
 
+MOST_TAKEOVERS = 3
+"""How often a turn is taken over from a process that died. If the next one dies too, the turn is the likely reason."""
+
+GIVEN_UP = TurnError(
+    "given_up",
+    f"The process that ran it died, and so did {MOST_TAKEOVERS} others that took it over; no other goes on with it by "
+    "itself. Find out what kills them, then resume the turn, or discard it.",
+)
+"""What a turn says that is `interrupted` and that no process takes over any more."""
+
+
 class HeldBy(Struct, frozen=True):
     """The process that runs a turn. A field is None if a program wrote it that did not say it yet."""
 
@@ -143,11 +154,24 @@ class StoredTurn(Struct, frozen=True):
     cancel_asked: int | None = None  # when somebody asked its holder to cancel it; resuming the turn forgets that
     steered: tuple[Steer, ...] = ()  # what was sent to it while it was open, in order
     partial: bool = False  # only its first events are on the path that was asked for: ``end`` is the last of them
+    accepted: bool = False  # somebody was told that it runs, and asks later how it ended
+    takeovers: int = 0  # how often another process took it over from one that had died; over the limit: it was given up
 
     def busy(self) -> Busy:
         """The error for whoever has to leave this turn alone, since a process runs it."""
         by = self.held_by or HeldBy(None, None, None)
         return Busy(self.conversation, self.id, by.host, by.process, by.since)
+
+
+class Orphan(Struct, frozen=True, kw_only=True):
+    """An open turn whose process is gone."""
+
+    id: str
+    tenant: str
+    conversation: str
+    accepted: bool  # somebody was promised it
+    takeovers: int
+    is_cancel_asked: bool  # somebody asked its process to cancel it
 
 
 class StoredGlance(Struct, frozen=True):

@@ -27,9 +27,16 @@ class HeldTurns:
     view: View
 
     async def take(
-        self, turn: str, token: bytes, *, begun: bool, operation: Callable[[Database, Scope], OpenTurn | StoredTurn]
+        self,
+        turn: str,
+        token: bytes,
+        *,
+        begun: bool,
+        operation: Callable[[Database, Scope], OpenTurn | StoredTurn],
+        durable: bool = False,
     ) -> OpenTurn | StoredTurn:
-        """Begins a turn or takes it over. This must survive a dead process, not a power cut, so it is not synced."""
+        """Begins a turn or takes it over. This must survive a dead process, not a power cut, so it is not synced unless
+        it is ``durable``: then somebody is promised the turn."""
         opened = self.view.opened
         await opened.enrol()
 
@@ -39,7 +46,7 @@ class HeldTurns:
 
         try:
             held, opened.beaten = await self.view.write(
-                "turn", turn, run, landed=partial(turns.is_held, id=turn, token=token), durable=False
+                "turn", turn, run, landed=partial(turns.is_taken, id=turn, token=token), durable=durable
             )
         except anyio.get_cancelled_exc_class():
             await self._let_go(turn, token, begun=begun)

@@ -14,6 +14,8 @@ from forkpoint.history.steers import read_steers
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.store.tables.database import Row
 from forkpoint.store.values import (
+    GIVEN_UP,
+    MOST_TAKEOVERS,
     Head,
     HeldBy,
     Lineage,
@@ -156,7 +158,9 @@ def lineage_of(row: Row | Parameters) -> Lineage:
 
 def turn_of(row: Row, scope: Scope) -> StoredTurn:
     """A turn from its row joined with its holder."""
-    error, outcome = row["error"], outcome_of(row, scope)
+    error, outcome = None if row["error"] is None else _load_error(row["error"]), outcome_of(row, scope)
+    if outcome == "interrupted" and row["takeovers"] > MOST_TAKEOVERS:
+        error = GIVEN_UP
     return StoredTurn(
         id=id_from_bytes(row["id"]),
         conversation=id_from_bytes(row["conversation"]),
@@ -168,7 +172,7 @@ def turn_of(row: Row, scope: Scope) -> StoredTurn:
         usage=load_usage(row["usage"]),
         totals=load_usage(row["totals"]),
         open_calls=load_calls(row["open_calls"]),
-        error=None if error is None else _load_error(error),
+        error=error,
         retry_of=text(row["retry_of"]),
         started=row["started"],
         ended=row["ended"],
@@ -176,6 +180,8 @@ def turn_of(row: Row, scope: Scope) -> StoredTurn:
         held_by=held_by(row, row["started"]) if outcome == "running" else None,
         cancel_asked=row["cancel_asked"],
         steered=read_steers(row["steered"]),
+        accepted=bool(row["accepted"]),
+        takeovers=row["takeovers"],
     )
 
 

@@ -45,6 +45,7 @@ from forkpoint.store.tables.operations import (
     landmarks,
     ledger,
     lists,
+    orphans,
     steers,
     turn_pages,
     turns,
@@ -69,6 +70,7 @@ from forkpoint.store.values import (
     NewFork,
     Onto,
     OpenTurn,
+    Orphan,
     Outcome,
     Record,
     Status,
@@ -412,6 +414,7 @@ class TableStore:
         key: IdempotencyKey | None = None,
         onto: Onto | None = None,
         by: str | None = None,
+        accepted: bool = False,
     ) -> OpenTurn | StoredTurn:
         self._view.opened.checks.input(input)
         conversations.key_of(conversation)
@@ -438,8 +441,9 @@ class TableStore:
             key=key,
             onto=onto,
             by=by,
+            accepted=accepted,
         )
-        return await self._turns.take(turn, token, begun=True, operation=run)
+        return await self._turns.take(turn, token, begun=True, operation=run, durable=accepted)
 
     async def journal(
         self, turn: OpenTurn, events: Sequence[NewEvent], *, usage: Usage = Usage(), calling: bool = False
@@ -552,6 +556,21 @@ class TableStore:
         taken = await self._turns.take(turn, token, begun=False, operation=partial(turns.resume, id=turn, token=token))
         assert isinstance(taken, OpenTurn)
         return taken
+
+    async def take_over(self, turn: str) -> OpenTurn | StoredTurn:
+        token = os.urandom(16)
+        run = partial(turns.take_over, id=turn, token=token)
+        return await self._turns.take(turn, token, begun=False, operation=run)
+
+    async def accept(self, turn: str) -> StoredTurn:
+        run, landed = partial(turns.accept, id=turn), partial(turns.is_accepted, id=turn)
+        return await self._view.write("promise of turn", turn, run, landed=landed)
+
+    async def orphans(
+        self, *, cursor: str | None = None, limit: int = 50, accepted: bool = False, every_tenant: bool = False
+    ) -> Page[Orphan]:
+        page = partial(orphans.page, accepted=accepted, every_tenant=every_tenant)
+        return await self._view.read(partial(page, cursor=cursor, limit=_bounded(limit)))
 
     async def discard(self, turn: str) -> StoredTurn:
         return await self._view.write(

@@ -32,6 +32,7 @@ from forkpoint.testing.conformance.keys import KeyConformance
 from forkpoint.testing.conformance.landmarks import LandmarkConformance
 from forkpoint.testing.conformance.lists import ListConformance
 from forkpoint.testing.conformance.newest_turns import NewestTurnConformance
+from forkpoint.testing.conformance.orphans import OrphanConformance
 from forkpoint.testing.conformance.processes import ProcessConformance
 from forkpoint.testing.conformance.steers import SteerConformance
 from forkpoint.testing.conformance.stops import StopConformance
@@ -55,6 +56,7 @@ class StoreConformance(
     LedgerConformance,
     ListConformance,
     NoteConformance,
+    OrphanConformance,
     ProcessConformance,
     StopConformance,
     SteerConformance,

@@ -19,10 +19,12 @@ UPDATE conversation SET open_turn = NULL, updated = :now WHERE tenant = :tenant 
 -- A new try, running; or a note, committed at once.
 INSERT INTO turn (
   id, tenant, conversation, kind, outcome, base, "end", holder, token, input, key, request,
-  usage, totals, state_of, state, open_calls, retry_of, started, ended, "by", record, budgeted, ran, since
+  usage, totals, state_of, state, open_calls, retry_of, started, ended, "by", record, budgeted, ran, since,
+  accepted
 ) VALUES (
   :id, :tenant, :conversation, :kind, :outcome, :base, :end, :holder, :token, :input, :key, :request,
-  :usage, :totals, :state_of, :state, :open_calls, :retry_of, :now, :ended, :by, :record, CAST(:budgeted AS integer), 0, :since
+  :usage, :totals, :state_of, :state, :open_calls, :retry_of, :now, :ended, :by, :record, CAST(:budgeted AS integer), 0, :since,
+  :accepted
 );
 
 -- name: commit_turn
@@ -74,10 +76,34 @@ UPDATE turn SET holder = NULL, since = NULL WHERE tenant = :tenant AND id = :id;
 
 -- name: take_over
 -- A new holder and a new token; whoever had the old one writes nothing any more. Nobody has asked this holder to cancel.
+-- :deaths is 1 if the turn is taken from a process that died, else 0.
 UPDATE turn
 SET outcome = 'running', holder = :holder, token = :token, error = NULL, ended = NULL, cancel_asked = NULL,
-    budgeted = CAST(:budgeted AS integer), since = :now
+    budgeted = CAST(:budgeted AS integer), since = :now, takeovers = takeovers + :deaths::bigint
 WHERE tenant = :tenant AND id = :id AND token IS NOT DISTINCT FROM :old_token::bytea AND outcome = :outcome;
+
+-- name: give_up
+-- No process goes on with a turn by itself any more: it has one take-over more than is allowed. Whoever had it writes
+-- nothing any more either.
+UPDATE turn SET holder = NULL, since = NULL, token = :token, takeovers = takeovers + 1
+WHERE tenant = :tenant AND id = :id AND token IS NOT DISTINCT FROM :old_token::bytea AND outcome = 'running';
+
+-- name: accept_turn
+-- Somebody is about to be told that a turn runs, who will ask later how it ended.
+UPDATE turn SET accepted = 1 WHERE tenant = :tenant AND id = :id AND outcome = 'running';
+
+-- name: list_orphans
+-- The next turns that are open and that no process runs, of some tenants, in the order of their conversations; with
+-- :accepted only those that somebody was promised. :dead lists, in hex, the processes that are known dead. A turn that
+-- was given up has more than :most take-overs, and is left out. Open turns have an index.
+SELECT turn.tenant, turn.conversation, turn.id, turn.accepted, turn.takeovers, turn.cancel_asked
+FROM turn
+LEFT JOIN LATERAL (SELECT id FROM holder WHERE id = turn.holder OFFSET 0) AS holder ON true
+WHERE turn.outcome IN ('running', 'awaiting_approval') AND turn.outcome = 'running'
+  AND turn.tenant BETWEEN :low AND :high AND (turn.tenant, turn.conversation) > (:tenant_after, :after::bytea)
+  AND turn.takeovers <= :most AND turn.accepted >= :accepted
+  AND (holder.id IS NULL OR upper(encode(holder.id, 'hex')) IN (SELECT json_array_elements_text(:dead::json)))
+ORDER BY turn.tenant, turn.conversation LIMIT :limit;
 
 -- name: ask_cancel
 -- Somebody wants a running turn cancelled: its holder sees it when it looks. The first time counts.

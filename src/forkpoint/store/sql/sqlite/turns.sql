@@ -20,10 +20,12 @@ UPDATE conversation SET open_turn = NULL, updated = :now WHERE tenant = :tenant 
 -- A new try, running; or a note, committed at once.
 INSERT INTO turn (
   id, tenant, conversation, kind, outcome, base, "end", holder, token, input, key, request,
-  usage, totals, state_of, state, open_calls, retry_of, started, ended, "by", record, budgeted, ran, since
+  usage, totals, state_of, state, open_calls, retry_of, started, ended, "by", record, budgeted, ran, since,
+  accepted
 ) VALUES (
   :id, :tenant, :conversation, :kind, :outcome, :base, :end, :holder, :token, :input, :key, :request,
-  :usage, :totals, :state_of, :state, :open_calls, :retry_of, :now, :ended, :by, :record, :budgeted, 0, :since
+  :usage, :totals, :state_of, :state, :open_calls, :retry_of, :now, :ended, :by, :record, :budgeted, 0, :since,
+  :accepted
 );
 
 -- name: commit_turn
@@ -73,10 +75,35 @@ UPDATE turn SET holder = NULL, since = NULL WHERE id = :id;
 
 -- name: take_over
 -- A new holder and a new token; whoever had the old one writes nothing any more. Nobody has asked this holder to cancel.
+-- :deaths is 1 if the turn is taken from a process that died, else 0.
 UPDATE turn
 SET outcome = 'running', holder = :holder, token = :token, error = NULL, ended = NULL, cancel_asked = NULL,
-    budgeted = :budgeted, since = :now
+    budgeted = :budgeted, since = :now, takeovers = takeovers + :deaths
 WHERE id = :id AND token = :old_token AND outcome = :outcome;
+
+-- name: give_up
+-- No process goes on with a turn by itself any more: it has one take-over more than is allowed. Whoever had it writes
+-- nothing any more either.
+UPDATE turn SET holder = NULL, since = NULL, token = :token, takeovers = takeovers + 1
+WHERE id = :id AND token = :old_token AND outcome = 'running';
+
+-- name: accept_turn
+-- Somebody is about to be told that a turn runs, who will ask later how it ended.
+UPDATE turn SET accepted = 1 WHERE id = :id AND tenant = :tenant AND outcome = 'running';
+
+-- name: list_orphans
+-- The next turns that are open and that no process runs, of some tenants, in the order of their conversations; with
+-- :accepted only those that somebody was promised. :dead lists, in hex, the processes that are known dead. A turn that
+-- was given up has more than :most take-overs, and is left out.
+SELECT conversation.tenant, conversation.id AS conversation, turn.id, turn.accepted, turn.takeovers, turn.cancel_asked
+FROM conversation
+CROSS JOIN turn ON turn.id = conversation.open_turn
+LEFT JOIN holder ON holder.id = turn.holder
+WHERE conversation.open_turn IS NOT NULL
+  AND conversation.tenant BETWEEN :low AND :high AND (conversation.tenant, conversation.id) > (:tenant_after, :after)
+  AND turn.outcome = 'running' AND turn.takeovers <= :most AND turn.accepted >= :accepted
+  AND (holder.id IS NULL OR hex(holder.id) IN (SELECT value FROM json_each(:dead)))
+ORDER BY conversation.tenant, conversation.id LIMIT :limit;
 
 -- name: ask_cancel
 -- Somebody wants a running turn cancelled: its holder sees it when it looks. The first time counts.

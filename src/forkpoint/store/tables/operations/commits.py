@@ -154,6 +154,7 @@ def note(
         "by": by,
         "budgeted": 0,
         "since": None,
+        "accepted": 0,
     }
     if usage:
         ledger.count_beside(db, scope, id, id_to_bytes(base.conversation), id_to_bytes(base.family), usage)

@@ -112,7 +112,7 @@ def _source(db: Database, scope: Scope, order: ListOrder, wanted: Wanted) -> Sou
     if wanted.family is not None:
         return _few(db, scope, order, "list_family", {"of": key_of(wanted.family, "family")})
     if wanted.status not in (None, "idle"):
-        return _few(db, scope, order, "list_open", {"status": wanted.status, "dead": _dead(db, scope)})
+        return _few(db, scope, order, "list_open", {"status": wanted.status, "dead": dead_holders(db, scope)})
     if wanted.tags:
         return _tagged(db, scope, order, wanted)
     statement = "list_by_creation" if order == "created" else "list_by_use"
@@ -164,7 +164,7 @@ def _few(db: Database, scope: Scope, order: ListOrder, statement: str, which: Pa
     return by_use if order == "used" else by_creation
 
 
-def _dead(db: Database, scope: Scope) -> str:
+def dead_holders(db: Database, scope: Scope) -> str:
     """The processes that are known dead, as a JSON array of their ids in hex."""
     holders = db.run("read_holders").fetchall()
     return msgspec.json.encode(

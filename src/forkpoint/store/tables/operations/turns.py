@@ -43,6 +43,7 @@ from forkpoint.store.tables.rows import (
     turn_of,
 )
 from forkpoint.store.values import (
+    MOST_TAKEOVERS,
     Head,
     IdempotencyKey,
     KeyedOperation,
@@ -73,6 +74,7 @@ def begin(
     key: IdempotencyKey | None,
     onto: Onto | None,
     by: str | None,
+    accepted: bool,
 ) -> OpenTurn | StoredTurn:
     """Takes the lock of a conversation for a new turn; or returns the turn that the key already made."""
     subject = conversations.key_of(conversation)
@@ -114,6 +116,7 @@ def begin(
         "record": None,
         "budgeted": row["budgeted"],
         "since": scope.now,
+        "accepted": int(accepted),
     }
     try:
         db.run("insert_turn", parameters)
@@ -236,8 +239,34 @@ def wait(db: Database, scope: Scope, turn: OpenTurn, staged: Staged, usage: Usag
 
 
 def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
-    """Takes over a turn that no process runs, under a new token."""
+    """Goes on with a turn that no process runs, under a new token."""
+    return _take(db, scope, _turn_row(db, scope, id), id, token, deaths=0)
+
+
+def take_over(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn | StoredTurn:
+    """The same for a turn whose process is gone, without anybody asking for it: that is counted. If it has happened too
+    often, the turn is given up, and returned as it is then."""
     row = _turn_row(db, scope, id)
+    if outcome_of(row, scope) == "running":
+        raise turn_of(row, scope).busy()
+    if row["outcome"] != "running" or row["takeovers"] > MOST_TAKEOVERS:
+        raise NotResumable(id, row["outcome"], "it is no orphan any more")
+    deaths = int(row["holder_seen"] is not None)  # a process that left, or gave the turn back, did not die of it
+    if row["takeovers"] + deaths <= MOST_TAKEOVERS:
+        return _take(db, scope, row, id, token, deaths=deaths)
+    db.run("give_up", {"id": row["id"], "token": token, "old_token": row["token"]})
+    if row["budgeted"]:
+        give_back(db, row["id"])
+    return read(db, scope, id)
+
+
+def accept(db: Database, scope: Scope, id: str) -> StoredTurn:
+    """Notes that somebody was promised a turn, if it runs."""
+    db.run("accept_turn", {"id": conversations.key_of(id, "turn"), "tenant": scope.tenant})
+    return read(db, scope, id)
+
+
+def _take(db: Database, scope: Scope, row: Row, id: str, token: bytes, *, deaths: int) -> OpenTurn:
     outcome = outcome_of(row, scope)
     conversation = id_from_bytes(row["conversation"])
     _check_not_expired(row)
@@ -263,6 +292,7 @@ def resume(db: Database, scope: Scope, id: str, token: bytes) -> OpenTurn:
         "outcome": row["outcome"],
         "budgeted": budgeted,
         "now": scope.now,
+        "deaths": deaths,
     }
     if db.run("take_over", parameters).rowcount != 1:
         raise NotResumable(id, outcome, "somebody else has just taken it")
@@ -372,6 +402,18 @@ def is_cancel_asked(db: Database, scope: Scope, id: str) -> bool:
 
 def is_not_held(db: Database, scope: Scope, id: str, token: bytes) -> bool:
     return not is_held(db, scope, id, token)
+
+
+def is_taken(db: Database, scope: Scope, id: str, token: bytes) -> bool:
+    """Whether a turn has this token, whether it runs or was given up."""
+    row = find(db, scope, id)
+    return row is not None and row["token"] == token
+
+
+def is_accepted(db: Database, scope: Scope, id: str) -> bool:
+    """Whether somebody was promised a turn, or it does not run."""
+    row = find(db, scope, id)
+    return row is None or row["outcome"] != "running" or bool(row["accepted"])
 
 
 def exists(db: Database, scope: Scope, id: str) -> bool:
