@@ -9,7 +9,7 @@ In the end everything is compared: nothing that was acknowledged is lost, double
 
 | module | what |
 |---|---|
-| `workload` | the agent of the nodes, and what its model answers |
+| `workload`, `worker` | what turns do and what the model answers; the agent of the nodes |
 | `ledger` | what was acknowledged, and what was found |
 | `caller` | asking any node, and asking again |
 | `clients`, `watchers` | who asks, and who follows a stream |
@@ -18,5 +18,7 @@ In the end everything is compared: nothing that was acknowledged is lost, double
 | `killer` | who kills what, when |
 | `checker` | whether all is as it was acknowledged |
 | `report` | what is said in the end |
-| `patroni`, `partition` | the second and the third form: Patroni with etcd, and a network that is cut |
+| `forms`, `run` | the three forms; one run of any of them |
+| `patroni` | `--form patroni`: PostgreSQL under Patroni with etcd, behind HAProxy |
+| `partition`, `network` | `--form partition`: hosts in network namespaces, whose links are cut |
 """

@@ -1,7 +1,6 @@
 """The checker: when all is quiet again, everything that was acknowledged is there, once and whole, and nothing else."""
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,10 +33,11 @@ class Checked(Struct):
 class Checker:
     """Compares what the nodes have with the ledger. Each conversation is read from any node."""
 
-    def __init__(self, urls: Sequence[str], ledger: Ledger, chance: random.Random, notes: Path) -> None:
-        self._caller = Caller(urls, chance, ledger, patience=120)
+    def __init__(self, caller: Caller, ledger: Ledger, notes: Path) -> None:
+        self._caller = caller
         self._ledger = ledger
         self._notes = notes
+        self._ids: set[str] = set()  # of all tries
         self.tries: Counter[str] = Counter()  # by key: how often a turn with this message was begun
         self.checked = Checked()
 
@@ -49,6 +49,9 @@ class Checker:
                 await self._talk(talk)
 
         await asyncio.gather(*(one(talk) for talk in self._ledger.talks))
+        for turn, (conversation, text) in self._ledger.accepted.items():
+            if turn not in self._ids:
+                self._ledger.found("lost", f"turn {turn} of {conversation} ({text!r}) was accepted, and is not there")
         self.compare_tools()
         for watcher in watchers:
             await self._watcher(watcher)
@@ -71,6 +74,7 @@ class Checker:
         self.compare(talk, events)
         for turn in await self._all(f"{talk.path}/turns"):
             self.checked.tries += 1
+            self._ids.add(turn["id"])
             text = _words(turn["input"][0]["parts"]) if turn.get("input") else ""
             if text.startswith("tool "):
                 self.tries[text.split(" ", 2)[2]] += 1

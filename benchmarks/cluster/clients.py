@@ -29,9 +29,18 @@ class Client:
     """One client. Its actions are drawn by chance, and each is repeated until it is answered."""
 
     def __init__(
-        self, name: str, caller: Caller, ledger: Ledger, shared: list[Talk], chance: random.Random, *, adoption: float
+        self,
+        name: str,
+        caller: Caller,
+        ledger: Ledger,
+        shared: list[Talk],
+        chance: random.Random,
+        *,
+        adoption: float,
+        place: str,
     ) -> None:
         self._name = name
+        self._place = place
         self._caller = caller
         self._ledger = ledger
         self._shared = shared
@@ -124,7 +133,7 @@ class Client:
         said = turn["text"]
         if said != workload.answer_to(text):
             self._ledger.found("half", f"turn {turn['id']} of {talk.id} was answered with {said!r} to {text!r}")
-        self._ledger.committed(talk, text, turn["id"], how)
+        self._ledger.committed(talk, text, turn["id"], how, self._place)
 
     async def _streamed(self, talk: Talk, text: str, key: str) -> None:
         """One try to run a turn as a stream. Its end is looked at by asking again with the same key."""

@@ -56,6 +56,7 @@ class Ledger:
         self.findings: list[Finding] = []
         self.accepted: dict[str, tuple[str, str]] = {}  # by turn: conversation and text; answered with 202
         self.anchors: list[Any] = []
+        self.by_place: Counter[str] = Counter()  # turns that clients of a place were told of
         self.asked = 0  # actions that have begun
         self.answered = 0  # actions that have ended
         self.times: list[float] = [time.monotonic()]  # when answers came
@@ -78,11 +79,12 @@ class Ledger:
             self.times.append(now)
             self._file.write(msgspec.json.encode({"time": time.time(), "what": what, **facts}) + b"\n")
 
-    def committed(self, talk: Talk, text: str, turn: str, how: str) -> None:
+    def committed(self, talk: Talk, text: str, turn: str, how: str, place: str = "") -> None:
         with self._lock:
+            self.by_place[place] += 1
             talk.texts.append(text)
             talk.turns[text] = turn
-        self.acknowledged(f"turn, {how}", conversation=talk.id, turn=turn, text=text)
+        self.acknowledged(f"turn, {how}", conversation=talk.id, turn=turn, text=text, place=place)
 
     def found(self, kind: Kind, what: str) -> None:
         with self._lock:

@@ -68,7 +68,7 @@ class Postgres:
             f"host={primary.host} port={primary.port} user=postgres application_name={self.name} connect_timeout=3"
         )
         self._run("pg_basebackup", "-d", conninfo, "-D", self.folder, "-c", "fast", "-R", inside=True)
-        for own in ("log", "postmaster.pid"):
+        for own in ("log", "postmaster.pid", f".s.PGSQL.{primary.port}.lock"):
             (self.folder / own).unlink(missing_ok=True)
         self._write(primary_conninfo=conninfo)
         self.start()

@@ -124,18 +124,23 @@ class Replicas:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
         _go_on(stalled)
-        self.primary = max(self.standbys, key=lambda server: _received(server))
-        self.primary.promote()
+        self.promote_best()
         promoted = time.monotonic() - began
-        self.failovers += 1
-        for standby in self.standbys:
-            if standby is not old:
-                standby.follow(self.primary)
         old.copy(self.primary)
         self.wait_synchronous()
         whole = time.monotonic() - began
         after = f" after replication had stood still for {lag:.1f} s" if stalled else ""
         return f"failover to {self.primary.name}{after}: promoted in {promoted:.1f} s, whole again in {whole:.1f} s"
+
+    def promote_best(self) -> None:
+        """Promotes the standby that has received most, and lets the others follow it. The old primary is left alone."""
+        old = self.primary
+        self.primary = max(self.standbys, key=_received)
+        self.primary.promote()
+        self.failovers += 1
+        for standby in self.standbys:
+            if standby is not old:
+                standby.follow(self.primary)
 
     # Helpers.
 

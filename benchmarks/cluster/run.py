@@ -55,6 +55,8 @@ class Plan(Struct, frozen=True):
     check: Callable[[], str] = lambda: ""
     size: Callable[[], int | None] = lambda: None
     remarks: Callable[[], Sequence[str]] = lambda: ()
+    key: str | None = None  # what nodes want to see
+    stale: bool = False  # whether a node may for a while look at a server that was replaced
 
 
 class Run:
@@ -103,7 +105,9 @@ class Run:
         if late := wait_ready(self._nodes, 60):
             logs = "\n".join(node.log.read_text(encoding="utf-8")[-1500:] for node in self._nodes.all)
             raise RuntimeError(f"nodes do not start: {', '.join(late)}\n{logs}")
-        with httpx2.Client(base_url=self._nodes.all[0].url, timeout=30, trust_env=False) as http:
+        with httpx2.Client(
+            base_url=self._nodes.all[0].url, headers=self._headers(), timeout=30, trust_env=False
+        ) as http:
             for number in range(SHARED):
                 made = http.post("/api/conversations", json={"id": f"shared-{number}"})
                 assert made.status_code == 201, made.text
@@ -119,14 +123,20 @@ class Run:
         clients = []
         for number in range(place.clients):
             chance = random.Random(f"{self._plan.seed} {place.name} {number}")
-            caller = Caller(place.urls, chance, self._ledger, PATIENCE)
-            name = f"{place.name}{number}"
-            clients.append(Client(name, caller, self._ledger, self._shared, chance, adoption=ADOPTION))
-        watchers = []
+            client = Client(
+                f"{place.name}-{number}",
+                self._caller(place.urls, chance),
+                self._ledger,
+                self._shared,
+                chance,
+                adoption=ADOPTION,
+                place=place.name,
+            )
+            clients.append(client)
+        watchers: list[Watcher] = []
         if place is self._plan.places[0]:
-            for talk in self._shared:
-                caller = Caller(place.urls, random.Random(talk.id), self._ledger, PATIENCE)
-                watchers.append(Watcher(talk, caller, self._ledger))
+            callers = [self._caller(place.urls, random.Random(talk.id)) for talk in self._shared]
+            watchers = [Watcher(*pair, self._ledger) for pair in zip(self._shared, callers, strict=True)]
         self._watched += watchers
         watching = [asyncio.create_task(watcher.work(self._stopped)) for watcher in watchers]
         await asyncio.gather(*(client.work(self._stopped) for client in clients))
@@ -136,7 +146,7 @@ class Run:
 
     def _witness(self) -> None:
         """Takes anchors all along, and keeps them."""
-        with httpx2.Client(timeout=10, trust_env=False) as http:
+        with httpx2.Client(headers=self._headers(), timeout=10, trust_env=False) as http:
             while not self._stopped.wait(_ANCHORS):
                 try:
                     answer = http.get(f"{self._chance.choice(self._nodes.urls)}/api/anchor")
@@ -147,11 +157,18 @@ class Run:
 
     async def _check(self) -> Checked:
         urls = self._nodes.urls
-        checker = Checker(urls, self._ledger, self._chance, self._plan.folder / "notes")
+        checker = Checker(self._caller(urls, self._chance, stale=False), self._ledger, self._plan.folder / "notes")
         # The streams are followed to their end by callers of this loop.
         for watcher in self._watched:
-            watcher.use(Caller(urls, random.Random(0), self._ledger, PATIENCE))
+            watcher.use(self._caller(urls, random.Random(0)))
         return await checker.check(self._watched)
+
+    def _caller(self, urls: Sequence[str], chance: random.Random, *, stale: bool | None = None) -> Caller:
+        stale = self._plan.stale if stale is None else stale
+        return Caller(urls, chance, self._ledger, PATIENCE, key=self._plan.key, stale=stale)
+
+    def _headers(self) -> dict[str, str]:
+        return {} if self._plan.key is None else {"Authorization": f"Bearer {self._plan.key}"}
 
     def _wait(self, done: Callable[[], bool], seconds: float = float("inf")) -> None:
         until, said = time.monotonic() + seconds, time.monotonic()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from benchmarks.cluster import workload
+from benchmarks.cluster.caller import Caller
 from benchmarks.cluster.checker import Checker
 from benchmarks.cluster.ledger import Ledger, Talk
 
@@ -20,6 +21,10 @@ def event(turn: str, kind: str, text: str) -> dict[str, Any]:
 
 def whole(turn: str, text: str) -> list[dict[str, Any]]:
     return [event(turn, "user_message", text), event(turn, "assistant_message", workload.answer_to(text))]
+
+
+def checker_of(ledger: Ledger, folder: Path) -> Checker:
+    return Checker(Caller(["http://127.0.0.1:1"], random.Random(1), ledger, 1), ledger, folder / "notes")
 
 
 GOOD = [*whole("t1", FIRST), *whole("t2", SECOND)]
@@ -46,7 +51,7 @@ def test_the_checker_finds_what_is_not_as_it_was_acknowledged(
     talk = Talk("c1")
     ledger.committed(talk, FIRST, "t1", "json")
     ledger.committed(talk, SECOND, "t2", "json")
-    Checker(["http://127.0.0.1:1"], ledger, random.Random(1), tmp_path / "notes").compare(talk, events)
+    checker_of(ledger, tmp_path).compare(talk, events)
     ledger.close()
     assert [finding.kind for finding in ledger.findings] == kinds, ledger.findings
 
@@ -54,7 +59,7 @@ def test_the_checker_finds_what_is_not_as_it_was_acknowledged(
 def test_the_checker_finds_a_tool_that_ran_more_often_than_its_turn_was_begun(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     (tmp_path / "notes").write_text("a-2-0\na-2-1\na-2-1\n")
-    checker = Checker(["http://127.0.0.1:1"], ledger, random.Random(1), tmp_path / "notes")
+    checker = checker_of(ledger, tmp_path)
     checker.tries["a-2"] = 1
     checker.compare_tools()
     ledger.close()
