@@ -1,11 +1,12 @@
 -- Paths are walked from base to base; no lineage is kept anywhere. CROSS JOIN LATERAL with OFFSET 0 keeps PostgreSQL from
--- planning the walk as a join of whole tables: each step is one look into an index (20 times as fast).
+-- planning the walk as a join of whole tables: each step is one look into an index (20 times as fast). And IS NOT DISTINCT
+-- FROM keeps it from looking for a segment among all of its family's.
 
 -- name: path_spans
 -- The stretches that lead to a position, from its end back to the ordinal :after.
 WITH RECURSIVE span (segment, first, last, base) AS (
   SELECT id, coalesce(base_ordinal, 0) + 1, :ordinal::bigint, base
-  FROM segment WHERE tenant = :tenant AND id = :segment AND family = :family
+  FROM segment WHERE tenant = :tenant AND id = :segment AND family IS NOT DISTINCT FROM :family
   UNION ALL
   SELECT below.id, coalesce(below.base_ordinal, 0) + 1, span.base & 4294967295, below.base
   FROM span
@@ -20,7 +21,7 @@ SELECT segment, first, last FROM span ORDER BY first DESC;
 -- The events of a path after one ordinal and up to another, stretch by stretch. Order is the reader's business.
 WITH RECURSIVE span (segment, first, last, base) AS (
   SELECT id, coalesce(base_ordinal, 0) + 1, :ordinal::bigint, base
-  FROM segment WHERE tenant = :tenant AND id = :segment AND family = :family
+  FROM segment WHERE tenant = :tenant AND id = :segment AND family IS NOT DISTINCT FROM :family
   UNION ALL
   SELECT below.id, coalesce(below.base_ordinal, 0) + 1, span.base & 4294967295, below.base
   FROM span

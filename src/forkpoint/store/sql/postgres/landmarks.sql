@@ -14,7 +14,7 @@ ON CONFLICT DO NOTHING;
 -- The segments on a path whose landmarks nobody has written down yet.
 WITH RECURSIVE span (segment, first, base, landmarks) AS (
   SELECT id, coalesce(base_ordinal, 0) + 1, base, landmarks
-  FROM segment WHERE tenant = :tenant AND id = :segment AND family = :family
+  FROM segment WHERE tenant = :tenant AND id = :segment AND family IS NOT DISTINCT FROM :family
   UNION ALL
   SELECT below.id, coalesce(below.base_ordinal, 0) + 1, below.base, below.landmarks
   FROM span
@@ -29,7 +29,7 @@ SELECT segment FROM span WHERE landmarks IS NULL;
 -- The landmarks of some kinds on a path, after one ordinal and up to another.
 WITH RECURSIVE span (segment, first, last, base) AS (
   SELECT id, coalesce(base_ordinal, 0) + 1, :ordinal::bigint, base
-  FROM segment WHERE tenant = :tenant AND id = :segment AND family = :family
+  FROM segment WHERE tenant = :tenant AND id = :segment AND family IS NOT DISTINCT FROM :family
   UNION ALL
   SELECT below.id, coalesce(below.base_ordinal, 0) + 1, span.base & 4294967295, below.base
   FROM span
