@@ -35,6 +35,7 @@ CODES = {
     "CannotKeep": "cannot_keep",
     "CannotKeep.keeps_itself": "keeps_itself",
     "CannotKeep.branch_not_ready": "branch_not_ready",
+    "StoreUnavailable.store_away": "store_away",
     "StoreUnavailable.disk_full": "disk_full",
     "ForkpointError": "error",
     "KeyReused": "key_reused",

@@ -52,6 +52,15 @@ class StoreUnavailable(StoreError, code="store_unavailable"):
     detail: str
 
     @form
+    def store_away(self, path: str, what: str) -> None:
+        """The store at {path} was not asked: it has not answered {what} lately, or too many requests wait for it
+        already.
+
+        Nothing was changed; try again in a moment.
+        """
+        self.detail = f"it has not answered {what} lately"
+
+    @form
     def disk_full(self, path: str, detail: str) -> None:
         """The disk of the store at {path} is full ({detail}), and nothing was changed.
 

@@ -22,7 +22,16 @@ import httpx2
 import msgspec
 from msgspec import Struct
 
-from forkpoint.errors import BadKeys, ForkpointError, NotFound, NotWhole, ServerUnreachable, ShuttingDown, TooMany
+from forkpoint.errors import (
+    BadKeys,
+    ForkpointError,
+    NotFound,
+    NotWhole,
+    ServerUnreachable,
+    ShuttingDown,
+    StoreUnavailable,
+    TooMany,
+)
 from forkpoint.llm.key import Key
 from forkpoint.polling import pauses
 from forkpoint.remote.addresses import KEY, server_url
@@ -46,6 +55,7 @@ _PAUSES = 0.1, 5.0  # seconds between two tries, at first and at most
 _KEPT = 3.0  # seconds that an idle connection is kept: less than servers do, so that none is closed as it is used
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")  # an idempotency key that a header can hold
 _LEFT = 1.0  # seconds that a stream has to end once all was said
+_AWAY = {StoreUnavailable.code, StoreUnavailable.store_away.code}  # the server's store, and it comes back by itself
 _PASSING = {502, 503, 504}  # what stands before the server says that it is away
 
 D = TypeVar("D")
@@ -228,6 +238,8 @@ class ServerConnection:
         if isinstance(error, TooMany | ShuttingDown):
             after = _seconds(response.headers.get("retry-after"), error.retry_after)
             raise Lost(error, after=after, refused=not ShuttingDown.turn_handed_over.made(error))
+        if isinstance(error, StoreUnavailable) and error.code in _AWAY:
+            raise Lost(error, after=_seconds(response.headers.get("retry-after")))
         raise error
 
     def _broken(self, error: Exception) -> Lost | ForkpointError:

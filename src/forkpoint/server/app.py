@@ -29,6 +29,7 @@ from forkpoint.server.api import (
     turns,
 )
 from forkpoint.server.collector import CollectionLoop
+from forkpoint.server.http.breaker import Breaker
 from forkpoint.server.http.call import JSON
 from forkpoint.server.http.door import GONE, Door, refusal
 from forkpoint.server.http.keys import Keyring
@@ -94,7 +95,8 @@ def create_app(
     if keyring is not None:  # one of several tenants cannot take everything
         settings = _shared_out(settings)
     metrics = Metrics()
-    counted = timed(store, metrics.store)
+    breaker = Breaker(settings.max_waiting, metrics.circuit)
+    counted = timed(store, metrics.store, breaker.guarded)
     watching = Watching(settings, counted, metrics)
     turns_here = Turns(settings, watching, metrics)
     tenants = Tenants(counted, models, settings.request_timeout, watching.knows, turns_here.beside)
@@ -107,6 +109,7 @@ def create_app(
         turns=turns_here,
         watching=watching,
         metrics=metrics,
+        breaker=breaker,
         chat=ChatService(agents, tenants, settings),
         collector=CollectionLoop(counted, settings.collect_every, metrics.collected),
     )
@@ -115,8 +118,13 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         for folder in settings.trust:
             await tenants.shared.trust(None, folder, True)
-        by_themselves = (watching.poll(), services.chat.sweep(), services.collector.run(), witnesses.watch())
-        looking = [asyncio.create_task(one) for one in by_themselves]
+        looking = [
+            asyncio.create_task(watching.poll()),
+            asyncio.create_task(services.chat.sweep()),
+            asyncio.create_task(services.collector.run()),
+            asyncio.create_task(witnesses.watch()),
+            asyncio.create_task(breaker.probe(store)),
+        ]
         try:
             yield
         finally:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.collector import CollectionLoop
+from forkpoint.server.http.breaker import Breaker
 from forkpoint.server.http.keys import Keyring
 from forkpoint.server.http.metrics import Metrics
 from forkpoint.server.http.tenants import Tenants
@@ -24,5 +25,6 @@ class Services:
     turns: Turns
     watching: Watching
     metrics: Metrics
+    breaker: Breaker
     chat: ChatService
     collector: CollectionLoop

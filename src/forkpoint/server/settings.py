@@ -80,6 +80,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     max_turns_per_tenant: _Count | None = None  # None: a quarter of max_turns if there are keys
     max_streams: _Count = 20_000  # that are open at once
     max_streams_per_tenant: _Count | None = None  # None: a quarter of max_streams if there are keys
+    max_waiting: _Count = 1000  # operations, of reads and of writes, that wait for the store at once
     grace: _Seconds = 30.0  # how long turns may go on after a signal to stop
     heartbeat: _Pause = 15.0  # after which the server writes a comment into a silent stream
     buffer: _Count = 1024  # frames that a slow reader may lag behind before it gets a gap

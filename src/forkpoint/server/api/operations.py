@@ -34,12 +34,13 @@ async def health() -> Response:
     return answer(Health("ok", __version__))
 
 
-@calls("GET", "/ready", role=None, gives=Ready, raises="shutting_down store_unavailable")
+@calls("GET", "/ready", role=None, gives=Ready, raises="shutting_down store_unavailable store_away")
 async def ready(request: Request) -> Response:
     """Says that it can serve: the store answers, in the format that it should have, and it is not stopping."""
     services: Services = request.app.state.services
     if services.turns.draining:
         raise ShuttingDown()
+    services.breaker.check()
     await services.tenants.store.pulse()
     return answer(Ready("ready"))
 

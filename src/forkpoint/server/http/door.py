@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forkpoint.backend.actor import acting_as
-from forkpoint.errors import ForkpointError, TooLarge, TooSlow, TurnFailed, Unauthorized
+from forkpoint.errors import ForkpointError, StoreUnavailable, TooLarge, TooSlow, TurnFailed, Unauthorized
 from forkpoint.ids import new_id
 from forkpoint.server.api.public import problem_of
 from forkpoint.server.http.address import is_loopback_name
@@ -112,7 +112,7 @@ class Door:
         except ClientDisconnect:  # while its body was read: nobody is there to be told anything
             visit.status = visit.status or GONE
         except Exception as error:
-            if hides(error) and not isinstance(error, TurnFailed):  # a turn's reason was logged when it ended
+            if _is_news(error):
                 _log.exception("a request failed")
             await visit.refuse(error)
 
@@ -167,6 +167,14 @@ def refusal(error: BaseException, request_id: str, path: str = "") -> tuple[int,
     if problem.error.code == INTERNAL:
         status = 500
     return status, encode(problem), headers
+
+
+def _is_news(error: Exception) -> bool:
+    """Whether the log is to have the words of an error that clients do not get.
+
+    The reason of a turn was logged when the turn ended, and that the store is away when its circuit opened.
+    """
+    return hides(error) and not isinstance(error, TurnFailed) and not StoreUnavailable.store_away.made(error)
 
 
 def _caller(services: Services, path: str, headers: Headers) -> ApiKey | None:

@@ -49,8 +49,8 @@ class Metrics:
         def histogram(name: str, help: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
             return Histogram(f"forkpoint_{name}_seconds", help, labels, registry=registry, buckets=buckets)
 
-        def gauge(name: str, help: str) -> Gauge:
-            return Gauge(f"forkpoint_{name}", help, registry=registry)
+        def gauge(name: str, help: str, *labels: str) -> Gauge:
+            return Gauge(f"forkpoint_{name}", help, labels, registry=registry)
 
         self._requests = counter("requests", "HTTP requests that were answered.", "method", "route", "status")
         self._request_seconds = histogram("request", "From request to the end of its answer.", LONG, "method", "route")
@@ -75,6 +75,8 @@ class Metrics:
         self._gaps = counter("stream_gaps", "Times that a slow reader missed provisional updates.")
         self._store = histogram("store", "Operations of the store.", SHORT, "operation")
 
+        self._away = gauge("store_away", "1 while requests are refused since the store does not answer.", "kind")
+
         self._anchored = gauge("last_anchor_time_seconds", "When all witnesses had the newest anchor; 0 if never.")
         self._unwitnessed = counter("anchor_failures", "Anchors that a witness could not be given.", "witness")
         self._collected = counter("collected_bytes", "Bytes of events that were removed from the disk.")
@@ -84,6 +86,8 @@ class Metrics:
         self._operations: dict[str, Histogram] = {}
         # Made here and not when they are first needed: a rate needs the zero that was before.
         self._kinds = [self._tokens.labels(kind) for kind in ("cached", "written", "fresh", "output")]
+        for kind in ("reads", "writes"):
+            self._away.labels(kind)
         for witness in ("log", "command"):
             self._unwitnessed.labels(witness)
         for outcome in ("committed", "failed", "cancelled", "awaiting_approval", "interrupted", "unknown"):
@@ -155,6 +159,10 @@ class Metrics:
         if (found := self._operations.get(operation)) is None:
             found = self._operations[operation] = self._store.labels(self._bounded("operation", operation))
         found.observe(seconds)
+
+    def circuit(self, kind: str, is_open: bool) -> None:
+        """A circuit of the store has opened or closed. For `Breaker`."""
+        self._away.labels(kind).set(is_open)
 
     def anchored(self) -> None:
         """All witnesses have the newest anchor."""

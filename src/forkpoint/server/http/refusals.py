@@ -83,7 +83,7 @@ def _errors(about: Description, takes_parameters: bool) -> Iterator[Exception]:
     """What a call can end in. What is the same for all calls need not be named by each."""
     codes = [*about.raises.split(), "too_large", "bad_request"]
     if about.role is not None:
-        codes += ["unauthorized", "foreign_origin", "store_unavailable"]
+        codes += ["unauthorized", "foreign_origin", "store_unavailable", "store_away"]
         codes += [] if about.role == ROLES[0] else ["forbidden"]
     if about.takes is not None:
         codes += ["too_slow", "encoded_body"]

@@ -88,6 +88,10 @@ _KEPT: dict[ErrorKind, AbstractSet[int]] = {
 }
 """Which statuses of a provider are the client's to see, by what they stand for."""
 
+STORE_WAIT = 2
+"""Seconds after which a store that did not answer may well be asked again."""
+
+_OF_THE_STORE = (errors.StoreUnavailable, errors.OutcomeUnknown, errors.CommitFailed)
 _OVERLOADED = 529  # Anthropic's own; nobody else knows it
 
 
@@ -113,7 +117,7 @@ def is_upstream(error: BaseException) -> bool:
 def retry_after(error: BaseException) -> int | None:
     """The seconds after which another try makes sense, or None if that is not known."""
     cause = error.cause if isinstance(error, TurnFailed) else error
-    said = getattr(cause, "retry_after", None)
+    said = getattr(cause, "retry_after", STORE_WAIT if isinstance(cause, _OF_THE_STORE) else None)
     return None if said is None else max(1, math.ceil(said))
 
 

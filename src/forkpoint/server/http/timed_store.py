@@ -20,20 +20,26 @@ OPERATIONS = frozenset(
 _log = logging.getLogger("forkpoint.server")
 
 
-def timed(store: Store, report: Report) -> Store:
-    """The same store, which reports how long each operation took."""
-    return cast("Store", TimedStore(store, report))
+Operation: TypeAlias = Callable[..., Awaitable[Any]]
+Guard: TypeAlias = Callable[[str, Operation], Operation]
+"""Makes another operation of an operation and its name."""
+
+
+def timed(store: Store, report: Report, guard: Guard = lambda name, operation: operation) -> Store:
+    """The same store, which reports how long each operation took. ``guard`` may stand before each operation."""
+    return cast("Store", TimedStore(store, report, guard))
 
 
 class TimedStore:
     """A store around a store. What is not an operation is passed through as it is."""
 
-    def __init__(self, store: Store, report: Report) -> None:
+    def __init__(self, store: Store, report: Report, guard: Guard) -> None:
         self._store = store
         self._report = report
+        self._guard = guard
 
     def within(self, tenant: str) -> "TimedStore":
-        return TimedStore(self._store.within(tenant), self._report)
+        return TimedStore(self._store.within(tenant), self._report, self._guard)
 
     async def __aenter__(self) -> Self:
         await self._store.__aenter__()
@@ -49,11 +55,13 @@ class TimedStore:
             raise AttributeError(name)
         value = getattr(self._store, name)
         if name in OPERATIONS:
-            value = self.__dict__[name] = _timed(name, value, self._report)  # made once, then found at once
+            value = self.__dict__[name] = self._guard(
+                name, _timed(name, value, self._report)
+            )  # found at once next time
         return value
 
 
-def _timed(name: str, operation: Callable[..., Awaitable[Any]], report: Report) -> Callable[..., Awaitable[Any]]:
+def _timed(name: str, operation: Operation, report: Report) -> Operation:
     async def run(*args: Any, **kwargs: Any) -> Any:
         started = time.perf_counter()
         try:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from forkpoint.backend.callbacks import Callback, Update
 from forkpoint.backend.results import SideAnswer, Turn
-from forkpoint.errors import ForkpointError, ShuttingDown, TooMany, TurnOpen
+from forkpoint.errors import ForkpointError, ShuttingDown, StoreUnavailable, TooMany, TurnOpen
 from forkpoint.server.http.metrics import Metrics
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.live.watch import Watching
@@ -190,7 +190,7 @@ class Turns:
                 self._metrics.used(result.usage)
         except Exception as raised:
             error = self._handed_over(feed, raised) or raised
-            if hides(raised):
+            if hides(raised) and not StoreUnavailable.store_away.made(raised):
                 _log.error("what was asked for failed", exc_info=getattr(raised, "cause", None) or raised)
         finally:
             for end in list(beneath.values()):

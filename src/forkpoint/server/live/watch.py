@@ -157,6 +157,7 @@ class Watching:
     async def poll(self) -> None:
         """Looks for commits of other processes while there are watchers. Never ends by itself."""
         pulse: int | None = None
+        is_blind = False
         while True:
             if not self._boxes:
                 self._someone.clear()
@@ -165,8 +166,11 @@ class Watching:
                 if (now := await self._store.pulse()) != pulse:
                     await self._look()
                     pulse = now
+                is_blind = False
             except ForkpointError as error:
-                _log.warning("cannot see what other processes commit: %s", error)
+                if not is_blind:
+                    _log.warning("cannot see what other processes commit, until the store answers: %s", error)
+                is_blind = True
             except Exception:  # whatever it is, streams of this process go on, and the next look may succeed
                 _log.exception("cannot see what other processes commit")
             await asyncio.sleep(self._settings.poll)
