@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import forkpoint
-from forkpoint.store.sql import migrations, statements
+from forkpoint.store.sql import migrations, postgres_statements, statements
 from forkpoint.store.sqlite.connection import MEMORY, SQL, Database, connect
 from forkpoint.store.sqlite.files import make_tables
 
@@ -136,7 +136,8 @@ def test_every_statement_has_a_caller(name: str) -> None:
 
 def test_every_statement_that_is_called_exists() -> None:
     assert CALLED, "the way of calling statements has changed; teach this test the new one"
-    unknown = sorted((name, file) for name, file in CALLED if name not in SQL)
+    known = SQL.keys() | postgres_statements(locking=False).keys()  # some are needed where several write at once
+    unknown = sorted((name, file) for name, file in CALLED if name not in known)
     assert not unknown, f"called, but in no file: {unknown}"
 
 

@@ -31,10 +31,10 @@ CROSS JOIN LATERAL (
 WHERE tag.tenant = :tenant
   AND tag.key = (SELECT key FROM json_each_text(:tag::json)) AND tag.value = (SELECT value FROM json_each_text(:tag::json))
   AND tag.conversation < :id
-  AND (:drafts::boolean OR conversation.draft = 0)
-  AND (:sub_agents::boolean OR conversation.lineage_kind <> 'sub_agent')
-  AND (:sides::boolean OR conversation.lineage_kind <> 'side')
-  AND (:asides::boolean OR conversation.lineage_kind <> 'aside')
+  AND (:drafts::bigint <> 0 OR conversation.draft = 0)
+  AND (:sub_agents::bigint <> 0 OR conversation.lineage_kind <> 'sub_agent')
+  AND (:sides::bigint <> 0 OR conversation.lineage_kind <> 'side')
+  AND (:asides::bigint <> 0 OR conversation.lineage_kind <> 'aside')
   AND NOT EXISTS (
     SELECT 1 FROM json_each_text(:tags::json) AS further
     WHERE NOT EXISTS (
@@ -57,10 +57,10 @@ CROSS JOIN LATERAL (
 WHERE tag.tenant = :tenant
   AND tag.key = (SELECT key FROM json_each_text(:tag::json)) AND tag.value = (SELECT value FROM json_each_text(:tag::json))
   AND (tag.used, tag.conversation) < (:used::bigint, :id::bytea)
-  AND (:drafts::boolean OR conversation.draft = 0)
-  AND (:sub_agents::boolean OR conversation.lineage_kind <> 'sub_agent')
-  AND (:sides::boolean OR conversation.lineage_kind <> 'side')
-  AND (:asides::boolean OR conversation.lineage_kind <> 'aside')
+  AND (:drafts::bigint <> 0 OR conversation.draft = 0)
+  AND (:sub_agents::bigint <> 0 OR conversation.lineage_kind <> 'sub_agent')
+  AND (:sides::bigint <> 0 OR conversation.lineage_kind <> 'side')
+  AND (:asides::bigint <> 0 OR conversation.lineage_kind <> 'aside')
   AND NOT EXISTS (
     SELECT 1 FROM json_each_text(:tags::json) AS further
     WHERE NOT EXISTS (

@@ -153,7 +153,7 @@ FROM turn WHERE turn.tenant = :tenant AND turn.id = :id AND (SELECT count(*) FRO
 SELECT turn.*, NULL::bigint AS holder_seen, NULL::text AS holder_host, NULL::bigint AS holder_process,
   NULL::bigint AS holder_since
 FROM turn
-WHERE tenant = :tenant AND "end" BETWEEN :first AND :last AND (:notes::boolean OR kind = 'turn')
+WHERE tenant = :tenant AND "end" BETWEEN :first AND :last AND (:notes::bigint <> 0 OR kind = 'turn')
 ORDER BY "end"
 LIMIT NULLIF(:limit::bigint, -1);
 
@@ -162,7 +162,7 @@ LIMIT NULLIF(:limit::bigint, -1);
 SELECT turn.*, NULL::bigint AS holder_seen, NULL::text AS holder_host, NULL::bigint AS holder_process,
   NULL::bigint AS holder_since
 FROM turn
-WHERE tenant = :tenant AND "end" BETWEEN :first AND :last AND (:notes::boolean OR kind = 'turn')
+WHERE tenant = :tenant AND "end" BETWEEN :first AND :last AND (:notes::bigint <> 0 OR kind = 'turn')
 ORDER BY "end" DESC
 LIMIT NULLIF(:limit::bigint, -1);
 

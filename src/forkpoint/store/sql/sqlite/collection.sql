@@ -43,9 +43,9 @@ SELECT count(*) AS events, coalesce(sum(length(CAST(payload AS BLOB))), 0) AS by
 FROM event WHERE id BETWEEN :first AND :last;
 
 -- name: last_events
--- The events of a stretch from its end: the collector works from there, so that a prefix always stays whole.
+-- The last events of a stretch, from its end: the collector works from there, so that a prefix always stays whole.
 SELECT id, coalesce(length(CAST(payload AS BLOB)), 0) AS bytes
-FROM event WHERE id BETWEEN :first AND :last ORDER BY id DESC;
+FROM event WHERE id BETWEEN :first AND :last ORDER BY id DESC LIMIT :limit;
 
 -- name: delete_events
 -- Refused by the foreign keys if a head, a base or an open turn stands there.

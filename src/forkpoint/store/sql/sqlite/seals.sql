@@ -11,12 +11,12 @@ SELECT count(*) AS has_seals FROM sqlite_master WHERE type = 'table' AND name = 
 SELECT id, last, time FROM seal ORDER BY id DESC LIMIT 1;
 
 -- name: newest_record
--- How far records go.
-SELECT coalesce(max(id), 0) AS id FROM record;
+-- How far records go. There is one writer at a time, so nobody writes an earlier one any more.
+SELECT coalesce(max(id), 0) AS id, '' AS writers FROM record;
 
 -- name: unsealed_records
 -- The next records that no seal covers, of all tenants.
-SELECT id, tenant, digest FROM record WHERE id > :after ORDER BY id LIMIT :limit;
+SELECT id, tenant, digest FROM record WHERE id > :after AND id <= :upto ORDER BY id LIMIT :limit;
 
 -- name: last_seal
 -- A tenant's newest seal.

@@ -155,10 +155,10 @@ def _shorten(db: Database, scope: Scope, stretch: Stretch, most: int) -> Collect
     """Removes a few events from the end of a stretch, and the turns of which nothing is left then."""
     first = last = None
     events = size = 0
-    for row in db.run("last_events", stretch.keys):
+    for row in db.run("last_events", stretch.keys | {"limit": _CHUNK}):
         first, last = row["id"], last or row["id"]
         events, size = events + 1, size + row["bytes"]
-        if events == _CHUNK or size >= most:
+        if size >= most:
             break
     if first is None:
         return Collected()

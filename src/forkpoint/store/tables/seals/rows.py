@@ -1,5 +1,6 @@
 """Seals as rows: each statement about them, within the transaction of the caller. Tests: tests/store/test_seals.py."""
 
+import sys
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -37,15 +38,29 @@ def sealed_up_to(db: Database) -> int:
     return 0 if row is None else int(row["last"])
 
 
-def newest_record(db: Database, scope: Scope) -> int:
-    return int(db.run("newest_record").fetchone()["id"])
+def newest_record(db: Database, scope: Scope) -> tuple[int, str]:
+    """How far records go, and which open transactions may still write one before that: none if there is one writer."""
+    row = db.run("newest_record").fetchone()
+    return int(row["id"]), row["writers"]
 
 
-def next_seals(db: Database, scope: Scope) -> NewSeals | None:
-    """Seals for the next records that have none; None if all are sealed. Writes nothing."""
+def open_writers(db: Database, scope: Scope, writers: str) -> str:
+    """Which of these transactions are still open."""
+    found: str = db.run("open_writers", {"writers": writers}).fetchone()["writers"]
+    return found
+
+
+def last_before_a_gap(db: Database, scope: Scope, upto: int) -> int:
+    """The record up to which certainly none is missing, whoever still writes."""
+    where = {"after": sealed_up_to(db), "upto": upto, "limit": LARGEST}
+    return int(db.run("last_before_a_gap", where).fetchone()["id"])
+
+
+def next_seals(db: Database, scope: Scope, upto: int = sys.maxsize) -> NewSeals | None:
+    """Seals for the next records up to one that have none; None if all of them are sealed. Writes nothing."""
     after = sealed_up_to(db)
     by_tenant: dict[str, list[Row]] = {}
-    for row in db.run("unsealed_records", {"after": after, "limit": LARGEST}):
+    for row in db.run("unsealed_records", {"after": after, "upto": upto, "limit": LARGEST}):
         by_tenant.setdefault(row["tenant"], []).append(row)
     if not by_tenant:
         return None
