@@ -546,7 +546,7 @@ class Story:
         return there
 
     async def all_sealed(self) -> bool:
-        return await self.store._view.read(rows.next_seals) is None
+        return await self.store._view.read(partial(rows.next_seals, upto=1 << 62)) is None
 
     async def all_anchored(self) -> bool:
         return await self.all_sealed() and await self.store._view.read(rows.next_store_seal) is None

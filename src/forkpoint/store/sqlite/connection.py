@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import msgspec
 
@@ -29,6 +29,9 @@ class Database(sqlite3.Connection):
     """A connection that knows which file it is to, and the statements that are said to it."""
 
     path: str
+
+    def within(self, tenant: str, /) -> Self:
+        return self  # ids are of one tenant only, so that no statement needs to name it
 
     def run(self, name: str, parameters: Mapping[str, Any] | Sequence[Any] = (), /) -> sqlite3.Cursor:
         return self.execute(SQL[name], parameters)

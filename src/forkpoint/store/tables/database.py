@@ -38,6 +38,10 @@ class Database(Protocol):
         """What errors call the store."""
         ...
 
+    def within(self, tenant: str, /) -> "Database":
+        """The same transaction for another tenant: its rows are meant where a statement's parameters name no tenant."""
+        ...
+
     def run(self, name: str, parameters: Mapping[str, Any] | Sequence[Any] = (), /) -> Cursor:
         """Runs a statement of `forkpoint.store.sql` by its name."""
         ...

@@ -153,7 +153,7 @@ class Collector:
         return replace(total, pending=(HURRY,)) if more else total
 
     def _delete_draft(self, db: Database, scope: Scope, tenant: str, id: str) -> bool:
-        return deletion.delete_old_draft(db, replace(scope, tenant=tenant), id, self._before.drafts)
+        return deletion.delete_old_draft(db.within(tenant), replace(scope, tenant=tenant), id, self._before.drafts)
 
     # What was removed leaves the disk.
 

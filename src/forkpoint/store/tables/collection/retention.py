@@ -99,15 +99,15 @@ def expire_tries(db: Database, scope: Scope, tenants: Tenants, before: int) -> i
     rows = db.run("old_tries", tenants.range | {"before": before, "limit": BATCH}).fetchall()
     rows.sort(key=lambda row: (row["tenant"], row["family"]))
     for (tenant, family), tries in groupby(rows, key=lambda row: (row["tenant"], row["family"])):
-        of_tenant = replace(scope, tenant=tenant, by=None)  # nobody acts here: a rule does
+        of_tenant, own = replace(scope, tenant=tenant, by=None), db.within(tenant)  # nobody acts here: a rule does
         turns = [row["id"] for row in tries]
         for turn in turns:
-            db.run("expire_try", {"id": turn, "now": scope.now})
-            db.run("delete_steps", {"turn": turn})
-            db.run("forget_salts_of_tries", {"tenant": tenant, "subject": turn})
+            own.run("expire_try", {"id": turn, "now": scope.now})
+            own.run("delete_steps", {"turn": turn})
+            own.run("forget_salts_of_tries", {"tenant": tenant, "subject": turn})
         expired = Expiry(TRIES, before, tuple(map(id_from_bytes, turns)))
         fact = Fact(kind="expired", time=scope.now, expired=expired)
-        records.tell_in(db, of_tenant, family_chain(family), fact)
+        records.tell_in(own, of_tenant, family_chain(family), fact)
     if rows:
         garbage.owe(db)
     return len(rows)

@@ -91,10 +91,10 @@ def collect_slice(db: Database, scope: Scope, tenants: Tenants, most: int = SLIC
     until = time.perf_counter() + SLICE_SECONDS
     done = Collected()
     while (row := db.run("next_garbage", tenants.range).fetchone()) is not None:
-        of_tenant = replace(scope, tenant=row["tenant"])
-        stretch = _unreached(db, row["segment"])
+        of_tenant, own = replace(scope, tenant=row["tenant"]), db.within(row["tenant"])
+        stretch = _unreached(own, row["segment"])
         while stretch is not None:
-            some = _shorten(db, of_tenant, stretch, most - done.payload_bytes)
+            some = _shorten(own, of_tenant, stretch, most - done.payload_bytes)
             done += some
             if not some.events:
                 break
@@ -102,9 +102,9 @@ def collect_slice(db: Database, scope: Scope, tenants: Tenants, most: int = SLIC
                 owe(db)
                 return done, True
         if stretch is not None and stretch.whole:
-            db.run("delete_segment", {"id": stretch.segment})
+            own.run("delete_segment", {"id": stretch.segment})
             done += Collected(segments=1)
-            queue(db, of_tenant, stretch.base)
+            queue(own, of_tenant, stretch.base)
         db.run("delete_garbage", {"tenant": row["tenant"], "segment": row["segment"]})
     if done != Collected():
         owe(db)
@@ -114,21 +114,22 @@ def collect_slice(db: Database, scope: Scope, tenants: Tenants, most: int = SLIC
 def measure(db: Database, tenants: Tenants) -> Collected:
     """What collecting the garbage would remove."""
     total, gone, measured = Collected(), set[int](), 0
-    waiting = [-row["segment"] for row in db.run("all_garbage", tenants.range)]
+    waiting = [(-row["segment"], row["tenant"]) for row in db.run("all_garbage", tenants.range)]
     heapq.heapify(waiting)  # the newest first: a segment stands on an older one
     while waiting:
-        segment = -heapq.heappop(waiting)
-        stretch = None if segment == measured else _unreached(db, segment, gone)
+        newest, tenant = heapq.heappop(waiting)
+        segment, own = -newest, db.within(tenant)
+        stretch = None if segment == measured else _unreached(own, segment, gone)
         measured = segment
         if stretch is None:
             continue
-        found = db.run("measure_events", stretch.keys).fetchone()
-        turns = db.run("turns_in_stretch", stretch.keys | {"after": stretch.after}).fetchone()["turns"]
+        found = own.run("measure_events", stretch.keys).fetchone()
+        turns = own.run("turns_in_stretch", stretch.keys | {"after": stretch.after}).fetchone()["turns"]
         total += Collected(found["events"], found["bytes"], int(stretch.whole), turns=turns)
         if stretch.whole:
             gone.add(segment)
             if stretch.base is not None:
-                heapq.heappush(waiting, -(stretch.base >> 32))
+                heapq.heappush(waiting, (-(stretch.base >> 32), tenant))
     return total
 
 
