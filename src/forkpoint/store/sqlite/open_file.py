@@ -111,6 +111,11 @@ class OpenFile:
         return self._writer
 
     @property
+    def commits(self) -> int:
+        """How many transactions this process has committed."""
+        return 0 if self._writer is None else self._writer.commits
+
+    @property
     def is_open(self) -> bool:
         """Whether it can be written to, as it is."""
         return self._writer is not None

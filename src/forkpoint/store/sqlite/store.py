@@ -12,11 +12,11 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from forkpoint.clock import Clock, system_clock
+from forkpoint.store.sqlite.collection import collect, collect_at_close
 from forkpoint.store.sqlite.connection import Connect, connect
 from forkpoint.store.sqlite.copies.backup import back_up
 from forkpoint.store.sqlite.open_file import DEFAULTS, OpenFile, SqliteSettings
 from forkpoint.store.sqlite.tenant_view import TenantView
-from forkpoint.store.tables.collection.collector import Collector, collect_at_close
 from forkpoint.store.tables.held_turns import HeldTurns
 from forkpoint.store.tables.store import TableStore
 from forkpoint.store.values import DEFAULT_TENANT, Access, Backup, Collected, CopyProgress, check_name
@@ -66,7 +66,7 @@ class SqliteStore(TableStore, AbstractAsyncContextManager["SqliteStore", None]):
         return pulse.read()
 
     async def collect(self, *, dry_run: bool = False, compact: bool = False, every_tenant: bool = False) -> Collected:
-        return await Collector(self._view, every_tenant=every_tenant).run(dry_run=dry_run, compact=compact)
+        return await collect(self._view, dry_run=dry_run, compact=compact, every_tenant=every_tenant)
 
     async def backup(
         self, path: str | os.PathLike[str], *, force: bool = False, progress: CopyProgress | None = None

@@ -46,6 +46,11 @@ class OpenStore(Protocol):
         """Turns whose outcome is unknown, by tenant and id: their token, and what was spent last."""
         ...
 
+    @property
+    def commits(self) -> int:
+        """How many transactions this process has committed."""
+        ...
+
     def check_writable(self) -> None:
         """Raises `StoreUnusable` if nothing may be written."""
         ...
