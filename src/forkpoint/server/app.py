@@ -38,6 +38,7 @@ from forkpoint.server.http.openapi import document as openapi
 from forkpoint.server.http.tenants import Tenants
 from forkpoint.server.http.timed_store import timed
 from forkpoint.server.live.feed import encode
+from forkpoint.server.live.relay import Relay
 from forkpoint.server.live.runs import Turns
 from forkpoint.server.live.watch import Watching
 from forkpoint.server.services import Services
@@ -99,6 +100,7 @@ def create_app(
     counted = timed(store, metrics.store, breaker.guarded)
     watching = Watching(settings, counted, metrics)
     turns_here = Turns(settings, watching, metrics)
+    relay = Relay(counted, watching, turns_here.feed)
     tenants = Tenants(counted, models, settings.request_timeout, watching.knows, turns_here.beside)
     witnesses = Witnesses(settings, counted, metrics)
     services = Services(
@@ -120,6 +122,7 @@ def create_app(
             await tenants.shared.trust(None, folder, True)
         looking = [
             asyncio.create_task(watching.poll()),
+            asyncio.create_task(relay.run()),
             asyncio.create_task(services.chat.sweep()),
             asyncio.create_task(services.collector.run()),
             asyncio.create_task(witnesses.watch()),

@@ -20,7 +20,7 @@ Tests: forkpoint.testing.conformance, which tests/store/test_sqlite_conformance.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from os import PathLike
 from typing import Protocol, Self
 
@@ -698,6 +698,17 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         have been committed, and a read finds it. Compare only numbers of one open store, and only for equality. The
         call waits for no writer and is cheap enough for several times a second.
         """
+        ...
+
+    async def tell(self, text: str) -> None:
+        """Gives all processes that have the store open a short hint, at most 7,999 bytes. A hint may be lost.
+
+        Does nothing unless `capabilities.notify`. No truth may depend on it: what counts is in the tables.
+        """
+        ...
+
+    def hear(self, heard: Callable[[str], None]) -> AbstractContextManager[None]:
+        """Within the block ``heard`` is called with each hint, those of this process too. It must not take long."""
         ...
 
     async def verify(

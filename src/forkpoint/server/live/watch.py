@@ -4,7 +4,7 @@ process did. Tests: tests/server/test_two_servers.py."""
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeAlias
@@ -43,6 +43,8 @@ class Watching:
         self._known: dict[tuple[str, str], int] = {}  # the revision of each conversation at the last look
         self._open: Counter[str] = Counter()
         self._someone = asyncio.Event()
+        # Who else hears of a turn that runs here, given its tenant and conversation.
+        self.elsewhere: Callable[[str, str], Sequence[Mailbox]] = lambda tenant, conversation: ()
         self.closing = False
 
     def store(self, tenant: str) -> Store:
@@ -51,9 +53,24 @@ class Watching:
             found = self._stores[tenant] = self._store.within(tenant)
         return found
 
-    def mailboxes(self, tenant: str, conversation: str | None) -> Collection[Mailbox]:
-        """The mailboxes of all who watch a conversation."""
+    @property
+    def buffer(self) -> int:
+        """How many frames a mailbox holds."""
+        return self._settings.buffer
+
+    @property
+    def watched(self) -> Iterator[tuple[str, str]]:
+        """All conversations that somebody watches here, each with its tenant."""
+        return ((tenant, id) for tenant, conversations in self._boxes.items() for id in conversations)
+
+    def readers(self, tenant: str, conversation: str | None) -> Collection[Mailbox]:
+        """The mailboxes of all who watch a conversation here."""
         return self._boxes.get(tenant, {}).get(conversation or "", ())
+
+    def mailboxes(self, tenant: str, conversation: str | None) -> Collection[Mailbox]:
+        """The mailboxes of all who watch a conversation, here or through another node."""
+        elsewhere = self.elsewhere(tenant, conversation or "")
+        return [*self.readers(tenant, conversation), *elsewhere] if elsewhere else self.readers(tenant, conversation)
 
     def watch(self, tenant: str, conversation: str, revision: int, *, provisional: bool = True) -> Mailbox:
         """A mailbox that gets every update of a conversation until `leave`; or only the ends of turns.

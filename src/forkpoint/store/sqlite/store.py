@@ -3,7 +3,8 @@ Tests: tests/store/test_sqlite_conformance.py, test_state_machine.py, test_limit
 """
 
 import os
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -64,6 +65,12 @@ class SqliteStore(TableStore, AbstractAsyncContextManager["SqliteStore", None]):
         if not pulse.is_ready:
             await anyio.to_thread.run_sync(pulse.prepare)
         return pulse.read()
+
+    async def tell(self, text: str) -> None:
+        """Reaches nobody: other processes see by the file's pulse that something was committed."""
+
+    def hear(self, heard: Callable[[str], None]) -> AbstractContextManager[None]:
+        return nullcontext()
 
     async def collect(self, *, dry_run: bool = False, compact: bool = False, every_tenant: bool = False) -> Collected:
         return await collect(self._view, dry_run=dry_run, compact=compact, every_tenant=every_tenant)
