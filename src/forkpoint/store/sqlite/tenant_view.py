@@ -27,6 +27,7 @@ class TenantView:
 
     opened: OpenFile
     tenant: str
+    quick: None = None  # a statement costs no round trip here
 
     async def read(self, operation: Callable[[Database, Scope], T]) -> T:
         """Runs an operation that only reads, on one snapshot: the newest at the time of the call."""

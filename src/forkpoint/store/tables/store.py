@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Literal, Self
 
 from msgspec.structs import replace
 
@@ -443,7 +443,21 @@ class TableStore:
             by=by,
             accepted=accepted,
         )
-        return await self._turns.take(turn, token, begun=True, operation=run, durable=accepted)
+        quickly = None
+        if (quick := self._view.quick) is not None and retry_of is None and onto is None:
+            quickly = partial(
+                quick.begin,
+                conversation,
+                turn,
+                token=token,
+                input=input,
+                if_revision=if_revision,
+                if_name=if_name,
+                key=key,
+                by=by,
+                accepted=accepted,
+            )
+        return await self._turns.take(turn, token, begun=True, operation=run, durable=accepted, quickly=quickly)
 
     async def journal(
         self, turn: OpenTurn, events: Sequence[NewEvent], *, usage: Usage = Usage(), calling: bool = False
@@ -452,9 +466,15 @@ class TableStore:
         spent = turn.usage + usage
         run = partial(turns.journal, turn=turn, staged=staged, usage=spent, calling=calling)
         landed = partial(turns.journalled, id=turn.id, staged=turn.staged + len(events), usage=spent)
-        digest, steered, budgeted = await self._turns.account(
-            turn, self._view.write("steps of turn", turn.id, run, landed=landed, size=staged.size)
-        )
+
+        async def write() -> tuple[bytes | None, JsonText | None, bool]:
+            quick = self._view.quick
+            done = None if quick is None else await quick.journal(turn, staged, spent)
+            if done is not None:
+                return done
+            return await self._view.write("steps of turn", turn.id, run, landed=landed, size=staged.size)
+
+        digest, steered, budgeted = await self._turns.account(turn, write())
         return replace(
             turn,
             staged=turn.staged + len(events),
@@ -534,18 +554,32 @@ class TableStore:
         def not_landed(error: Exception) -> CommitFailed:
             return CommitFailed(self._view.opened.path, turn.id, str(error))
 
-        write = self._view.write("turn", turn.id, run, landed=landed, not_landed=not_landed, size=staged.size)
-        committed = await self._turns.account(turn, write, usage)
+        async def write() -> Committed:
+            quick, done = self._view.quick, None
+            if quick is not None and aside is None:
+                done = await quick.commit(turn, staged, turn.usage + usage, settings=settings, cache=cache)
+            if done is not None:
+                return done
+            return await self._view.write("turn", turn.id, run, landed=landed, not_landed=not_landed, size=staged.size)
+
+        committed = await self._turns.account(turn, write(), usage)
         if turn.staged:  # the rest is in the journal, and only the disk has it as it is
             return committed
         return replace(committed, events=placed(turn, events, staged, committed.first))
 
     async def fail(self, turn: OpenTurn, error: TurnError, *, usage: Usage = Usage()) -> StoredTurn:
         error = TurnError(_printable(error.code), _printable(error.message))
-        return await self._turns.end(turn, partial(turns.end, outcome="failed", error=error), usage)
+        return await self._end(turn, "failed", error, usage)
 
     async def cancel(self, turn: OpenTurn, *, usage: Usage = Usage()) -> StoredTurn:
-        return await self._turns.end(turn, partial(turns.end, outcome="cancelled", error=None), usage)
+        return await self._end(turn, "cancelled", None, usage)
+
+    async def _end(
+        self, turn: OpenTurn, kind: Literal["failed", "cancelled"], error: TurnError | None, usage: Usage
+    ) -> StoredTurn:
+        quick = self._view.quick
+        quickly = None if quick is None else partial(quick.end, turn, kind, error, usage)
+        return await self._turns.end(turn, partial(turns.end, outcome=kind, error=error), usage, quickly=quickly)
 
     async def wait(self, turn: OpenTurn, events: Sequence[NewEvent] = (), *, usage: Usage = Usage()) -> StoredTurn:
         staged = self._view.stage(turn, events)

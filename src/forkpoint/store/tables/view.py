@@ -10,6 +10,7 @@ from forkpoint.events import NewEvent, Usage
 from forkpoint.store.checks import Checks
 from forkpoint.store.stage import Staged
 from forkpoint.store.tables.database import Database
+from forkpoint.store.tables.quick import QuickWrites
 from forkpoint.store.tables.rows import Scope
 from forkpoint.store.tables.settings import StoreSettings
 from forkpoint.store.values import OpenTurn
@@ -80,6 +81,11 @@ class View(Protocol):
 
     @property
     def tenant(self) -> str: ...
+
+    @property
+    def quick(self) -> QuickWrites | None:
+        """Writes in one statement, if the database has such."""
+        ...
 
     def within(self, tenant: str) -> "View":
         """The same store for another tenant."""

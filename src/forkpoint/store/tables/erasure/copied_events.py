@@ -38,9 +38,15 @@ _told = msgspec.json.Decoder(_Told).decode
 
 def insert_copies(db: Database, first: int, events: Sequence[Sealed], links: Sequence[Link]) -> None:
     """Writes down the copies among events that were just committed, from a key on. Most commits have none."""
-    if any(event.envelope.origin is not None or event.envelope.kind in TELLS for event in events):
-        rows = ((first + n, decode_envelope(link.envelope), link.payload) for n, link in enumerate(links))
-        _insert(db, rows)
+    if rows := copy_rows(first, events, links):
+        db.run_many("insert_copy", rows)
+
+
+def copy_rows(first: int, events: Sequence[Sealed], links: Sequence[Link]) -> list[tuple[int, bytes, int]]:
+    """The copies among events of a commit, from a key on: the key of each, and its source."""
+    if not any(event.envelope.origin is not None or event.envelope.kind in TELLS for event in events):
+        return []
+    return _copies((first + n, decode_envelope(link.envelope), link.payload) for n, link in enumerate(links))
 
 
 def insert_imported_copies(db: Database, events: Iterable[tuple[int, str, str | None]]) -> None:
@@ -56,8 +62,11 @@ def adopt_copies(db: Database) -> None:
 
 
 def _insert(db: Database, rows: Iterable[tuple[int, Envelope, Any]]) -> None:
-    copies = [(key, *source) for key, envelope, payload in rows if (source := source_of(envelope, payload)) is not None]
-    db.run_many("insert_copy", copies)
+    db.run_many("insert_copy", _copies(rows))
+
+
+def _copies(rows: Iterable[tuple[int, Envelope, Any]]) -> list[tuple[int, bytes, int]]:
+    return [(key, *source) for key, envelope, payload in rows if (source := source_of(envelope, payload)) is not None]
 
 
 def _may_be(envelope: str) -> bool:

@@ -21,7 +21,7 @@ from forkpoint.store.tables.operations.departure import leave_head
 from forkpoint.store.tables.operations.history import head_at, read_sealed
 from forkpoint.store.tables.operations.landmarks import insert_landmarks
 from forkpoint.store.tables.operations.turns import deliver, find, open_turn, write_as_budgeted
-from forkpoint.store.tables.rows import ORDINALS, Scope, blob, dumps, head_columns, load_usage, pack, unpack
+from forkpoint.store.tables.rows import ORDINALS, Parameters, Scope, blob, dumps, head_columns, load_usage, pack, unpack
 from forkpoint.store.values import Announcement, Committed, Head, IdempotencyKey, NewFork, OpenTurn, StoreLimits
 
 
@@ -39,19 +39,13 @@ def commit(
     """Makes the turn history: its row by compare-and-set, its events, and the head, in this order."""
     id = id_to_bytes(turn.id)
     ordinal = turn.base.ordinal + turn.staged + len(staged.events)
-    head = _head_after(turn, staged, usage)
-    parameters = {
-        "id": id,
+    head = head_after(turn, staged, usage)
+    parameters = committed_columns(turn, staged, usage, head) | {
         "token": turn.token,
         "staged": turn.staged,
         "steered": turn.steered,
         "end": None if turn.segment is None else turn.segment << 32 | ordinal,
         "record": turn.records + 1,
-        "usage": dumps(usage),
-        "totals": dumps(head.totals),
-        "state_of": blob(head.state_of),
-        "state": dumps(staged.state) if head.state_of == turn.id else None,
-        "open_calls": dumps(head.open_calls),
         "now": scope.now,
     }
     _, before = write_as_budgeted(db, scope, turn, "commit_turn", parameters)
@@ -129,7 +123,7 @@ def note(
     last = Position(segment, base.base.ordinal + len(staged.events))
     id = id_to_bytes(base.id)
     digest = _insert_events(db, id, first, base.base, staged.events)
-    head = replace(_head_after(base, staged, usage), position=last, digest=digest)
+    head = replace(head_after(base, staged, usage), position=last, digest=digest)
     parameters = {
         "id": id,
         "tenant": scope.tenant,
@@ -178,6 +172,71 @@ def announce(db: Database, scope: Scope, made: str, announced: Announcement, *, 
     )
 
 
+def head_after(turn: OpenTurn, staged: Staged, usage: Usage) -> Head:
+    """What is true once these events are history, wherever they will stand. Raises `Unpaired` if a call is open."""
+    changed = turn.state_changed or staged.state is not turn.state
+    return Head(
+        position=None,
+        digest=b"",
+        turn=turn.id,
+        totals=turn.base.totals + usage,
+        state_of=turn.id if changed else turn.base.state_of,
+        open_calls=staged.calls.at_a_commit(),
+    )
+
+
+def committed_columns(turn: OpenTurn, staged: Staged, usage: Usage, head: Head) -> Parameters:
+    """What the row of a turn says once the turn is history, and which row that is."""
+    return {
+        "id": id_to_bytes(turn.id),
+        "usage": dumps(usage),
+        "totals": dumps(head.totals),
+        "state_of": blob(head.state_of),
+        "state": dumps(staged.state) if head.state_of == turn.id else None,
+        "open_calls": dumps(head.open_calls),
+    }
+
+
+def commit_fact(
+    scope: Scope,
+    turn: OpenTurn,
+    head: Head,
+    usage: Usage,
+    salt: bytes,
+    *,
+    kind: Literal["committed", "note"] = "committed",
+    settings: JsonText | None = None,
+    cache: JsonText | None = None,
+    spend: Spend | None = None,
+    aside: str | None = None,
+) -> Fact:
+    """What the record of a commit says."""
+    return Fact(
+        kind=kind,
+        time=scope.now,
+        by=scope.by,
+        turn=TurnFacts(
+            id=turn.id,
+            outcome="committed",
+            base=records.base_of(turn.base),
+            end=records.point_of(head),
+            usage=usage,
+            started=turn.started,
+            ended=scope.now,
+            by=turn.by,
+            retry_of=turn.retry_of,
+            input=None if turn.input is None else salted(salt, turn.input),
+            steered=None if turn.steered is None else salted(salt, turn.steered),
+        ),
+        revision=turn.revision + 1,
+        own_from=None if spend is None else spend.own_from,
+        inherited=None if spend is None else spend.inherited,
+        settings=None if settings is None else salted(salt, settings),
+        cache=None if cache is None else salted(salt, cache),
+        aside=aside,
+    )
+
+
 def _same_note(db: Database, scope: Scope, conversation: str, id: str, events: Sequence[NewEvent]) -> Committed | None:
     """What a note with this id did, if it was this one: its id is an idempotency key too. Raises `KeyReused`."""
     if find(db, scope, id) is None:
@@ -210,19 +269,6 @@ def _base_for_note(db: Database, scope: Scope, conversation: str, note: str, if_
     conversations.check_revision(row, if_revision)
     conversations.check_free(row, scope)
     return open_turn(db, row, note, b"")
-
-
-def _head_after(turn: OpenTurn, staged: Staged, usage: Usage) -> Head:
-    """What is true once these events are history, wherever they will stand. Raises `Unpaired` if a call is open."""
-    changed = turn.state_changed or staged.state is not turn.state
-    return Head(
-        position=None,
-        digest=b"",
-        turn=turn.id,
-        totals=turn.base.totals + usage,
-        state_of=turn.id if changed else turn.base.state_of,
-        open_calls=staged.calls.at_a_commit(),
-    )
 
 
 def _open_segment(db: Database, scope: Scope, family: bytes, base: Head) -> int:
@@ -260,29 +306,8 @@ def _move_head(
 ) -> int:
     """Moves the head to what was committed, and adds the record of that. Returns the record's number."""
     salt = new_salt()
-    fact = Fact(
-        kind=kind,
-        time=scope.now,
-        by=scope.by,
-        turn=TurnFacts(
-            id=turn.id,
-            outcome="committed",
-            base=records.base_of(turn.base),
-            end=records.point_of(head),
-            usage=usage,
-            started=turn.started,
-            ended=scope.now,
-            by=turn.by,
-            retry_of=turn.retry_of,
-            input=None if turn.input is None else salted(salt, turn.input),
-            steered=None if turn.steered is None else salted(salt, turn.steered),
-        ),
-        revision=turn.revision + 1,
-        own_from=None if spend is None else spend.own_from,
-        inherited=None if spend is None else spend.inherited,
-        settings=None if settings is None else salted(salt, settings),
-        cache=None if cache is None else salted(salt, cache),
-        aside=aside,
+    fact = commit_fact(
+        scope, turn, head, usage, salt, kind=kind, settings=settings, cache=cache, spend=spend, aside=aside
     )
     id = id_to_bytes(turn.conversation)
     parameters = head_columns(head) | {

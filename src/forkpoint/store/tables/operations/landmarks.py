@@ -38,10 +38,15 @@ class Unmarked(Exception):
 
 def insert_landmarks(db: Database, first: int, events: Sequence[Sealed], links: Sequence[Link]) -> None:
     """Writes down the landmarks among events that were just committed, from a key on. Most commits have none."""
+    if rows := landmark_rows(first, events, links):
+        db.run_many("insert_landmark", rows)
+
+
+def landmark_rows(first: int, events: Sequence[Sealed], links: Sequence[Link]) -> list[tuple[int, str, int | None]]:
+    """The landmarks among events of a commit, from a key on: the key of each, its kind, and what it keeps."""
     if LANDMARKS.isdisjoint({event.envelope.kind for event in events}):
-        return
-    rows = ((first + n, link.envelope, link.payload) for n, link in enumerate(links))
-    db.run_many("insert_landmark", _found(rows))
+        return []
+    return list(_found((first + n, link.envelope, link.payload) for n, link in enumerate(links)))
 
 
 def read_landmarks(

@@ -18,9 +18,9 @@ from forkpoint.errors import (
 )
 from forkpoint.events import JsonText, Usage
 from forkpoint.history.budgets import Amount
-from forkpoint.history.digests import forge
+from forkpoint.history.digests import Link, forge
 from forkpoint.history.records import start_of_steps
-from forkpoint.history.state import fold
+from forkpoint.history.state import State, fold
 from forkpoint.history.steers import steers_among, with_delivered
 from forkpoint.ids import id_from_bytes, id_to_bytes
 from forkpoint.store.stage import Staged
@@ -162,12 +162,12 @@ def journal(
     and whether its family has a budget. What was reserved for a call is given back, unless the turn is still
     ``calling`` a model."""
     id = id_to_bytes(turn.id)
-    digest = turn.steps_digest
-    rows = []
-    for number, event in enumerate(staged.events, start=turn.staged + 1):
-        link = forge(digest or start_of_steps(id), id, event.text, event.payload)
-        rows.append((id, number, link.envelope, link.payload, link.salt, link.payload_digest))
-        digest = link.chain_digest
+    links = step_links(turn, staged)
+    digest = links[-1].chain_digest if links else turn.steps_digest
+    rows = [
+        (id, number, link.envelope, link.payload, link.salt, link.payload_digest)
+        for number, link in enumerate(links, start=turn.staged + 1)
+    ]
     mine = {"id": id, "token": turn.token, "staged": turn.staged}
     more = {"usage": dumps(usage), "more": len(staged.events), "steps": digest}
     written, before = write_as_budgeted(db, scope, turn, "journal_turn", mine | more)
@@ -179,6 +179,16 @@ def journal(
             give_back(db, id, "call")
     steered = None if written is None else written["steered"]
     return digest, deliver(db, id, steered, staged), before is not None
+
+
+def step_links(turn: OpenTurn, staged: Staged) -> list[Link]:
+    """The next steps of a turn, each chained to the step before."""
+    id = id_to_bytes(turn.id)
+    digest, links = turn.steps_digest or start_of_steps(id), []
+    for event in staged.events:
+        links.append(forge(digest, id, event.text, event.payload))
+        digest = links[-1].chain_digest
+    return links
 
 
 def deliver(db: Database, turn: bytes, steered: JsonText | None, staged: Staged) -> JsonText | None:
@@ -514,6 +524,22 @@ def open_turn(
     """
     segment = row["open_segment"] if base is None else None
     base = base or head_of(row)
+    return handle_at(row, turn, token, base, segment, read_state(db, base), started=started, by=by, branch=branch)
+
+
+def handle_at(
+    row: Row,
+    turn: str,
+    token: bytes,
+    base: Head,
+    segment: int | None,
+    state: State,
+    *,
+    started: int,
+    by: str | None,
+    branch: str | None = None,
+) -> OpenTurn:
+    """The same for a base whose folded state is known."""
     return OpenTurn(
         id=turn,
         conversation=id_from_bytes(row["id"]),
@@ -523,7 +549,7 @@ def open_turn(
         segment=segment,
         family=id_from_bytes(row["family"]),
         calls=base.open_calls.at_a_base(),
-        state=read_state(db, base),
+        state=state,
         state_changed=base.state is not None,  # no commit stood at the base, so this one has to keep the state
         started=started,
         branch=branch,
