@@ -77,7 +77,7 @@ VALUES |= {"kind": "root", "status": "running", "name": "777", "key": "777", "ca
 VALUES |= {"segment": 777, "ordinal": 2, "upto": 2, "first": PLACE | 1, "last": PLACE | 2, "limit": 20, "used": 500}
 VALUES |= dict.fromkeys(("after", "since", "now", "revision", "staged", "more"), 0)
 VALUES |= {"tag": '{"n":"20"}', "tags": '{"a":"b"}', "dead": "[]", "kinds": '["condensed"]'}
-VALUES |= dict.fromkeys(("drafts", "sub_agents", "sides", "asides", "notes", "budgeted"), False)
+VALUES |= dict.fromkeys(("drafts", "sub_agents", "sides", "asides", "notes", "budgeted"), 0)
 
 HOT = [
     *(
