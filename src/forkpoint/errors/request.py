@@ -160,8 +160,8 @@ class BadPosition(ForkpointError, code="bad_position"):
 class BadStoreUrl(ForkpointError, code="bad_store_url"):
     """{url!r} is not a store's address: {why}.
 
-    Use the path of a file (./file.db), sqlite:///relative/file.db, sqlite:////absolute/file.db, memory: or
-    http://host:8008
+    Use the path of a file (./file.db), sqlite:///relative/file.db, sqlite:////absolute/file.db, memory:,
+    postgresql://user@host/database or http://host:8008
     """
 
     url: str

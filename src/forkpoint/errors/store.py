@@ -81,6 +81,16 @@ class StoreUnavailable(StoreError, code="store_unavailable"):
         """
         self.detail = "it was closed"
 
+    @form
+    def too_many_connections(self, path: str, detail: str) -> None:
+        """The database server at {path} has no connection left ({detail}), and nothing was changed.
+
+        Try again in a while. Raise max_connections of the server, let each process have fewer connections (?pool=4), or
+        put a pooler in front of it.
+
+        Chat: Try again in a while, or tell whoever runs the server.
+        """
+
 
 class CopyRefused(StoreError, code="copy_refused"):
     """{path} cannot be used for a copy of a store: {why}. Nothing was changed.
@@ -147,6 +157,17 @@ class CopyRefused(StoreError, code="copy_refused"):
         running while its store is backed up, and has to be stopped for a restore.
         """
         self.why = "it is a server's"
+
+    @form
+    def by_pg_dump(self, path: str) -> None:
+        """The store at {path} is a PostgreSQL database, which PostgreSQL's own programs copy.
+
+        Use pg_dump -Fc and pg_restore, and check the copy with an anchor.
+
+        Command line: Note an anchor (`forkpoint anchor`), run pg_dump -Fc, and after pg_restore: `forkpoint verify
+        --anchor`.
+        """
+        self.why = "it is a PostgreSQL database"
 
 
 class StoreDamaged(StoreError, code="store_damaged"):
@@ -252,6 +273,53 @@ class StoreUnusable(StoreError, code="not_a_store"):
         Chat: Tell whoever runs the server.
         """
         self.detail = f"it has format {found}"
+
+    @form
+    def other_tables(self, path: str, detail: str) -> None:
+        """The database at {path} is not a Forkpoint store ({detail}), and it was left untouched.
+
+        Name an empty database; or an empty schema of this one: ?options=-csearch_path%3Dforkpoint
+
+        Chat: Tell whoever runs the server.
+        """
+
+    @form
+    def unfit_database(self, path: str, detail: str) -> None:
+        """The database at {path} cannot hold a store: {detail}.
+
+        Name another database, or mend this one.
+
+        Chat: Tell whoever runs the server.
+        """
+
+    @form
+    def missing_rights(self, path: str, detail: str) -> None:
+        """The role that was used at {path} may not do this: {detail}.
+
+        Use the role that made the tables, or let it grant its rights on them.
+
+        Chat: Tell whoever runs the server.
+        """
+
+    @form
+    def pooler_not_named(self, path: str, detail: str) -> None:
+        """The address {path} is a connection pooler's, which gives each transaction to another session ({detail}).
+        Nothing was changed.
+
+        Say so in the address: ?pooler=transaction
+
+        Chat: Tell whoever runs the server.
+        """
+
+    @form
+    def other_event_loop(self, path: str) -> None:
+        """The store at {path} can only be used on asyncio, because its driver knows no other event loop.
+
+        Run the program with asyncio, or use the address of a `forkpoint serve`.
+
+        Chat: Tell whoever runs the server.
+        """
+        self.detail = "it needs asyncio"
 
     @form
     def network_file_system(self, path: str, kind: str) -> None:

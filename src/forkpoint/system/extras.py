@@ -18,6 +18,7 @@ from forkpoint.system.libraries import installation_of, missing_in
 MODULES: dict[str, Sequence[str]] = {
     "local": ("xllamacpp",),
     "mcp": ("mcp", "jsonschema"),
+    "postgres": ("psycopg",),
     "server": (
         "fastapi",
         "httptools",
