@@ -1,0 +1,226 @@
+"""Runs operations in transactions: reads on one snapshot, writes that are tried again when another came between.
+
+A write that the server has not confirmed is neither done nor not done. `settling` finds out, and until then nobody
+hears an answer. Tests: tests/postgres/test_transactions.py.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
+
+import anyio
+import msgspec
+import psycopg
+from psycopg import sql as composed
+
+from forkpoint.errors import ForkpointError, OutcomeUnknown, StoreDamaged
+from forkpoint.store.postgres.connections import Connections, Kind
+from forkpoint.store.postgres.database import READING, WRITING, PostgresDatabase
+from forkpoint.store.postgres.failures import is_lost, is_read_only, is_to_be_tried_again, translate
+from forkpoint.store.postgres.link import Link, Transaction, Unconfirmed
+from forkpoint.store.postgres.settings import PostgresSettings
+from forkpoint.store.postgres.settling import end_session, find_out, raise_barrier
+from forkpoint.store.tables.rows import Scope
+from forkpoint.threads.shield import finished
+
+T = TypeVar("T")
+
+TRIES = 8
+"""How often an operation is run at most, when others come between again and again."""
+
+_LOST = 2  # how often it is run at most when its connections are lost
+_PAUSE = 0.005  # seconds at first between two tries
+_PATIENCE = 0.1  # seconds at first between two attempts to reach a server, to settle
+_SNAPSHOT = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+@dataclass(eq=False)
+class Write(Generic[T]):
+    """An operation that writes. ``what`` and ``id`` name it in errors."""
+
+    what: str
+    id: str
+    operation: Callable[[PostgresDatabase, Scope], T]
+    landed: Callable[[PostgresDatabase, Scope], bool]  # asked in another transaction if nobody knows; may write
+    not_landed: Callable[[Exception], ForkpointError] | None = None  # the error for the caller if it did not
+    durable: bool = True  # whether it must survive a power cut of the server
+    exclusive: bool = False  # whether nobody else may write meanwhile
+    kind: Kind = "usual"
+
+
+@dataclass(eq=False)
+class Transactions:
+    """Runs operations for any tenant of one database. ``scope`` makes the inputs that all operations share."""
+
+    connections: Connections
+    settings: PostgresSettings
+    scope: Callable[[str, Transaction], Scope]
+    committed: Callable[[], None]  # called after each commit
+
+    @property
+    def path(self) -> str:
+        return self.connections.address.shown
+
+    async def read(self, tenant: str, operation: Callable[[PostgresDatabase, Scope], T]) -> T:
+        """What an operation reads from one snapshot: the newest at the time of the call."""
+        work = partial(self._read, tenant, operation)
+        try:
+            try:
+                return await self.connections.run(work)
+            except (psycopg.Error, OSError) as error:
+                if not is_lost(error):
+                    raise
+                await self.connections.forget_idle()  # nobody may have used it for long, and all are lost with it
+                return await self.connections.run(work)
+        except (psycopg.Error, OSError) as error:
+            raise translate(error, self.path) from error
+        except msgspec.DecodeError as error:
+            raise StoreDamaged(self.path, f"a row cannot be read ({error})") from error
+
+    async def write(self, tenant: str, write: Write[T]) -> T:
+        """Runs an operation in a transaction of its own, and returns its result when that is certain.
+
+        Cancelled while it waits for a connection, it is not begun. Afterwards the cancellation waits until the outcome
+        is known.
+        """
+        async with self.connections.slot(write.kind):
+            return await finished(partial(self._run, tenant, write))
+
+    async def _run(self, tenant: str, write: Write[T]) -> T:
+        lost = 0
+        for attempt in range(TRIES):
+            attempts: list[tuple[Transaction, T]] = []
+            try:
+                await self.connections.in_thread(partial(self._write, tenant, write, attempts), write.kind)
+            except Unconfirmed as unknown:
+                await self._settle(tenant, write, attempts[-1][0], unknown.cause)
+            except _Clash as clash:
+                if attempt:  # the second time it is no accident
+                    raise clash.error from clash.error.__cause__
+                continue
+            except (psycopg.Error, OSError) as error:
+                if is_lost(error) or is_read_only(error):
+                    await self.connections.forget_idle()
+                    lost += 1
+                elif not is_to_be_tried_again(error):
+                    lost = _LOST
+                if lost < _LOST and attempt + 1 < TRIES:
+                    await anyio.sleep(random.uniform(0, _PAUSE * 2**attempt))  # noqa: S311
+                    continue
+                raise translate(error, self.path) from error
+            except msgspec.DecodeError as error:
+                raise StoreDamaged(self.path, f"a row cannot be read ({error})") from error
+            self.committed()
+            return attempts[-1][1]
+        raise AssertionError("the last try returns or raises")
+
+    # In a thread.
+
+    def _read(self, tenant: str, operation: Callable[[PostgresDatabase, Scope], T], link: Link) -> T:
+        transaction = link.begin(_SNAPSHOT, *self._tenancy(tenant))
+        try:
+            return operation(PostgresDatabase(link, tenant, READING), self.scope(tenant, transaction))
+        finally:
+            link.rollback()  # there is nothing to commit
+
+    def _write(self, tenant: str, write: Write[T], attempts: list[tuple[Transaction, T]], link: Link) -> None:
+        unsynced = () if write.durable else ("synchronous_commit = off",)
+        transaction = link.begin("", *unsynced, *self._tenancy(tenant))
+        db = PostgresDatabase(link, tenant, WRITING)
+        try:
+            if write.exclusive:
+                db.run("stop_writers")
+            result = write.operation(db, self.scope(tenant, transaction))
+        except ForkpointError as error:
+            link.rollback()
+            if link.has_clashed:
+                raise _Clash(error) from error
+            raise
+        except BaseException:
+            link.rollback()
+            raise
+        attempts.append((transaction, result))
+        link.commit(self.settings.commit_within)
+
+    def _tenancy(self, tenant: str) -> tuple[str, ...]:
+        """Whose rows the transaction may see, if the server itself guards that."""
+        if not self.connections.address.has_row_security:
+            return ()
+        return (f"forkpoint.tenant = {composed.Literal(tenant).as_string(None)}",)
+
+    # After a COMMIT that nobody has confirmed.
+
+    async def _settle(self, tenant: str, write: Write[T], transaction: Transaction, error: Exception) -> None:
+        """Returns if the write is in the database for good. Raises what the caller has to hear if it is not."""
+        await self.connections.forget_idle()
+        until = time.monotonic() + self.settings.settle_within
+        find = partial(
+            find_out,
+            lost=transaction,
+            landed=write.landed,
+            tenant=tenant,
+            scope=partial(self.scope, tenant),
+            settings=self._tenancy(tenant),
+            until=until,
+        )
+        try:
+            there = await self._insist(find, until)
+            if write.durable:
+                await self.barrier(until)
+        except Exception as second:  # whatever it was: what became of the write is not known
+            detail = f"{translate(error, self.path)}; then {_said(second)}"
+            raise OutcomeUnknown(self.path, write.what, write.id, detail) from second
+        if not there:
+            raise translate(error, self.path) if write.not_landed is None else write.not_landed(error)
+
+    async def barrier(self, until: float) -> None:
+        """Returns once all that was committed before is as safe as the server makes commits. Raises otherwise."""
+        began: list[Transaction] = []
+
+        def work(link: Link) -> None:
+            try:
+                raise_barrier(link, within=max(min(until - time.monotonic(), self.settings.commit_within), 0.1))
+            except BaseException:
+                if link.transaction is not None:
+                    began.append(link.transaction)
+                raise
+
+        try:
+            await self._insist(work, until)
+        except BaseException:
+            if began:  # its session waits for a standby, and would do so for good
+                with suppress(Exception):
+                    await self.connections.run(
+                        partial(end_session, lost=began[-1], until=time.monotonic() + 1), "settle"
+                    )
+            raise
+
+    async def _insist(self, work: Callable[[Link], T], until: float) -> T:
+        """Does work on a connection that is kept for this, again and again while no server can be reached."""
+        pause = _PATIENCE
+        while True:
+            try:
+                return await self.connections.run(work, "settle")
+            except (psycopg.Error, OSError) as error:
+                again = is_lost(error) or is_read_only(error) or is_to_be_tried_again(error)
+                if not again or time.monotonic() + pause > until:
+                    raise
+                await self.connections.forget_idle()
+                await anyio.sleep(pause)
+                pause = min(2 * pause, 1.0)
+
+
+class _Clash(Exception):
+    """An id, a key or a name was taken: perhaps by the same request, a moment ago, which the next try will find."""
+
+    def __init__(self, error: ForkpointError) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _said(error: Exception) -> str:
+    return str(error.cause if isinstance(error, Unconfirmed) else error)
