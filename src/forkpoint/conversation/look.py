@@ -2,7 +2,6 @@
 Tests: tests/cli/test_doctor.py, tests/cli/test_with_a_server.py."""
 
 import os
-import re
 from pathlib import Path
 
 from msgspec import Struct
@@ -12,7 +11,7 @@ from forkpoint.conversation.place import as_url
 from forkpoint.conversation.portal import wait_for
 from forkpoint.errors import BadStoreUrl
 from forkpoint.remote.addresses import is_server
-from forkpoint.store.address import file_address, open_store
+from forkpoint.store.address import file_address, open_store, without_password
 from forkpoint.store.sqlite.disk.log import check_absent
 from forkpoint.store.sqlite.files import FORMAT
 from forkpoint.store.sqlite.glance import glance
@@ -43,7 +42,7 @@ def look(store: str | None = None) -> Look:
     A server is asked whether it is ready, and whether it accepts the key of FORKPOINT_API_KEY.
     """
     address, source = _address(store)
-    shown = Look(re.sub(r"(?<=//)[^/@]*@", "***@", address), source)
+    shown = Look(without_password(address), source)
     path = _file(address)
     if path is None:
         if is_server(address):

@@ -6,7 +6,6 @@ Tests: tests/conversation/test_place.py.
 """
 
 import os
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +18,7 @@ import anyio.to_thread
 from forkpoint.backend.protocol import Backend
 from forkpoint.errors import BadSetting, BadStoreUrl, CopyRefused
 from forkpoint.remote.addresses import is_server, key_in_use, server_url
-from forkpoint.store.address import file_address, open_store
+from forkpoint.store.address import file_address, open_store, without_password
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import Restored
 from forkpoint.threads.shield import finished
@@ -63,7 +62,7 @@ class Place:
     @property
     def address(self) -> str:
         """The address, without a password."""
-        return re.sub(r"(?<=//)[^/@]*@", "***@", self._named()[0])
+        return without_password(self._named()[0])
 
     @property
     def is_open(self) -> bool:

@@ -7,8 +7,11 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from forkpoint.errors import BadStoreUrl
+from forkpoint.store.postgres.address import is_postgres, postgres_address
+from forkpoint.store.postgres.address import without_password as shown_address
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import DEFAULT_TENANT, Access, Retention
+from forkpoint.system.extras import load
 
 _FILE = "sqlite:///"
 READ_ONLY = "?mode=ro"
@@ -57,11 +60,20 @@ def _plain_path(text: str, folder: str | os.PathLike[str]) -> FileAddress | None
 async def open_store(
     url: str, *, tenant: str = DEFAULT_TENANT, access: Access = "write", retention: Retention = Retention()
 ) -> Store:
-    """Opens the store at ``sqlite:///relative.db``, ``sqlite:////absolute.db``, a path or ``memory:`` for a tenant.
+    """Opens a store for a tenant: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, a path, ``memory:``, or
+    ``postgresql://user@host/database``.
 
     ``access`` says what may be written (`Access`). An address that ends in ``?mode=ro`` is opened to read.
     ``retention`` is how long this process lets the store keep what is kept for a time only.
     """
+    if is_postgres(url):
+        address = postgres_address(url)
+        load("postgres", f"The store at {address.shown}")  # psycopg is big, and imported only here
+        from forkpoint.store.postgres.settings import PostgresSettings
+        from forkpoint.store.postgres.store import PostgresStore
+
+        kept = PostgresSettings.with_retention(retention)
+        return await PostgresStore.open(url, tenant=tenant, settings=kept, access=access)
     from forkpoint.store.sqlite import SqliteSettings, SqliteStore
 
     settings = SqliteSettings.with_retention(retention)
@@ -70,9 +82,9 @@ async def open_store(
     if (file := file_address(url)) is not None:
         allowed: Access = "read" if file.read_only else access
         return await SqliteStore.open(file.path, tenant=tenant, settings=settings, access=allowed)
-    raise BadStoreUrl(_without_password(url), "it is neither an address of a kind that is known nor the path of a file")
+    raise BadStoreUrl(without_password(url), "it is neither an address of a kind that is known nor the path of a file")
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
     """The address as an error may show it: errors end up in logs."""
-    return re.sub(r"(?<=//)[^/@]*@", "***@", url)
+    return shown_address(url) if is_postgres(url) else re.sub(r"(?<=//)[^/@]*@", "***@", url)

@@ -38,6 +38,10 @@ def postgres_address(address: str) -> PostgresAddress:
     if any(ord(character) < 32 or 0xD800 <= ord(character) < 0xE000 for character in address):
         raise BadStoreUrl(ascii(shown)[1:-1], "it has characters in it that no address has")
     place, _, query = address.partition("?")
+    authority, _, database = place.partition("://")[2].partition("/")
+    if "@" in database or authority.count("@") > 1 or re.match("[^=&]*@", query):
+        why = "characters such as / @ ? % in a password are written %2F %40 %3F %25"
+        raise BadStoreUrl(shown, why)
     fields: dict[str, Any] = {}
     others: list[tuple[str, str]] = []
     for name, value in parse_qsl(query, keep_blank_values=True):

@@ -1,0 +1,209 @@
+"""An open database: its connections, its clock, and the turns that this process holds in it.
+Tests: tests/postgres/test_opening.py."""
+
+import asyncio
+import logging
+import os
+import random
+import socket
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Self
+
+import psycopg
+
+from forkpoint.clock import Clock
+from forkpoint.errors import ForkpointError, StoreUnusable
+from forkpoint.events import Usage
+from forkpoint.ids import id_from_bytes
+from forkpoint.store.actor import actor
+from forkpoint.store.checks import Checks
+from forkpoint.store.postgres import schema
+from forkpoint.store.postgres.address import PostgresAddress
+from forkpoint.store.postgres.connections import Connections
+from forkpoint.store.postgres.failures import is_read_only, translated
+from forkpoint.store.postgres.link import Link, Transaction
+from forkpoint.store.postgres.pulse import SnapshotPulse
+from forkpoint.store.postgres.server_clock import ServerClock
+from forkpoint.store.postgres.settings import PostgresSettings
+from forkpoint.store.postgres.transactions import Transactions, Write
+from forkpoint.store.tables.database import Database
+from forkpoint.store.tables.operations import turns
+from forkpoint.store.tables.rows import Scope
+from forkpoint.store.tables.settings import SECOND
+from forkpoint.store.values import DEFAULT_TENANT, Access, Capabilities
+
+_log = logging.getLogger("forkpoint")
+
+
+@dataclass(eq=False)
+class OpenDatabase:
+    """What all tenants of one open store share."""
+
+    settings: PostgresSettings
+    connections: Connections
+    pulse: SnapshotPulse
+    clock: Clock
+    transactions: Transactions = field(init=False)
+    read_only: str | None = None
+    beaten: int | None = None  # when this process last said, in a committed transaction, that it is alive
+    running: set[bytes] = field(default_factory=set)  # tokens of the turns that this process holds
+    # Turns whose outcome is unknown, by tenant and id: their token, and what was spent last.
+    unsettled: dict[tuple[str, str], tuple[bytes, Usage]] = field(default_factory=dict)
+    closed: bool = False
+    is_only_measured: bool = False  # somebody asked what a collection would remove: then closing removes nothing
+    commits: int = 0  # of this process
+    holder: bytes = field(default_factory=lambda: os.urandom(16))
+    _since: int = 0
+    _beating: "asyncio.Task[None] | None" = None
+    _strays: set[bytes] = field(default_factory=set)  # tokens that only the database knows, when it was last asked
+
+    def __post_init__(self) -> None:
+        self.transactions = Transactions(self.connections, self.settings, self.scope, self._count)
+        self._since = self.clock()
+
+    @classmethod
+    async def open(
+        cls, address: PostgresAddress, settings: PostgresSettings, clock: Clock | None, access: Access
+    ) -> Self:
+        """Connects to a database, and makes or migrates its tables as far as ``access`` says."""
+        connections = Connections(address)
+        opened = cls(settings, connections, SnapshotPulse(connections), ServerClock() if clock is None else clock)
+        try:
+            with translated(address.shown):
+                opened.read_only = await connections.run(partial(_prepare, access=access))
+        except BaseException:
+            await opened.close()
+            raise
+        return opened
+
+    @property
+    def path(self) -> str:
+        return self.connections.address.shown
+
+    @property
+    def checks(self) -> Checks:
+        return Checks(self.settings.limits)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(durable=True, shared=True, notify=False)
+
+    def check_writable(self) -> None:
+        """Raises `StoreUnusable` if the database is open for reading only."""
+        if self.read_only is not None:
+            raise StoreUnusable.opened_to_read(self.path, self.read_only)
+
+    async def is_made(self) -> bool:
+        self.check_writable()
+        return True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be written to."""
+        return self.read_only is None and not self.closed
+
+    def scope(self, tenant: str, transaction: Transaction | None = None) -> Scope:
+        """The inputs that all operations share: as of a transaction's beginning, or as they are now."""
+        now = self.clock() if transaction is None else self._hear(transaction)
+        return Scope(tenant, now, self.holder, partial(self._is_alive, now=now), actor())
+
+    # Being alive.
+
+    async def enrol(self) -> None:
+        """Makes sure that this process says that it is alive as long as it holds turns."""
+        self.check_writable()
+        if self._beating is None and not self.closed:
+            self._beating = asyncio.get_running_loop().create_task(self._beat())
+
+    def is_silent(self) -> bool:
+        return self.beaten is None or self.clock() - self.beaten > self.settings.heartbeat
+
+    def say_alive(self, db: Database) -> int:
+        now = self.clock()
+        where = {"host": socket.gethostname(), "process": os.getpid(), "since": self._since}
+        db.run("beat", {"id": self.holder, "now": now, **where})
+        return now
+
+    async def close(self) -> None:
+        """Lets others know that this process is gone, and closes all connections. Open turns are interrupted."""
+        if self.closed:
+            return
+        if self._beating is not None:
+            self._beating.cancel()
+        try:
+            if self.beaten is not None:
+                with suppress(ForkpointError):  # its heartbeat runs out
+                    await self._write("leave", lambda db, scope: db.run("leave", {"id": self.holder}))
+        finally:
+            self.closed = True
+            await self.pulse.close()
+            await self.connections.close()
+
+    async def _beat(self) -> None:
+        """Says again and again that this process is alive, while it holds turns. No failure ends this."""
+        while True:
+            await asyncio.sleep(self.settings.heartbeat / SECOND * random.uniform(0.7, 1.0))  # noqa: S311
+            await self.connections.tidy()
+            if not self.running:
+                continue
+            try:
+                self.beaten = await self._write("heartbeat", lambda db, scope: self.say_alive(db))
+                await self._let_strays_go()
+            except ForkpointError as error:
+                _log.warning("the heartbeat did not reach the store: %s", error)
+            except Exception:
+                _log.exception("the heartbeat failed")
+
+    async def _let_strays_go(self) -> None:
+        """Gives turns back that this process holds as the database says, but that nobody here knows of.
+
+        So it is with a begin that was given up because nobody answered, and reached the server afterwards. A turn that
+        is being begun just now looks the same, so only turns that were strange twice are given back.
+        """
+        found = await self.transactions.read(DEFAULT_TENANT, self._held)
+        strays = {token: (tenant, turn) for tenant, turn, token in found if token not in self.running}
+        for token in self._strays & strays.keys():
+            tenant, turn = strays[token]
+            run = partial(turns.let_go, id=turn, token=token, begun=True)
+            await self.transactions.write(tenant, Write("turn", turn, run, landed=lambda db, scope: True, kind="beat"))
+        self._strays = set(strays)
+
+    def _held(self, db: Database, scope: Scope) -> list[tuple[str, str, bytes]]:
+        rows = db.run("turns_held", {"holder": self.holder})
+        return [(row["tenant"], id_from_bytes(row["id"]), row["token"]) for row in rows]
+
+    async def _write(self, what: str, operation: Any) -> Any:
+        write: Write[Any] = Write(what, "", operation, landed=lambda db, scope: True, durable=False, kind="beat")
+        return await self.transactions.write(DEFAULT_TENANT, write)
+
+    def _is_alive(self, holder: bytes | None, seen: int | None, now: int) -> bool:
+        """Whether the process that holds a turn may still be working on it."""
+        if holder is None or seen is None:
+            return False
+        return holder == self.holder or now - seen <= self.settings.expiry
+
+    def _hear(self, transaction: Transaction) -> int:
+        if isinstance(self.clock, ServerClock):
+            self.clock.hear(transaction.now)
+            return transaction.now
+        return self.clock()
+
+    def _count(self) -> None:
+        self.commits += 1
+
+
+def _prepare(link: Link, access: Access) -> str | None:
+    """Makes the tables ready, and returns why nothing may be written; None if it may."""
+    if access == "read" or link.address.read_only:
+        schema.prepare_to_read(link)
+        return "by ?mode=ro"
+    try:
+        schema.prepare(link, link.address)
+    except psycopg.Error as error:
+        if access == "as_needed" and (is_read_only(error) or error.sqlstate == "42501"):
+            schema.prepare_to_read(link)
+            return "the server lets nobody write" if is_read_only(error) else "the role may not write"
+        raise
+    return None

@@ -1,0 +1,75 @@
+"""An open database, seen from one tenant: runs operations as reads or as writes.
+Tests: tests/postgres/test_transactions.py, forkpoint.testing.conformance."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from forkpoint.errors import ForkpointError
+from forkpoint.events import NewEvent
+from forkpoint.store.postgres.open_database import OpenDatabase
+from forkpoint.store.postgres.transactions import Write
+from forkpoint.store.stage import Staged, stage
+from forkpoint.store.tables.database import Database
+from forkpoint.store.tables.quick import QuickWrites
+from forkpoint.store.tables.rows import Scope
+from forkpoint.store.values import OpenTurn
+from forkpoint.threads.shield import finished
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class PostgresView:
+    """Runs operations on a database for one tenant. `forkpoint.store.tables.view.View` says what each method does."""
+
+    opened: OpenDatabase
+    tenant: str
+    quick: QuickWrites | None = None
+
+    def within(self, tenant: str) -> "PostgresView":
+        return PostgresView(self.opened, tenant)
+
+    async def read(self, operation: Callable[[Database, Scope], T]) -> T:
+        return await self.opened.transactions.read(self.tenant, operation)
+
+    async def write(
+        self,
+        what: str,
+        id: str,
+        operation: Callable[[Database, Scope], T],
+        *,
+        landed: Callable[[Database, Scope], bool],
+        not_landed: Callable[[Exception], ForkpointError] | None = None,
+        durable: bool = True,
+        size: int = 0,
+        alone: bool = False,
+        exclusive: bool = False,
+    ) -> T:
+        """``size`` and ``alone`` are of no use here: no transaction is shared."""
+        self.opened.check_writable()
+        write = Write(what, id, operation, landed, not_landed, durable=durable, exclusive=exclusive)
+        return await self.opened.transactions.write(self.tenant, write)
+
+    async def finish(self, what: str, id: str, operation: Callable[[Database, Scope], T]) -> T:
+        def landed(db: Database, scope: Scope) -> bool:
+            operation(db, scope)  # whether it was done or not: it is now
+            return True
+
+        async def work() -> T:
+            return await self.write(what, id, operation, landed=landed, durable=False)
+
+        return await finished(work)
+
+    @property
+    def residue(self) -> tuple[str, ...]:
+        return ()
+
+    async def clean(self) -> tuple[str, ...]:
+        return ()
+
+    def scope(self) -> Scope:
+        return self.opened.scope(self.tenant)
+
+    def stage(self, turn: OpenTurn, events: Sequence[NewEvent]) -> Staged:
+        return stage(turn, events, now=self.opened.clock(), limits=self.opened.settings.limits)

@@ -1,0 +1,166 @@
+"""Transactions: one snapshot for a read, one try more where another came between, a cancellation that waits."""
+
+import asyncio
+from typing import Any
+
+import anyio
+import psycopg
+import pytest
+from tests.postgres.fixtures import Databases
+
+from forkpoint.errors import AlreadyExists, StoreUnusable
+from forkpoint.ids import new_id
+from forkpoint.store.postgres.store import PostgresStore
+from forkpoint.store.values import IdempotencyKey, NewConversation
+from forkpoint.testing.conformance.base import create, run
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_a_read_sees_one_snapshot(postgres: str) -> None:
+    async with await PostgresStore.open(postgres) as store:
+        view = store._view
+        with psycopg.connect(postgres, autocommit=True) as other:
+
+            def read(db: Any, scope: Any) -> tuple[int, int]:
+                before = db.run("read_format").fetchone()["format"]
+                other.execute("UPDATE meta SET format = 7")
+                return before, db.run("read_format").fetchone()["format"]
+
+            assert await view.read(read) == (1, 1)
+
+
+async def test_a_deadlock_is_no_error_for_anybody(postgres: str) -> None:
+    """Each of two writes locks what the other wants next."""
+    async with await PostgresStore.open(postgres) as store:
+        one, two = await create(store), await create(store)
+        tries = 0
+        met = [False, False]
+
+        def crossing(first: str, second: str, which: int) -> Any:
+            def operation(db: Any, scope: Any) -> None:
+                nonlocal tries
+                tries += 1
+                for place, id in enumerate((first, second)):
+                    db.run(
+                        "change_approvals",
+                        {"id": bytes.fromhex(id.replace("-", "")), "approvals": "[1]", "before": "[]", "now": 1},
+                    )
+                    met[which] = True
+                    while not place and not all(met):
+                        pass
+
+            return operation
+
+        view = store._view
+
+        async def write(first: str, second: str, which: int) -> None:
+            await view.write("x", "", crossing(first, second, which), landed=lambda db, scope: True)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(write, one.id, two.id, 0)
+            group.start_soon(write, two.id, one.id, 1)
+        assert tries == 3
+
+
+async def test_the_same_request_sent_twice_at_once_makes_one_conversation(postgres: str) -> None:
+    key = IdempotencyKey("key", b"request")
+    made: list[str] = []
+    async with await PostgresStore.open(postgres) as store:
+
+        async def send() -> None:
+            made.append((await store.create(NewConversation(id=new_id(), name="one"), key=key)).id)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(8):
+                group.start_soon(send)
+        assert len(set(made)) == 1
+        with pytest.raises(AlreadyExists):
+            await store.create(NewConversation(id=new_id(), name="one"))
+
+
+async def test_a_write_that_was_sent_is_done_although_its_task_is_cancelled(postgres: str) -> None:
+    async with await PostgresStore.open(postgres) as store:
+        new = NewConversation(id=new_id())
+        began = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def operation(db: Any, scope: Any) -> None:
+            loop.call_soon_threadsafe(began.set)
+            db.run("raise_barrier")
+
+        view = store._view
+        task = asyncio.create_task(view.write("x", "", operation, landed=lambda db, scope: True))
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with psycopg.connect(postgres) as db:
+            assert db.execute("SELECT barrier FROM meta").fetchone() == (1,)
+        await store.create(new)
+
+
+async def test_a_server_that_was_restarted_is_found_again(postgres_databases: Databases, postgres: str) -> None:
+    """As if it were: all its sessions are ended."""
+    async with await PostgresStore.open(postgres) as store:
+        made = await create(store)
+        end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+        name = postgres.rpartition("/")[2]
+        await store.pulse()
+        postgres_databases.server.execute(end, name)
+        assert (await store.read(made.id)).id == made.id
+        postgres_databases.server.execute(end, name)
+        await run(store, made.id, "hello")
+        postgres_databases.server.execute(end, name)
+        await store.pulse()
+
+
+async def test_a_transaction_that_fails_leaves_nothing_behind(postgres: str) -> None:
+    async with await PostgresStore.open(postgres) as store:
+        made = await create(store)
+
+        def operation(db: Any, scope: Any) -> None:
+            db.run("raise_barrier")
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await store._view.write("x", "", operation, landed=lambda db, scope: True)
+        with psycopg.connect(postgres) as db:
+            assert db.execute("SELECT barrier FROM meta").fetchone() == (0,)
+        await run(store, made.id, "hello")
+
+
+async def test_more_tasks_than_connections_wait_for_their_turn(postgres: str) -> None:
+    async with await PostgresStore.open(f"{postgres}?pool=2") as store:
+        made = [await create(store) for _ in range(12)]
+        async with anyio.create_task_group() as group:
+            for one in made:
+                group.start_soon(run, store, one.id, "hello")
+        assert set((await store.revisions([one.id for one in made])).values()) == {1}
+        with psycopg.connect(postgres) as db:
+            ours = "application_name = 'forkpoint' AND datname = current_database()"
+            row = db.execute(f"SELECT count(*) FROM pg_stat_activity WHERE {ours}".encode()).fetchone()
+            assert row is not None
+            assert row[0] <= 4, "two, one for heartbeats, one for the pulse"
+
+
+async def test_a_pooler_that_was_not_named_is_named_by_the_error(pgbouncer: str, postgres: str) -> None:
+    with pytest.raises(StoreUnusable, match="pooler=transaction"):
+        await PostgresStore.open(pgbouncer)
+
+
+async def test_a_store_works_through_a_pooler_that_gives_each_transaction_another_session(pgbouncer: str) -> None:
+    async with await PostgresStore.open(f"{pgbouncer}?pooler=transaction") as store:
+        made = [await create(store) for _ in range(8)]
+        async with anyio.create_task_group() as group:
+            for one in made:
+                group.start_soon(run, store, one.id, "hello")
+        for _ in range(8):
+            async with anyio.create_task_group() as group:
+                for one in made:
+                    group.start_soon(store.read, one.id)
