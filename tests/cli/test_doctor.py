@@ -6,12 +6,13 @@ import shutil
 import socket
 import sqlite3
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from tests.cli.program import Program, agent
 from tests.cli.terminal import Terminal
+from tests.postgres.server import Server
 
 from forkpoint import Conversation
 
@@ -87,7 +88,7 @@ def test_a_store_that_cannot_be_opened_is_a_problem(forkpoint: Program) -> None:
     assert (state, "is not a Forkpoint store" in said) == ("bad", True)
     assert findings(forkpoint, "--store", "sqlite:///no/such/folder/x.db", status=1)["store"][0] == "bad"
     assert findings(forkpoint, "--store", f"sqlite:///{forkpoint.folder}", status=1)["store"][0] == "bad"
-    said = findings(forkpoint, "--store", "postgresql://ann:secret@host/db", status=1)["store"][1]
+    said = findings(forkpoint, "--store", "mysql://ann:secret@host/db", status=1)["store"][1]
     assert "nor the path of a file" in said
     assert "secret" not in said
     talk_elsewhere = f"sqlite:///{forkpoint.folder / 'newer.db'}"
@@ -345,3 +346,14 @@ def _change(forkpoint: Program, statement: str) -> None:
             db.execute(statement)
     finally:
         db.close()
+
+
+def test_a_database_server_that_breaks_a_promise_is_named_with_what_mends_it(
+    forkpoint: Program, make_server: Callable[..., Server]
+) -> None:
+    done = forkpoint.run("doctor", "--json", "--store", make_server(fsync="off").url())
+    store = next(one for one in json.loads(done.stdout)["findings"] if one["what"] == "store")
+    assert done.returncode == 1
+    assert store["state"] == "bad"
+    assert "PostgreSQL 18" in store["said"]
+    assert "fsync is off: a power cut can destroy the database; set fsync = on" in store["said"]

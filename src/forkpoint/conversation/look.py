@@ -12,9 +12,11 @@ from forkpoint.conversation.portal import wait_for
 from forkpoint.errors import BadStoreUrl
 from forkpoint.remote.addresses import is_server
 from forkpoint.store.address import file_address, open_store, without_password
+from forkpoint.store.postgres.address import is_postgres, postgres_address
 from forkpoint.store.sqlite.disk.log import check_absent
 from forkpoint.store.sqlite.files import FORMAT
 from forkpoint.store.sqlite.glance import glance
+from forkpoint.system import extras
 from forkpoint.workspace.defaults import named_store
 
 
@@ -32,6 +34,9 @@ class Look(Struct, frozen=True):
     is_checked: bool = False  # whether SQLite has checked every page of the file
     anchored: int | None = None  # when the newest seal in it was made
     pending: bool = False  # whether something that was deleted may still be on the disk
+    flaws: tuple[str, ...] = ()  # settings of a database server that break a promise, with what mends them
+    advice: tuple[str, ...] = ()  # what could be better there
+    postgres: str | None = None  # the version of PostgreSQL, if the address is a database's
     server: str | None = None  # the version of the server, if the address is a server's
     key: bool = False  # whether FORKPOINT_API_KEY was sent to the server, and accepted
 
@@ -48,6 +53,8 @@ def look(store: str | None = None) -> Look:
         if is_server(address):
             version, key = wait_for("look()", _look_at_server, address)
             return replace(shown, there=True, server=version, key=key)
+        if is_postgres(address):
+            return _look_into_database(address, shown)
         if address != "memory:":
             wait_for("look()", open_store, address)  # raises: no other kind of address exists
         return shown
@@ -105,6 +112,27 @@ def _look_into(path: Path, shown: Look) -> Look:
         is_checked=found.is_checked,
         anchored=found.anchored,
         pending=found.pending,
+    )
+
+
+def _look_into_database(address: str, shown: Look) -> Look:
+    """What is in a PostgreSQL database, and which settings of its server matter."""
+    extras.load("postgres", "a store in PostgreSQL")
+    from forkpoint.store.postgres.examination import examine
+
+    found = examine(postgres_address(address))
+    return replace(
+        shown,
+        address=postgres_address(address).shown,
+        there=found.format is not None,
+        format=found.format,
+        newest_format=found.newest_format,
+        conversations=found.conversations,
+        bytes=found.bytes,
+        is_checked=True,
+        flaws=found.flaws,
+        advice=found.advice,
+        postgres=found.server,
     )
 
 

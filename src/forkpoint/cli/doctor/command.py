@@ -29,7 +29,7 @@ from forkpoint.cli.options import argument, option
 from forkpoint.cli.output import Json, clean, console, display, grid, print_json, tell
 from forkpoint.cli.questions.pin_view import PinView
 from forkpoint.conversation import Anchor, Conversations, Verification
-from forkpoint.conversation.look import is_there, look
+from forkpoint.conversation.look import Look, is_there, look
 from forkpoint.errors import BadSetting, ExtraMissing, ForkpointError, NotFound
 from forkpoint.llm.local.weights import SMOLLM2, status
 from forkpoint.system import extras
@@ -210,6 +210,7 @@ def _examined(store: str | None, reach: str | None, model: str | None) -> Iterat
     yield _found("local model", _local)
     yield _found("server", lambda: _extra("server", "A server"))
     yield _found("MCP", lambda: _extra("mcp", "An MCP server"))
+    yield _found("PostgreSQL", lambda: _extra("postgres", "A store in PostgreSQL"))
     if model is not None:
         yield _found("model", lambda: asked_model(model))
     if reach is not None:
@@ -313,6 +314,8 @@ def _store(store: str | None) -> tuple[State, str]:
         return "good", f"{where}, a server of version {found.server}, is ready and {key}"
     if found.address == "memory:":
         return "good", f"{where}, forgotten when the program ends"
+    if found.postgres is not None:
+        return _database(found, where)
     if not found.there:
         return "absent", f"{where} is not there yet; it is made when it is first used"
     holds = f"{figures.counted(found.conversations or 0, 'conversation')}, {figures.size(found.bytes or 0)}"
@@ -332,6 +335,20 @@ def _store(store: str | None) -> tuple[State, str]:
     if found.pending:
         said += "; something that was deleted is not gone from the disk yet: forkpoint collect"
     return "good", said
+
+
+def _database(found: Look, where: str) -> tuple[State, str]:
+    """A store in PostgreSQL, and which settings of its server break a promise."""
+    said = f"{where}, PostgreSQL {found.postgres}, "
+    if found.format is None:
+        said += "has no tables of a store yet; they are made when it is first used"
+    else:
+        said += f"{figures.counted(found.conversations or 0, 'conversation')}, {figures.size(found.bytes or 0)}, "
+        said += f"format {found.format}"
+        if found.format < found.newest_format:
+            said += f", migrated to {found.newest_format} when it is next opened"
+    said = "; ".join([said, *found.flaws, *found.advice])
+    return ("bad" if found.flaws else "absent" if found.format is None else "good"), said
 
 
 def _variables() -> Iterator[Check]:
