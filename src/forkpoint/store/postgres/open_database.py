@@ -23,6 +23,7 @@ from forkpoint.store.postgres import schema
 from forkpoint.store.postgres.address import PostgresAddress
 from forkpoint.store.postgres.connections import Connections
 from forkpoint.store.postgres.failures import is_read_only, translated
+from forkpoint.store.postgres.hints import Hints
 from forkpoint.store.postgres.link import Link, Transaction
 from forkpoint.store.postgres.pulse import SnapshotPulse
 from forkpoint.store.postgres.server_clock import ServerClock
@@ -45,6 +46,7 @@ class OpenDatabase:
     connections: Connections
     pulse: SnapshotPulse
     clock: Clock
+    hints: Hints
     transactions: Transactions = field(init=False)
     read_only: str | None = None
     beaten: int | None = None  # when this process last said, in a committed transaction, that it is alive
@@ -69,10 +71,18 @@ class OpenDatabase:
     ) -> Self:
         """Connects to a database, and makes or migrates its tables as far as ``access`` says."""
         connections = Connections(address)
-        opened = cls(settings, connections, SnapshotPulse(connections), ServerClock() if clock is None else clock)
+        opened = cls(
+            settings,
+            connections,
+            SnapshotPulse(connections),
+            ServerClock() if clock is None else clock,
+            Hints(connections, ""),
+        )
         try:
             with translated(address.shown):
-                opened.read_only = await connections.run(partial(_prepare, access=access))
+                opened.read_only, store = await connections.run(partial(_prepare, access=access))
+                opened.hints = Hints(connections, f"forkpoint {store.hex()}")
+                await opened.hints.open(settings.listen_within)
         except BaseException:
             await opened.close()
             raise
@@ -88,7 +98,7 @@ class OpenDatabase:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(durable=True, shared=True, notify=False)
+        return Capabilities(durable=True, shared=True, notify=self.hints.is_open)
 
     def check_writable(self) -> None:
         """Raises `StoreUnusable` if the database is open for reading only."""
@@ -138,6 +148,7 @@ class OpenDatabase:
                     await self._write("leave", lambda db, scope: db.run("leave", {"id": self.holder}))
         finally:
             self.closed = True
+            await self.hints.close()
             await self.pulse.close()
             await self.connections.close()
 
@@ -194,8 +205,12 @@ class OpenDatabase:
         self.commits += 1
 
 
-def _prepare(link: Link, access: Access) -> str | None:
-    """Makes the tables ready, and returns why nothing may be written; None if it may."""
+def _prepare(link: Link, access: Access) -> tuple[str | None, bytes]:
+    """Makes the tables ready, and returns why nothing may be written, None if it may; and which store it is."""
+    return _reason_not_to_write(link, access), schema.store_id(link)
+
+
+def _reason_not_to_write(link: Link, access: Access) -> str | None:
     if access == "read" or link.address.read_only:
         schema.prepare_to_read(link)
         return "by ?mode=ro"

@@ -75,6 +75,12 @@ def standing(link: Link) -> Standing:
     return Standing(**_say(link, "standing"))
 
 
+def store_id(link: Link) -> bytes:
+    """Which store this is."""
+    found: bytes = _say(link, "store_id")["store"]
+    return found
+
+
 def _format(link: Link) -> int:
     """The format of the store, 0 for an empty database. Raises if it is not ours, or not ours to write."""
     path, found = link.address.shown, standing(link)

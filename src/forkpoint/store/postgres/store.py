@@ -4,7 +4,7 @@ Tests: tests/postgres/test_opening.py, test_transactions.py."""
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from typing import Self
 
@@ -60,10 +60,10 @@ class PostgresStore(TableStore, AbstractAsyncContextManager["PostgresStore", Non
         return await self._view.opened.pulse.read()
 
     async def tell(self, text: str) -> None:
-        """Does nothing yet."""
+        await self._view.opened.hints.tell(text)
 
     def hear(self, heard: Callable[[str], None]) -> AbstractContextManager[None]:
-        return nullcontext()
+        return self._view.opened.hints.hear(heard)
 
     async def collect(self, *, dry_run: bool = False, compact: bool = False, every_tenant: bool = False) -> Collected:
         return await collect(self._view, dry_run=dry_run, compact=compact, every_tenant=every_tenant)

@@ -19,8 +19,8 @@ SELECT turn.tenant, turn.id, turn.token FROM turn WHERE turn.holder = :holder AN
 SELECT pg_current_snapshot()::text AS snapshot;
 
 -- name: notify
--- Tells everybody who listens that something was committed.
-SELECT pg_notify(:channel, :text);
+-- Gives everybody who listens a hint. It need not reach the disk: whoever restarts the server ends those who listen.
+SELECT set_config('synchronous_commit', 'off', true), pg_notify(:channel, :text);
 
 -- name: standing
 -- What the server is, and what stands in the schema in which the tables of a store are, or would be.
