@@ -11,13 +11,15 @@ from psycopg.rows import Row, tuple_row
 
 from forkpoint.store.postgres.link import STATEMENT, Link
 from forkpoint.store.postgres.rows import NamedRow, NamedRows
-from forkpoint.store.sql import postgres_statements
+from forkpoint.store.sql import postgres_preludes, postgres_statements
 
 READING = postgres_statements(locking=False)
 """Every statement, by name."""
 
 WRITING = postgres_statements(locking=True)
 """The same for writers, who lock the rows by which they decide."""
+
+_PRELUDES = postgres_preludes()  # what a writer says before another statement, to take its locks
 
 _ROWS = 64  # rows that one INSERT takes; beyond that, another one follows
 _WAIT = STATEMENT + 5  # seconds: PostgreSQL ends a statement itself before
@@ -48,7 +50,10 @@ class PostgresDatabase:
 
     def run(self, name: str, parameters: Mapping[str, Any] | Sequence[Any] = (), /) -> Answer[NamedRow]:
         cursor = Answer(self._link.connection, row_factory=NamedRows)
-        self._say(cursor, self._sql[name], self._named(parameters))
+        named = self._named(parameters)
+        if self._sql is WRITING and (prelude := _PRELUDES.get(name)) is not None:
+            self._say(cursor, self._sql[prelude], named)
+        self._say(cursor, self._sql[name], named)
         return cursor
 
     def tuples(self, name: str, parameters: Mapping[str, Any] | Sequence[Any] = (), /) -> Answer[tuple[Any, ...]]:

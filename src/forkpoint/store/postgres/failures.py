@@ -9,7 +9,9 @@ import psycopg
 
 from forkpoint.errors import ForkpointError, StoreDamaged, StoreUnavailable, StoreUnusable
 
-_AGAIN = {"40001", "40P01", "23505"}  # serialization, deadlock, a unique key that another transaction had taken first
+# Serialization, deadlock, a unique key that another transaction had taken first, an event that the collector was taking
+# while a head came to stand there.
+_AGAIN = {"40001", "40P01", "23505", "23503", "23001"}
 _LOST = ("08", "57P01", "57P02", "57P03", "57P05", "25P03")  # connection errors, the server goes or comes, it hung up
 _POOLER = {"26000", "42P05"}  # a prepared statement that is not there, or is there already
 _FULL = {"53100"}

@@ -23,7 +23,12 @@ from forkpoint.store.postgres.failures import is_lost
 STATEMENT, LOCK, IDLE = 30, 5, 10
 """Seconds that PostgreSQL lets a statement take, wait for a lock, and a transaction do nothing."""
 
-_LIMITS = {"statement_timeout": STATEMENT, "lock_timeout": LOCK, "idle_in_transaction_session_timeout": IDLE}
+_SETTINGS = {
+    "statement_timeout": f"{STATEMENT}s",
+    "lock_timeout": f"{LOCK}s",
+    "idle_in_transaction_session_timeout": f"{IDLE}s",
+    "enable_bitmapscan": "off",  # a list is a range of an index: nothing is gathered first and then sorted
+}
 _PREPARED = 400  # statements that a session keeps prepared: more than we have
 
 _CLOCK = """SELECT floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now, pg_backend_pid() AS pid,
@@ -74,11 +79,13 @@ class Link:
     def is_in_transaction(self) -> bool:
         return self.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
 
-    def begin(self, how: str = "", *settings: str) -> Transaction:
-        """Begins a transaction, in one round trip that also reads the clock."""
+    def begin(self, how: str = "", *settings: str, first: str | None = None) -> Transaction:
+        """Begins a transaction, in one round trip that also reads the clock: after the statement ``first``, if one is
+        given, which may wait."""
         self.has_clashed = False
-        limits = self._limits() if self.address.is_pooled else ()
-        text = "; ".join([f"BEGIN {how}".strip(), *(f"SET LOCAL {one}" for one in (*limits, *settings)), _CLOCK])
+        own = self._settings() if self.address.is_pooled else ()
+        local = (f"SET LOCAL {one}" for one in (*own, *settings))
+        text = "; ".join([f"BEGIN {how}".strip(), *local, *([] if first is None else [first]), _CLOCK])
         with self.waiting(STATEMENT + LOCK):
             cursor = self.connection.execute(text.encode())
             while cursor.nextset():
@@ -131,8 +138,8 @@ class Link:
             self.connection.close()
         self._socket.close()
 
-    def _limits(self) -> tuple[str, ...]:
-        return tuple(f"{name} = '{seconds}s'" for name, seconds in _LIMITS.items())
+    def _settings(self) -> tuple[str, ...]:
+        return tuple(f"{name} = '{value}'" for name, value in _SETTINGS.items())
 
     def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
         if is_unreplicated(notice):
@@ -178,5 +185,5 @@ def prepare(connection: "psycopg.BaseConnection[Any]") -> None:
 
 
 def startup_options() -> str:
-    """The time limits, for connections that keep their session."""
-    return " ".join(f"-c {name}={seconds}s" for name, seconds in _LIMITS.items())
+    """Time limits and the like, for connections that keep their session."""
+    return " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())

@@ -129,11 +129,10 @@ class Transactions:
 
     def _write(self, tenant: str, write: Write[T], attempts: list[tuple[Transaction, T]], link: Link) -> None:
         unsynced = () if write.durable else ("synchronous_commit = off",)
-        transaction = link.begin("", *unsynced, *self._tenancy(tenant))
-        db = PostgresDatabase(link, tenant, WRITING)
+        first = None if write.kind == "beat" else WRITING["stop_writers" if write.exclusive else "join_writers"]
         try:
-            if write.exclusive:
-                db.run("stop_writers")
+            transaction = link.begin("", *unsynced, *self._tenancy(tenant), first=first)
+            db = PostgresDatabase(link, tenant, WRITING)
             result = write.operation(db, self.scope(tenant, transaction))
         except ForkpointError as error:
             link.rollback()

@@ -1,11 +1,3 @@
--- name: begin_writing
--- The first statement of a transaction that writes: it waits for an exclusive transaction, and then sees all that it did.
-LOCK TABLE conversation IN ROW SHARE MODE;
-
--- name: begin_exclusively
--- The first statement of a transaction that decides over many rows: no other transaction writes meanwhile.
-LOCK TABLE conversation IN EXCLUSIVE MODE;
-
 -- name: beat
 -- This process is alive, and where it is.
 INSERT INTO holder (id, seen, host, process, since) VALUES (:id, :now, :host, :process, :since)
