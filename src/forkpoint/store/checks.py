@@ -57,6 +57,13 @@ class Checks(Struct, frozen=True):
     def approvals(self, approvals: JsonText) -> None:
         check_document("approvals", approvals, self.limits.document)
 
+    def shelved(self, kind: str, name: str, text: str | None = None) -> None:
+        check_name("kind of a document", kind)
+        check_name("name of a document", name)
+        check_size("document", text, self.limits.shelf)
+        if "\0" in (text or ""):
+            raise NotWhole("document", "it has a character U+0000")
+
     def order(self, order: str) -> None:
         if order not in get_args(ListOrder):
             raise BadArgument("A list", f"order={order[:200]!r}", f"it is {' or '.join(get_args(ListOrder))}")

@@ -60,6 +60,7 @@ from forkpoint.store.values import (
     Status,
     StopReason,
     StoredConversation,
+    StoredDocument,
     StoredGlance,
     StoredTurn,
     Tags,
@@ -744,6 +745,25 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
     async def records(self, conversation: str, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
         """The records of a conversation in order, beginning with its birth. Raises `NotFound`, and `BadName` for a
         cursor that no page gave."""
+        ...
+
+    # The shelf: texts that belong to the whole store, and to no tenant.
+
+    async def document(self, kind: str, name: str) -> StoredDocument | None:
+        """The text of this kind and name, or None if there is none. Raises `BadName`."""
+        ...
+
+    async def document_versions(self, kind: str) -> dict[str, int]:
+        """The version of each document of a kind, by name. It costs little, and can be asked every second."""
+        ...
+
+    async def put_document(self, kind: str, name: str, text: str | None, *, if_version: int) -> int | None:
+        """Writes a document, or removes it if the text is None. Returns its new version, which is higher than any
+        before.
+
+        Does nothing and returns None if the document has another version than ``if_version``: somebody else has changed
+        it. The version of a document that is not there is 0. Raises `BadName`, `TooLarge` and `NotWhole`.
+        """
         ...
 
     # Copies.

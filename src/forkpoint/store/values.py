@@ -300,6 +300,7 @@ class StoreLimits(Struct, frozen=True):
     payload: int = 32 * 1024 * 1024
     commit: int = 256 * 1024 * 1024
     document: int = 4 * 1024 * 1024  # settings, cache identity
+    shelf: int = 16 * 1024 * 1024  # a text of the whole store
     input: int = 64 * 1024 * 1024  # of a turn: messages, with pictures; and again of all that is steered to it
     title: int = 1024
     tags: int = 64  # how many
@@ -396,6 +397,16 @@ class Hold(Struct, frozen=True):
     reason: str
     by: str | None  # who set it, if somebody said so
     since: int  # microseconds since 1970, UTC
+
+
+class StoredDocument(Struct, frozen=True):
+    """A text that belongs to the whole store: the keys of callers, a server's file."""
+
+    kind: str
+    name: str
+    version: int
+    text: str
+    updated: int  # microseconds since 1970, UTC
 
 
 class Deleted(Struct, frozen=True):

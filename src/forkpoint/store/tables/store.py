@@ -46,6 +46,7 @@ from forkpoint.store.tables.operations import (
     ledger,
     lists,
     orphans,
+    shelf,
     steers,
     turn_pages,
     turns,
@@ -76,6 +77,7 @@ from forkpoint.store.values import (
     Status,
     StopReason,
     StoredConversation,
+    StoredDocument,
     StoredGlance,
     StoredTurn,
     Tags,
@@ -829,6 +831,21 @@ class TableStore:
 
     async def records(self, conversation: str, *, cursor: str | None = None, limit: int = 50) -> Page[Record]:
         return await self._view.read(partial(read_records, id=conversation, cursor=cursor, limit=_bounded(limit)))
+
+    # The shelf.
+
+    async def document(self, kind: str, name: str) -> StoredDocument | None:
+        self._view.opened.checks.shelved(kind, name)
+        return await self._view.read(partial(shelf.read, kind=kind, name=name))
+
+    async def document_versions(self, kind: str) -> dict[str, int]:
+        return await self._view.read(partial(shelf.versions, kind=kind))
+
+    async def put_document(self, kind: str, name: str, text: str | None, *, if_version: int) -> int | None:
+        self._view.opened.checks.shelved(kind, name, text)
+        run = partial(shelf.put, kind=kind, name=name, text=text, if_version=if_version)
+        landed = partial(shelf.is_there, kind=kind, name=name, text=text)
+        return await self._view.write("document", f"{kind}/{name}", run, landed=landed)
 
     # Copies.
 

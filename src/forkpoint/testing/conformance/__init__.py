@@ -21,6 +21,7 @@ from forkpoint.testing.conformance.branches.sub_agents import SubAgentConformanc
 from forkpoint.testing.conformance.budgets import BudgetConformance
 from forkpoint.testing.conformance.changes import ChangeConformance
 from forkpoint.testing.conformance.conversations import ConversationConformance
+from forkpoint.testing.conformance.documents import DocumentConformance
 from forkpoint.testing.conformance.evidence.anchors import AnchorConformance
 from forkpoint.testing.conformance.evidence.care import CareConformance
 from forkpoint.testing.conformance.evidence.copies import CopyConformance
@@ -68,5 +69,6 @@ class StoreConformance(
     HoldConformance,
     BudgetConformance,
     RecordConformance,
+    DocumentConformance,
 ):
     """All that is asked of a store."""

@@ -454,3 +454,12 @@ CREATE TABLE reservation (     -- what may still be spent of a budget by what is
 );
 
 CREATE INDEX reservation_budget ON reservation (tenant, budget);
+
+CREATE TABLE document (        -- texts of the whole store, such as the keys of callers; they belong to no tenant
+  kind    text COLLATE "C" NOT NULL,  -- keys, config
+  name    text COLLATE "C" NOT NULL,
+  version bigint NOT NULL,     -- grows with each change, also if the text was gone in between
+  text    text COLLATE "C" NOT NULL,
+  updated bigint NOT NULL,
+  PRIMARY KEY (kind, name)
+);
