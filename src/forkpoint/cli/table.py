@@ -78,6 +78,7 @@ SECTIONS: dict[str, Rows] = {
     "Serve": {
         "serve": ("commands.serve:command", "Serve conversations over HTTP."),
         "keys": ("", "The keys that a server of yours accepts: who may call it."),
+        "config": ("", "The file with agents and settings that servers find in their store."),
     },
 }
 """The commands by section. Those without a place are groups."""
@@ -95,6 +96,11 @@ GROUPS: dict[str, Rows] = {
         "list": ("commands.keys:list_", "Show the keys that there are, without their secrets."),
         "role": ("commands.keys:role", "Give a key another role."),
         "revoke": ("commands.keys:revoke", "Remove a key."),
+    },
+    "config": {
+        "put": ("commands.config:put", "Put a server's file into a store."),
+        "show": ("commands.config:show", "Print the file that a store has for its servers."),
+        "remove": ("commands.config:remove", "Take the file for servers out of a store."),
     },
     "local": {
         "fetch": ("commands.local:fetch", "Get the weights of local/smollm2 (98 MB) into your cache folder."),

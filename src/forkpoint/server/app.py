@@ -35,6 +35,7 @@ from forkpoint.server.http.door import GONE, Door, refusal
 from forkpoint.server.http.keys import Keyring
 from forkpoint.server.http.metrics import Metrics
 from forkpoint.server.http.openapi import document as openapi
+from forkpoint.server.http.stored_keys import StoredKeys
 from forkpoint.server.http.tenants import Tenants
 from forkpoint.server.http.timed_store import timed
 from forkpoint.server.live.feed import encode
@@ -128,6 +129,8 @@ def create_app(
             asyncio.create_task(witnesses.watch()),
             asyncio.create_task(breaker.probe(store)),
         ]
+        stored = [one for one in keyring.sources if isinstance(one, StoredKeys)] if keyring is not None else []
+        looking += [asyncio.create_task(keys.watch(counted)) for keys in stored]
         try:
             yield
         finally:

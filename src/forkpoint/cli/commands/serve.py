@@ -17,10 +17,11 @@ from forkpoint.cli.output import Json, tell
 from forkpoint.conversation.look import is_remote
 from forkpoint.conversation.place import as_url
 from forkpoint.server.agents.catalog import Catalog
-from forkpoint.server.agents.file import TOP, ServerFile, read_file
+from forkpoint.server.agents.file import TOP, ServerFile, read_file, read_text
 from forkpoint.server.config import FIELDS, ServerConfig, another_server
 from forkpoint.server.http.address import check_safe
 from forkpoint.server.http.keys import Keyring, Keys, OneKey
+from forkpoint.server.shelf import Shelf, read_shelf, shown
 from forkpoint.system import extras
 
 _Level: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -72,6 +73,9 @@ def serve(
     http://127.0.0.1:8008, with FORKPOINT_API_KEY if it has keys. Clients of OpenAI's chat completions use it with the
     base URL http://127.0.0.1:8008/v1, and name a conversation with a header.
 
+    A store may have the keys of callers (`forkpoint keys --store`) and the file itself (`forkpoint config put`): then a
+    server needs nothing but --store.
+
     Limits, timeouts, web origins, conversation headers and the rest stand under [server] in the file that --config
     names; docs/operations.md lists them. A flag wins over the file.
 
@@ -89,12 +93,17 @@ def serve(
       forkpoint serve --config server.toml --keys keys.json --host 0.0.0.0
     """
     file = ServerFile() if config is None else read_file(config)
+    settings = {"grace": drain, "anchor_log": anchor_log, "anchor_command": anchor_command}
+    settings["anchor_interval"] = anchor_interval
     flags = {"host": host, "port": port, "keys": keys, "key_env": key_env, "log_level": log_level}
-    anchors = {"anchor_log": anchor_log, "anchor_command": anchor_command, "anchor_interval": anchor_interval}
-    start = _started_with(file, flags, {"grace": drain, **anchors})
+    start = _started_with(file, flags, settings)
     address = _address(store, start)
+    shelf = read_shelf(address)
+    if config is None and shelf.config is not None:
+        file = read_text(shelf.config, f"the file in the store at {shown(address)}")
+        start = _started_with(file, flags, settings)
     offered = _agents(file, Answerer(ModelOptions(model, base_url, api, api_key_env), instructions))
-    keyring = _keyring(start)
+    keyring = _keyring(start, shelf)
     check_safe(start.host, has_keys=keyring is not None)
     if "*" in start.settings.cors_origins and keyring is None:
         why = "without keys every web page that you visit could use this server; name the origins, or use --keys"
@@ -175,9 +184,11 @@ def _agents(file: ServerFile, who: Answerer) -> Catalog:
     )
 
 
-def _keyring(start: ServerConfig) -> Keyring | None:
+def _keyring(start: ServerConfig, shelf: Shelf) -> Keyring | None:
     """The keys that callers need. None if there are no keys: then whoever reaches the server may call."""
     sources: list[Any] = [] if start.keys is None else [Keys(start.keys)]
     if start.key_env is not None:
         sources.append(OneKey.from_environment(start.key_env))
+    if shelf.keys is not None:
+        sources.append(shelf.keys)
     return Keyring(sources) if sources else None

@@ -102,9 +102,34 @@ def read_file(path: str | os.PathLike[str]) -> ServerFile:
     """What stands in a file. Paths in it are relative to its folder."""
     file = Path(path)
     problems: list[str] = []
-    fields = typed(_read(file, problems), TOP, "", problems, elsewhere=dict.fromkeys(FIELDS, "in the table [server]"))
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        problems.append(f"it cannot be read ({error.strerror})")
+        text = ""
+    except ValueError as error:
+        problems.append(f"it is not {'JSON' if file.suffix == '.json' else 'TOML'} ({error})")
+        text = ""
+    said = {} if problems else _parsed(text, problems, is_json=file.suffix == ".json")
+    return _found(os.fspath(path), file.absolute().parent, said, problems)
+
+
+def read_text(text: str, place: str) -> ServerFile:
+    """What stands in the text of a file that is kept elsewhere, TOML or JSON. Paths are relative to the working folder.
+
+    It cannot say where the store is, for it is in the store.
+    """
+    problems: list[str] = []
+    found = _found(place, Path.cwd(), _parsed(text, problems, is_json=text.lstrip().startswith("{")), problems)
+    if found.server.store is None:
+        return found
+    why = "server.store: it stands in the store itself, and cannot say where that is"
+    return msgspec.structs.replace(found, problems=(*found.problems, why))
+
+
+def _found(path: str, folder: Path, said: Any, problems: list[str]) -> ServerFile:
+    fields = typed(said, TOP, "", problems, elsewhere=dict.fromkeys(FIELDS, "in the table [server]"))
     tables: dict[str, dict[str, Any]] = fields.get("agents", {})
-    folder = file.absolute().parent
     top = dict.fromkeys(TOP, "at the top of the file, before any table")
     server = read_server(fields.get("server", {}), folder, problems, elsewhere=top)
     workspaces: dict[str, str] = {}
@@ -128,7 +153,7 @@ def read_file(path: str | os.PathLike[str]) -> ServerFile:
     patterns = fields.get("allow_models", ())
     problems += offer_problems(patterns, roots)
     return ServerFile(
-        os.fspath(path),
+        path,
         server,
         agents,
         frozenset(tables),
@@ -174,16 +199,11 @@ def _make(
     return made[name]
 
 
-def _read(file: Path, problems: list[str]) -> Any:
+def _parsed(text: str, problems: list[str], *, is_json: bool) -> Any:
     try:
-        text = file.read_text(encoding="utf-8")
-        if file.suffix == ".json":
-            return json.loads(text, object_pairs_hook=object_of)
-        return tomllib.loads(text)
-    except OSError as error:
-        problems.append(f"it cannot be read ({error.strerror})")
+        return json.loads(text, object_pairs_hook=object_of) if is_json else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        problems.append(f"it is not {'JSON' if file.suffix == '.json' else 'TOML'} ({error})")
+        problems.append(f"it is not {'JSON' if is_json else 'TOML'} ({error})")
     return {}
 
 

@@ -37,6 +37,7 @@ READS = frozenset(
         *("read", "find", "made_with", "conversations", "glances", "revisions", "approvals", "holds", "erasures"),
         *("families", "erasure_count", "stops", "turn", "whole_turn", "turns", "spent", "usage", "budgets", "path"),
         *("events", "landmarks", "steps", "digests", "state", "pulse", "records", "identity"),
+        *("document", "document_versions", "orphans"),
     }
 )
 """Operations that change nothing, and are quick."""

@@ -3,8 +3,8 @@
 A key is ``fp_ID_SECRET``. It is shown once, when it is made, and kept nowhere: the file has its SHA-256. That is enough
 here. A slow hash protects passwords, which people choose and others can guess; 256 random bits nobody guesses.
 
-`Keyring` is what a server asks. It looks into any number of sources: files (`Keys`), and single keys from
-the environment (`OneKey`).
+`Keyring` is what a server asks. It looks into any number of sources: files (`Keys`), single keys from the environment
+(`OneKey`), and the store (`stored_keys`).
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias, cast, get_args
@@ -81,6 +81,24 @@ class NewKey(Struct, frozen=True):
         return f"NewKey(key={self.key!r}, token=...)"
 
 
+class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A key as it stands in the file. What came later has a default and is left out: most files stay as they were."""
+
+    id: str
+    name: str
+    tenant: str
+    hash: str  # SHA-256 of the whole key, in hex
+    created: int
+    history: str | None = None  # a `History`, which `_flaw` sees to: msgspec's own words would repeat what stands there
+    role: str | None = (
+        None  # a `Role`, likewise; None: the key was made before there were roles, and could do everything
+    )
+
+
+Change: TypeAlias = Callable[[KeyEntry], KeyEntry | None]
+"""What is made of a key that is kept: another entry, or None to remove it."""
+
+
 # Who is calling.
 
 
@@ -96,7 +114,7 @@ class Keyring:
     """Says who is calling. Whoever has no key of its sources is refused, also if these have none at all."""
 
     def __init__(self, sources: Iterable[KeySource]) -> None:
-        self._sources = tuple(sources)
+        self.sources = tuple(sources)
 
     def check(self, authorization: str | None) -> ApiKey:
         """The key that a call came with, from its header ``Authorization``. Raises `Unauthorized`.
@@ -109,7 +127,7 @@ class Keyring:
         token = token.strip(" ")
         if scheme.lower() != "bearer" or not token:
             raise Unauthorized("the header `Authorization` does not have the form `Bearer KEY`")
-        found = [source.find(token) for source in self._sources]  # all are asked, whoever has it
+        found = [source.find(token) for source in self.sources]  # all are asked, whoever has it
         for key in found:
             if key is not None:
                 return key
@@ -166,7 +184,7 @@ class Keys:
         self._clock = clock
         self._looked = clock()
         self._bytes = _bytes_of(self._path)
-        self._table = _table(_parsed(self._path, self._bytes))
+        self._table = KeyTable(parse_keys(self._path, self._bytes))
         self._warned = False
 
     @property
@@ -177,9 +195,7 @@ class Keys:
 
     def find(self, token: str) -> ApiKey | None:
         self._refresh()
-        key, digest = self._table.get(token[len(_PREFIX) :][:8], _NOBODY)
-        same = hmac.compare_digest(_digest(token), digest)  # with nobody's too: time does not tell which ids exist
-        return key if same else None
+        return self._table.find(token)
 
     def __repr__(self) -> str:
         return f"Keys({str(self._path)!r})"
@@ -192,7 +208,7 @@ class Keys:
         try:
             # The bytes are compared, not the file's time: two changes may come within one tick of a disk's clock.
             if (found := _bytes_of(self._path)) != self._bytes:
-                self._table = _table(_parsed(self._path, found))
+                self._table = KeyTable(parse_keys(self._path, found))
                 self._bytes = found
         except BadKeys as error:
             if not self._warned:
@@ -215,7 +231,7 @@ def default_keys_file() -> Path:
 
 def list_keys(path: str | os.PathLike[str]) -> tuple[ApiKey, ...]:
     """The keys in a file, in the order in which they were made. A file that is not there has none."""
-    return tuple(_key(entry) for entry in _entries(Path(path)))
+    return tuple(key_of(entry) for entry in _entries(Path(path)))
 
 
 def add_key(
@@ -228,6 +244,16 @@ def add_key(
     clock: Clock = system_clock,
 ) -> NewKey:
     """Makes a key, and the file if need be. Raises `AlreadyExists` if the name is taken."""
+    check_new_key(name, tenant, role, history)
+    with _changing(Path(path)) as real:
+        entries = _entries(real)
+        made, token = new_entry(entries, name, tenant, role, history, clock())
+        _write(real, (*entries, made))
+    return NewKey(key_of(made), token)
+
+
+def check_new_key(name: str, tenant: str, role: Role, history: History | None) -> None:
+    """Raises what is wrong with a key that somebody wants to make."""
     _check_is_role("add_key()", role)
     if name.startswith(_PREFIX):
         raise BadArgument("add_key()", "this name", "it begins as a key does, and a key is not to be written down here")
@@ -235,16 +261,18 @@ def add_key(
     check_name("tenant", tenant)
     if history not in _HISTORIES:
         raise BadArgument("add_key()", f"history={history!r}", "it is neither latest nor full")
-    with _changing(Path(path)) as real:
-        entries = _entries(real)
-        taken = {entry.id for entry in entries} | {entry.name for entry in entries}  # either is how a key is called
-        if name in taken:
-            raise AlreadyExists("key", name)
-        id = _new_id(taken | {name})
-        token = f"{_PREFIX}{id}_{secrets.token_urlsafe(32)}"
-        made = _Entry(id, name, tenant, _digest(token).hex(), clock(), history, role)
-        _write(real, (*entries, made))
-    return NewKey(_key(made), token)
+
+
+def new_entry(
+    entries: Sequence[KeyEntry], name: str, tenant: str, role: Role, history: History | None, now: int
+) -> tuple[KeyEntry, str]:
+    """A key beside others: as it is kept, and the text that its owner sends. Raises `AlreadyExists`."""
+    taken = {entry.id for entry in entries} | {entry.name for entry in entries}  # either is how a key is called
+    if name in taken:
+        raise AlreadyExists("key", name)
+    id = _new_id(taken | {name})
+    token = f"{_PREFIX}{id}_{secrets.token_urlsafe(32)}"
+    return KeyEntry(id, name, tenant, _digest(token).hex(), now, history, role), token
 
 
 def revoke_key(path: str | os.PathLike[str], given: str) -> ApiKey:
@@ -254,29 +282,44 @@ def revoke_key(path: str | os.PathLike[str], given: str) -> ApiKey:
 
 def change_role(path: str | os.PathLike[str], given: str, role: Role) -> ApiKey:
     """Gives a key another role, by its id, its name, or the whole key. The key stays as it is. Raises `NotFound`."""
-    _check_is_role("change_role()", role)
-    return _change(path, given, lambda entry: replace(entry, role=role))
+    return _change(path, given, change_to_role(role))
 
 
-def _change(path: str | os.PathLike[str], given: str, change: Callable[["_Entry"], "_Entry | None"]) -> ApiKey:
+def _change(path: str | os.PathLike[str], given: str, change: Change) -> ApiKey:
     """Replaces the entry of a key by what ``change`` makes of it, and removes the entry if that is None.
 
     Returns the key as it is now, or as it was if it was removed. Raises `NotFound`.
     """
+    if not (there := _entries(Path(path))):  # nor is a file or a folder made for nothing
+        changed_entries(there, given, change, str(path))
+    with _changing(Path(path)) as real:
+        kept, key = changed_entries(_entries(real), given, change, str(path))
+        _write(real, kept)
+    return key
+
+
+def changed_entries(
+    entries: Sequence[KeyEntry], given: str, change: Change, place: str
+) -> tuple[tuple[KeyEntry, ...], ApiKey]:
+    """The entries with a key as ``change`` makes it, and that key. ``given`` is its id, its name, or the whole key.
+
+    Raises `NotFound`, which says that ``place`` does not have it.
+    """
     wanted = given
     if given.startswith(_PREFIX):  # a key that has leaked is at hand as a whole; nothing shows more of it than its id
         wanted = given[len(_PREFIX) :][:8]
-    if not _entries(Path(path)):  # nor is a file or a folder made for nothing
-        raise NotFound.no_such_key(wanted, str(path))
-    with _changing(Path(path)) as real:
-        entries = _entries(real)
-        for entry in entries:
-            if wanted == entry.id or given == entry.name:
-                changed = change(entry)
-                kept = (changed if one is entry else one for one in entries)
-                _write(real, tuple(one for one in kept if one is not None))
-                return _key(changed or entry)
-    raise NotFound.no_such_key(wanted, str(path))
+    for entry in entries:
+        if wanted == entry.id or given == entry.name:
+            changed = change(entry)
+            kept = (changed if one is entry else one for one in entries)
+            return tuple(one for one in kept if one is not None), key_of(changed or entry)
+    raise NotFound.no_such_key(wanted, place)
+
+
+def change_to_role(role: Role) -> Change:
+    """The change that gives a key this role. Raises `BadArgument` if there is no such role."""
+    _check_is_role("change_role()", role)
+    return lambda entry: replace(entry, role=role)
 
 
 def _check_is_role(call: str, role: str) -> None:
@@ -287,35 +330,37 @@ def _check_is_role(call: str, role: str) -> None:
 # Reading.
 
 
-class _Entry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A key as it stands in the file. What came later has a default and is left out: most files stay as they were."""
-
-    id: str
-    name: str
-    tenant: str
-    hash: str  # SHA-256 of the whole key, in hex
-    created: int
-    history: str | None = None  # a `History`, which `_flaw` sees to: msgspec's own words would repeat what stands there
-    role: str | None = (
-        None  # a `Role`, likewise; None: the key was made before there were roles, and could do everything
-    )
-
-
 class _KeysDocument(Struct, frozen=True, forbid_unknown_fields=True):
     version: int
-    keys: tuple[_Entry, ...]
+    keys: tuple[KeyEntry, ...]
 
 
 class _KeysVersion(Struct, frozen=True):
     version: int
 
 
-_Table = dict[str, tuple[ApiKey | None, bytes]]
-
 _NOBODY: tuple[ApiKey | None, bytes] = (None, secrets.token_bytes(32))
 
 
-def _entries(path: Path) -> tuple[_Entry, ...]:
+class KeyTable:
+    """Keys at hand, to be found by their texts."""
+
+    def __init__(self, entries: Iterable[KeyEntry]) -> None:
+        self._keys: dict[str, tuple[ApiKey | None, bytes]] = {
+            entry.id: (key_of(entry), bytes.fromhex(entry.hash)) for entry in entries
+        }
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def find(self, token: str) -> ApiKey | None:
+        """The key that is this text, or None."""
+        key, digest = self._keys.get(token[len(_PREFIX) :][:8], _NOBODY)
+        same = hmac.compare_digest(_digest(token), digest)  # with nobody's too: time does not tell which ids exist
+        return key if same else None
+
+
+def _entries(path: Path) -> tuple[KeyEntry, ...]:
     """What a file holds. One that is not there holds nothing; one that cannot be looked at is an error."""
     try:
         os.stat(path)
@@ -323,7 +368,7 @@ def _entries(path: Path) -> tuple[_Entry, ...]:
         return ()
     except OSError as error:
         raise _unreadable(path, error) from None
-    return _parsed(path, _bytes_of(path))
+    return parse_keys(path, _bytes_of(path))
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -345,7 +390,7 @@ def _unreadable(path: Path, error: OSError) -> BadKeys:
     return BadKeys(str(path), f"it cannot be read ({error.strerror})")
 
 
-def _parsed(path: Path, found: bytes) -> tuple[_Entry, ...]:
+def parse_keys(path: str | Path, found: bytes) -> tuple[KeyEntry, ...]:
     """The entries of a file. Raises `BadKeys`, with no value from the file in it: it may be a secret."""
     try:
         version = msgspec.json.decode(found, type=_KeysVersion).version
@@ -364,7 +409,7 @@ def _parsed(path: Path, found: bytes) -> tuple[_Entry, ...]:
     return entries
 
 
-def _flaw(entry: _Entry, seen: set[str]) -> str | None:
+def _flaw(entry: KeyEntry, seen: set[str]) -> str | None:
     """Why an entry cannot be used, if so."""
     if not _ID.fullmatch(entry.id):
         return "has an id that is none"
@@ -384,11 +429,7 @@ def _flaw(entry: _Entry, seen: set[str]) -> str | None:
     return None
 
 
-def _table(entries: Iterable[_Entry]) -> _Table:
-    return {entry.id: (_key(entry), bytes.fromhex(entry.hash)) for entry in entries}
-
-
-def _key(entry: _Entry) -> ApiKey:
+def key_of(entry: KeyEntry) -> ApiKey:
     role = cast("Role", entry.role or "operate")  # `_flaw` has looked at it
     return ApiKey(entry.id, entry.name, entry.tenant, entry.created, _HISTORIES[entry.history], role)
 
@@ -425,8 +466,12 @@ def _changing(path: Path) -> Iterator[Path]:
         raise BadKeys(str(path), f"it cannot be written ({error.strerror})") from None
 
 
-def _write(path: Path, entries: tuple[_Entry, ...]) -> None:
+def write_keys(entries: tuple[KeyEntry, ...]) -> bytes:
+    """Keys as a file has them."""
+    return msgspec.json.format(msgspec.json.encode(_KeysDocument(VERSION, entries)), indent=2) + b"\n"
+
+
+def _write(path: Path, entries: tuple[KeyEntry, ...]) -> None:
     """Writes the file anew. The group that may read it keeps that right: a server may run as another user than the one
     who adds keys."""
-    text = msgspec.json.format(msgspec.json.encode(_KeysDocument(VERSION, entries)), indent=2) + b"\n"
-    replace_file(path, text, mode=lambda before: 0o600 | before & stat.S_IRGRP)
+    replace_file(path, write_keys(entries), mode=lambda before: 0o600 | before & stat.S_IRGRP)
