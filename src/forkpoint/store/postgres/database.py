@@ -21,6 +21,8 @@ WRITING = postgres_statements(locking=True)
 
 _PRELUDES = postgres_preludes()  # what a writer says before another statement, to take its locks
 
+_ACROSS = frozenset(name for name, text in READING.items() if "%(tenant)s" not in text)  # goes over all tenants
+
 _ROWS = 64  # rows that one INSERT takes; beyond that, another one follows
 _WAIT = STATEMENT + 5  # seconds: PostgreSQL ends a statement itself before
 _VALUES = re.compile(r"\bVALUES\s*(\((?:[^()]|\([^()]*\))*\))", re.IGNORECASE)
@@ -51,6 +53,7 @@ class PostgresDatabase:
     def run(self, name: str, parameters: Mapping[str, Any] | Sequence[Any] = (), /) -> Answer[NamedRow]:
         cursor = Answer(self._link.connection, row_factory=NamedRows)
         named = self._named(parameters)
+        self._show(cursor, name, named)
         if self._sql is WRITING and (prelude := _PRELUDES.get(name)) is not None:
             self._say(cursor, self._sql[prelude], named)
         self._say(cursor, self._sql[name], named)
@@ -58,13 +61,16 @@ class PostgresDatabase:
 
     def tuples(self, name: str, parameters: Mapping[str, Any] | Sequence[Any] = (), /) -> Answer[tuple[Any, ...]]:
         cursor = Answer(self._link.connection, row_factory=tuple_row)
-        self._say(cursor, self._sql[name], self._named(parameters))
+        named = self._named(parameters)
+        self._show(cursor, name, named)
+        self._say(cursor, self._sql[name], named)
         return cursor
 
     def run_many(self, name: str, rows: Iterable[Sequence[Any]], /) -> Answer[NamedRow]:
         """An INSERT of several rows says them all at once: each round trip costs as much as the rows do."""
         cursor = Answer(self._link.connection, row_factory=NamedRows)
         every = list(rows)
+        self._show(cursor, name, self._named(()))
         for first in range(0, len(every), _ROWS):
             some = every[first : first + _ROWS]
             if (text := _for_rows(self._sql[name], len(some))) is None:
@@ -87,6 +93,13 @@ class PostgresDatabase:
 
     def is_duplicate(self, error: Exception) -> bool:
         return isinstance(error, psycopg.errors.UniqueViolation)
+
+    def _show(self, cursor: "psycopg.Cursor[Any]", name: str, named: Mapping[str, Any]) -> None:
+        """Lets the server show the rows that a statement is about, if the server itself guards tenants."""
+        wanted = "*" if name in _ACROSS else named["tenant"]
+        if self._link.address.has_row_security and self._link.tenancy != wanted:
+            self._say(cursor, self._sql["set_tenant"], {"tenant": wanted})
+            self._link.tenancy = wanted
 
     def _say(self, cursor: "psycopg.Cursor[Any]", statement: str, parameters: Mapping[str, Any]) -> None:
         try:

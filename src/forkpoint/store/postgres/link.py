@@ -64,6 +64,7 @@ class Link:
         )
         prepare(self.connection)
         self.transaction: Transaction | None = None
+        self.tenancy: str | None = None  # whose rows the server shows it, if the server itself guards that
         self.used = time.monotonic()
         self.has_clashed = False  # whether another transaction had taken an id, a key or a name first
         self._waits: tuple[float, float] | None = None  # since when it waits for the server, and how long at most
@@ -83,6 +84,7 @@ class Link:
         """Begins a transaction, in one round trip that also reads the clock: after the statement ``first``, if one is
         given, which may wait."""
         self.has_clashed = False
+        self.tenancy = None
         own = self._settings() if self.address.is_pooled else ()
         local = (f"SET LOCAL {one}" for one in (*own, *settings))
         text = "; ".join([f"BEGIN {how}".strip(), *local, *([] if first is None else [first]), _CLOCK])

@@ -30,12 +30,11 @@ def find_out(
     *,
     tenant: str,
     scope: Callable[[Transaction], Scope],
-    settings: tuple[str, ...],
     until: float,
 ) -> bool:
     """Whether a write is there, as far as this server knows. ``until`` is a moment of the monotonic clock."""
     end_session(link, lost, until=until)
-    transaction = link.begin("", "synchronous_commit = local", *settings)
+    transaction = link.begin("", "synchronous_commit = local")
     try:
         there = landed(PostgresDatabase(link, tenant, WRITING), scope(transaction))
     except BaseException:

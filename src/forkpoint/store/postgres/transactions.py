@@ -15,7 +15,6 @@ from typing import Generic, TypeVar
 import anyio
 import msgspec
 import psycopg
-from psycopg import sql as composed
 
 from forkpoint.errors import ForkpointError, OutcomeUnknown, StoreDamaged
 from forkpoint.store.postgres.connections import Connections, Kind
@@ -121,7 +120,7 @@ class Transactions:
     # In a thread.
 
     def _read(self, tenant: str, operation: Callable[[PostgresDatabase, Scope], T], link: Link) -> T:
-        transaction = link.begin(_SNAPSHOT, *self._tenancy(tenant))
+        transaction = link.begin(_SNAPSHOT)
         try:
             return operation(PostgresDatabase(link, tenant, READING), self.scope(tenant, transaction))
         finally:
@@ -131,7 +130,7 @@ class Transactions:
         unsynced = () if write.durable else ("synchronous_commit = off",)
         first = None if write.kind == "beat" else WRITING["stop_writers" if write.exclusive else "join_writers"]
         try:
-            transaction = link.begin("", *unsynced, *self._tenancy(tenant), first=first)
+            transaction = link.begin("", *unsynced, first=first)
             db = PostgresDatabase(link, tenant, WRITING)
             result = write.operation(db, self.scope(tenant, transaction))
         except ForkpointError as error:
@@ -145,12 +144,6 @@ class Transactions:
         attempts.append((transaction, result))
         link.commit(self.settings.commit_within)
 
-    def _tenancy(self, tenant: str) -> tuple[str, ...]:
-        """Whose rows the transaction may see, if the server itself guards that."""
-        if not self.connections.address.has_row_security:
-            return ()
-        return (f"forkpoint.tenant = {composed.Literal(tenant).as_string(None)}",)
-
     # After a COMMIT that nobody has confirmed.
 
     async def _settle(self, tenant: str, write: Write[T], transaction: Transaction, error: Exception) -> None:
@@ -163,7 +156,6 @@ class Transactions:
             landed=write.landed,
             tenant=tenant,
             scope=partial(self.scope, tenant),
-            settings=self._tenancy(tenant),
             until=until,
         )
         try:
