@@ -16,6 +16,7 @@ from tests.store.support.killed_copies import killed_at_each_moment
 
 from forkpoint.errors import CopyRefused, ForkpointError, NotFound, StoreDamaged
 from forkpoint.ids import new_id
+from forkpoint.store import copy_file
 from forkpoint.store.sqlite import SqliteStore
 from forkpoint.store.sqlite.copies import page_copy
 from forkpoint.store.sqlite.files import FORMAT
@@ -164,7 +165,7 @@ async def test_what_a_killed_backup_left_is_removed_and_what_a_living_one_writes
     await filled(tmp_path / "store.db")
     (tmp_path / ".copy.db-copy-01234567").write_bytes(b"half")
     async with await SqliteStore.open(tmp_path / "store.db") as store:
-        with page_copy.new_copy(tmp_path / "copy.db") as other:
+        with copy_file.new_copy(tmp_path / "copy.db") as other:
             await store.backup(tmp_path / "copy.db")
             assert sorted(file.name for file in tmp_path.glob(".*")) == [other.name]
 

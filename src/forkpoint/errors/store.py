@@ -159,15 +159,20 @@ class CopyRefused(StoreError, code="copy_refused"):
         self.why = "it is a server's"
 
     @form
-    def by_pg_dump(self, path: str) -> None:
-        """The store at {path} is a PostgreSQL database, which PostgreSQL's own programs copy.
+    def needs_program(self, path: str, program: str, version: int, command: str) -> None:
+        """{path} is written by PostgreSQL's own {program}, and that of version {version} is not on PATH here.
 
-        Use pg_dump -Fc and pg_restore, and check the copy with an anchor.
-
-        Command line: Note an anchor (`forkpoint anchor`), run pg_dump -Fc, and after pg_restore: `forkpoint verify
-        --anchor`.
+        Use a machine that has it: {command}
         """
-        self.why = "it is a PostgreSQL database"
+        self.why = f"{program} is missing"
+
+    @form
+    def behind_a_pooler(self, path: str) -> None:
+        """The store at {path} is behind a pooler, and PostgreSQL's own programs copy it past that.
+
+        Name the database itself, without the pooler.
+        """
+        self.why = "it is behind a pooler"
 
 
 class StoreDamaged(StoreError, code="store_damaged"):

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from forkpoint.clock import Clock
-from forkpoint.errors import CopyRefused, StoreUnusable
+from forkpoint.errors import StoreUnusable
 from forkpoint.store.postgres.address import postgres_address
+from forkpoint.store.postgres.dump import back_up
 from forkpoint.store.postgres.open_database import OpenDatabase
 from forkpoint.store.postgres.settings import DEFAULTS, PostgresSettings
-from forkpoint.store.postgres.space import collect
+from forkpoint.store.postgres.vacuum import collect, collect_at_close
 from forkpoint.store.postgres.view import PostgresView
 from forkpoint.store.tables.held_turns import HeldTurns
 from forkpoint.store.tables.store import TableStore
@@ -52,7 +53,10 @@ class PostgresStore(TableStore, AbstractAsyncContextManager["PostgresStore", Non
 
     async def close(self) -> None:
         if self._is_owner:
-            await self._view.opened.close()
+            try:
+                await collect_at_close(self._view)
+            finally:
+                await self._view.opened.close()
 
     # Care.
 
@@ -71,5 +75,4 @@ class PostgresStore(TableStore, AbstractAsyncContextManager["PostgresStore", Non
     async def backup(
         self, path: str | os.PathLike[str], *, force: bool = False, progress: CopyProgress | None = None
     ) -> Backup:
-        """Raises `CopyRefused`: PostgreSQL's own programs copy a database."""
-        raise CopyRefused.by_pg_dump(self._view.opened.path)
+        return await back_up(self._view, path, force=force, progress=progress)

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from forkpoint.errors import ForkpointError
 from forkpoint.events import NewEvent
+from forkpoint.store.postgres import vacuum
 from forkpoint.store.postgres.open_database import OpenDatabase
 from forkpoint.store.postgres.transactions import Write
 from forkpoint.store.stage import Staged, stage
@@ -63,10 +64,14 @@ class PostgresView:
 
     @property
     def residue(self) -> tuple[str, ...]:
-        return ()
+        return (vacuum.DEAD_ROWS,)
+
+    @property
+    def out_of_reach(self) -> tuple[str, ...]:
+        return vacuum.OUT_OF_REACH
 
     async def clean(self) -> tuple[str, ...]:
-        return ()
+        return await vacuum.clean(self)
 
     def scope(self) -> Scope:
         return self.opened.scope(self.tenant)

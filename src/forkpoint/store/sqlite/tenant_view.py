@@ -9,6 +9,7 @@ from typing import TypeVar
 from forkpoint.errors import ForkpointError
 from forkpoint.events import NewEvent
 from forkpoint.store.actor import actor
+from forkpoint.store.erasure import OUT_OF_REACH
 from forkpoint.store.sqlite.cleaning import LOG_IS_READ, NOT_COMPACTED, clean
 from forkpoint.store.sqlite.connection import Database
 from forkpoint.store.sqlite.open_file import OpenFile
@@ -82,6 +83,10 @@ class TenantView:
     @property
     def residue(self) -> tuple[str, ...]:
         return LOG_IS_READ, NOT_COMPACTED
+
+    @property
+    def out_of_reach(self) -> tuple[str, ...]:
+        return OUT_OF_REACH
 
     async def clean(self) -> tuple[str, ...]:
         """Writes the file anew and empties the log, if erasures have left that to do. Returns what has to wait."""

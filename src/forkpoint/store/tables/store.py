@@ -385,7 +385,8 @@ class TableStore:
         check_id("erasure", id)
         check_reason(reason)
         if dry_run:
-            return await self._view.read(partial(removal.preview, id=id, chosen=chosen, reason=reason))
+            preview = await self._view.read(partial(removal.preview, id=id, chosen=chosen, reason=reason))
+            return replace(preview, out_of_reach=self._view.out_of_reach)
         return await transaction.erase(self._view, id, chosen, reason, more_follow=more_follow)
 
     async def replay(self, receipt: Receipt) -> bool:

@@ -126,6 +126,11 @@ class View(Protocol):
         """What an erasure leaves behind until somebody cleans up, in words for its receipt."""
         ...
 
+    @property
+    def out_of_reach(self) -> tuple[str, ...]:
+        """What no erasure can remove, in words for its receipt."""
+        ...
+
     async def clean(self) -> tuple[str, ...]:
         """Removes what erasures have left behind. Returns what has to wait, and why; nothing raises."""
         ...

@@ -164,8 +164,20 @@ SELECT 1 FROM record
 WHERE subject = :id AND tenant = :tenant AND salt IS NULL AND kind NOT IN ('committed', 'note') LIMIT 1;
 
 -- name: owed_after_erasures
--- How often text was removed here, and how often it was erased: dead rows may have it until they are vacuumed.
-SELECT removals, cleared, erasures, compacted FROM meta;
+-- How often text was removed here, and how often it was erased: dead rows may have it until they are vacuumed. Whoever
+-- read those rows before has a snapshot from before the transaction that is named here.
+SELECT removals, cleared, erasures, compacted, CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS horizon FROM meta;
+
+-- name: is_held_back
+-- Whether somebody may still read rows that were dead before a transaction, so that no VACUUM removes them: a session, a
+-- standby that tells its needs, or a slot that keeps them for one. Sessions of other roles are seen only by some roles.
+SELECT EXISTS (
+  SELECT 1 FROM pg_stat_activity
+  WHERE pid <> pg_backend_pid() AND (datname = current_database() OR datname IS NULL)
+    AND age(backend_xmin) > age(xid(CAST(CAST(:horizon AS text) AS xid8)))
+) OR EXISTS (
+  SELECT 1 FROM pg_replication_slots WHERE age(xmin) > age(xid(CAST(CAST(:horizon AS text) AS xid8)))
+) AS is_held_back;
 
 -- name: settle_erasures
 -- Dead rows were vacuumed after so many removals and so many erasures.

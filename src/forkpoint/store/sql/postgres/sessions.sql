@@ -51,8 +51,3 @@ SELECT format, writable_from FROM meta;
 -- name: set_format
 -- Migrations have run.
 UPDATE meta SET format = :format;
-
--- name: tables
--- The tables of this store, partitions one by one.
-SELECT oid::regclass::text AS name FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
-ORDER BY relname;

@@ -14,8 +14,9 @@ import anyio.to_thread
 from msgspec.structs import replace
 
 from forkpoint.errors import CopyRefused, NotFound
+from forkpoint.store.copy_file import new_copy, put_in_place
 from forkpoint.store.sqlite.connection import MEMORY, Database
-from forkpoint.store.sqlite.copies.page_copy import check_copy, copy_pages, new_copy, put_in_place
+from forkpoint.store.sqlite.copies.page_copy import check_copy, copy_pages
 from forkpoint.store.sqlite.tenant_view import TenantView
 from forkpoint.store.tables.seals import sealing
 from forkpoint.store.values import Backup, CopyProgress, CopyStep

@@ -7,18 +7,15 @@ begin it anew nor wait for it, and all that it costs them is that the log grows 
 a store deletes securely. Tests: tests/store/test_backup.py, test_restore.py.
 """
 
-import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
 from msgspec import Struct
 
-from forkpoint.errors import CopyRefused, StoreDamaged
+from forkpoint.errors import StoreDamaged
 from forkpoint.store.sqlite.connection import SQL, Database, code_of, translate, translated
-from forkpoint.store.sqlite.disk.modes import make_empty
 from forkpoint.store.sqlite.disk.pages import flaws_of_pages, loose_rows
 from forkpoint.store.sqlite.disk.quiet import connect_quietly
 from forkpoint.store.sqlite.files import format_of
@@ -26,7 +23,6 @@ from forkpoint.store.tables.rows import Scope
 from forkpoint.store.tables.verification import verify
 from forkpoint.store.values import CopyProgress, CopyStep
 from forkpoint.system.durable_file import sync
-from forkpoint.system.file_lock import FileLock
 
 STEP = 256
 """Pages that are copied at once: 1 MiB."""
@@ -40,25 +36,6 @@ class Contents(Struct, frozen=True):
     format: int
     conversations: int
     events: int
-
-
-@contextmanager
-def new_copy(path: Path) -> Iterator[Path]:
-    """An empty file beside a path, for its owner alone, to be filled and then put in place. It is gone afterwards.
-
-    What a killed process left there is removed first. A file that a living process is still writing stays.
-    """
-    prefix = f".{path.name}-copy-"
-    for leftover in path.parent.iterdir():
-        if leftover.name.startswith(prefix):
-            _remove_unless_held(leftover)
-    copy, lock = _made_and_held(path, prefix)
-    try:
-        yield copy
-    finally:
-        for leftover in (copy, *(Path(f"{copy}{end}") for end in ("-journal", "-wal", "-shm"))):
-            leftover.unlink(missing_ok=True)
-        lock.close()
 
 
 def copy_pages(db: Database, copy: Path, progress: CopyProgress | None = None) -> None:
@@ -99,49 +76,3 @@ def check_copy(copy: Path, source: str) -> Contents:
         more = "" if len(flaws) <= _SHOWN else f", and {len(flaws) - _SHOWN:,} more"
         raise StoreDamaged(source, f"a copy of it is not sound: {'; '.join(flaws[:_SHOWN])}{more}")
     return contents
-
-
-def put_in_place(copy: Path, path: Path, *, force: bool) -> None:
-    """Gives a copy its name, and brings the name to the disk. Without ``force`` nothing is ever replaced."""
-    if force:
-        os.replace(copy, path)
-    else:
-        link_new(copy, path)
-    with suppress(OSError):  # some file systems cannot do this; the new file is there all the same
-        sync(path.parent)
-
-
-def link_new(file: Path, name: Path) -> None:
-    """Gives a file one more name, which must be free. Raises `CopyRefused.file_exists`."""
-    try:
-        os.link(file, name)
-    except FileExistsError:
-        raise CopyRefused.file_exists(str(name)) from None
-    except OSError:  # a file system without links: look first, then rename
-        if name.exists():
-            raise CopyRefused.file_exists(str(name)) from None
-        os.rename(file, name)
-
-
-def _made_and_held(path: Path, prefix: str) -> tuple[Path, FileLock]:
-    while True:
-        copy = path.with_name(f"{prefix}{os.urandom(4).hex()}")
-        make_empty(copy)
-        with suppress(FileNotFoundError):  # another process took it for a leftover before it was held
-            lock = FileLock.existing(copy)
-            lock.acquire()
-            if copy.exists():
-                return copy, lock
-            lock.close()
-
-
-def _remove_unless_held(leftover: Path) -> None:
-    try:
-        lock = FileLock.existing(leftover)
-    except OSError:
-        return
-    try:
-        if not lock.is_held():
-            leftover.unlink(missing_ok=True)
-    finally:
-        lock.close()

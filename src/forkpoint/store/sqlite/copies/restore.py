@@ -16,9 +16,10 @@ from pathlib import Path
 
 from forkpoint.clock import Clock, system_clock
 from forkpoint.errors import BadArgument, BadStoreUrl, CopyRefused, NotFound, StoreError, StoreUnusable
+from forkpoint.store.copy_file import link_new, new_copy, put_in_place
 from forkpoint.store.sqlite.connection import SQL, Database, connect, translated
 from forkpoint.store.sqlite.copies.erasures import replay
-from forkpoint.store.sqlite.copies.page_copy import check_copy, copy_pages, link_new, new_copy, put_in_place
+from forkpoint.store.sqlite.copies.page_copy import check_copy, copy_pages
 from forkpoint.store.sqlite.disk.log import check_log
 from forkpoint.store.sqlite.disk.quiet import read_quietly
 from forkpoint.store.sqlite.files import check_place, format_of, make_tables, renew_store_id, write_lock

@@ -20,7 +20,8 @@ T = TypeVar("T")
 async def erase(view: View, id: str, chosen: Erasing, reason: str, *, more_follow: bool) -> Receipt:
     """Erases what was chosen, and cleans up unless more erasures follow. The receipt says what has to wait."""
     receipt = await _write(view, id, partial(removal.erase, id=id, chosen=chosen, reason=reason))
-    return replace(receipt, pending=view.residue if more_follow else await view.clean())
+    pending = view.residue if more_follow else await view.clean()
+    return replace(receipt, pending=pending, out_of_reach=view.out_of_reach)
 
 
 async def replay(view: View, receipt: Receipt) -> bool:
