@@ -144,7 +144,8 @@ def test_every_statement_that_is_called_exists() -> None:
 def test_no_sql_hides_in_the_code() -> None:
     """Whoever opens store/sql/ sees all that is done to a disk; transactions and pragmas are the exception."""
     hidden = re.compile(r"""["'](SELECT|INSERT|UPDATE|DELETE|REPLACE|WITH|CREATE|DROP|ALTER)\s[^"']*["']""")
-    allowed = {"files.py"}  # makes the tables before there is anything to look up in
+    # Makes the tables; begins a transaction and reads the clock; says what an operator has to set.
+    allowed = {"files.py", "link.py", "examination.py"}
     found = [
         f"{path.name}: {match.group(0)}"
         for path, text in SOURCE.items()
