@@ -33,7 +33,7 @@ Store: TypeAlias = Annotated[
     str | None,
     option(
         "--store ADDRESS",
-        "Where conversations live: a file (talks.db), or a server (http://host:8008). "
+        "Where conversations live: a file (talks.db), a database (postgresql://...), or a server (http://host:8008). "
         "Default: FORKPOINT_STORE, else `store` of your settings, else a file in your data folder.",
     ),
 ]
