@@ -21,7 +21,6 @@ NO_JSON = {"completion": "its result is a script for a shell, and not a document
 NO_STORE = {
     "completion": "it prints a script",
     "trust": "what you trust stands in your settings",
-    "keys": "keys stand in a file of their own",
     "local": "the weights of a model are in a cache",
     "skills list": "skills are files",
     "templates": "templates stand in settings",

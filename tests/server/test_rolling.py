@@ -1,7 +1,6 @@
 """Servers on one store that are replaced one after the other while clients use them: no request fails, no turn is run
 twice, and a server that stops hands over what it has not finished."""
 
-import itertools
 import signal
 import socket
 import threading
@@ -10,46 +9,16 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-import httpx2
+import pytest
 from tests.server.support.doing import Gate, logged, start, steps
+from tests.server.support.retrying import RetryingClient
 from tests.server.support.serving import ServerProcess, free_port
 from tests.server.support.turning import PATIENCE, using
 
-FASTER = 0.1
-"""How much of the time that a server or a backoff asks for these clients wait: so much less is there to recover in."""
-
-
-class Client:
-    """A client that retries as the SDKs do, with the servers in turn as a plain load balancer gives them."""
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        self._clients = [httpx2.Client(base_url=url, timeout=PATIENCE) for url in urls]
-        self._turn = itertools.cycle(self._clients)
-        self.retries: list[str] = []
-
-    def close(self) -> None:
-        for client in self._clients:
-            client.close()
-
-    def send(self, method: str, path: str, *, key: str | None = None, **body: Any) -> httpx2.Response:
-        headers = {} if key is None else {"Idempotency-Key": key}
-        for tries_left in (2, 1, 0):
-            wait = 0.5 * 2 ** (2 - tries_left)
-            try:
-                sent: dict[str, Any] = {} if method == "GET" else {"json": body}
-                answer = next(self._turn).request(method, path, headers=headers, **sent)
-                if answer.status_code < 500 and answer.status_code not in {408, 409, 429}:
-                    return answer
-                why, wait = answer.text, float(answer.headers.get("retry-after", wait))
-            except httpx2.TransportError as error:
-                why = repr(error)
-            assert tries_left, f"{method} {path} failed for good: {why}; before: {self.retries[-2:]}"
-            self.retries.append(why)
-            time.sleep(wait * FASTER)
-        raise AssertionError("there is always an answer or a failure")
+PACE = 0.1
+"""How much of the time that a server or a backoff asks for these clients wait."""
 
 
 def test_rolling_three_servers_under_load_fails_no_request_and_doubles_no_turn(tmp_path: Path) -> None:
@@ -58,7 +27,7 @@ def test_rolling_three_servers_under_load_fails_no_request_and_doubles_no_turn(t
     def work(name: str, urls: Sequence[str]) -> tuple[str, list[str], list[str]]:
         """Turns one after the other in a conversation of its own, until the servers are all new."""
         done: list[str] = []
-        with closing(Client(urls)) as client:
+        with closing(RetryingClient(urls, pace=PACE)) as client:
             id = str(client.send("POST", "/api/conversations", key=f"make-{name}").json()["id"])
             while not over.is_set():
                 key = f"{name}-{len(done)}"
@@ -95,9 +64,18 @@ def test_rolling_three_servers_under_load_fails_no_request_and_doubles_no_turn(t
             assert "Traceback" not in node.log.read_text()
 
 
-def test_what_a_stopping_server_has_not_finished_goes_on_elsewhere_with_the_same_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_what_a_stopping_server_has_not_finished_goes_on_elsewhere_with_the_same_request(
+    tmp_path: Path, database: str, request: pytest.FixtureRequest
+) -> None:
+    store = "sqlite:///server.db" if database == "sqlite" else str(request.getfixturevalue("postgres"))
     gate, message = Gate(tmp_path), steps([["note", {"line": "once"}]], "hang")
-    with start(tmp_path, "--drain", "0") as one, start(tmp_path) as two, using(one.url) as api, using(two.url) as there:
+    with (
+        start(tmp_path, "--store", store, "--drain", "0") as one,
+        start(tmp_path, "--store", store) as two,
+        using(one.url) as api,
+        using(two.url) as there,
+    ):
         id, other = api.create(), api.create()
         held = api.run(other, steps(gate.step()), prefer="respond-async").json()["id"]
         with gate.reached(), api.stream(id, message, key="long") as stream:

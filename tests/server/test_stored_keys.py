@@ -102,9 +102,11 @@ async def test_while_the_store_does_not_answer_or_has_nonsense_the_keys_stay_as_
     assert token not in caplog.text
 
 
+@pytest.mark.parametrize("database", ["address", "postgres"])
 def test_a_running_server_takes_a_new_key_and_refuses_a_revoked_one(
-    address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    database: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    address = str(request.getfixturevalue(database))
     monkeypatch.setattr(module, "LOOK", 0.01)
     caplog.set_level(logging.INFO)
     place = KeysInStore(address)
