@@ -103,7 +103,7 @@ def check_document(what: str, text: JsonText | None, limit: int) -> None:
 
 
 def check_size(what: str, text: str | None, limit: int) -> None:
-    """Raises `TooLarge` for a text of more bytes than the limit, `NotWhole` for one that is not valid Unicode."""
+    """Raises `TooLarge` for a text of more bytes than the limit, and whatever `check_text` raises."""
     if text is None:
         return
     check_text(what, text)
@@ -112,7 +112,9 @@ def check_size(what: str, text: str | None, limit: int) -> None:
 
 
 def check_text(what: str, text: str | None) -> None:
-    """Raises `NotWhole` for a text that is not valid Unicode."""
+    """Raises `NotWhole` for a text that is not valid Unicode, or has a NUL, which PostgreSQL takes in no text."""
+    if "\0" in (text or ""):
+        raise NotWhole(what, "it has a NUL character")
     try:
         (text or "").encode()
     except UnicodeEncodeError as error:

@@ -84,6 +84,8 @@ def check_reason(reason: str) -> None:
     """Raises `BadArgument` for a reason that is blank or too long: it stays for good, as part of the evidence."""
     if not reason.strip():
         raise BadArgument("reason", repr(reason), "it is blank; say why, for whoever asks later")
+    if "\0" in reason:
+        raise BadArgument("reason", repr(reason[:40]), "it has a NUL character")
     if len(reason) > _LONGEST_REASON:
         raise BadArgument("reason", f"{reason[:40]!r}...", f"it has more than {_LONGEST_REASON} characters")
 
