@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 from tests.postgres.fixtures import Databases
-from tests.postgres.programs import programs, run_program
+from tests.postgres.programs import programs
 
+from forkpoint import AsyncConversations
 from forkpoint.errors import CopyRefused
+from forkpoint.ids import new_id
+from forkpoint.store.erasure import Erasing, encode_receipt
 from forkpoint.store.postgres.store import PostgresStore
 from forkpoint.testing.conformance.base import create, run, texts
 
@@ -28,19 +31,37 @@ async def test_a_backup_becomes_a_store_that_verifies_with_the_anchor_that_it_ca
         other = await create(store.within("other"))
         await run(store.within("other"), other.id, "two")
         backup = await store.backup(tmp_path / "store.dump")
-        history = texts(await store.events(made.id))
+        history, identity = texts(await store.events(made.id)), await store.identity()
     assert (backup.conversations, backup.events, backup.bytes) == (2, 4, (tmp_path / "store.dump").stat().st_size)
     assert backup.anchor is not None
-    readable = tmp_path / "store.dump"
-    readable.chmod(0o644)
-    for folder in (tmp_path, *tmp_path.parents):
-        folder.chmod(folder.stat().st_mode | 0o011)  # who runs the server's programs reads it
     with postgres_databases.fresh() as name:
         url = postgres_databases.server.url(name)
-        run_program("pg_restore", "--exit-on-error", "--no-owner", f"--dbname={url}", readable)
-        async with await PostgresStore.open(url) as restored:
-            assert texts(await restored.events(made.id)) == history
-            assert (await restored.verify(anchors=[backup.anchor])).ok
+        where = AsyncConversations(url)
+        restored = await where.restore(tmp_path / "store.dump", forget_erasures=True)
+        assert (restored.conversations, restored.events, restored.erasures) == (2, 4, 0)
+        with pytest.raises(CopyRefused, match="a store is there already"):
+            await where.restore(tmp_path / "store.dump", forget_erasures=True)
+        async with await PostgresStore.open(url) as copy:
+            assert texts(await copy.events(made.id)) == history
+            assert await copy.identity() != identity
+            assert (await copy.verify(anchors=[backup.anchor])).ok
+
+
+async def test_what_was_erased_after_a_backup_is_erased_in_the_store_that_is_made_of_it(
+    postgres: str, postgres_databases: Databases, tmp_path: Path, programs_on_path: None
+) -> None:
+    async with await PostgresStore.open(postgres) as store:
+        made = await create(store)
+        await run(store, made.id, "a secret")
+        await store.backup(tmp_path / "store.dump")
+        receipt = await store.erase(new_id(), Erasing(conversations=(made.id,)), reason="asked to")
+    (tmp_path / "receipts").write_text(encode_receipt(receipt) + "\n")
+    with postgres_databases.fresh() as name:
+        url = postgres_databases.server.url(name)
+        restored = await AsyncConversations(url).restore(tmp_path / "store.dump", erasures=tmp_path / "receipts")
+        assert restored.erasures == 1
+        async with await PostgresStore.open(url) as copy:
+            assert "a secret" not in texts(await copy.events(made.id))
 
 
 async def test_a_backup_is_for_its_owner_alone_and_replaces_nothing_unless_told_to(

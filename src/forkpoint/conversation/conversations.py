@@ -38,7 +38,7 @@ from forkpoint.llm.model import LLM
 from forkpoint.paging import Page
 from forkpoint.parameters import Count
 from forkpoint.store.erasure import Receipt, check_reason
-from forkpoint.store.sqlite.copies.restore import restore
+from forkpoint.store.restoring import restore
 from forkpoint.store.values import (
     Backup,
     Collected,

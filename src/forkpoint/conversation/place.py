@@ -19,6 +19,7 @@ from forkpoint.backend.protocol import Backend
 from forkpoint.errors import BadSetting, BadStoreUrl, CopyRefused
 from forkpoint.remote.addresses import is_server, key_in_use, server_url
 from forkpoint.store.address import file_address, open_store, without_password
+from forkpoint.store.postgres.address import is_postgres
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import Restored
 from forkpoint.threads.shield import finished
@@ -105,15 +106,19 @@ class Place:
             await finished(shared.backend.close)
 
     async def restore(self, restore: Callable[[str], Restored]) -> Restored:
-        """Makes the file of this place, in another thread. Raises `CopyRefused` for any other kind of place."""
+        """Makes the file or the tables of this place, in another thread. Raises `CopyRefused` for a server."""
         address, _ = self._named()
         if is_server(address):
             raise CopyRefused.on_a_server(self.address)
         if address in _all_shared():
             raise CopyRefused.store_in_use(self.address)
+        if is_postgres(address):
+            return await anyio.to_thread.run_sync(restore, address)
         file = file_address(address)
         if file is None or file.read_only:
-            raise BadStoreUrl(self.address, "only a file can be restored, as sqlite:///file.db")
+            raise BadStoreUrl(
+                self.address, "only a file can be restored, as sqlite:///file.db, or a PostgreSQL database"
+            )
         return await anyio.to_thread.run_sync(restore, file.path)
 
     def _named(self) -> tuple[str, Store | None]:

@@ -73,7 +73,7 @@ def _dump(
 ) -> Backup:
     """Runs within the transaction whose snapshot is dumped."""
     opened = db.run("export_snapshot").fetchone()
-    where, environment = _place(address)
+    where, environment = place_of(address)
     command = ["--format=custom", f"--file={copy}", f"--snapshot={opened['snapshot']}", f"--dbname={where}"]
     said = f"pg_dump --format=custom --file={target} --dbname={without_password(address.dsn)}"
     program = find_program("pg_dump", opened["version"], str(target), said)
@@ -82,16 +82,18 @@ def _dump(
         if progress is not None:
             progress(stage)
 
-    _run([program, *command], environment, target, lambda: tell(CopyStep("copying", _size(copy), opened["size"])))
+    run_program(
+        [program, *command], environment, str(target), lambda: tell(CopyStep("copying", _size(copy), opened["size"]))
+    )
     sync(copy)
     size = _size(copy)
     tell(CopyStep("checking", 0, size))
-    conversations, events = _check(db, scope)
+    conversations, events = check_every_tenant(db, scope)
     tell(CopyStep("checking", size, size))
     return Backup(str(target), size, conversations, events, opened["format"], scope.now)
 
 
-def _check(db: Database, scope: Scope) -> tuple[int, int]:
+def check_every_tenant(db: Database, scope: Scope) -> tuple[int, int]:
     """Checks every digest of all tenants, and returns how many conversations and events there are."""
     conversations = events = 0
     flaws: list[str] = []
@@ -117,7 +119,7 @@ def find_program(name: str, version: int, path: str, said: str) -> str:
     raise CopyRefused.needs_program(path, name, version, said)
 
 
-def _place(address: PostgresAddress) -> tuple[str, dict[str, str]]:
+def place_of(address: PostgresAddress) -> tuple[str, dict[str, str]]:
     """Where the database is, past a pooler; and the variables with the password, which no list of processes shows."""
     said = conninfo_to_dict(address.listen or address.dsn)
     password = said.pop("password", None)
@@ -125,7 +127,7 @@ def _place(address: PostgresAddress) -> tuple[str, dict[str, str]]:
     return make_conninfo("", **said), {**os.environ, **secret}
 
 
-def _run(command: Sequence[str], environment: dict[str, str], path: Path, look: Callable[[], None]) -> None:
+def run_program(command: Sequence[str], environment: dict[str, str], path: str, look: Callable[[], None]) -> None:
     """Runs a program to its end."""
     program = subprocess.Popen(  # noqa: S603 - no shell
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -143,7 +145,7 @@ def _run(command: Sequence[str], environment: dict[str, str], path: Path, look: 
         raise
     if program.returncode != 0:
         lines = errors.strip().splitlines() or [f"exit code {program.returncode}"]
-        raise CopyRefused(str(path), f"pg_dump failed: {lines[0]}")
+        raise CopyRefused(path, f"{os.path.basename(command[0])} failed: {lines[0]}")
 
 
 def _size(file: Path) -> int:

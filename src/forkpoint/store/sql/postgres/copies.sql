@@ -9,6 +9,10 @@ SELECT set_config('idle_in_transaction_session_timeout', '0', true) AS limits, p
   format
 FROM meta;
 
+-- name: is_free
+-- Whether there is no store in this database yet; and the server's version.
+SELECT to_regclass('meta') IS NULL AS is_free, CAST(current_setting('server_version_num') AS int) / 10000 AS version;
+
 -- name: renew_store_id
 -- A restored store is another one than that of the backup: the two go different ways.
 UPDATE meta SET store = uuid_send(gen_random_uuid());
