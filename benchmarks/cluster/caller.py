@@ -17,7 +17,7 @@ _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _FIRST, _LONGEST = 0.25, 8.0  # seconds between two tries
 _OBEYED = 60.0  # a Retry-After beyond it is not
 
-TIMEOUT = 15.0
+TIMEOUT = 30.0
 """Seconds that one try waits for an answer. Real clients wait longer; here a stopped node is to be noticed."""
 
 

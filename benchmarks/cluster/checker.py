@@ -132,6 +132,8 @@ class Checker:
     async def _verify(self) -> None:
         anchors = self._ledger.anchors
         self.checked.anchors = len(anchors)
+        if not anchors:
+            self._ledger.count("no anchor was taken")
         answer = await self._caller.ask("POST", "/api/verify", body={"anchors": anchors} if anchors else {})
         said = answer.body
         if answer.status != 200 or not said["ok"]:

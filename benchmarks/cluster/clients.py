@@ -22,7 +22,7 @@ MOST_TURNS = 20
 
 _OPEN = ("running", "interrupted")
 _PATIENT = 4.0  # seconds, then an action goes on in the background
-_BACKGROUND = 12  # actions of a client at most
+_BACKGROUND = 4  # actions of a client at most
 
 
 class Client:

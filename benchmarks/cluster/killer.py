@@ -110,6 +110,8 @@ class Killer:
         self._thread.join()
 
     def _work(self) -> None:
+        if not self._kills:
+            return
         names, kills = list(self._kills), list(self._kills.values())
         due = list(names)  # each kind once, then by chance
         self._chance.shuffle(due)

@@ -63,6 +63,11 @@ class Ledger:
         self._lock = threading.Lock()
         self._file = file.open("wb")
 
+    def begin(self) -> float:
+        """Begins to count time: silence before now is none."""
+        self.times = [time.monotonic()]
+        return self.times[0]
+
     def add(self, talk: Talk) -> None:
         with self._lock:
             self.talks.append(talk)

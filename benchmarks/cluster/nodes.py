@@ -51,7 +51,7 @@ class Node:
         file.write_text(_FILE.format(settings=settings), encoding="utf-8")
         where = ["--host", host, "--port", str(port), "--store", store, "--config", str(file)]
         self._command = [*inside, sys.executable, "-m", "forkpoint", "serve", "--json", *where, *options]
-        self._env = {**os.environ, "PYTHONPATH": str(ROOT), "CLUSTER_MODEL_KEY": "any", **env}
+        self._env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "CLUSTER_MODEL_KEY": "any", **env}
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
