@@ -33,6 +33,12 @@ async def _server(bench: Bench) -> Section:
     return await server.measure(bench)
 
 
+async def _postgres(bench: Bench) -> Section:
+    from benchmarks.on_postgres import measurement  # only when it is measured: it starts a server
+
+    return await measurement.measure(bench)
+
+
 async def _chat(bench: Bench) -> Section:
     from benchmarks import chat  # only when it is measured: it needs the extra `server`
 
@@ -51,6 +57,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], Awaitable[Section]]] = {
     "conversation": _conversation,
     "server": _server,
     "chat": _chat,
+    "postgres": _postgres,
 }
 
 _WITHOUT_PEERS = {"server", "chat"}  # these need none of the group `benchmarks`

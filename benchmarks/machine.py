@@ -10,7 +10,13 @@ from statistics import median
 
 from msgspec import Struct
 
-_PEERS = ("langchain-openai", "langgraph", "langgraph-checkpoint-sqlite", "openai-agents")
+_PEERS = (
+    "langchain-openai",
+    "langgraph",
+    "langgraph-checkpoint-postgres",
+    "langgraph-checkpoint-sqlite",
+    "openai-agents",
+)
 
 
 class Machine(Struct, frozen=True):

@@ -87,16 +87,22 @@ async def build(path: Path, size: int, progress: Progress) -> History:
     """A history of this many events. Around the middle and at the head, where forks will be, it is in turns."""
     progress.say(f"  building a conversation of {size:,} events")
     async with await opened(path) as store:
-        conversation = await new_conversation(store)
-        middle = Position(0, 0)
-        for first, count in _commits(size):
-            progress.part("event", first, size)
-            commit = turn if count == TURN else _note
-            done = await commit(store, conversation, new_id(), events(messages(first, count)))
-            if first + count == _middle(size):
-                middle = done.last
+        conversation, middle = await fill(store, size, progress)
         sample = await fork(store, conversation, new_id())
     return History(path, conversation, sample.id, size, middle)
+
+
+async def fill(store: Store, size: int, progress: Progress) -> tuple[str, Position]:
+    """Makes a conversation of this many events; returns it, and its middle."""
+    conversation = await new_conversation(store)
+    middle = Position(0, 0)
+    for first, count in _commits(size):
+        progress.part("event", first, size)
+        commit = turn if count == TURN else _note
+        done = await commit(store, conversation, new_id(), events(messages(first, count)))
+        if first + count == _middle(size):
+            middle = done.last
+    return conversation, middle
 
 
 def _middle(size: int) -> int:

@@ -36,7 +36,7 @@ class LangGraph:
         self._middles: dict[str, Any] = {}
 
     def native(self, found: Sequence[Message]) -> Native:
-        return [_message(message) for message in found]
+        return [native_message(message) for message in found]
 
     async def fill(self, conversation: str, found: Sequence[Message]) -> None:
         half = len(found) // 2
@@ -103,7 +103,8 @@ def _thread(conversation: str) -> dict[str, Any]:
     return {"configurable": {"thread_id": conversation}}
 
 
-def _message(message: Message) -> Any:
+def native_message(message: Message) -> Any:
+    """A message in LangGraph's own form."""
     id = f"m{message.number}-{new_id()}"
     match message.kind:
         case "user":

@@ -24,7 +24,7 @@ class Session:
         self._opened: list[Any] = []
 
     def native(self, found: Sequence[Message]) -> Native:
-        return [_item(message) for message in found]
+        return [native_item(message) for message in found]
 
     async def fill(self, conversation: str, found: Sequence[Message]) -> None:
         await self._session(conversation).add_items(self.native(found))
@@ -127,7 +127,8 @@ class AdvancedSession(Session):
         return session
 
 
-def _item(message: Message) -> dict[str, Any]:
+def native_item(message: Message) -> dict[str, Any]:
+    """A message in the form of OpenAI's responses."""
     match message.kind:
         case "user":
             return {"role": "user", "content": message.text}
