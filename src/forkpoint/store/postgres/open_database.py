@@ -1,5 +1,5 @@
 """An open database: its connections, its clock, and the turns that this process holds in it.
-Tests: tests/postgres/test_opening.py."""
+Tests: tests/postgres/test_opening.py, test_holders.py."""
 
 import asyncio
 import logging

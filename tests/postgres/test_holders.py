@@ -1,0 +1,80 @@
+"""Which process holds a turn: heartbeats by the database's clock, expiry, leaving, and turns that nobody here knows."""
+
+import os
+
+import anyio
+import psycopg
+import pytest
+
+from forkpoint.ids import id_to_bytes, new_id
+from forkpoint.store.postgres.settings import PostgresSettings
+from forkpoint.store.postgres.store import PostgresStore
+from forkpoint.store.values import OpenTurn
+from forkpoint.testing.conformance.base import begin, create
+
+pytestmark = pytest.mark.anyio
+
+QUICK = PostgresSettings(heartbeat=20_000)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def ask(url: str, statement: str, *parameters: object) -> list[tuple[object, ...]]:
+    with psycopg.connect(url, autocommit=True) as db:
+        cursor = db.execute(statement.encode(), parameters)
+        return cursor.fetchall() if cursor.description is not None else []
+
+
+async def until(url: str, statement: str) -> None:
+    """Returns once a statement finds a row."""
+    with anyio.fail_after(20):
+        while not ask(url, statement):  # noqa: ASYNC110 - the database tells nobody
+            await anyio.sleep(0.01)
+
+
+async def test_a_process_says_that_it_is_alive_while_it_holds_a_turn(postgres: str) -> None:
+    async with await PostgresStore.open(postgres, settings=QUICK) as store:
+        await begin(store, (await create(store)).id)
+        ask(postgres, "UPDATE holder SET seen = 0")
+        clock = "floor(extract(epoch FROM clock_timestamp()) * 1000000)"
+        await until(postgres, f"SELECT 1 FROM holder WHERE seen BETWEEN {clock} - 10000000 AND {clock} + 1000000")
+    assert ask(postgres, "SELECT id FROM holder") == [], "who closes the store leaves"
+
+
+async def test_a_turn_of_a_silent_process_is_interrupted_and_can_be_taken_over(postgres: str) -> None:
+    async with await PostgresStore.open(postgres) as ours, await PostgresStore.open(postgres) as theirs:
+        made = await create(ours)
+        turn = await begin(ours, made.id)
+        assert (await theirs.read(made.id)).status == "running"
+        ask(postgres, "UPDATE holder SET seen = seen - 31000000")
+        assert (await theirs.read(made.id)).status == "interrupted"
+        assert isinstance(await theirs.resume(turn.id), OpenTurn)
+        assert set(await ours.stops([turn])) == {turn.id}
+
+
+async def test_a_turn_that_only_the_database_knows_of_is_given_back(postgres: str) -> None:
+    """A begin that was given up because nobody answered may reach the server afterwards."""
+    async with await PostgresStore.open(postgres, settings=QUICK) as store:
+        known, late = await begin(store, (await create(store)).id), await begin(store, (await create(store)).id)
+        store._view.opened.running.discard(late.token)
+        await until(postgres, "SELECT 1 FROM turn WHERE outcome = 'cancelled'")
+        assert (await store.turn(known.id)).outcome == "running"
+        assert (await store.turn(late.id)).outcome == "cancelled"
+        assert isinstance(await store.begin(late.conversation, new_id()), OpenTurn)
+
+
+async def test_the_clock_is_the_database_s(postgres: str) -> None:
+    async with await PostgresStore.open(postgres) as store:
+        made = await create(store)
+        before = ask(postgres, "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint")[0][0]
+        turn = await begin(store, made.id)
+        after = ask(postgres, "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint")[0][0]
+        found = ask(postgres, "SELECT started FROM turn WHERE id = %s", id_to_bytes(turn.id))[0][0]
+        assert isinstance(before, int)
+        assert isinstance(found, int)
+        assert isinstance(after, int)
+        assert before - 50_000 <= found <= after + 50_000
+        assert ask(postgres, "SELECT process FROM holder") == [(os.getpid(),)]
