@@ -11,11 +11,14 @@ import time
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import quote
 
 from tests.postgres.programs import as_user, hand_over, plain_environment, programs, run_program
 from tests.postgres.room import room
+
+if TYPE_CHECKING:
+    import psycopg
 
 Stop = Literal["smart", "fast", "immediate"]
 Settings = Mapping[str, str | int]
@@ -90,6 +93,20 @@ class Server:
         with psycopg.connect(self.url(database), autocommit=True, options="-c synchronous_commit=local") as db:
             cursor = db.execute(statement.encode(), parameters or None)
             return cursor.fetchall() if cursor.description is not None else []
+
+    def wait_for_sessions(self, what: str, *, none: bool = False) -> None:
+        """Returns when a session waits for what ``pg_stat_activity`` calls so; with ``none``, when no session does."""
+        those = "SELECT count(*) > 0 FROM pg_stat_activity WHERE %s IN (wait_event, wait_event_type)"
+        while self.execute(those, what) != [(not none,)]:
+            time.sleep(0.01)
+
+    def lock(self, statement: str, database: str) -> "psycopg.Connection":
+        """Executes a statement in a transaction that is open until the connection is closed."""
+        import psycopg
+
+        db = psycopg.connect(self.url(database))
+        db.execute(statement.encode())
+        return db
 
     def configure(self, **settings: str | int) -> None:
         """Changes settings that need no restart, and returns when sessions see them."""

@@ -844,7 +844,7 @@ async def copies_are_the_same(store: Store) -> None:
             assert await copy.usage(family) == await store.usage(family)
         again = await exported(copy)
     assert not check(again).flaws
-    assert _told(everything) == _told(again)
+    assert told(everything) == told(again)
 
 
 async def exported(store: Store) -> list[bytes]:
@@ -855,11 +855,11 @@ async def pieces(data: bytes) -> AsyncIterator[bytes]:
     yield data
 
 
-def _told(file: list[bytes]) -> list[Line]:
+def told(file: list[bytes]) -> list[Line]:
     """What a file tells, but for what exports and imports add: their records, and what counts or sums these up."""
-    told = [decoded(parted(raw)[0]) for raw in file]
+    lines = [decoded(parted(raw)[0]) for raw in file]
     kept: list[Line] = []
-    for line in told:
+    for line in lines:
         match line:
             case Chain():
                 kept.append(replace(line, records=0, digest=""))
