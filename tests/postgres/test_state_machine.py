@@ -30,7 +30,12 @@ class PostgresMachine(StoreMachine):
         return await PostgresStore.open(self.url, clock=self.clock)
 
     async def send_beat(self, store: Store) -> bool:
-        raise NotImplementedError
+        assert isinstance(store, PostgresStore)
+        opened = store._view.opened
+        if not opened.running:
+            return False
+        opened.beaten = await opened._write("heartbeat", lambda db, scope: opened.say_alive(db))
+        return True
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         database = self.url.rpartition("/")[2].partition("?")[0]
@@ -51,7 +56,7 @@ def _databases(postgres_databases: Databases, request: pytest.FixtureRequest) ->
     PostgresMachine.request = request
 
 
-_RULES = settings(max_examples=5, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
+_RULES = settings(max_examples=3, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 TestDirect = DirectMachine.TestCase
 TestDirect.settings = _RULES

@@ -31,6 +31,7 @@ INSERT INTO turn (
 -- The compare-and-set that commits: running, mine, and with all steps and messages that I know of. No row: this writer
 -- has lost the turn, or a step of its own that it never heard of; or somebody has just steered the turn, or the family
 -- has got a budget.
+-- after: lock_turn
 UPDATE turn
 SET outcome = 'committed', staged = 0, steps_digest = NULL, "end" = :end, record = :record, usage = :usage, totals = :totals,
     state_of = :state_of, state = :state, open_calls = :open_calls, holder = NULL, ended = :now,
@@ -60,6 +61,7 @@ UPDATE turn SET steered = :steered WHERE tenant = :tenant AND id = :id;
 
 -- name: end_turn
 -- Ends or parks a running turn without moving the head, if it is still mine.
+-- after: lock_turn
 UPDATE turn
 SET outcome = :outcome, error = :error, usage = :usage, holder = NULL, ended = :ended,
     ran = coalesce(ran, 0) + greatest(:now::bigint - since, 0), since = NULL
