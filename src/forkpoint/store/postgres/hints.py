@@ -133,7 +133,11 @@ class Hints:
         address = self._connections.address
         told = conninfo(replace(address, dsn=address.listen or address.dsn, is_pooled=False))
         connection = await psycopg.AsyncConnection.connect(told, autocommit=True, prepare_threshold=None)
-        await connection.execute(f'LISTEN "{self._channel}"'.encode())
+        try:
+            await connection.execute(f'LISTEN "{self._channel}"'.encode())
+        except BaseException:  # a standby lets nobody listen
+            await connection.close()
+            raise
         return connection
 
     async def _let_go(self) -> None:
