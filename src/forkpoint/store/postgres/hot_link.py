@@ -8,7 +8,7 @@ limit shuts the socket down. Tests: tests/postgres/test_transactions.py.
 import asyncio
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,16 +16,17 @@ import psycopg
 from psycopg.rows import DictRow, dict_row
 
 from forkpoint.store.postgres.address import PostgresAddress
-from forkpoint.store.postgres.link import Unconfirmed, is_unreplicated, prepare
+from forkpoint.store.postgres.database import READING
+from forkpoint.store.postgres.link import Session, Unconfirmed, is_unreplicated, prepare
 
 
 class HotLink:
     """A connection that one task uses at a time."""
 
-    def __init__(self, connection: "psycopg.AsyncConnection[DictRow]") -> None:
+    def __init__(self, connection: "psycopg.AsyncConnection[DictRow]", session: Session | None) -> None:
         self.connection = connection
+        self.session = session  # None behind a pooler, where each statement may be in another one
         self.used = time.monotonic()
-        self.pid = connection.info.backend_pid  # of no meaning behind a pooler
         self._is_unreplicated = False
         self._is_cut = False
         connection.add_notice_handler(self._hear)
@@ -38,7 +39,11 @@ class HotLink:
             conninfo, autocommit=True, prepare_threshold=threshold, row_factory=dict_row
         )
         prepare(connection)
-        return cls(connection)
+        if address.is_pooled:
+            return cls(connection, None)
+        row = await (await connection.execute(READING["read_session"].encode())).fetchone()
+        assert row is not None
+        return cls(connection, Session(**row))
 
     @property
     def is_usable(self) -> bool:
@@ -51,10 +56,21 @@ class HotLink:
         Raises `Unconfirmed` if a standby was to confirm the commit and did not, and psycopg's errors. If one of these
         says that the connection is lost (`failures.is_lost`), nobody knows whether the statement was done.
         """
+        return await self._execute(self.connection.cursor(), statement.encode(), parameters, within)
+
+    async def say(self, statement: bytes, parameters: Sequence[Any], *, within: float) -> list[DictRow]:
+        """The same for a statement with PostgreSQL's own placeholders (``$1``), in which psycopg looks for none."""
+        cursor = psycopg.AsyncRawCursor(self.connection, row_factory=dict_row)
+        cursor.format = psycopg.pq.Format.BINARY
+        return await self._execute(cursor, statement, parameters, within)
+
+    async def _execute(
+        self, cursor: "psycopg.AsyncCursor[DictRow]", statement: bytes, parameters: Any, within: float
+    ) -> list[DictRow]:
         self._is_unreplicated = False
         timer = asyncio.get_running_loop().call_later(within, self.cut)
         try:
-            cursor = await self.connection.execute(statement.encode(), parameters)
+            await cursor.execute(statement, parameters)
             rows = await cursor.fetchall() if cursor.description is not None else []
         finally:
             timer.cancel()

@@ -44,6 +44,14 @@ class Transaction(Struct, frozen=True):
     server: str
 
 
+class Session(Struct, frozen=True):
+    """What tells a session from every other one, if it is used for single statements."""
+
+    pid: int
+    begun: str
+    server: str
+
+
 class Unconfirmed(Exception):
     """A COMMIT of which nobody knows whether it was done. What was heard of it is its cause."""
 

@@ -24,6 +24,7 @@ from forkpoint.store.postgres.address import PostgresAddress
 from forkpoint.store.postgres.connections import Connections
 from forkpoint.store.postgres.failures import is_read_only, translated
 from forkpoint.store.postgres.hints import Hints
+from forkpoint.store.postgres.hot.sealed_steps import SealedSteps
 from forkpoint.store.postgres.link import Link, Transaction
 from forkpoint.store.postgres.pulse import SnapshotPulse
 from forkpoint.store.postgres.server_clock import ServerClock
@@ -53,6 +54,7 @@ class OpenDatabase:
     running: set[bytes] = field(default_factory=set)  # tokens of the turns that this process holds
     # Turns whose outcome is unknown, by tenant and id: their token, and what was spent last.
     unsettled: dict[tuple[str, str], tuple[bytes, Usage]] = field(default_factory=dict)
+    sealed: SealedSteps = field(default_factory=SealedSteps)
     closed: bool = False
     is_only_measured: bool = False  # somebody asked what a collection would remove: then closing removes nothing
     commits: int = 0  # of this process
@@ -116,7 +118,7 @@ class OpenDatabase:
 
     def scope(self, tenant: str, transaction: Transaction | None = None) -> Scope:
         """The inputs that all operations share: as of a transaction's beginning, or as they are now."""
-        now = self.clock() if transaction is None else self._hear(transaction)
+        now = self.clock() if transaction is None else self.hear(transaction.now)
         return Scope(tenant, now, self.holder, partial(self._is_alive, now=now), actor())
 
     # Being alive.
@@ -132,9 +134,13 @@ class OpenDatabase:
 
     def say_alive(self, db: Database) -> int:
         now = self.clock()
-        where = {"host": socket.gethostname(), "process": os.getpid(), "since": self._since}
-        db.run("beat", {"id": self.holder, "now": now, **where})
+        db.run("beat", {"id": self.holder, "now": now, **self.whereabouts})
         return now
+
+    @property
+    def whereabouts(self) -> dict[str, str | int]:
+        """Where this process is, as the row of a holder says it."""
+        return {"host": socket.gethostname(), "process": os.getpid(), "since": self._since}
 
     async def close(self) -> None:
         """Lets others know that this process is gone, and closes all connections. Open turns are interrupted."""
@@ -195,10 +201,11 @@ class OpenDatabase:
             return False
         return holder == self.holder or now - seen <= self.settings.expiry
 
-    def _hear(self, transaction: Transaction) -> int:
+    def hear(self, now: int) -> int:
+        """The server said what time it is. Returns the time by the clock of this store, which may be another."""
         if isinstance(self.clock, ServerClock):
-            self.clock.hear(transaction.now)
-            return transaction.now
+            self.clock.hear(now)
+            return now
         return self.clock()
 
     def _count(self) -> None:

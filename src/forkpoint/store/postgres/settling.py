@@ -17,7 +17,7 @@ from collections.abc import Callable
 import psycopg
 
 from forkpoint.store.postgres.database import WRITING, PostgresDatabase
-from forkpoint.store.postgres.link import STATEMENT, Link, Transaction, Unconfirmed
+from forkpoint.store.postgres.link import STATEMENT, Link, Session, Transaction, Unconfirmed
 from forkpoint.store.tables.rows import Scope
 
 _LOOK = 0.02  # seconds between two looks whether a session has ended
@@ -25,7 +25,7 @@ _LOOK = 0.02  # seconds between two looks whether a session has ended
 
 def find_out(
     link: Link,
-    lost: Transaction,
+    lost: Transaction | Session | None,
     landed: Callable[[PostgresDatabase, Scope], bool],
     *,
     tenant: str,
@@ -33,7 +33,8 @@ def find_out(
     until: float,
 ) -> bool:
     """Whether a write is there, as far as this server knows. ``until`` is a moment of the monotonic clock."""
-    end_session(link, lost, until=until)
+    if lost is not None:  # else it is out of reach, behind a pooler
+        end_session(link, lost, until=until)
     transaction = link.begin("", "synchronous_commit = local")
     try:
         there = landed(PostgresDatabase(link, tenant, WRITING), scope(transaction))
@@ -55,15 +56,16 @@ def raise_barrier(link: Link, *, within: float) -> None:
     link.commit(within)
 
 
-def end_session(link: Link, lost: Transaction, *, until: float) -> None:
-    """Ends the session of a transaction, and returns when it is gone. Raises if that takes too long."""
+def end_session(link: Link, lost: Transaction | Session, *, until: float) -> None:
+    """Ends a session, or that of a transaction, and returns when it is gone. Raises if that takes too long."""
+    statement = WRITING["end_session" if isinstance(lost, Transaction) else "end_idle_session"]
     with link.waiting(STATEMENT):
         server = link.connection.execute(WRITING["server_started"].encode()).fetchone()
     if server is None or server["server"] != lost.server:
         return
     while True:
         with link.waiting(STATEMENT):
-            found = link.connection.execute(WRITING["end_session"].encode(), {"pid": lost.pid, "begun": lost.begun})
+            found = link.connection.execute(statement.encode(), {"pid": lost.pid, "begun": lost.begun})
         if not found.fetchall():
             return
         if time.monotonic() > until:

@@ -20,7 +20,7 @@ from forkpoint.errors import ForkpointError, OutcomeUnknown, StoreDamaged
 from forkpoint.store.postgres.connections import Connections, Kind
 from forkpoint.store.postgres.database import READING, WRITING, PostgresDatabase
 from forkpoint.store.postgres.failures import is_lost, is_read_only, is_to_be_tried_again, translate
-from forkpoint.store.postgres.link import Link, Transaction, Unconfirmed
+from forkpoint.store.postgres.link import Link, Session, Transaction, Unconfirmed
 from forkpoint.store.postgres.settings import PostgresSettings
 from forkpoint.store.postgres.settling import end_session, find_out, raise_barrier
 from forkpoint.store.tables.rows import Scope
@@ -148,15 +148,20 @@ class Transactions:
 
     async def _settle(self, tenant: str, write: Write[T], transaction: Transaction, error: Exception) -> None:
         """Returns if the write is in the database for good. Raises what the caller has to hear if it is not."""
+        if not await self.find_out(tenant, write, transaction, error):
+            raise translate(error, self.path) if write.not_landed is None else write.not_landed(error)
+
+    async def find_out(
+        self, tenant: str, write: Write[T], lost: Transaction | Session | None, error: Exception
+    ) -> bool:
+        """Whether a write that nobody has confirmed is in the database for good. Raises `OutcomeUnknown`.
+
+        ``lost`` is what was to commit it; None if nobody can know, as behind a pooler.
+        """
         await self.connections.forget_idle()
         until = time.monotonic() + self.settings.settle_within
         find = partial(
-            find_out,
-            lost=transaction,
-            landed=write.landed,
-            tenant=tenant,
-            scope=partial(self.scope, tenant),
-            until=until,
+            find_out, lost=lost, landed=write.landed, tenant=tenant, scope=partial(self.scope, tenant), until=until
         )
         try:
             there = await self._insist(find, until)
@@ -165,8 +170,7 @@ class Transactions:
         except Exception as second:  # whatever it was: what became of the write is not known
             detail = f"{translate(error, self.path)}; then {_said(second)}"
             raise OutcomeUnknown(self.path, write.what, write.id, detail) from second
-        if not there:
-            raise translate(error, self.path) if write.not_landed is None else write.not_landed(error)
+        return there
 
     async def barrier(self, until: float) -> None:
         """Returns once all that was committed before is as safe as the server makes commits. Raises otherwise."""

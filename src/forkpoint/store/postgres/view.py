@@ -8,11 +8,11 @@ from typing import TypeVar
 from forkpoint.errors import ForkpointError
 from forkpoint.events import NewEvent
 from forkpoint.store.postgres import vacuum
+from forkpoint.store.postgres.hot.writes import HotWrites
 from forkpoint.store.postgres.open_database import OpenDatabase
 from forkpoint.store.postgres.transactions import Write
 from forkpoint.store.stage import Staged, stage
 from forkpoint.store.tables.database import Database
-from forkpoint.store.tables.quick import QuickWrites
 from forkpoint.store.tables.rows import Scope
 from forkpoint.store.values import OpenTurn
 from forkpoint.threads.shield import finished
@@ -26,7 +26,11 @@ class PostgresView:
 
     opened: OpenDatabase
     tenant: str
-    quick: QuickWrites | None = None
+
+    @property
+    def quick(self) -> HotWrites | None:
+        """None if each transaction has to say first whose rows it may see."""
+        return None if self.opened.connections.address.has_row_security else HotWrites(self.opened, self.tenant)
 
     def within(self, tenant: str) -> "PostgresView":
         return PostgresView(self.opened, tenant)

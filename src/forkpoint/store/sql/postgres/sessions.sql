@@ -10,6 +10,15 @@ SELECT pg_terminate_backend(pid) AS ended FROM pg_stat_activity WHERE pid = :pid
 -- Waits until nobody has stopped all writers: what is read afterwards is as they have left it.
 LOCK TABLE conversation IN ROW SHARE MODE;
 
+-- name: end_idle_session
+-- Ends a session, whatever it does. No row: it is gone.
+SELECT pg_terminate_backend(pid) AS ended FROM pg_stat_activity WHERE pid = :pid AND backend_start = :begun::timestamptz;
+
+-- name: read_session
+-- What tells this session from every other one.
+SELECT pid::bigint AS pid, backend_start::text AS begun, pg_postmaster_start_time()::text AS server
+FROM pg_stat_activity WHERE pid = pg_backend_pid();
+
 -- name: stop_writers
 -- Lets nobody else write conversations until this transaction ends; everybody may read them.
 LOCK TABLE conversation IN EXCLUSIVE MODE;

@@ -311,7 +311,7 @@ def _take(db: Database, scope: Scope, row: Row, id: str, token: bytes, *, deaths
         slice = admission.enter(db, scope, row["id"], row["conversation"], family, is_counted=is_counted)
     tell(db, scope, id, "resumed")
     conversations.use(db, scope, conversations.row_of(db, scope, conversation))
-    return replace(_handle(db, scope, conversation, id, token), slice=slice)
+    return replace(handle(db, scope, conversation, id, token), slice=slice)
 
 
 def renew(db: Database, scope: Scope, turn: OpenTurn) -> tuple[int | None, BudgetExceeded | None]:
@@ -334,7 +334,7 @@ def refresh(db: Database, scope: Scope, turn: OpenTurn) -> OpenTurn:
     """The handle of a running turn with all steps that its journal has."""
     if not is_held(db, scope, turn.id, turn.token):
         raise lost(db, scope, turn)
-    found = _handle(db, scope, turn.conversation, turn.id, turn.token, turn.branch)
+    found = handle(db, scope, turn.conversation, turn.id, turn.token, turn.branch)
     return replace(found, slice=turn.slice)
 
 
@@ -560,9 +560,7 @@ def handle_at(
     )
 
 
-def _handle(
-    db: Database, scope: Scope, conversation: str, id: str, token: bytes, branch: str | None = None
-) -> OpenTurn:
+def handle(db: Database, scope: Scope, conversation: str, id: str, token: bytes, branch: str | None = None) -> OpenTurn:
     """A turn's handle as far as its journal goes."""
     row, held = conversations.row_of(db, scope, conversation), _turn_row(db, scope, id)
     record, steps_digest = turn_of(held, scope), held["steps_digest"]

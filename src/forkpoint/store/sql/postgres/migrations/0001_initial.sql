@@ -310,7 +310,7 @@ CREATE TRIGGER conversation_tagged AFTER UPDATE OF tags ON conversation
 FOR EACH ROW WHEN (OLD.tags <> NEW.tags) EXECUTE FUNCTION conversation_tags_changed();
 
 CREATE TRIGGER conversation_moved AFTER UPDATE OF used ON conversation
-FOR EACH ROW WHEN (NEW.tags <> '{}') EXECUTE FUNCTION conversation_used_moved();
+FOR EACH ROW WHEN (NEW.tags <> '{}' AND OLD.used <> NEW.used) EXECUTE FUNCTION conversation_used_moved();
 
 CREATE TRIGGER conversation_gone AFTER DELETE ON conversation
 FOR EACH ROW WHEN (OLD.tags <> '{}') EXECUTE FUNCTION conversation_tags_changed();
