@@ -30,7 +30,20 @@ def refused(program: Program, *options: str, status: int = 1, **environment: str
 
 
 FLAGS = {
-    *("--host", "--port", "--store", "--config", "--keys", "--key-env", "--drain", "--log-level", "--json", "--help"),
+    *(
+        "--host",
+        "--port",
+        "--store",
+        "--config",
+        "--keys",
+        "--key-env",
+        "--drain",
+        "--lease",
+        "--resume-orphans",
+        "--log-level",
+        "--json",
+        "--help",
+    ),
     *("--model", "--api", "--base-url", "--api-key-env", "--instructions"),
     *("--anchor-log", "--anchor-command", "--anchor-interval"),
 }

@@ -16,7 +16,7 @@ def code(answer: Any) -> tuple[int, str]:
 
 def test_what_was_acknowledged_survives_a_kill_and_what_ran_can_be_resumed_or_discarded(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
-    with start(tmp_path) as server, using(server.url) as api:
+    with start(tmp_path, "--resume-orphans", "none") as server, using(server.url) as api:
         done, in_tool, in_model, promptly, waits, sleeps = (api.create() for _ in range(6))
         committed = api.run(done, "Remember me", key="done").json()
         fork = api.post(f"{done}/fork", key="fork", title="A branch").json()["id"]
@@ -28,7 +28,7 @@ def test_what_was_acknowledged_survives_a_kill_and_what_ran_can_be_resumed_or_di
             server.kill()  # the moment that this was said
     assert acknowledged.status_code == 202
 
-    with start(tmp_path) as server, using(server.url) as api:
+    with start(tmp_path, "--resume-orphans", "none") as server, using(server.url) as api:
         there = {info["id"] for info in api.http.get("/api/conversations").json()["items"]}
         assert there == {done, in_tool, in_model, promptly, waits, sleeps, fork}
         assert api.turn(done, committed["id"]) == committed
@@ -79,7 +79,7 @@ def test_a_request_with_its_key_gets_its_turn_after_a_kill_however_often_it_is_s
     gates = {name: Gate(tmp_path, name) for name in ("native", "streamed", "chat", "chat-stream", "retried")}
     tools = {name: steps([["note", {"line": f"for {name}"}]], gate.step()) for name, gate in gates.items()}
     hangs, erases = steps("hang"), steps([["erase", {"file": "x"}]])
-    with start(tmp_path) as server, using(server.url) as api, ExitStack() as held:
+    with start(tmp_path, "--resume-orphans", "none") as server, using(server.url) as api, ExitStack() as held:
         ids = {name: api.create() for name in ("native", "streamed", "plain", "waits")}
         waiting = api.run(ids["waits"], erases, key="waits").json()
         for name in ("chat", "chat-stream", "retried", "chat-plain"):
@@ -101,7 +101,7 @@ def test_a_request_with_its_key_gets_its_turn_after_a_kill_however_often_it_is_s
     assert len(done) == 2 * len(gates)
     (tmp_path / "awake").touch()
 
-    with start(tmp_path) as server, using(server.url) as api:
+    with start(tmp_path, "--resume-orphans", "none") as server, using(server.url) as api:
         turns = {name: api.get(ids.get(name, name))["open_turn"] for name in (*ids, *gates, "chat-plain")}
         assert api.run(ids["waits"], erases, key="waits").json() == waiting
         assert api.run(ids["plain"], hangs, key="plain").json()["text"] == "Awake."

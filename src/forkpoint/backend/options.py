@@ -171,6 +171,7 @@ class NewTurn(Struct, frozen=True, kw_only=True):
 
     - ``draft``: the conversation is made with its first turn. ``supersede``: an open turn is discarded for this one.
     - ``key`` and ``if_revision`` are as `Backend` says. ``if_name``: the name that the conversation must still have.
+    - ``accepted``: whoever asks hears at once that it runs, and asks later. If this process dies, another goes on.
     - ``go_on``: nothing is given, and the model goes on from where the path ends. Raises `NothingToRun` elsewhere.
     """
 
@@ -182,6 +183,7 @@ class NewTurn(Struct, frozen=True, kw_only=True):
     key: str | None = None
     if_revision: int | None = None
     if_name: str | None = None
+    accepted: bool = False
     how: How = How()
 
 

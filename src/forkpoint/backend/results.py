@@ -81,6 +81,7 @@ class Turn(Struct, frozen=True):
     steered: tuple[Steer, ...] = ()  # what was sent to it while it was open, in order; each says if it was delivered
     partial: bool = False  # only its first events are on this path. What was inherited cost nothing here
     go_on: bool = False  # it went on without input
+    accepted: bool = False  # it is open, and somebody was told that it runs: if its process dies, another goes on
 
     @property
     def input(self) -> tuple[UserMessage, ...]:

@@ -42,6 +42,7 @@ from forkpoint.server.live.feed import encode
 from forkpoint.server.live.relay import Relay
 from forkpoint.server.live.runs import Turns
 from forkpoint.server.live.watch import Watching
+from forkpoint.server.orphans import OrphanLoop
 from forkpoint.server.services import Services
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.chat import route
@@ -115,6 +116,7 @@ def create_app(
         breaker=breaker,
         chat=ChatService(agents, tenants, settings),
         collector=CollectionLoop(counted, settings.collect_every, metrics.collected),
+        orphans=OrphanLoop(settings, counted, agents, tenants, turns_here, metrics),
     )
 
     @asynccontextmanager
@@ -126,6 +128,7 @@ def create_app(
             asyncio.create_task(relay.run()),
             asyncio.create_task(services.chat.sweep()),
             asyncio.create_task(services.collector.run()),
+            asyncio.create_task(services.orphans.run()),
             asyncio.create_task(witnesses.watch()),
             asyncio.create_task(breaker.probe(store)),
         ]

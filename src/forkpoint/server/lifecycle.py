@@ -57,7 +57,7 @@ def run(
     async def serve() -> None:
         listening = listen(host, port)
         try:
-            kept = retention(Retention(settings.keep_drafts, settings.keep_keys, settings.keep_tries))
+            kept = retention(Retention(settings.keep_drafts, settings.keep_keys, settings.keep_tries, settings.lease))
             opened = await open_store(store, retention=kept)
             app = create_app(opened, agents, keyring=keyring, settings=settings)
             url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"

@@ -10,6 +10,7 @@ from forkpoint.server.http.metrics import Metrics
 from forkpoint.server.http.tenants import Tenants
 from forkpoint.server.live.runs import Turns
 from forkpoint.server.live.watch import Watching
+from forkpoint.server.orphans import OrphanLoop
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.chat.service import ChatService
 
@@ -28,3 +29,4 @@ class Services:
     breaker: Breaker
     chat: ChatService
     collector: CollectionLoop
+    orphans: OrphanLoop

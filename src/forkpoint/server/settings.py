@@ -17,11 +17,15 @@ History: TypeAlias = Literal["latest", "full"]
 SideClient: TypeAlias = Literal["librechat", "open-webui", "opencode"]
 """A client whose requests beside a conversation are known by their form: server/wires/chat/side_rules.toml."""
 
+Orphans: TypeAlias = Literal["all", "async", "none"]
+"""Which turns of processes that are gone a server goes on with: all, those that it promised to go on, or none."""
+
 _YEAR = 365 * 86_400
 _Count: TypeAlias = Annotated[int, Meta(ge=1)]
 _Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=_YEAR)]  # neither infinity nor a NaN is within the bounds
 _Kept: TypeAlias = Annotated[float, Meta(ge=0, le=100 * _YEAR)]
 _Pause: TypeAlias = Annotated[float, Meta(ge=0.001, le=_YEAR)]
+_Lease: TypeAlias = Annotated[float, Meta(ge=1, le=86_400)]
 _Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 _HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$%&'*+.^_`|~-]{0,127}")  # as HTTP allows; not "*", which means all
@@ -92,6 +96,9 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     allow_trust: bool = False  # whether clients may decide that a workspace's project is trusted, or untrusted
     trust: tuple[str, ...] = ()  # folders whose projects are trusted here
     collect_every: _Pause = 300.0  # how often the server removes what was deleted; soon after a deletion it also does
+    lease: _Lease = 60.0  # how long the server keeps its turns without a sign of life; then others may take them over
+    resume_orphans: Orphans = "async"  # which turns of servers that are gone this one goes on with by itself
+    resume_orphans_every: _Pause = 10.0  # how often the server looks for them
     keep_drafts: _Kept = 86_400.0  # how long a conversation without a committed turn is kept
     keep_keys: _Kept = 7 * 86_400.0  # how long an idempotency key is known
     keep_tries: _Kept = 30 * 86_400.0  # how long the content of a failed or cancelled try is kept

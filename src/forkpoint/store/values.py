@@ -416,11 +416,12 @@ class Deleted(Struct, frozen=True):
 
 
 class Retention(Struct, frozen=True):
-    """How long a store keeps what it keeps for a time only, in seconds."""
+    """How long a store keeps what it keeps for a time only, in seconds; a process's turns are such a thing too."""
 
     drafts: float = 24 * 3600.0  # conversations that never had a committed turn, after their last use
     keys: float = 7 * 24 * 3600.0  # idempotency keys
     tries: float = 30 * 24 * 3600.0  # the content of failed and cancelled tries; outcome, times and cost stay
+    lease: float = 60.0  # what a process runs, after its last sign of life; it gives six of them in this time
 
 
 class Pending(Struct, frozen=True):

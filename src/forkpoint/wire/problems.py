@@ -30,7 +30,7 @@ from forkpoint.errors import (
     fields_of,
 )
 from forkpoint.masking import masked
-from forkpoint.store.values import TurnError
+from forkpoint.store.values import GIVEN_UP, TurnError
 from forkpoint.wire.documents import TurnDocument, turn_document, turn_of
 
 INTERNAL = "internal"
@@ -196,6 +196,8 @@ def _fits(kind: ErrorKind, details: dict[str, Any]) -> bool:
 
 def _is_private(code: str) -> bool:
     """Whether an error is one that nobody foresaw, or tells of the server's own files."""
+    if code == GIVEN_UP.code:  # no error is raised for that: the turn says it of itself
+        return False
     kind = KINDS.get(code, ForkpointError)
     return kind is ForkpointError or issubclass(class_of(kind), _PRIVATE)
 

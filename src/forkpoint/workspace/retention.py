@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 from forkpoint.errors import BadArgument
 from forkpoint.store import Retention
 
-VARIABLES = {name: f"FORKPOINT_KEEP_{name.upper()}" for name in Retention.__struct_fields__}
+VARIABLES = {name: f"FORKPOINT_KEEP_{name.upper()}" for name in ("drafts", "keys", "tries")}
 """The environment variable of each kind."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}

@@ -1,13 +1,15 @@
 """An agent for servers that are processes of their own: what it does, and where it waits, is in the messages.
 
 A message is JSON, a list of steps, each a list of ``[TOOL, ARGUMENTS]``; the model asks for one step after the other.
-``hang`` as a step is a model that never answers, unless there is a file ``awake`` in the server's folder. Tools write
+``hang`` as a step is a model that never answers, and ``die`` one that kills its server, unless there is a file
+``awake`` in the server's folder. Tools write
 to ``log`` in the server's folder when they run. Gates are named pipes there: `hold` waits until somebody opens the
 other end.
 """
 
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -33,8 +35,10 @@ def obedient(heard: Heard) -> Reply:
     results = [message["content"] for message in since if message["role"] == "tool"]
     if done >= len(steps):
         return Reply(f"Done: {' | '.join(results)}" if steps else f"You said: {heard.text}")
-    if steps[done] == "hang" and Path("awake").exists():
+    if steps[done] in ("hang", "die") and Path("awake").exists():
         return Reply("Awake.")
+    if steps[done] == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
     if steps[done] == "hang":
         return Reply("Well", fault=Fault("hang", after=1))
     calls = enumerate(steps[done])
@@ -57,6 +61,12 @@ def hold(gate: str) -> str:
         return f"was told {pipe.read()}"
 
 
+@tool(repeatable=True)
+def look(gate: str) -> str:
+    """Waits at a gate too, but may be run again."""
+    return str(hold.function(gate))
+
+
 @tool(risky=True)
 def erase(file: str) -> str:
     """Erases something, if somebody lets it."""
@@ -65,7 +75,9 @@ def erase(file: str) -> str:
 
 
 agent = Agent(
-    LLM(Script(obedient).register("doing"), retries=Retries(attempts=1)), tools=[note, hold, erase], approval="risky"
+    LLM(Script(obedient).register("doing"), retries=Retries(attempts=1)),
+    tools=[note, hold, look, erase],
+    approval="risky",
 )
 
 
@@ -77,10 +89,11 @@ def steps(*steps: Any) -> str:
     return json.dumps(steps)
 
 
-def start(folder: Path, *options: str, grace: float = 30) -> ServerProcess:
+def start(folder: Path, *options: str, grace: float = 30, orphans_every: float = 0.1) -> ServerProcess:
     """A server with this agent, on ``server.db`` in a folder."""
-    file = folder / "server.toml"
-    file.write_text(f'[server]\ngrace = {grace}\n[agents.doing]\nagent = "tests.server.support.doing:agent"\n')
+    file = folder / f"server-{os.urandom(4).hex()}.toml"
+    said = f"[server]\ngrace = {grace}\nresume_orphans_every = {orphans_every}\n"
+    file.write_text(f'{said}[agents.doing]\nagent = "tests.server.support.doing:agent"\n')
     return ServerProcess("--config", str(file), *options, folder=folder, env={"PYTHONPATH": str(ROOT)})
 
 

@@ -21,6 +21,7 @@ from forkpoint.server.agents.file import TOP, ServerFile, read_file, read_text
 from forkpoint.server.config import FIELDS, ServerConfig, another_server
 from forkpoint.server.http.address import check_safe
 from forkpoint.server.http.keys import Keyring, Keys, OneKey
+from forkpoint.server.settings import Orphans
 from forkpoint.server.shelf import Shelf, read_shelf, shown
 from forkpoint.system import extras
 
@@ -58,6 +59,19 @@ def serve(
     anchor_interval: Annotated[
         float | None, option("--anchor-interval SECONDS", "How often, if anything is new. Default: 3600.", min=0.001)
     ] = None,
+    lease: Annotated[
+        float | None,
+        option(
+            "--lease SECONDS", "How long others leave this server's turns alone if it is silent. Default: 60.", min=1
+        ),
+    ] = None,
+    resume_orphans: Annotated[
+        Orphans | None,
+        option(
+            "--resume-orphans WHICH",
+            "all, async or none: which turns of servers that are gone to go on with. Default: async (promised by 202).",
+        ),
+    ] = None,
     drain: Annotated[
         float | None,
         option("--drain SECONDS", "How long turns may go on after a signal to stop. Default: 30 (grace).", min=0),
@@ -93,8 +107,8 @@ def serve(
       forkpoint serve --config server.toml --keys keys.json --host 0.0.0.0
     """
     file = ServerFile() if config is None else read_file(config)
-    settings = {"grace": drain, "anchor_log": anchor_log, "anchor_command": anchor_command}
-    settings["anchor_interval"] = anchor_interval
+    settings = {"grace": drain, "lease": lease, "resume_orphans": resume_orphans, "anchor_log": anchor_log}
+    settings |= {"anchor_command": anchor_command, "anchor_interval": anchor_interval}
     flags = {"host": host, "port": port, "keys": keys, "key_env": key_env, "log_level": log_level}
     start = _started_with(file, flags, settings)
     address = _address(store, start)

@@ -166,4 +166,5 @@ async def read_turn(store: Store, id: str, part: StoredTurn | None = None) -> Tu
         steered=steered_in(record.steered, events),
         partial=record.partial,
         go_on=goes_on(record.input),
+        accepted=record.accepted and record.ended is None,
     )

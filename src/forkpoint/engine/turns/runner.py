@@ -4,7 +4,7 @@
 what follows a commit. Tests: tests/conversation/test_turns.py, test_idempotency.py, test_once.py.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -20,7 +20,7 @@ from forkpoint.agent.standing_approval import StandingApproval
 from forkpoint.backend.actor import actor
 from forkpoint.backend.allowance import NOTHING, missing_workspace
 from forkpoint.backend.callbacks import Callback
-from forkpoint.backend.messages import WITHOUT_INPUT, Given, read_input, said_in, split, write_input
+from forkpoint.backend.messages import WITHOUT_INPUT, Given, caller_of, read_input, said_in, split, write_input
 from forkpoint.backend.options import Continuation, Decision, Draft, How, NewTurn
 from forkpoint.backend.results import SteerReceipt, Turn, raise_for
 from forkpoint.backend.settings import Settings
@@ -47,6 +47,7 @@ from forkpoint.errors import (
     ContextTooLong,
     ForkpointError,
     KeyReused,
+    NoAgent,
     NoSuchTurn,
     NotFound,
     NothingToRun,
@@ -196,6 +197,7 @@ class TurnRunner:
             key=key,
             onto=how.onto,
             by=actor(),
+            accepted=new.accepted,
         )
         if isinstance(opened, StoredTurn):
             return opened
@@ -207,6 +209,37 @@ class TurnRunner:
         opened = await self._taken(record, agent, how)
         new = NewTurn(given=read_input(record.input), retry_of=record.retry_of, how=how.how)
         return await self._go(opened, agent, new, tell, resumed=how)
+
+    async def take_over(self, id: str, turn: str, bound: Callable[[JsonText], Agent], tell: Callback) -> Turn:
+        """Goes on with a turn whose process is gone, without anybody asking for it.
+
+        What was started and has no result is not run again, unless its tool is repeatable. ``bound`` gives the agent of
+        the document that the turn or its conversation has.
+
+        A turn that has killed each process that ran it is given up, and comes back as it is then: `interrupted`, with
+        the reason as its error. Raises `NotResumable` if the turn is none that goes on by itself, and as `resume` does.
+        """
+        record = await self.reader.own(id, turn, "resume")
+        if caller_of(record.input) is not None:
+            raise NotResumable(turn, record.outcome, "it goes on with the turn that began it")
+        settings = brought(await self.store.steps(turn)) or Settings.from_json((await self.store.read(id)).settings)
+        if settings.agent_json is None:
+            raise NoAgent(id, "it was made without an agent")
+        agent = bound(settings.agent_json)
+        await self._check_continued(record, agent, Continuation())
+        opened = await self.store.take_over(turn)
+        if isinstance(opened, StoredTurn):
+            return await read_turn(self.store, turn)
+        new = NewTurn(given=read_input(record.input), retry_of=record.retry_of)
+        resumed = Continuation() if opened.staged else None  # without a step nothing was begun yet
+        return await self._go(opened, agent, new, tell, resumed=resumed)
+
+    async def accept(self, id: str, turn: str) -> Turn:
+        """The turn, as it stands. If it runs, it goes on elsewhere from now on if this process dies."""
+        record = await self.store.turn(turn)
+        if record.outcome == "running" and not record.accepted:
+            await self.store.accept(turn)
+        return await self.reader.read(id, turn)
 
     async def once(
         self,
@@ -502,6 +535,11 @@ class TurnRunner:
 
     async def _taken(self, record: StoredTurn, agent: Agent, how: Continuation) -> OpenTurn:
         """Takes a turn over to go on with it. Raises what is wrong before the turn is taken."""
+        await self._check_continued(record, agent, how)
+        return await self.store.resume(record.id)
+
+    async def _check_continued(self, record: StoredTurn, agent: Agent, how: Continuation) -> None:
+        """Raises what keeps a turn from going on so."""
         id = record.conversation
         steps = await self.store.steps(record.id)
         decided(id, record.id, steps, how.decision)
@@ -519,7 +557,6 @@ class TurnRunner:
                 rules = rules_of(how.decision, record.id, steps, bound, settings.folder)
                 await self._standing.check(id, rules, of.family, settings.folder)
         self._planner.check_trust(settings, of.family)
-        return await self.store.resume(record.id)
 
     async def _anew(self, made: StoredTurn, agent: Agent, new: NewTurn, tell: Callback) -> Turn:
         """Runs the input of an interrupted turn anew, under the same key. Raises `Busy` if somebody else goes on."""

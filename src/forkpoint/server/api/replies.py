@@ -26,7 +26,7 @@ async def run(call: ApiCall, act: Act, *, stop: bool, is_turn: bool = True) -> R
     turns, backend = call.services.turns, call.backend
     feed, joined = await turns.start(call.tenant, partial(_by_name, call.names, act), is_turn=is_turn)
     if call.wants_async and (turn := feed.turn or feed.joined) is not None and feed.conversation is not None:
-        found = await backend.turns.read(feed.conversation, turn)
+        found = await backend.turns.accept(feed.conversation, turn)  # on disk before anybody is told
         if found.outcome == "running":  # or it is answered at once, as it ended
             place = f"/api/conversations/{feed.conversation}/turns/{turn}"
             return answer(public_turn(found, events=True), 202, Location=place, Preference_Applied="respond-async")
@@ -86,8 +86,14 @@ def runs_here(call: ApiCall, conversation: str, turn: str) -> Feed | None:
 
 
 async def ended(call: ApiCall, conversation: str, turn: str) -> Turn:
-    """A turn once it has ended, whichever process runs it; or as it stands when this server stops."""
-    while (found := await call.backend.turns.read(conversation, turn)).outcome == "running":
+    """A turn once it has ended, whichever process runs it; or as it stands when this server stops.
+
+    A turn whose process is gone, and that will go on by itself, has not ended.
+    """
+    while True:
+        found = await call.backend.turns.read(conversation, turn)
+        if found.outcome != "running" and not call.services.orphans.expects(found):
+            break
         if call.services.turns.draining:
             break
         await asyncio.sleep(call.services.settings.poll)

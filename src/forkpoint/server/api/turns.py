@@ -98,6 +98,7 @@ async def run_turn(call: CallMade, id: Conversation) -> Response:
             supersede=body.supersede,
             key=key,
             if_revision=if_revision,
+            accepted=call.wants_async,
             how=How(allow=target.allow),
         )
         return await backend.turns.run(target.conversation, target.agent, new, tell)

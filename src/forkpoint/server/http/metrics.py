@@ -9,6 +9,7 @@ import platform
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Literal, TypeAlias, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.exposition import choose_encoder
@@ -21,6 +22,9 @@ from forkpoint.events import ModelCalled, Usage
 from forkpoint.store import Collected
 from forkpoint.updates import Answered, CallEnded, CallStarted, TurnStarted
 from forkpoint.version import __version__
+
+Done: TypeAlias = Literal["taken_over", "given_up", "cancelled"]
+"""What a server may do about a turn whose process is gone."""
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 VALUES = 200
@@ -60,6 +64,7 @@ class Metrics:
         self._turn_seconds = histogram("turn", "From the begin of a turn to its end.", LONG)
         self._own_seconds = histogram("turn_own", "The part of a turn that no model and no tool took.", SHORT)
         self._running = gauge("turns_running", "Turns that run now.")
+        self._orphans = counter("orphaned_turns", "Turns of processes that died or left, by what was done.", "done")
 
         self._calls = counter("model_calls", "Calls of models, by how they finished or failed.", "outcome")
         self._retries = counter("model_retries", "Attempts at calls of models beyond the first.")
@@ -92,6 +97,8 @@ class Metrics:
             self._unwitnessed.labels(witness)
         for outcome in ("committed", "failed", "cancelled", "awaiting_approval", "interrupted", "unknown"):
             self._turns.labels(outcome)
+        for done in get_args(Done):
+            self._orphans.labels(done)
 
     def render(self, accept: str | None = None) -> tuple[bytes, str]:
         """All of it in the form that an ``Accept`` header asks for, and that form's content type."""
@@ -129,6 +136,10 @@ class Metrics:
             yield watch
         finally:
             watch.end(None)
+
+    def orphan(self, done: Done) -> None:
+        """Something was done about a turn whose process is gone."""
+        self._orphans.labels(done).inc()
 
     def used(self, usage: Usage) -> None:
         """Counts what a model used outside a turn. `turn` counts what is used inside."""

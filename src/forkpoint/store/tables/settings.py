@@ -22,7 +22,7 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def with_retention(cls, retention: Retention) -> Self:
-        """The defaults, but for how long things are kept."""
-        kept = (retention.drafts, retention.keys, retention.tries)
-        drafts, keys, tries = (int(seconds * SECOND) for seconds in kept)
-        return cls(keep_drafts=drafts, keep_keys=keys, keep_tries=tries)
+        """The defaults, but for how long things are kept, and how long a process keeps its turns."""
+        kept = (retention.drafts, retention.keys, retention.tries, retention.lease)
+        drafts, keys, tries, lease = (int(seconds * SECOND) for seconds in kept)
+        return cls(keep_drafts=drafts, keep_keys=keys, keep_tries=tries, expiry=lease, heartbeat=lease // 6)
