@@ -21,8 +21,7 @@ from forkpoint.server.http.tenants import Tenants
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.live.runs import Turns
 from forkpoint.server.settings import ServerSettings
-from forkpoint.store import Store
-from forkpoint.store.values import GIVEN_UP, Orphan
+from forkpoint.store import GIVEN_UP, Orphan, Store
 
 _RANDOM = random.SystemRandom()
 

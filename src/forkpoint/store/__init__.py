@@ -11,10 +11,12 @@ from forkpoint.store.erasure import Receipt, Touched
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import (
     DEFAULT_TENANT,
+    GIVEN_UP,
     Collected,
     Hold,
     Lineage,
     ListOrder,
+    Orphan,
     Record,
     Retention,
     Status,
@@ -28,10 +30,12 @@ from forkpoint.store.values import (
 
 __all__ = [
     "DEFAULT_TENANT",
+    "GIVEN_UP",
     "Collected",
     "Hold",
     "Lineage",
     "ListOrder",
+    "Orphan",
     "Receipt",
     "Record",
     "Retention",
