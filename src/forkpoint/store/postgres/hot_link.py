@@ -59,19 +59,28 @@ class HotLink:
         return await self._execute(self.connection.cursor(), statement.encode(), parameters, within)
 
     async def say(self, statement: bytes, parameters: Sequence[Any], *, within: float) -> list[DictRow]:
-        """The same for a statement with PostgreSQL's own placeholders (``$1``), in which psycopg looks for none."""
+        """The same for a statement with PostgreSQL's own placeholders (``$1``), in which psycopg looks for none. It is
+        prepared at its first use, where the session is kept."""
         cursor = psycopg.AsyncRawCursor(self.connection, row_factory=dict_row)
         cursor.format = psycopg.pq.Format.BINARY
-        return await self._execute(cursor, statement, parameters, within)
+        return await self._execute(cursor, statement, parameters, within, prepare=self.session is not None)
 
     async def _execute(
-        self, cursor: "psycopg.AsyncCursor[DictRow]", statement: bytes, parameters: Any, within: float
+        self,
+        cursor: "psycopg.AsyncCursor[DictRow]",
+        statement: bytes,
+        parameters: Any,
+        within: float,
+        *,
+        prepare: bool = False,
     ) -> list[DictRow]:
         self._is_unreplicated = False
         timer = asyncio.get_running_loop().call_later(within, self.cut)
         try:
-            await cursor.execute(statement, parameters)
-            rows = await cursor.fetchall() if cursor.description is not None else []
+            await cursor.execute(statement, parameters, prepare=prepare or None)
+            result = cursor.pgresult
+            has_rows = result is not None and result.status == psycopg.pq.ExecStatus.TUPLES_OK
+            rows = await cursor.fetchall() if has_rows else []  # `description` would be asked for each column
         finally:
             timer.cancel()
         if self._is_unreplicated:

@@ -15,9 +15,14 @@ LOCK TABLE conversation IN ROW SHARE MODE;
 SELECT pg_terminate_backend(pid) AS ended FROM pg_stat_activity WHERE pid = :pid AND backend_start = :begun::timestamptz;
 
 -- name: read_session
--- What tells this session from every other one.
+-- What tells this session from every other one. It is for statements that find their rows by a key: their plans are made
+-- once, and read no table as a whole.
 SELECT pid::bigint AS pid, backend_start::text AS begun, pg_postmaster_start_time()::text AS server
-FROM pg_stat_activity WHERE pid = pg_backend_pid();
+FROM pg_stat_activity
+CROSS JOIN (
+  SELECT set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false) OFFSET 0
+) AS planned
+WHERE pid = pg_backend_pid();
 
 -- name: stop_writers
 -- Lets nobody else write conversations until this transaction ends; everybody may read them.

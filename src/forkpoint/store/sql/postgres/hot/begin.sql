@@ -38,7 +38,9 @@ WITH
     SELECT taken.tenant, :key::text, 'turn', taken.id, :turn::bytea, :request::bytea, :now::bigint
     FROM taken WHERE :key::text IS NOT NULL
   ) /* parts */
-SELECT taken.*, meta.erasures,
+SELECT taken.id, taken.family, taken.revision, taken.open_segment, taken.draft, taken.records, taken.record_digest,
+  taken.head, taken.head_digest, taken.head_turn, taken.head_totals, taken.head_state_of, taken.head_state,
+  taken.head_open_calls, meta.erasures,
   (SELECT turn.state FROM turn WHERE turn.tenant = taken.tenant AND turn.id = taken.head_state_of) AS folded,
   floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS clock,
   CASE WHEN :accepted::bigint = 0 THEN set_config('synchronous_commit', 'off', true) END AS synced

@@ -2,14 +2,14 @@
 -- A commit in one statement. `held` is the guard: it locks the conversation, then the turn, and has a row only if the turn
 -- is still mine, with all steps and messages that I know of, and the head where the turn began. Everything else joins it,
 -- so without that row nothing is written. The record is chained to the last one as it is under the lock: a charge or a new
--- name beside the turn does not matter.
+-- name beside the turn does not matter. (`outcome || ''` keeps the planner from the index of all open turns.)
 WITH
   held AS MATERIALIZED (
     SELECT conversation.open_segment, conversation.records, conversation.record_digest
     FROM conversation JOIN turn ON turn.tenant = conversation.tenant AND turn.id = conversation.open_turn
     WHERE conversation.tenant = :tenant AND conversation.id = :conversation AND conversation.open_turn = :turn
       AND conversation.revision = :revision
-      AND turn.tenant = :tenant AND turn.id = :turn AND turn.token = :token AND turn.outcome = 'running'
+      AND turn.tenant = :tenant AND turn.id = :turn AND turn.token = :token AND turn.outcome || '' = 'running'
       AND turn.staged = :staged AND turn.steered IS NOT DISTINCT FROM :steered::text AND turn.budgeted = 0
       AND (:staged::bigint = 0 OR (SELECT erasures FROM meta) = :erasures::bigint)
     FOR NO KEY UPDATE OF conversation, turn

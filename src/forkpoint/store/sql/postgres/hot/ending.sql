@@ -6,7 +6,7 @@ WITH
     SELECT conversation.records, conversation.record_digest
     FROM conversation JOIN turn ON turn.tenant = conversation.tenant AND turn.id = conversation.open_turn
     WHERE conversation.tenant = :tenant AND conversation.id = :conversation AND conversation.open_turn = :turn
-      AND turn.tenant = :tenant AND turn.id = :turn AND turn.token = :token AND turn.outcome = 'running'
+      AND turn.tenant = :tenant AND turn.id = :turn AND turn.token = :token AND turn.outcome || '' = 'running'
       AND turn.staged = :staged AND turn.steered IS NOT DISTINCT FROM :steered::text AND turn.budgeted = 0
       AND turn.usage = :spent AND turn.steps_digest IS NOT DISTINCT FROM :steps::bytea
       AND turn.input IS NOT DISTINCT FROM :input::text

@@ -5,7 +5,7 @@ WITH
   written AS (
     UPDATE turn
     SET usage = :usage, staged = :staged::bigint + :more::bigint, steps_digest = :steps
-    WHERE tenant = :tenant AND id = :turn AND token = :token AND outcome = 'running' AND staged = :staged::bigint
+    WHERE tenant = :tenant AND id = :turn AND token = :token AND outcome || '' = 'running' AND staged = :staged::bigint
       AND budgeted = 0
     RETURNING steered
   ) /* parts */
