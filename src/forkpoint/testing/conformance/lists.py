@@ -1,7 +1,7 @@
 """Lists: both orders, every filter, and pages while others write."""
 
 from functools import partial
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 import pytest
@@ -90,6 +90,9 @@ class ListConformance(Conformance):
         parent, family = made[0].id, made[0].family
         shown = [await store.read(one.id) for one in made]
         asked = 0
+        limits = cycle(
+            (3, 50, 50, 50, 50, 50, 50)
+        )  # most lists are read in one go: a database may be a round trip away
         for tags, status, sub_agents, sides, asides, narrow, order in product(
             ((), (("a", "1"),), (("a", "1"), ("b", "2")), (("a", "2"),), (("c", "1"),)),
             (None, "idle", "running", "awaiting_approval", "interrupted"),
@@ -113,7 +116,7 @@ class ListConformance(Conformance):
                 and ("family" not in narrow or one.family == family)
             ]
             wanted.sort(key=lambda one: (one.used, one.id) if order == "used" else (0, one.id), reverse=True)
-            found = await ids(store, limit=3, order=order, **which)
+            found = await ids(store, limit=next(limits), order=order, **which)
             assert found == [one.id for one in wanted], f"{which}, by {order}"
             asked += len(found)
         assert asked > 500, "the filters find so little that this test shows nothing"
