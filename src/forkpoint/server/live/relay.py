@@ -4,7 +4,7 @@ A node says which conversations are watched here whose turns it does not run (a 
 keeps a mailbox for the wish, as if a reader of its own had asked, and says what is in it a few times a second. A wish
 ends by itself unless it is repeated, so a node that dies leaves nothing behind. Hints are small and may be lost: what
 does not fit is left out, and the readers hear of the gap. All that is committed comes from the store.
-Tests: tests/server/test_relay.py.
+Tests: tests/server/test_relay.py, tests/postgres/test_nodes.py.
 """
 
 import asyncio

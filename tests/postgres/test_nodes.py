@@ -1,0 +1,27 @@
+"""Two servers on one PostgreSQL database: readers of one see what a turn says on the other while it runs."""
+
+import json
+from pathlib import Path
+
+import httpx2
+from tests.server.support.doing import Gate, start, steps
+from tests.server.support.turning import PATIENCE, using
+
+
+def test_a_stream_of_one_node_shows_a_turn_that_runs_on_the_other(tmp_path: Path, postgres: str) -> None:
+    gate = Gate(tmp_path)
+    servers = [start(tmp_path, "--store", postgres) for _ in range(2)]
+    with servers[0] as one, servers[1] as two, using(one.url) as api:
+        id = api.create()
+        with (
+            httpx2.Client(timeout=PATIENCE) as client,
+            client.stream("GET", f"{two.url}/api/conversations/{id}/events/stream", params={"after": "head"}) as stream,
+        ):
+            lines = stream.iter_lines()
+            assert stream.status_code == 200
+            turn = api.run(id, steps(gate.step()), prefer="respond-async").json()["id"]
+            with gate.reached() as waiting:
+                started = next(line for line in lines if line.startswith("data:") and turn in line)
+                assert json.loads(started.removeprefix("data:"))["turn"] == turn
+                waiting.go()
+            assert next(line for line in lines if line.startswith("id:"))  # then what it has committed
