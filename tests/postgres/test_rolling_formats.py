@@ -10,6 +10,7 @@ from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.postgres import schema
 from forkpoint.store.postgres.store import PostgresStore
+from forkpoint.store.sql import migrations
 from forkpoint.store.values import NewConversation, OpenTurn
 from forkpoint.testing.samples import exchange
 
@@ -26,7 +27,7 @@ def anyio_backend() -> str:
 
 def know(program: pytest.MonkeyPatch, *newer: str) -> None:
     """From now on a program that opens a store knows these migrations too."""
-    scripts = [*schema.migrations("postgres"), *newer]
+    scripts = [*migrations("postgres"), *newer]
     program.setattr(schema, "MIGRATIONS", scripts)
     program.setattr(schema, "FORMAT", len(scripts))
 
