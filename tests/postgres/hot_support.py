@@ -8,7 +8,7 @@ import anyio
 import psycopg
 import pytest
 
-from forkpoint.store.postgres.hot_link import HotLink
+from forkpoint.store.postgres.session.hot_link import HotLink
 from forkpoint.store.postgres.store import PostgresStore
 
 TABLES = (
@@ -56,7 +56,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def threads_heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The same for whole transactions of shared operations, in threads: BEGIN stands for each."""
-    from forkpoint.store.postgres.link import Link
+    from forkpoint.store.postgres.session.link import Link
 
     said: list[str] = []
     begin: Callable[..., Any] = Link.begin

@@ -7,7 +7,7 @@ from tests.postgres.server import Server
 
 from forkpoint.errors import StoreUnavailable
 from forkpoint.store.postgres.address import postgres_address
-from forkpoint.store.postgres.examination import Examination, examine
+from forkpoint.store.postgres.care.examination import Examination, examine
 
 
 def examined(address: str) -> Examination:

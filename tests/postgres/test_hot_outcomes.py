@@ -8,7 +8,7 @@ import pytest
 from tests.postgres.hot_support import contents, someone_waits
 
 from forkpoint.events import Usage
-from forkpoint.store.postgres.hot_link import HotLink
+from forkpoint.store.postgres.session.hot_link import HotLink
 from forkpoint.store.postgres.store import PostgresStore
 from forkpoint.store.values import TurnError
 from forkpoint.testing.conformance.base import begin, create, run

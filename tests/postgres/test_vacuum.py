@@ -7,7 +7,7 @@ import pytest
 
 from forkpoint.ids import new_id
 from forkpoint.store.erasure import Erasing
-from forkpoint.store.postgres import vacuum
+from forkpoint.store.postgres.care import vacuum
 from forkpoint.store.postgres.store import PostgresStore
 from forkpoint.testing.conformance.base import create, run
 

@@ -118,7 +118,7 @@ def _look_into(path: Path, shown: Look) -> Look:
 def _look_into_database(address: str, shown: Look) -> Look:
     """What is in a PostgreSQL database, and which settings of its server matter."""
     extras.load("postgres", "a store in PostgreSQL")
-    from forkpoint.store.postgres.examination import examine
+    from forkpoint.store.postgres.care.examination import examine
 
     found = examine(postgres_address(address))
     return replace(

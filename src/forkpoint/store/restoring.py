@@ -18,7 +18,7 @@ def restore(
 ) -> Restored:
     """Makes a store of a backup: a file at a path, or the tables of a database at its address. Blocks its thread."""
     if is_postgres(place):
-        from forkpoint.store.postgres.restore import restore_database
+        from forkpoint.store.postgres.care.restore import restore_database
 
         return restore_database(
             backup, place, force=force, erasures=erasures, forget_erasures=forget_erasures, progress=progress

@@ -21,13 +21,13 @@ from forkpoint.store.actor import actor
 from forkpoint.store.checks import Checks
 from forkpoint.store.postgres import schema
 from forkpoint.store.postgres.address import PostgresAddress
-from forkpoint.store.postgres.connections import Connections
-from forkpoint.store.postgres.failures import is_read_only, translated
-from forkpoint.store.postgres.hints import Hints
 from forkpoint.store.postgres.hot.sealed_steps import SealedSteps
-from forkpoint.store.postgres.link import Link, Transaction
-from forkpoint.store.postgres.pulse import SnapshotPulse
-from forkpoint.store.postgres.server_clock import ServerClock
+from forkpoint.store.postgres.session.connections import Connections
+from forkpoint.store.postgres.session.failures import is_read_only, translated
+from forkpoint.store.postgres.session.hints import Hints
+from forkpoint.store.postgres.session.link import Link, Transaction
+from forkpoint.store.postgres.session.pulse import SnapshotPulse
+from forkpoint.store.postgres.session.server_clock import ServerClock
 from forkpoint.store.postgres.settings import PostgresSettings
 from forkpoint.store.postgres.transactions import Transactions, Write
 from forkpoint.store.tables.database import Database

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from forkpoint.errors import BadStoreUrl, StoreDamaged, StoreUnusable
 from forkpoint.store.postgres.address import PostgresAddress
-from forkpoint.store.postgres.database import WRITING
-from forkpoint.store.postgres.link import STATEMENT, Link
+from forkpoint.store.postgres.session.database import WRITING
+from forkpoint.store.postgres.session.link import STATEMENT, Link
 from forkpoint.store.sql import migrations
 
 MIGRATIONS = migrations("postgres")

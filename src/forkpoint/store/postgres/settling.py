@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import psycopg
 
-from forkpoint.store.postgres.database import WRITING, PostgresDatabase
-from forkpoint.store.postgres.link import STATEMENT, Link, Session, Transaction, Unconfirmed
+from forkpoint.store.postgres.session.database import WRITING, PostgresDatabase
+from forkpoint.store.postgres.session.link import STATEMENT, Link, Session, Transaction, Unconfirmed
 from forkpoint.store.tables.rows import Scope
 
 _LOOK = 0.02  # seconds between two looks whether a session has ended

@@ -11,10 +11,10 @@ from typing import Self
 from forkpoint.clock import Clock
 from forkpoint.errors import StoreUnusable
 from forkpoint.store.postgres.address import postgres_address
-from forkpoint.store.postgres.dump import back_up
+from forkpoint.store.postgres.care.dump import back_up
+from forkpoint.store.postgres.care.vacuum import collect, collect_at_close
 from forkpoint.store.postgres.open_database import OpenDatabase
 from forkpoint.store.postgres.settings import DEFAULTS, PostgresSettings
-from forkpoint.store.postgres.vacuum import collect, collect_at_close
 from forkpoint.store.postgres.view import PostgresView
 from forkpoint.store.tables.held_turns import HeldTurns
 from forkpoint.store.tables.store import TableStore

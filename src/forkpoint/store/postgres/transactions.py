@@ -17,10 +17,10 @@ import msgspec
 import psycopg
 
 from forkpoint.errors import ForkpointError, OutcomeUnknown, StoreDamaged
-from forkpoint.store.postgres.connections import Connections, Kind
-from forkpoint.store.postgres.database import READING, WRITING, PostgresDatabase
-from forkpoint.store.postgres.failures import is_lost, is_read_only, is_to_be_tried_again, translate
-from forkpoint.store.postgres.link import Link, Session, Transaction, Unconfirmed
+from forkpoint.store.postgres.session.connections import Connections, Kind
+from forkpoint.store.postgres.session.database import READING, WRITING, PostgresDatabase
+from forkpoint.store.postgres.session.failures import is_lost, is_read_only, is_to_be_tried_again, translate
+from forkpoint.store.postgres.session.link import Link, Session, Transaction, Unconfirmed
 from forkpoint.store.postgres.settings import PostgresSettings
 from forkpoint.store.postgres.settling import end_session, find_out, raise_barrier
 from forkpoint.store.tables.rows import Scope

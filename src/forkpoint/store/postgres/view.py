@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from forkpoint.errors import ForkpointError
 from forkpoint.events import NewEvent
-from forkpoint.store.postgres import vacuum
+from forkpoint.store.postgres.care import vacuum
 from forkpoint.store.postgres.hot.writes import HotWrites
 from forkpoint.store.postgres.open_database import OpenDatabase
 from forkpoint.store.postgres.transactions import Write

@@ -16,15 +16,15 @@ import psycopg
 from forkpoint.errors import OutcomeUnknown
 from forkpoint.events import JsonText, Usage
 from forkpoint.history.steers import steers_among
-from forkpoint.store.postgres.failures import is_lost, translate
 from forkpoint.store.postgres.hot import commit
 from forkpoint.store.postgres.hot.begin import Begin
 from forkpoint.store.postgres.hot.ending import Ending
 from forkpoint.store.postgres.hot.journal import Journal
 from forkpoint.store.postgres.hot.sealed_steps import MOST_EVENTS, is_small
-from forkpoint.store.postgres.hot_link import HotLink
-from forkpoint.store.postgres.link import Unconfirmed
 from forkpoint.store.postgres.open_database import OpenDatabase
+from forkpoint.store.postgres.session.failures import is_lost, translate
+from forkpoint.store.postgres.session.hot_link import HotLink
+from forkpoint.store.postgres.session.link import Unconfirmed
 from forkpoint.store.postgres.transactions import Write
 from forkpoint.store.stage import Sealed, Staged
 from forkpoint.store.tables.database import Database

@@ -13,11 +13,11 @@ import asyncio
 import psycopg
 
 from forkpoint.errors import StoreUnavailable
-from forkpoint.store.postgres.connections import Connections
-from forkpoint.store.postgres.database import READING
-from forkpoint.store.postgres.failures import is_lost, translate
-from forkpoint.store.postgres.hot_link import HotLink
-from forkpoint.store.postgres.link import STATEMENT
+from forkpoint.store.postgres.session.connections import Connections
+from forkpoint.store.postgres.session.database import READING
+from forkpoint.store.postgres.session.failures import is_lost, translate
+from forkpoint.store.postgres.session.hot_link import HotLink
+from forkpoint.store.postgres.session.link import STATEMENT
 from forkpoint.threads.shield import finished
 
 

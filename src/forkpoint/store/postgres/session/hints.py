@@ -17,10 +17,10 @@ import psycopg
 from msgspec.structs import replace
 
 from forkpoint.errors import TooLarge
-from forkpoint.store.postgres.connections import Connections, conninfo
-from forkpoint.store.postgres.database import WRITING
-from forkpoint.store.postgres.failures import translate
-from forkpoint.store.postgres.link import STATEMENT
+from forkpoint.store.postgres.session.connections import Connections, conninfo
+from forkpoint.store.postgres.session.database import WRITING
+from forkpoint.store.postgres.session.failures import translate
+from forkpoint.store.postgres.session.link import STATEMENT
 from forkpoint.threads.shield import finished
 
 LARGEST = 7_999

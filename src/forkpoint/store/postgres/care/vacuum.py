@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from forkpoint.errors import ForkpointError, StoreError
 from forkpoint.store import erasure
-from forkpoint.store.postgres.failures import translated
-from forkpoint.store.postgres.link import Link
+from forkpoint.store.postgres.session.failures import translated
+from forkpoint.store.postgres.session.link import Link
 from forkpoint.store.tables.collection.collector import AT_CLOSE, Collector
 from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.rows import Scope

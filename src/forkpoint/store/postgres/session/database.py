@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import Row, tuple_row
 
-from forkpoint.store.postgres.link import STATEMENT, Link
-from forkpoint.store.postgres.rows import NamedRow, NamedRows
+from forkpoint.store.postgres.session.link import STATEMENT, Link
+from forkpoint.store.postgres.session.rows import NamedRow, NamedRows
 from forkpoint.store.sql import postgres_preludes, postgres_statements
 
 READING = postgres_statements(locking=False)

@@ -14,10 +14,10 @@ from psycopg.rows import dict_row
 from forkpoint.errors import BadArgument, CopyRefused, NotFound
 from forkpoint.store.erasure import Receipt
 from forkpoint.store.postgres.address import PostgresAddress, postgres_address
-from forkpoint.store.postgres.connections import conninfo
-from forkpoint.store.postgres.database import READING
-from forkpoint.store.postgres.dump import check_every_tenant, find_program, place_of, run_program
-from forkpoint.store.postgres.failures import translated
+from forkpoint.store.postgres.care.dump import check_every_tenant, find_program, place_of, run_program
+from forkpoint.store.postgres.session.connections import conninfo
+from forkpoint.store.postgres.session.database import READING
+from forkpoint.store.postgres.session.failures import translated
 from forkpoint.store.postgres.store import PostgresStore
 from forkpoint.store.sqlite.copies.erasures import read_receipts
 from forkpoint.store.tables.database import Database

@@ -18,7 +18,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.types.numeric import Int8BinaryDumper
 
 from forkpoint.store.postgres.address import PostgresAddress
-from forkpoint.store.postgres.failures import is_lost
+from forkpoint.store.postgres.session.failures import is_lost
 
 STATEMENT, LOCK, IDLE = 30, 5, 10
 """Seconds that PostgreSQL lets a statement take, wait for a lock, and a transaction do nothing."""

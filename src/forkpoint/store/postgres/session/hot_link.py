@@ -16,8 +16,8 @@ import psycopg
 from psycopg.rows import DictRow, dict_row
 
 from forkpoint.store.postgres.address import PostgresAddress
-from forkpoint.store.postgres.database import READING
-from forkpoint.store.postgres.link import Session, Unconfirmed, is_unreplicated, prepare
+from forkpoint.store.postgres.session.database import READING
+from forkpoint.store.postgres.session.link import Session, Unconfirmed, is_unreplicated, prepare
 
 
 class HotLink:

@@ -23,9 +23,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from forkpoint.errors import BadStoreUrl, StoreUnavailable
 from forkpoint.store.postgres.address import PostgresAddress
-from forkpoint.store.postgres.failures import is_lost
-from forkpoint.store.postgres.hot_link import HotLink
-from forkpoint.store.postgres.link import Link, startup_options
+from forkpoint.store.postgres.session.failures import is_lost
+from forkpoint.store.postgres.session.hot_link import HotLink
+from forkpoint.store.postgres.session.link import Link, startup_options
 from forkpoint.threads.shield import finished
 
 T = TypeVar("T")
