@@ -129,6 +129,7 @@ def create_app(
             asyncio.create_task(services.chat.sweep()),
             asyncio.create_task(services.collector.run()),
             asyncio.create_task(services.orphans.run()),
+            asyncio.create_task(tenants.end_turns()),
             asyncio.create_task(witnesses.watch()),
             asyncio.create_task(breaker.probe(store)),
         ]

@@ -9,6 +9,8 @@ from forkpoint.engine import Engine, EngineOptions
 from forkpoint.llm.call import Models
 from forkpoint.store import Store
 
+PAUSE = 2.0  # seconds between two tries to end what the store did not take
+
 
 class Tenants:
     """The engines of a server, one for each tenant. They share the store, the models and the memory for prompts."""
@@ -36,6 +38,13 @@ class Tenants:
             )
             found = self._engines[tenant] = self.shared.within(tenant, options)
         return found
+
+    async def end_turns(self) -> None:
+        """Ends turns whose end the store did not take, once it does. Nobody else may while this process lives."""
+        while True:
+            await asyncio.sleep(PAUSE)
+            for engine in list(self._engines.values()):
+                await engine.turns.unended.end_all()
 
     async def stop(self) -> None:
         """Lets go of every turn that still runs, for another process to go on with."""
