@@ -21,7 +21,7 @@ from forkpoint.events import Usage
 from forkpoint.ids import new_id
 from forkpoint.store.postgres.settings import PostgresSettings
 from forkpoint.store.postgres.store import PostgresStore
-from forkpoint.store.values import OpenTurn, TurnError
+from forkpoint.store.values import IdempotencyKey, NewConversation, OpenTurn, StoredConversation, TurnError
 from forkpoint.testing.conformance.base import begin, create, fork_of, run
 from forkpoint.testing.samples import exchange, says
 
@@ -180,6 +180,24 @@ async def test_a_write_that_no_standby_confirms_is_unknown_and_there_once_the_se
         await in_thread(server.configure, synchronous_standby_names="")
         assert await case.times() == 1
         assert (await store.verify()).ok
+
+
+async def test_a_repeated_key_is_answered_only_after_a_standby_has_what_it_stands_for(
+    url: str, databases: Databases
+) -> None:
+    server, key = databases.server, IdempotencyKey("create-1", b"what was asked")
+    async with opened(url, commit_within=0.2, settle_within=0.5) as store:
+
+        async def make() -> StoredConversation:
+            return await store.create(NewConversation(id=new_id()), key=key)
+
+        async with hanging(make, server) as told:
+            await happen("the session is ended", server)
+        assert isinstance(told.error, OutcomeUnknown), told.error
+        with pytest.raises(OutcomeUnknown):
+            await make()  # what the first one made is there, and on this server alone
+        await in_thread(server.configure, synchronous_standby_names="")
+        assert (await make()).id == (await make()).id
 
 
 async def test_a_turn_whose_commit_is_unknown_is_settled_later(url: str, databases: Databases) -> None:

@@ -160,14 +160,19 @@ class Transactions:
         """
         await self.connections.forget_idle()
         until = time.monotonic() + self.settings.settle_within
-        find = partial(
-            find_out, lost=lost, landed=write.landed, tenant=tenant, scope=partial(self.scope, tenant), until=until
-        )
+        began: list[Transaction] = []
+
+        def find(link: Link) -> bool:
+            # The barrier must be on the server that was asked: after a failover another one says nothing about it.
+            there = find_out(link, lost, write.landed, tenant=tenant, scope=partial(self.scope, tenant), until=until)
+            if write.durable:
+                self._raise_barrier(link, until, began)
+            return there
+
         try:
             there = await self._insist(find, until)
-            if write.durable:
-                await self.barrier(until)
         except Exception as second:  # whatever it was: what became of the write is not known
+            await self._leave_barrier(began)
             detail = f"{translate(error, self.path)}; then {_said(second)}"
             raise OutcomeUnknown(self.path, write.what, write.id, detail) from second
         return there
@@ -175,24 +180,25 @@ class Transactions:
     async def barrier(self, until: float) -> None:
         """Returns once all that was committed before is as safe as the server makes commits. Raises otherwise."""
         began: list[Transaction] = []
-
-        def work(link: Link) -> None:
-            try:
-                raise_barrier(link, within=max(min(until - time.monotonic(), self.settings.commit_within), 0.1))
-            except BaseException:
-                if link.transaction is not None:
-                    began.append(link.transaction)
-                raise
-
         try:
-            await self._insist(work, until)
+            await self._insist(partial(self._raise_barrier, until=until, began=began), until)
         except BaseException:
-            if began:  # its session waits for a standby, and would do so for good
-                with suppress(Exception):
-                    await self.connections.run(
-                        partial(end_session, lost=began[-1], until=time.monotonic() + 1), "settle"
-                    )
+            await self._leave_barrier(began)
             raise
+
+    def _raise_barrier(self, link: Link, until: float, began: list[Transaction]) -> None:
+        try:
+            raise_barrier(link, within=max(min(until - time.monotonic(), self.settings.commit_within), 0.1))
+        except BaseException:
+            if link.transaction is not None:
+                began.append(link.transaction)
+            raise
+
+    async def _leave_barrier(self, began: list[Transaction]) -> None:
+        """Ends the session of a barrier that was not confirmed: it waits for a standby, and would do so for good."""
+        if began:
+            with suppress(Exception):
+                await self.connections.run(partial(end_session, lost=began[-1], until=time.monotonic() + 1), "settle")
 
     async def _insist(self, work: Callable[[Link], T], until: float) -> T:
         """Does work on a connection that is kept for this, again and again while no server can be reached."""
