@@ -113,13 +113,18 @@ class Transaction:
         """
         base: Rendering | None = None
         try:
-            tell(started)
+            if not started.resumed:
+                tell(started)
             if self._steps.turn.staged:
                 self._steps = Steps(self._store, self._steps.turn, await self._store.steps(self._id))
             planned = await plan(self._steps.so_far)
             base, self.cache, self.settings = planned.run.base, planned.cache, planned.settings
             self.answered_by = planned.run.agent
             self._steps.add(planned.events)
+            if started.resumed:
+                if planned.events:  # decisions: they are on disk before anybody hears that the turn goes on
+                    await self._steps.flush()
+                tell(started)
             since = anyio.current_time()
             planned = replace(planned, run=replace(planned.run, clock=clock_of(self._store, self._steps)))
             ended = await self._loop(planned, tell, since)
