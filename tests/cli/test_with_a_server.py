@@ -64,6 +64,7 @@ TRIED = {
     "chat": "test_chat_from_a_pipe",
     "agents": "test_agents_are_spawned_told_listed_waited_for_and_closed",
     "condense": "test_condense_sums_up_what_is_older",
+    "config": "test_a_servers_file_is_put_into_the_store_that_the_server_has",
 }
 NEEDS_NONE = {"completion", "demo", "serve", "keys", "local", "skills", "templates", "trust"}
 
@@ -122,6 +123,12 @@ def test_every_command_is_tried_with_a_server() -> None:
     commands = typer.main.get_group(app).commands.keys() - NEEDS_NONE
     assert commands == TRIED.keys(), "try each command with a server's address here, and name its test"
     assert all(test in globals() for test in TRIED.values())
+
+
+def test_a_servers_file_is_put_into_the_store_that_the_server_has(forkpoint: Program, at: tuple[str, str]) -> None:
+    done = forkpoint.run("config", "show", *at)
+    assert done.returncode == 2
+    assert "name the store that it has" in " ".join(done.stderr.split())
 
 
 def test_a_budget_is_set_shown_and_removed(forkpoint: Program, server: RemoteHome, at: tuple[str, str]) -> None:

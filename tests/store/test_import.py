@@ -225,7 +225,7 @@ LEFT_BEHIND = {
     "turn": {
         "tenant",
         "record",  # it is the record before the turn's line
-        *("holder", "token", "cancel_asked", "budgeted", "since"),  # of the process that runs it there
+        *("holder", "token", "cancel_asked", "budgeted", "since", "accepted", "takeovers"),  # of who runs it there
         "ran",  # its times say how long at most
         *("key", "request"),  # a promise of the store that was asked
     },
@@ -265,6 +265,7 @@ OF_THIS_STORE = {
     "holder",  # the processes that use it
     "idempotency",  # promises to whoever asked it
     "landmark",  # found again when they are needed
+    "document",  # of whoever runs its servers
 }
 
 

@@ -4,7 +4,6 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -104,19 +103,6 @@ async def test_a_use_is_written_once_a_minute(tmp_path: Path) -> None:
             written.append((await store.read(made.id)).used)
             assert {row[-1] for row in rows(path) if row[0] == "tag"} == {written[-1]}, "the tag says another time"
         assert len(set(written)) == 4, "at its making, and after one, two and three minutes"
-
-
-async def test_tags_that_sqlite_cannot_tell_apart_are_told_apart(tmp_path: Path) -> None:
-    async with await SqliteStore.open(tmp_path / "store.db") as store:
-        made = await store.create(NewConversation(id=new_id(), tags=(("a\0b", "1"), ("a\0c", "1"), ("a", "x\0y"))))
-        for order, (tag, found) in product(
-            ("created", "used"),
-            ((("a\0b", "1"), 1), (("a\0c", "1"), 1), (("a", "x\0y"), 1), (("a", "1"), 0), (("a", "x"), 0)),
-        ):
-            page = await store.conversations(order=order, tags=(tag,))  # type: ignore[arg-type]
-            assert len(page.items) == found, f"{tag} by {order}"
-        await store.delete(made.id)
-    assert not [row for row in rows(tmp_path / "store.db") if row[0] == "tag"]
 
 
 async def test_damaged_tags_keep_no_conversation_from_being_deleted(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_failed_turn_is_told_as_its_reason_and_says_how_things_stand(made: Err
 PASSING = {
     "model_empty", "model_malformed", "commit_failed", "model_connection", "disk_full", "model_timeout",
     "outcome_unknown", "model_overloaded", "model_rate_limit", "shutting_down", "store_closed", "store_error",
-    "store_away", "store_unavailable", "too_many", "too_slow", "turn_handed_over",
+    "store_away", "store_unavailable", "too_many", "too_many_connections", "too_slow", "turn_handed_over",
 }  # fmt: skip
 
 

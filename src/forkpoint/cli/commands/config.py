@@ -29,10 +29,11 @@ def put(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Put a server's file into a store, for all servers there that have no --config.
+    """Put a server's file into a store.
 
-    A server reads it when it starts. Paths in it are relative to the folder in which the server is started. It is
-    checked first as a server would on this machine, with its folders and its environment; --no-check leaves that out.
+    It is for all servers on the store that have no --config, and a server reads it when it starts. Paths in it are
+    relative to the folder in which the server is started. It is checked first as a server would on this machine, with
+    its folders and its environment; --no-check leaves that out.
 
     \b
     Examples:

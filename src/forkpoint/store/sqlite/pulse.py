@@ -3,7 +3,7 @@
 A file has a connection of its own for this, which never writes. SQLite tells it, from memory that all processes share,
 whether another connection has committed since the last look. That takes a few microseconds and waits for nobody, so it
 runs in the caller's thread. If SQLite cannot tell, the number changes: something may have been committed.
-"""
+Tests: tests/store/test_pulse.py."""
 
 import sqlite3
 import threading
