@@ -2,7 +2,8 @@
 
 - `protocol`: what a store is. `values`: what it takes and returns. `actor`: who acts.
 - `erasure`: what somebody wants to erase, and the receipt.
-- `address`: opens a store by its address. `sqlite/`: the store in a file or in memory. `sql/`: its statements.
+- `address`: opens a store by its address. `sqlite/`: the store in a file or in memory. `postgres/`: in a database.
+- `tables/`: what both do in their tables. `sql/`: the statements of each.
 - `checks`: what every store refuses.
 """
 
