@@ -30,7 +30,7 @@ async def test_a_turn_is_two_statements_and_no_transaction_of_several(
         await run(store, made.id, "first")
         said, transactions = heard(monkeypatch), threads_heard(monkeypatch)
         await run(store, made.id, "second")
-        assert [text.split("(")[0].split()[1] for text in said] == ["locked", "held"], "the begin, and the commit"
+        assert [text.split("(")[0].split()[1] for text in said] == ["taken", "held"], "the begin, and the commit"
         assert not transactions
         assert texts(await store.events(made.id)) == texts(await store.events(made.id, at=None))
         assert (await store.verify(made.id)).ok

@@ -14,6 +14,9 @@ from forkpoint.store.tables.operations.conversations import MINUTE
 from forkpoint.store.tables.rows import Scope, head_of, possible_revision, state_or_empty
 from forkpoint.store.values import IdempotencyKey, OpenTurn
 
+WITH_KEY = ("begin_key", "begin_key_guard", "begin_key_row")
+"""The parts of the statement that belong to an idempotency key. Most turns of a program have none."""
+
 
 class Begin:
     """The begin of a turn at the head of a conversation."""
@@ -53,8 +56,9 @@ class Begin:
             "now": scope.now,
             "minute": MINUTE,
         }
+        parts = (*(() if key is None else WITH_KEY), *(() if beat is None else ("begin_beat",)))
         self.statement: tuple[bytes, list[Any]] = compose(
-            "begin_at_once", {} if beat is None else {"begin_beat": ()}, parameters | dict(beat or {})
+            "begin_at_once", dict.fromkeys(parts, ()), parameters | dict(beat or {})
         )
 
     def done(self, row: Mapping[str, Any]) -> OpenTurn | None:

@@ -25,6 +25,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
 """The types of a row's columns, of statements and parts that take rows. If the first column of a row is text, the row's
 number, from 1, comes before it."""
 
+_UNUSED = re.compile(r"/\* (?!rows)\w+ \*/\s*")  # the place of a part that is not there
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 
 
@@ -51,7 +52,14 @@ def compose(
 @lru_cache(maxsize=1024)
 def _text(name: str, parts: tuple[tuple[str, int], ...]) -> Text:
     counts = dict(parts)
-    text = SAID[name].replace("/* parts */", " ".join(_shaped(part) for part in counts if part != name))
+    text = SAID[name]
+    last = []
+    for part in counts:
+        if f"/* {part} */" in text:  # it has a place of its own
+            text = text.replace(f"/* {part} */", _shaped(part))
+        elif part != name:
+            last.append(_shaped(part))
+    text = _UNUSED.sub("", text.replace("/* parts */", " ".join(last)))
     if name in counts:
         text = text.replace("/* rows */", f"/* rows of {name} */")
     text = with_placeholders(text)

@@ -140,7 +140,11 @@ class HotWrites:
         self.opened.check_writable()
         try:
             async with self.opened.connections.hot() as link:
-                return await finished(partial(self._see_through, link, what, id, write, durable=durable))
+                try:
+                    return await self._see_through(link, what, id, write, durable=durable)
+                finally:
+                    if link.cancelled is not None:
+                        raise link.cancelled
         except (psycopg.Error, OSError):  # there is no connection, and the shared operation says why
             return None
 
@@ -150,11 +154,11 @@ class HotWrites:
         try:
             rows = await link.say(*write.statement, within=self.opened.settings.commit_within)
         except Unconfirmed as unknown:
-            return await self._find_out(link, what, id, write, unknown.cause, durable=durable)
+            return await finished(partial(self._find_out, link, what, id, write, unknown.cause, durable=durable))
         except (psycopg.Error, OSError) as error:
             if not is_lost(error):
                 return None
-            return await self._find_out(link, what, id, write, error, durable=durable)
+            return await finished(partial(self._find_out, link, what, id, write, error, durable=durable))
         if not rows:
             return None
         self.opened.transactions.committed()
