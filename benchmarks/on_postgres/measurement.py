@@ -20,6 +20,7 @@ from benchmarks import ours
 from benchmarks.bench import Bench
 from benchmarks.cluster.forms import free_ports
 from benchmarks.cluster.postgres import DATABASE, Postgres
+from benchmarks.on_postgres import two_nodes
 from benchmarks.on_postgres.floor import PostgresFloor, make_documents
 from benchmarks.results import Budget, Section, Table, ratio, worst
 from benchmarks.samples import TURN, messages, turn
@@ -92,6 +93,7 @@ async def measure(bench: Bench) -> Section:
         chain = await _chain(stand, url)
         rates = await _rates(stand, url)
         disk = await _disk(stand)
+        nodes, gain = await two_nodes.measure(bench, await stand.database("nodes"))
     sizes = [events_column(size) for size in bench.plan.all_sizes]
     loads = [events_column(size) for size in bench.plan.sizes]
     fork, whole, load = (times[what] for what in ("fork", "turn", "load"))
@@ -102,6 +104,7 @@ async def measure(bench: Bench) -> Section:
         times_table("Chain", "load at the end, median", ["load"], chain, CHAIN),
         _rates_table(rates),
         disk,
+        nodes,
     )
     small, large = sizes[0], sizes[-1]
     share = median(rates[ours.NAME].together) / median(rates[BARE_TURN].together)
@@ -122,8 +125,9 @@ async def measure(bench: Bench) -> Section:
             [ratio("", chain[CHAIN, "load"], chain[FLAT, "load"])],
         ),
         Budget(f"PostgreSQL: {_WRITERS} writers against as many of the floor", 0.5, share, at_least=True),
+        gain,
     )
-    return Section("On PostgreSQL", TEXT, tables, budgets)
+    return Section("On PostgreSQL", f"{TEXT}\n\n{two_nodes.TEXT}", tables, budgets)
 
 
 async def _times(stand: Stand, url: str) -> dict[str, dict[Place, Times]]:
