@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ def said(*command: str | Path) -> str:
     return done.stdout + done.stderr
 
 
+@cache
+def flags_of_serve() -> frozenset[str]:
+    return frozenset(re.findall(r"--[a-z][a-z-]*", said(sys.executable, "-m", "forkpoint", "serve", "--help")))
+
+
 def compose() -> Any:
     pytest.importorskip("yaml")
     return importlib.import_module("yaml").safe_load((FILES / "compose.yaml").read_text())
@@ -41,7 +47,7 @@ def compose() -> Any:
 
 @pytest.mark.parametrize("file", [*sorted(FILES.iterdir()), GUIDE], ids=lambda path: path.name)
 def test_every_flag_of_a_node_is_one_that_serve_knows(file: Path) -> None:
-    known = set(re.findall(r"--[a-z][a-z-]*", said(sys.executable, "-m", "forkpoint", "serve", "--help")))
+    known = flags_of_serve()
     used = set()
     for line in file.read_text().replace("\\\n", " ").splitlines():
         if "forkpoint serve" in line or '"forkpoint", "serve"' in line:
