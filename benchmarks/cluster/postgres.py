@@ -25,7 +25,6 @@ _SETTINGS: Mapping[str, str] = {
     "wal_log_hints": "on",
     "hot_standby": "on",
     "wal_retrieve_retry_interval": "200ms",
-    "jit": "off",
     "dynamic_shared_memory_type": "mmap",  # in its folder, so that a crash leaves none behind
     "log_line_prefix": "%m [%p] %a ",
 }

@@ -28,7 +28,6 @@ _ALWAYS: Settings = {
     "shared_buffers": "32MB",
     "max_connections": 200,
     "max_wal_size": "256MB",
-    "jit": "off",
     "dynamic_shared_memory_type": "mmap",  # in its folder, so that a crash leaves none behind
 }
 _NUMBERS = count(1)

@@ -95,3 +95,16 @@ async def test_a_statement_that_takes_too_long_is_cut_off_although_it_was_cancel
         with pytest.raises(psycopg.OperationalError):
             await saying
         assert not link.is_usable
+
+
+async def test_a_session_compiles_nothing_and_gathers_nothing_before_it_sorts(postgres: str) -> None:
+    """Compiled by a server that can, a statement took seconds: 1 turn a second on Debian's PostgreSQL, not 14."""
+    off = {"jit": "off", "enable_bitmapscan": "off"}
+    ask = "SELECT name, setting FROM pg_settings WHERE name IN ('jit', 'enable_bitmapscan')"
+    async with await PostgresStore.open(postgres) as store:
+        connections = store._view.opened.connections
+        async with connections.hot() as link:
+            rows = await link.say(ask.encode(), [], within=30)
+        assert {row["name"]: row["setting"] for row in rows} == off
+        found = await connections.run(lambda link: link.connection.execute(ask.encode()).fetchall())
+        assert {row["name"]: row["setting"] for row in found} == off

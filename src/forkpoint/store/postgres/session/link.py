@@ -27,6 +27,7 @@ _SETTINGS = {
     "statement_timeout": f"{STATEMENT}s",
     "lock_timeout": f"{LOCK}s",
     "idle_in_transaction_session_timeout": f"{IDLE}s",
+    "jit": "off",  # our statements are short: compiling one takes a hundred times as long as running it
     "enable_bitmapscan": "off",  # a list is a range of an index: nothing is gathered first and then sorted
 }
 _PREPARED = 400  # statements that a session keeps prepared: more than we have
