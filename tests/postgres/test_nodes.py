@@ -1,9 +1,13 @@
-"""Two servers on one PostgreSQL database: readers of one see what a turn says on the other while it runs."""
+"""Two servers on one PostgreSQL database: readers of one see what a turn says on the other while it runs, and a request
+that is sent to both is one request."""
 
 import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
+from tests.postgres.server import Server
 from tests.server.support.doing import Gate, start, steps
 from tests.server.support.turning import PATIENCE, using
 
@@ -25,3 +29,21 @@ def test_a_stream_of_one_node_shows_a_turn_that_runs_on_the_other(tmp_path: Path
                 assert next(each for each in said if each.get("turn") == turn)  # a snapshot of it may come before
                 waiting.go()
             assert next(line for line in lines if line.startswith("id:"))  # then what it has committed
+
+
+def test_a_repeated_request_hears_202_only_once_a_standby_has_the_promise(
+    tmp_path: Path, make_server: Callable[..., Server]
+) -> None:
+    database, gate = make_server(), Gate(tmp_path)
+    servers = [start(tmp_path, "--store", database.url()) for _ in range(2)]
+    with servers[0] as one, servers[1] as two, using(one.url) as api, using(two.url) as there:
+        id, message = api.create(), steps(gate.step())
+        first = api.run(id, message, key="promised", prefer="respond-async")
+        with gate.reached() as waiting, ThreadPoolExecutor(1) as pool:
+            database.configure(synchronous_standby_names="absent")
+            again = pool.submit(there.run, id, message, key="promised", prefer="respond-async")
+            database.wait_for_sessions("SyncRep")
+            assert not again.done()
+            database.configure(synchronous_standby_names="")
+            assert (again.result().status_code, again.result().json()["id"]) == (202, first.json()["id"])
+            waiting.go()

@@ -17,7 +17,7 @@ from tests.postgres.modes import DIRECT, new_store
 from tests.postgres.server import Server
 
 from forkpoint.errors import NotFound, OutcomeUnknown
-from forkpoint.events import Usage
+from forkpoint.events import Text, Usage, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.store.postgres.settings import PostgresSettings
 from forkpoint.store.postgres.store import PostgresStore
@@ -198,6 +198,97 @@ async def test_a_repeated_key_is_answered_only_after_a_standby_has_what_it_stand
             await make()  # what the first one made is there, and on this server alone
         await in_thread(server.configure, synchronous_standby_names="")
         assert (await make()).id == (await make()).id
+
+
+KEY = IdempotencyKey("the same key", b"what was asked")
+
+Request: TypeAlias = Callable[[PostgresStore], Awaitable[object]]
+"""A request that may be sent again, to any node."""
+
+
+async def a_creation(store: PostgresStore) -> Request:
+    return lambda node: node.create(NewConversation(id=new_id()), key=KEY)
+
+
+async def a_fork(store: PostgresStore) -> Request:
+    made = await create(store)
+    await run(store, made.id, "one")
+    return lambda node: node.fork(made.id, fork_of(), key=KEY)
+
+
+async def a_rewind(store: PostgresStore) -> Request:
+    made = await create(store)
+    first = await run(store, made.id, "one")
+    await run(store, made.id, "two")
+    return lambda node: node.rewind(made.id, fork_of(), at=first.last, key=KEY)
+
+
+async def a_note(store: PostgresStore) -> Request:
+    made = await create(store)
+    return lambda node: node.note(made.id, new_id(), [says("by the way")], key=KEY)
+
+
+async def a_steer(store: PostgresStore) -> Request:
+    made = await create(store)
+    await begin(store, made.id)
+    return lambda node: node.steer(made.id, new_id(), UserMessage((Text("also"),)), key=KEY)
+
+
+async def a_turn(store: PostgresStore) -> Request:
+    made = await create(store)
+    turn = await store.begin(made.id, new_id(), key=KEY)
+    assert isinstance(turn, OpenTurn)
+    await store.commit(turn, exchange("hi"), usage=SPENT)
+    return lambda node: node.begin(made.id, new_id(), key=KEY)
+
+
+async def a_search_by_key(store: PostgresStore) -> Request:
+    await a_turn(store)
+    return lambda node: node.made_with(KEY, "turn")
+
+
+async def a_settlement(store: PostgresStore) -> Request:
+    turn = await begin(store, (await create(store)).id)
+    await store.fail(turn, TurnError("x", "y"))
+    return lambda node: node.settle(turn.id)
+
+
+async def an_acceptance(store: PostgresStore) -> Request:
+    turn = await begin(store, (await create(store)).id)
+    return lambda node: node.accept(turn.id)
+
+
+REQUESTS = [a_creation, a_fork, a_rewind, a_note, a_steer, a_turn, a_search_by_key, a_settlement, an_acceptance]
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+async def test_a_request_that_is_sent_again_is_answered_only_once_a_standby_has_what_it_did(
+    kind: Callable[[PostgresStore], Awaitable[Request]], url: str, databases: Databases
+) -> None:
+    server = databases.server
+    async with opened(url) as one, opened(url, commit_within=0.2, settle_within=0.5) as other:
+        request = await kind(one)
+        await request(one)
+        await in_thread(server.configure, synchronous_standby_names="absent")
+        with pytest.raises(OutcomeUnknown):
+            await request(other)
+        async with hanging(lambda: request(one), server) as told:
+            await in_thread(server.configure, synchronous_standby_names="")
+        assert told.error is None, told.error
+
+
+async def test_a_request_that_is_sent_again_raises_no_barrier_if_no_standby_has_to_confirm_it(
+    url: str, databases: Databases
+) -> None:
+    def barriers() -> object:
+        return databases.server.execute("SELECT barrier FROM meta", database=url.rpartition("/")[2])
+
+    async with opened(url) as store:
+        before = barriers()
+        for request in [await a_search_by_key(store), await a_settlement(store), await an_acceptance(store)]:
+            await request(store)
+            await request(store)
+        assert barriers() == before
 
 
 async def test_a_turn_whose_commit_is_unknown_is_settled_later(url: str, databases: Databases) -> None:

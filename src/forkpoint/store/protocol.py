@@ -136,7 +136,8 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         source or request, and `NotFound` if ``source`` is not an id.
 
         Changes nothing and reserves nothing: between this call and the operation another request may take the key, so
-        the operation has to be called with the same key. It does not wait for a running turn.
+        the operation has to be called with the same key. It does not wait for a running turn. What it returns as a
+        result is as safe as a commit; raises `OutcomeUnknown` if nobody can say so.
         """
         ...
 
@@ -481,7 +482,7 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
 
     async def accept(self, turn: str) -> StoredTurn:
         """Makes a turn that runs an accepted one, as `begin` can, and returns it. A turn that has ended stays as it
-        is."""
+        is. A turn that was accepted before is returned when that is as safe as a commit."""
         ...
 
     async def orphans(
@@ -524,7 +525,8 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         ...
 
     async def settle(self, turn: str) -> Outcome:
-        """After `OutcomeUnknown`: what became of the turn. Raises `OutcomeUnknown` again if the disk still fails."""
+        """After `OutcomeUnknown`: what became of the turn, for good. Raises `OutcomeUnknown` again if the disk still
+        fails."""
         ...
 
     async def refresh(self, turn: OpenTurn) -> OpenTurn:

@@ -157,6 +157,11 @@ class StoredTurn(Struct, frozen=True):
     accepted: bool = False  # somebody was told that it runs, and asks later how it ended
     takeovers: int = 0  # how often another process took it over from one that had died; over the limit: it was given up
 
+    @property
+    def has_result(self) -> bool:
+        """Whether there is a result for whoever asked for the turn: it has ended, or it waits for an approval."""
+        return self.outcome not in ("running", "interrupted")
+
     def busy(self) -> Busy:
         """The error for whoever has to leave this turn alone, since a process runs it."""
         by = self.held_by or HeldBy(None, None, None)

@@ -44,6 +44,7 @@ class RunningTurn:
         self.scope = anyio.CancelScope()
         self.afterwards = anyio.CancelScope()  # what is done once it has committed
         self.done = anyio.Event()
+        self.is_promised = False  # its begin has put on disk that somebody was promised it
         self.has_moved = False  # its commit was noted in memory
         self.ended: Turn | None = None  # as callbacks were told
 
@@ -111,6 +112,10 @@ class ActiveTurns:
         running = self._running.get(conversation)
         return running is not None and turn in (None, running.turn)
 
+    def has_promised(self, conversation: str, turn: str) -> bool:
+        """Whether a turn runs here that this process began as an accepted one."""
+        return self.runs(conversation, turn) and self._running[conversation].is_promised
+
     async def cancel(self, conversation: str) -> Turn:
         """Stops the turn that runs here in a conversation, and gives it as it ended."""
         running = self._running[conversation]
@@ -129,8 +134,9 @@ class ActiveTurns:
             await running.done.wait()
         for wait in pauses(*POLL):
             await self._unended.end(record.conversation)
-            await self._store.settle(record.id)  # raises what its runner heard, if only the disk knows
-            if (turn := await read_turn(self._store, record.id)).outcome != "running":
+            outcome = await self._store.settle(record.id)  # raises what its runner heard, if only the disk knows
+            turn = await read_turn(self._store, record.id)
+            if turn.outcome == outcome != "running":  # else it has changed since, and nobody knows that this is safe
                 return turn
             await anyio.sleep(wait)
         raise AssertionError("pauses have no end")

@@ -236,8 +236,7 @@ class TurnRunner:
 
     async def accept(self, id: str, turn: str) -> Turn:
         """The turn, as it stands. If it runs, it goes on elsewhere from now on if this process dies."""
-        record = await self.store.turn(turn)
-        if record.outcome == "running" and not record.accepted:
+        if not self.active.has_promised(id, turn):  # else its begin has already put that on disk
             await self.store.accept(turn)
         return await self.reader.read(id, turn)
 
@@ -593,6 +592,7 @@ class TurnRunner:
 
         with self.active.running(opened.conversation, opened.id, tell, agent, opened) as (running, tell):
             running.transaction = transaction
+            running.is_promised = new.accepted
             try:
                 with running.scope:
                     started = TurnStarted(opened.id, opened.conversation, said_in(new.given), resumed is not None)

@@ -23,6 +23,7 @@ from forkpoint.store.postgres.session.failures import is_lost, is_read_only, is_
 from forkpoint.store.postgres.session.link import Link, Session, Transaction, Unconfirmed
 from forkpoint.store.postgres.settings import PostgresSettings
 from forkpoint.store.postgres.settling import end_session, find_out, raise_barrier
+from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.rows import Scope
 from forkpoint.threads.shield import finished
 
@@ -79,6 +80,39 @@ class Transactions:
             raise translate(error, self.path) from error
         except msgspec.DecodeError as error:
             raise StoreDamaged(self.path, f"a row cannot be read ({error})") from error
+
+    async def read_for_good(
+        self, tenant: str, what: str, id: str, operation: Callable[[Database, Scope], T], is_answer: Callable[[T], bool]
+    ) -> T:
+        """What an operation reads. If that is an answer, nothing of it can be lost with this server any more.
+
+        A commit can be read although no standby has confirmed it: somebody cancelled its wait, or the server has been
+        restarted since. So if the server has synchronous standbys, a barrier comes before the answer, on the same
+        server. Without standbys this is one statement more. Raises `OutcomeUnknown` if no standby confirms the barrier.
+        """
+
+        def look(db: PostgresDatabase, scope: Scope) -> tuple[T, bool]:
+            found = operation(db, scope)
+            return found, is_answer(found) and _waits_for_standbys(db)
+
+        found, waits = await self.read(tenant, look)
+        if not waits:
+            return found
+        until = time.monotonic() + self.settings.settle_within
+        began: list[Transaction] = []
+
+        def confirm(link: Link) -> T:
+            again = self._read(tenant, operation, link)
+            self._raise_barrier(link, until, began)
+            return again
+
+        try:
+            return await self._insist(confirm, until)
+        except ForkpointError:
+            raise
+        except Exception as error:
+            await self._leave_barrier(began)
+            raise OutcomeUnknown(self.path, what, id, _said(error)) from error
 
     async def write(self, tenant: str, write: Write[T]) -> T:
         """Runs an operation in a transaction of its own, and returns its result when that is certain.
@@ -177,15 +211,6 @@ class Transactions:
             raise OutcomeUnknown(self.path, write.what, write.id, detail) from second
         return there
 
-    async def barrier(self, until: float) -> None:
-        """Returns once all that was committed before is as safe as the server makes commits. Raises otherwise."""
-        began: list[Transaction] = []
-        try:
-            await self._insist(partial(self._raise_barrier, until=until, began=began), until)
-        except BaseException:
-            await self._leave_barrier(began)
-            raise
-
     def _raise_barrier(self, link: Link, until: float, began: list[Transaction]) -> None:
         try:
             raise_barrier(link, within=max(min(until - time.monotonic(), self.settings.commit_within), 0.1))
@@ -221,6 +246,11 @@ class _Clash(Exception):
     def __init__(self, error: ForkpointError) -> None:
         super().__init__()
         self.error = error
+
+
+def _waits_for_standbys(db: PostgresDatabase) -> bool:
+    row = db.run("read_standbys").fetchone()
+    return row is not None and bool(row["names"])
 
 
 def _said(error: Exception) -> str:

@@ -38,6 +38,13 @@ class PostgresView:
     async def read(self, operation: Callable[[Database, Scope], T]) -> T:
         return await self.opened.transactions.read(self.tenant, operation)
 
+    async def read_for_good(
+        self, what: str, id: str, operation: Callable[[Database, Scope], T], is_answer: Callable[[T], bool]
+    ) -> T:
+        if self.opened.read_only is not None:  # then nothing can be written either, so there is no barrier
+            return await self.read(operation)
+        return await self.opened.transactions.read_for_good(self.tenant, what, id, operation, is_answer)
+
     async def write(
         self,
         what: str,

@@ -138,7 +138,8 @@ class HeldTurns:
         """Finds out what became of a turn. If its outcome is unknown, the turn fails unless it has committed."""
         opened, key = self.view.opened, (self.view.tenant, turn)
         if key not in opened.unsettled:
-            return (await self.view.read(partial(turns.read, id=turn))).outcome
+            read = partial(turns.read, id=turn)
+            return (await self.view.read_for_good("turn", turn, read, lambda found: found.has_result)).outcome
         token, usage = opened.unsettled[key]
 
         def run(db: Database, scope: Scope) -> Outcome:

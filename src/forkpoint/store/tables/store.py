@@ -160,7 +160,8 @@ class TableStore:
         # A read is enough. Its snapshot is as new as the call, so it has every key that any process committed before;
         # and a key that is taken afterwards is found by the operation itself, which looks again under the write lock.
         self._view.opened.checks.key(key)
-        return await self._view.read(partial(turns.made_with, key=key, operation=operation, source=source))
+        find = partial(turns.made_with, key=key, operation=operation, source=source)
+        return await self._view.read_for_good("what was made with key", key.key, find, _is_answer)
 
     async def conversations(
         self,
@@ -460,7 +461,10 @@ class TableStore:
                 by=by,
                 accepted=accepted,
             )
-        return await self._turns.take(turn, token, begun=True, operation=run, durable=accepted, quickly=quickly)
+        taken = await self._turns.take(turn, token, begun=True, operation=run, durable=accepted, quickly=quickly)
+        if isinstance(taken, OpenTurn):
+            return taken
+        return await self._view.read_for_good("turn", taken.id, partial(turns.read, id=taken.id), _is_answer)
 
     async def journal(
         self, turn: OpenTurn, events: Sequence[NewEvent], *, usage: Usage = Usage(), calling: bool = False
@@ -600,8 +604,14 @@ class TableStore:
         return await self._turns.take(turn, token, begun=False, operation=run)
 
     async def accept(self, turn: str) -> StoredTurn:
+        what, read = "promise of turn", partial(turns.read, id=turn)
+        found = await self._view.read_for_good(
+            what, turn, read, lambda found: found.accepted and found.outcome == "running"
+        )
+        if found.accepted or found.outcome != "running":
+            return found
         run, landed = partial(turns.accept, id=turn), partial(turns.is_accepted, id=turn)
-        return await self._view.write("promise of turn", turn, run, landed=landed)
+        return await self._view.write(what, turn, run, landed=landed)
 
     async def orphans(
         self, *, cursor: str | None = None, limit: int = 50, accepted: bool = False, every_tenant: bool = False
@@ -869,6 +879,11 @@ class TableStore:
 
 def _is_reserved(owner: str, db: Database, scope: Scope, granted: Amount) -> bool:
     return is_reserved(db, id_to_bytes(owner), granted)
+
+
+def _is_answer(made: StoredConversation | StoredTurn | None) -> bool:
+    """Whether what a key has made is the result of the request that brought the key."""
+    return made is not None and (isinstance(made, StoredConversation) or made.has_result)
 
 
 def _bounded(limit: int) -> int:

@@ -95,6 +95,16 @@ class View(Protocol):
         """Runs an operation that only reads, on one snapshot: the newest at the time of the call."""
         ...
 
+    async def read_for_good(
+        self, what: str, id: str, operation: Callable[[Database, Scope], T], is_answer: Callable[[T], bool]
+    ) -> T:
+        """The same. If ``is_answer`` says so of what was read, it is as safe as a commit when this returns.
+
+        A caller may hear it as the answer to a request then. ``what`` and ``id`` name it in `OutcomeUnknown`, which is
+        raised if nobody can say that it is safe.
+        """
+        ...
+
     async def write(
         self,
         what: str,

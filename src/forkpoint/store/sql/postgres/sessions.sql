@@ -6,6 +6,10 @@ SELECT pg_postmaster_start_time()::text AS server;
 -- Ends the session that has a transaction still open, if it does. No row: that transaction is over.
 SELECT pg_terminate_backend(pid) AS ended FROM pg_stat_activity WHERE pid = :pid AND xact_start = :begun::timestamptz;
 
+-- name: read_standbys
+-- Which standbys must confirm a commit. An empty text: none.
+SELECT current_setting('synchronous_standby_names') AS names;
+
 -- name: join_writers
 -- Waits until nobody has stopped all writers: what is read afterwards is as they have left it.
 LOCK TABLE conversation IN ROW SHARE MODE;
