@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import httpx2
 import pytest
-from tests.postgres.server import Server
+from tests.postgres.server import Server, Stop
+from tests.server.support.doing import Gate, logged, start, steps
 from tests.server.support.retrying import RetryingClient
 from tests.server.support.serving import served
 from tests.server.support.turning import PATIENCE, using
@@ -76,3 +78,24 @@ def test_while_the_database_is_away_every_request_is_503_at_once_and_then_all_is
         database.start()
         until(http, 200)
         assert http.post(f"/api/conversations/{id}/turns", json={"message": "Hello"}).status_code == 200
+
+
+@pytest.mark.parametrize("how", ["fast", "immediate"])
+def test_an_accepted_turn_goes_on_after_its_database_was_away(
+    tmp_path: Path, make_server: Callable[..., Server], how: Stop
+) -> None:
+    database, gate = make_server(), Gate(tmp_path)
+    message = steps([["note", {"line": "before"}]], gate.step(), [["note", {"line": "after"}]])
+    with start(tmp_path, "--store", database.url()) as server, using(server.url) as api:
+        id = api.create()
+        turn = api.run(id, message, prefer="respond-async").json()["id"]
+        with gate.reached() as waiting:
+            database.stop(how)
+            waiting.go()  # its result cannot be written
+            until(api.http, 503)
+            server.until_logged("what was asked for failed")
+        database.start()
+        until(api.http, 200)
+        ended = api.turn(id, turn, wait=PATIENCE - 5)
+        assert (ended["outcome"], ended["text"]) == ("committed", "Done: noted before | was told go | noted after")
+        assert logged(tmp_path) == ["before", "at gate", "after"]

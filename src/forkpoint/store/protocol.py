@@ -460,8 +460,14 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         """
         ...
 
-    async def fail(self, turn: OpenTurn, error: TurnError, *, usage: Usage = Usage()) -> StoredTurn:
-        """Ends the turn as failed. The head has not moved; its steps and cost stay readable."""
+    async def fail(
+        self, turn: OpenTurn, error: TurnError, *, usage: Usage = Usage(), unless_accepted: bool = False
+    ) -> StoredTurn:
+        """Ends the turn as failed. The head has not moved; its steps and cost stay readable.
+
+        With ``unless_accepted`` an accepted turn does not end. It is left open and held by no process, as an orphan,
+        with one take-over more.
+        """
         ...
 
     async def cancel(self, turn: OpenTurn, *, usage: Usage = Usage()) -> StoredTurn:

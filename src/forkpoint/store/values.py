@@ -108,8 +108,8 @@ MOST_TAKEOVERS = 3
 
 GIVEN_UP = TurnError(
     "given_up",
-    f"The process that ran it died, and so did {MOST_TAKEOVERS} others that took it over; no other goes on with it by "
-    "itself. Find out what kills them, then resume the turn, or discard it.",
+    f"The process that ran it died or lost the store, and so did {MOST_TAKEOVERS} others that took it over; no other "
+    "goes on with it by itself. Find out what stops them, then resume the turn, or discard it.",
 )
 """What a turn says that is `interrupted` and that no process takes over any more."""
 

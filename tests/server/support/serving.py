@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -121,6 +122,13 @@ class ServerProcess:
             assert line, f"the server did not start:\n{self.log.read_text()}"
             said += line
         self.url: str = json.loads(said)["url"]
+
+    def until_logged(self, line: str) -> None:
+        """Waits until its log has a line with these words."""
+        deadline = time.monotonic() + 20
+        while line not in self.log.read_text():
+            assert time.monotonic() < deadline, f"the server never said: {line}"
+            time.sleep(0.005)
 
     def kill(self) -> None:
         """As a power cut would."""

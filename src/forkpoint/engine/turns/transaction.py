@@ -34,7 +34,15 @@ from forkpoint.engine.budgets.admission import TurnAdmission
 from forkpoint.engine.budgets.clock import clock_of
 from forkpoint.engine.turns.journal import Steps
 from forkpoint.engine.turns.reader import read_turn
-from forkpoint.errors import CommitFailed, ForkpointError, OutcomeUnknown, TurnFailed, TurnLost, TurnSteered
+from forkpoint.errors import (
+    CommitFailed,
+    ForkpointError,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TurnFailed,
+    TurnLost,
+    TurnSteered,
+)
 from forkpoint.events import Event, JsonText, NewEvent, StagedEvent
 from forkpoint.history.steers import read_steers
 from forkpoint.llm.prompt.rendering import Rendering
@@ -45,6 +53,11 @@ from forkpoint.updates import TurnStarted
 
 if TYPE_CHECKING:
     from forkpoint.engine.resources import Resources
+
+
+STORE_FAILED = StoreUnavailable, OutcomeUnknown, CommitFailed
+"""Errors that say that the store failed, and not the turn. If somebody was promised the turn, it goes on from its
+journal when the store is there again."""
 
 
 class RunsBeneath(Team, Protocol):
@@ -99,7 +112,8 @@ class Transaction:
         self.answered_by: Agent | None = None  # who was asked, once that is known
         self.cache: JsonText | None = None  # the cache identity that the commit brought, if another
         self.settings: JsonText | None = None  # and the settings
-        self._unended: tuple[TurnError | None] | None = None  # an end that the disk did not take
+        # An end that the disk did not take: why, and whether an accepted turn is left open instead.
+        self._unended: tuple[TurnError | None, bool] | None = None
         self._mending = anyio.Lock()
         self.lost: TurnLost | None = None  # it was to be cancelled, and was another process's already
 
@@ -212,11 +226,13 @@ class Transaction:
         turn = await finished(lambda: self._failed(cause, TurnError(code, why)))
         if turn.outcome == "committed":
             return
+        if turn.outcome == "interrupted" and isinstance(cause, STORE_FAILED):  # it goes on, so it has not failed
+            raise StoreUnavailable(cause.path, cause.detail) from cause
         raise TurnFailed(self._id, why, tools_of(turn), turn, cause) from cause
 
     async def _failed(self, cause: Exception, error: TurnError) -> Turn:
         if not isinstance(cause, CommitFailed):  # then the store has ended it already
-            await self._end(error)
+            await self._end(error, unless_accepted=isinstance(cause, STORE_FAILED))
         return await self._read("failed", error)
 
     @property
@@ -228,9 +244,9 @@ class Transaction:
         """Writes the end that the disk did not take, with all that is known of the turn, if it takes it now."""
         async with self._mending:
             if self._unended is not None:
-                error = self._unended[0]
+                error, unless_accepted = self._unended
                 with suppress(TurnLost):
-                    await finished(lambda: self._end(error))
+                    await finished(lambda: self._end(error, unless_accepted=unless_accepted))
 
     async def cancelled(self) -> Turn:
         """The turn after its cancellation. If its commit was faster, it says so. Raises `TurnLost` if the turn was
@@ -251,8 +267,9 @@ class Transaction:
         except TurnLost as lost:
             self.lost = lost
 
-    async def _end(self, error: TurnError | None) -> None:
-        """Writes down what is known of the turn, and that it has ended."""
+    async def _end(self, error: TurnError | None, *, unless_accepted: bool = False) -> None:
+        """Writes down what is known of the turn, and that it has ended; or, with ``unless_accepted``, that another
+        process shall go on with it, if somebody was promised it."""
         with suppress(Exception):
             await self._steps.flush()
         try:
@@ -261,13 +278,13 @@ class Transaction:
             if error is None:
                 await self._store.cancel(turn, usage=usage)
             else:
-                await self._store.fail(turn, error, usage=usage)
+                await self._store.fail(turn, error, usage=usage, unless_accepted=unless_accepted)
         except TurnLost as lost:
             self._unended = None
             if lost.outcome != "committed" or not self._ending:  # else our own commit was faster
                 raise
         except Exception:  # whatever a store may raise: the end is not forgotten
-            self._unended = (error,)
+            self._unended = (error, unless_accepted)
         else:
             self._unended = None
 

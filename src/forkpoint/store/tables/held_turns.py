@@ -135,7 +135,8 @@ class HeldTurns:
         return await self.account(turn, write(), usage)
 
     async def settle(self, turn: str) -> Outcome:
-        """Finds out what became of a turn. If its outcome is unknown, the turn fails unless it has committed."""
+        """Finds out what became of a turn. If its outcome is unknown, the turn fails unless it has committed; an
+        accepted turn is left open instead."""
         opened, key = self.view.opened, (self.view.tenant, turn)
         if key not in opened.unsettled:
             read = partial(turns.read, id=turn)
@@ -146,7 +147,8 @@ class HeldTurns:
             raise_barrier(db, scope)
             return turns.settle(db, scope, turn, token, usage)
 
-        outcome = await self.view.write("turn", turn, run, landed=partial(turns.is_over, id=turn))
+        landed = partial(turns.is_not_held, id=turn, token=token)
+        outcome = await self.view.write("turn", turn, run, landed=landed)
         opened.unsettled.pop(key, None)
         opened.running.discard(token)
         return outcome

@@ -574,19 +574,28 @@ class TableStore:
             return committed
         return replace(committed, events=placed(turn, events, staged, committed.first))
 
-    async def fail(self, turn: OpenTurn, error: TurnError, *, usage: Usage = Usage()) -> StoredTurn:
+    async def fail(
+        self, turn: OpenTurn, error: TurnError, *, usage: Usage = Usage(), unless_accepted: bool = False
+    ) -> StoredTurn:
         error = TurnError(_printable(error.code), _printable(error.message))
-        return await self._end(turn, "failed", error, usage)
+        return await self._end(turn, "failed", error, usage, unless_accepted=unless_accepted)
 
     async def cancel(self, turn: OpenTurn, *, usage: Usage = Usage()) -> StoredTurn:
         return await self._end(turn, "cancelled", None, usage)
 
     async def _end(
-        self, turn: OpenTurn, kind: Literal["failed", "cancelled"], error: TurnError | None, usage: Usage
+        self,
+        turn: OpenTurn,
+        kind: Literal["failed", "cancelled"],
+        error: TurnError | None,
+        usage: Usage,
+        *,
+        unless_accepted: bool = False,
     ) -> StoredTurn:
-        quick = self._view.quick
+        quick = None if unless_accepted else self._view.quick
         quickly = None if quick is None else partial(quick.end, turn, kind, error, usage)
-        return await self._turns.end(turn, partial(turns.end, outcome=kind, error=error), usage, quickly=quickly)
+        end = partial(turns.end, outcome=kind, error=error, unless_accepted=unless_accepted)
+        return await self._turns.end(turn, end, usage, quickly=quickly)
 
     async def wait(self, turn: OpenTurn, events: Sequence[NewEvent] = (), *, usage: Usage = Usage()) -> StoredTurn:
         staged = self._view.stage(turn, events)

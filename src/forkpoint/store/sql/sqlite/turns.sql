@@ -87,6 +87,13 @@ WHERE id = :id AND token = :old_token AND outcome = :outcome;
 UPDATE turn SET holder = NULL, since = NULL, token = :token, takeovers = takeovers + 1
 WHERE id = :id AND token = :old_token AND outcome = 'running';
 
+-- name: leave_open
+-- A turn whose process could not go on, and that another one shall go on with: interrupted, with one take-over more.
+-- Whoever had it writes nothing any more.
+UPDATE turn SET holder = NULL, token = :token, usage = :usage, takeovers = takeovers + 1,
+    ran = coalesce(ran, 0) + coalesce(max(:now - since, 0), 0), since = NULL
+WHERE id = :id AND token = :old_token AND outcome = 'running';
+
 -- name: accept_turn
 -- Somebody is about to be told that a turn runs, who will ask later how it ended.
 UPDATE turn SET accepted = 1 WHERE id = :id AND tenant = :tenant AND outcome = 'running';

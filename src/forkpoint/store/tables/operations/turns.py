@@ -1,6 +1,7 @@
 """Operations on turns: each a function of its inputs, run inside a transaction and fenced by the turn's token.
 Tests: forkpoint.testing.conformance.turns, branches.elsewhere."""
 
+import os
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -231,9 +232,24 @@ def _written(db: Database, statement: str, parameters: Parameters) -> tuple[bool
 
 
 def end(
-    db: Database, scope: Scope, turn: OpenTurn, outcome: Outcome, error: TurnError | None, usage: Usage
+    db: Database,
+    scope: Scope,
+    turn: OpenTurn,
+    outcome: Outcome,
+    error: TurnError | None,
+    usage: Usage,
+    *,
+    unless_accepted: bool = False,
 ) -> StoredTurn:
-    """Ends a running turn as failed or cancelled, and adds what was spent last. The head has not moved."""
+    """Ends a running turn as failed or cancelled, and adds what was spent last. The head has not moved.
+
+    With ``unless_accepted`` a turn that somebody was promised is left open instead, for any process to go on with.
+    """
+    if unless_accepted and (row := find(db, scope, turn.id)) is not None and row["accepted"]:
+        if row["outcome"] != "running" or row["token"] != turn.token:
+            raise lost(db, scope, turn)
+        _leave_open(db, scope, row, usage)
+        return read(db, scope, turn.id)
     _leave_running(db, scope, turn, outcome, error, usage, ended=scope.now)
     _release(db, scope, id_to_bytes(turn.id), id_to_bytes(turn.conversation))
     return tell(db, scope, turn.id, outcome)
@@ -363,11 +379,15 @@ def stops(db: Database, scope: Scope, turns: Sequence[OpenTurn]) -> dict[str, St
 
 
 def settle(db: Database, scope: Scope, id: str, token: bytes, usage: Usage) -> Outcome:
-    """What became of a turn whose commit failed: if it still runs, it is written down as failed, with what it cost."""
+    """What became of a turn whose commit failed: if it still runs, it is written down as failed, with what it cost. A
+    turn that somebody was promised is left open instead: its failure is the store's alone."""
     row = find(db, scope, id)
     if row is None:
         return "failed"
     if row["outcome"] == "running" and row["token"] == token:
+        if row["accepted"]:
+            _leave_open(db, scope, row, usage)
+            return "interrupted"
         _close(db, scope, row, "failed", TurnError("commit_failed", "its commit did not reach the disk"), usage)
         return "failed"
     return outcome_of(row, scope)
@@ -658,6 +678,27 @@ def _close(
         accounts.end_turn(db, scope, *place, None)
     _release(db, scope, row["id"], row["conversation"])
     tell(db, scope, id_from_bytes(row["id"]), outcome)
+
+
+def _leave_open(db: Database, scope: Scope, row: Row, usage: Usage) -> None:
+    """Leaves a running turn open that no process holds any more, with what was spent last.
+
+    It counts as a take-over, so that a turn which fails on every process, whatever the reason, is given up in the end.
+    """
+    spent = load_usage(row["usage"])
+    parameters = {
+        "id": row["id"],
+        "token": os.urandom(16),  # whoever had the turn writes nothing any more
+        "old_token": row["token"],
+        "usage": dumps(spent + usage),
+        "now": scope.now,
+    }
+    db.run("leave_open", parameters)
+    if row["budgeted"]:
+        family = conversations.row_of(db, scope, id_from_bytes(row["conversation"]))["family"]
+        place = row["id"], row["conversation"], family
+        accounts.count_turn(db, scope, *place, spent, usage)
+        accounts.end_turn(db, scope, *place, row["since"])
 
 
 def _release(db: Database, scope: Scope, turn: bytes, conversation: bytes) -> None:
