@@ -1,12 +1,15 @@
 """Which process holds a turn: heartbeats by the database's clock, expiry, leaving, and turns that nobody here knows."""
 
 import os
+from typing import Any
 
 import anyio
 import psycopg
 import pytest
 
+from forkpoint.errors import OutcomeUnknown
 from forkpoint.ids import id_to_bytes, new_id
+from forkpoint.store.postgres.session.hot_link import HotLink
 from forkpoint.store.postgres.settings import PostgresSettings
 from forkpoint.store.postgres.store import PostgresStore
 from forkpoint.store.values import OpenTurn
@@ -64,6 +67,40 @@ async def test_a_turn_that_only_the_database_knows_of_is_given_back(postgres: st
         assert (await store.turn(known.id)).outcome == "running"
         assert (await store.turn(late.id)).outcome == "cancelled"
         assert isinstance(await store.begin(late.conversation, new_id()), OpenTurn)
+
+
+async def test_a_promised_turn_that_only_the_database_knows_of_is_left_for_another_process(postgres: str) -> None:
+    """Its caller heard that the outcome is unknown, and a repeated request on another node may have been answered."""
+    async with await PostgresStore.open(postgres, settings=QUICK) as store:
+        known = await begin(store, (await create(store)).id)
+        late = await store.begin((await create(store)).id, new_id(), accepted=True)
+        assert isinstance(late, OpenTurn)
+        store._view.opened.running.discard(late.token)
+        await until(postgres, "SELECT 1 FROM turn WHERE accepted = 1 AND holder IS NULL")
+        assert [orphan.id for orphan in (await store.orphans(accepted=True)).items] == [late.id]
+        assert (await store.turn(known.id)).outcome == "running"
+
+
+async def test_a_begin_whose_outcome_is_unknown_holds_its_conversation_for_a_moment_only(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The turn is there, the process that began it lives, and nobody runs it."""
+    async with await PostgresStore.open(postgres, settings=QUICK) as store:
+        await begin(store, (await create(store)).id)  # so that this process goes on saying that it is alive
+        made = await create(store)
+        with monkeypatch.context() as broken:
+            say: Any = HotLink.say
+
+            async def unheard(self: HotLink, *arguments: Any, **more: Any) -> Any:
+                await say(self, *arguments, **more)
+                raise OutcomeUnknown(postgres, "turn", "", "nobody has confirmed it")
+
+            broken.setattr(HotLink, "say", unheard)
+            with pytest.raises(OutcomeUnknown):
+                await store.begin(made.id, new_id(), accepted=True)
+        assert (await store.read(made.id)).status == "running"
+        await until(postgres, "SELECT 1 FROM turn WHERE accepted = 1 AND holder IS NULL")
+        assert (await store.read(made.id)).status == "interrupted"
 
 
 async def test_the_clock_is_the_database_s(postgres: str) -> None:

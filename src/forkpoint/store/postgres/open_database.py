@@ -62,6 +62,7 @@ class OpenDatabase:
     _since: int = 0
     _beating: "asyncio.Task[None] | None" = None
     _strays: set[bytes] = field(default_factory=set)  # tokens that only the database knows, when it was last asked
+    _doubted: dict[bytes, bool] = field(default_factory=dict)  # tokens that it may know, and whether they began a turn
 
     def __post_init__(self) -> None:
         self.transactions = Transactions(self.connections, self.settings, self.scope, self._count)
@@ -100,7 +101,7 @@ class OpenDatabase:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(durable=True, shared=True, notify=self.hints.is_open)
+        return Capabilities(durable=True, shared=True, notify=self.hints.is_open, replicated=True)
 
     def check_writable(self) -> None:
         """Raises `StoreUnusable` if the database is open for reading only."""
@@ -128,6 +129,9 @@ class OpenDatabase:
         self.check_writable()
         if self._beating is None and not self.closed:
             self._beating = asyncio.get_running_loop().create_task(self._beat())
+
+    def doubt(self, token: bytes, *, begun: bool) -> None:
+        self._doubted[token] = begun  # it is a stray, if it is there: held for good, it would block its conversation
 
     def is_silent(self) -> bool:
         return self.beaten is None or self.clock() - self.beaten > self.settings.heartbeat
@@ -176,14 +180,15 @@ class OpenDatabase:
     async def _let_strays_go(self) -> None:
         """Gives turns back that this process holds as the database says, but that nobody here knows of.
 
-        So it is with a begin that was given up because nobody answered, and reached the server afterwards. A turn that
-        is being begun just now looks the same, so only turns that were strange twice are given back.
+        So it is with a begin that was given up because nobody answered, and reached the server afterwards; and with one
+        whose caller heard that its outcome is unknown. A turn that is being begun just now looks the same, so only
+        turns that were strange twice are given back.
         """
         found = await self.transactions.read(DEFAULT_TENANT, self._held)
         strays = {token: (tenant, turn) for tenant, turn, token in found if token not in self.running}
         for token in self._strays & strays.keys():
             tenant, turn = strays[token]
-            run = partial(turns.let_go, id=turn, token=token, begun=True)
+            run = partial(turns.let_go, id=turn, token=token, begun=self._doubted.pop(token, True))
             await self.transactions.write(tenant, Write("turn", turn, run, landed=lambda db, scope: True, kind="beat"))
         self._strays = set(strays)
 

@@ -231,6 +231,9 @@ class OpenFile:
         db.run("beat", self.holder.row | {"now": now})
         return now
 
+    def doubt(self, token: bytes, *, begun: bool) -> None:
+        self.running.add(token)  # until it is settled: only this process can say what became of it
+
     def is_silent(self) -> bool:
         """Whether the last heartbeat is old, because this process held no turn for a while."""
         return self.beaten is None or self.clock() - self.beaten > self.settings.heartbeat

@@ -61,7 +61,7 @@ class HeldTurns:
             await self._let_go(turn, token, begun=begun)
             raise
         except OutcomeUnknown:
-            opened.running.add(token)
+            opened.doubt(token, begun=begun)
             opened.unsettled[self.view.tenant, turn] = (token, Usage())
             raise
         if isinstance(held, OpenTurn):

@@ -47,6 +47,10 @@ class OpenStore(Protocol):
         """Turns whose outcome is unknown, by tenant and id: their token, and what was spent last."""
         ...
 
+    def doubt(self, token: bytes, *, begun: bool) -> None:
+        """Nobody knows whether this process has begun a turn, or taken it over, and nobody here runs it."""
+        ...
+
     @property
     def commits(self) -> int:
         """How many transactions this process has committed."""

@@ -394,11 +394,17 @@ def settle(db: Database, scope: Scope, id: str, token: bytes, usage: Usage) -> O
 
 
 def let_go(db: Database, scope: Scope, id: str, token: bytes, *, begun: bool) -> None:
-    """Gives a turn back whose caller was cancelled while it took it: a new turn ends, another is as it was."""
+    """Gives a turn back that nobody here runs: its caller was cancelled while it took it, or heard no answer.
+
+    A new turn ends, another is as it was. A turn that somebody was promised is left open, and another process goes on
+    with it.
+    """
     row = find(db, scope, id)
     if row is None or row["outcome"] != "running" or row["token"] != token:
         return
-    if begun:
+    if row["accepted"]:
+        _leave_open(db, scope, row, Usage())
+    elif begun:
         _close(db, scope, row, "cancelled", None)
     else:
         db.run("let_go", {"id": row["id"]})
